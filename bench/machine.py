@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.jvm.errors import JavaNotFound
-from pipeline.jvm.java import find_java
+from pipeline.jvm.java import JavaNotFound, find_java
 
 
 def machine_line() -> str:

@@ -1,4 +1,7 @@
-"""The clock of the job. What decides, holds and publishes receives a `Moment` and reads no clock itself."""
+"""The clock of the job, and how instants and durations are shown.
+
+What decides, holds and publishes receives a `Moment` and reads no clock itself.
+"""
 
 import time
 from datetime import UTC, datetime

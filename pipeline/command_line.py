@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
+from pipeline.errors import PipelineError
+
 CONFIG: Final = "KQUOTA_CONFIG"
 COMMAND_CONFIG: Final = "KQUOTA_COMMAND_CONFIG"
 TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
@@ -35,31 +37,25 @@ _carried: dict[str, str] = {}
 
 
 def carry(variable: str, value: str) -> None:
-    """Let later commands carry an environment variable, because this process was told so in another way.
+    """Let later commands carry an environment variable, because this process got it in another way.
 
-    Args:
-        variable: `CONFIG`, `COMMAND_CONFIG` or `TABLES_ROOT`.
-        value: Not needed by a shell that has this very value already: then it is left out.
+    * `value`: Not needed by a shell that has this very value already: then it is left out.
     """
     _carried[variable] = value
 
 
 def carried(variable: str) -> str | None:
-    """What `carry` was told about a variable; None if nothing."""
+    """What `carry` has for a variable; None if nothing."""
     return _carried.get(variable)
 
 
 def carry_nothing() -> None:
-    """Forget what `carry` was told: another command begins in this process."""
+    """Forget what `carry` was given: another command begins in this process."""
     _carried.clear()
 
 
 def command_text(*arguments: str, about: About = "tables") -> str:
     """A command as text for a POSIX shell in this process's working folder.
-
-    Args:
-        arguments: What follows `kquota`. Parts that a shell would change are quoted.
-        about: What the command works on; it decides which variables stand in front.
 
     Returns:
         One line, such as `KQUOTA_CONFIG=demo/kquota.toml .venv/bin/kquota throttles explain 79cc1637`.
@@ -74,7 +70,7 @@ def command_text(*arguments: str, about: About = "tables") -> str:
 
 
 def extra_text(extra: str) -> str:
-    """A command that installs an extra of kquota beside this Python, as text for a shell in this process's folder.
+    """A command that installs an extra of kquota into this Python, as text for a shell in this process's folder.
 
     pip takes kquota itself as it is installed, wherever its wheel came from, and adds what the extra names.
     """
@@ -112,12 +108,17 @@ def _program(called_as: str, python: str, search_path: str | None, folder: Path)
 
 
 def _own_script(called_as: Path, python: Path) -> Path | None:
-    """The console script of this kquota: the one that was called, else the one beside its Python."""
-    beside = python.with_name(_NAME)
-    return next((script for script in (called_as, beside) if script.name == _NAME and script.is_file()), None)
+    """The console script of this kquota: the one that was called, else the one next to its Python."""
+    neighbour = python.with_name(_NAME)
+    return next((script for script in (called_as, neighbour) if script.name == _NAME and script.is_file()), None)
 
 
 def _from_folder(path: Path, folder: Path) -> Path:
     # Not resolved: the link a reader knows is a better name than where it leads to.
     absolute = folder / path
     return absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute
+
+
+def job_extra_missing(library: str) -> PipelineError:
+    """The error of a machine with the core alone, for what needs Spark; `library` is the first that is missing."""
+    return PipelineError(f"{library} is not installed; this needs pyspark, delta-spark and a Java", extra_text("job"))

@@ -1,9 +1,11 @@
 """The errors of the pipeline: each prints as one line that says what happened, the facts, and how to fix it.
 
-An error has a class of its own only where a caller catches it by name. All others are raised as one of the classes
-here, which differ in the exit code that the command ends with: 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5
-refused by validation, 6 an outside service does not answer.
+An error has a class of its own only where a caller catches it by name. All others are raised as one of the first
+classes here, which differ in the exit code that the command ends with: 1 failed, 2 wrong usage, 3 not found,
+4 conflict, 5 refused by validation, 6 an outside service does not answer.
 """
+
+from collections.abc import Sequence
 
 
 class PipelineError(Exception):
@@ -12,7 +14,6 @@ class PipelineError(Exception):
     Attributes:
         message: what is wrong and where, without a full stop.
         fix: what to do about it, one clause or command.
-        exit_code: exit code of the process.
     """
 
     exit_code: int = 1
@@ -57,6 +58,90 @@ class Unreachable(PipelineError):
     """A cluster, a store or another service does not answer."""
 
     exit_code = 6
+
+
+# Errors that callers catch by name.
+
+
+class TableMissing(PipelineError):
+    """There is no table at an address, which is wrong usage (exit code 2), or it lacks a version (1)."""
+
+
+class ClusterUnreachable(Unreachable):
+    """No broker answers at the address."""
+
+    def __init__(self, bootstrap_servers: str, cause: str, fix: str) -> None:
+        super().__init__(f"no Kafka broker answers at {bootstrap_servers}: {cause}", fix)
+
+
+class ClientPropertiesInvalid(UsageError):
+    """Client properties that cannot be used.
+
+    Attributes:
+        mistakes: one text per mistake.
+    """
+
+    def __init__(self, source: str, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__(f"{source}: {'; '.join(mistakes)}", f"correct these entries in {source}")
+
+
+class TopicNotCreated(PipelineError):
+    """The cluster refused to create a topic."""
+
+    def __init__(self, topic: str, cause: str) -> None:
+        self.topic = topic
+        super().__init__(
+            f"topic '{topic}' was not created: {cause}", "set --replication-factor to what the cluster can hold"
+        )
+
+
+class TransactionUndecided(PipelineError):
+    """A Kafka transaction failed, or its outcome is not known; the marker then says whether it was committed."""
+
+    def __init__(self, detail: str) -> None:
+        fix = "nothing needs doing: it is tried again when the broker answers"
+        super().__init__(f"Kafka transaction failed: {detail}", fix)
+
+
+class TransactionFenced(Conflict):
+    """Another writer of the same transactional id has taken over, or a transaction was open for too long."""
+
+    def __init__(self, identity: str) -> None:
+        super().__init__(
+            f"another writer has taken over transactional id '{identity}', or a transaction was open for longer than "
+            "its time-out",
+            "stop one of the two writers, or give it another name and tables of its own",
+        )
+
+
+class MessageTooLarge(PipelineError):
+    """A message of a transaction is larger than its topic, or the producer, takes."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(f"a message is larger than its topic takes: {detail}", "raise max.message.bytes of the topic")
+
+
+class MasterUnreachable(Unreachable):
+    """No master of the Spark cluster answers."""
+
+    def __init__(self, master: str, cause: str) -> None:
+        super().__init__(
+            f"no Spark master answers at {master}: {cause}",
+            "start it, or name the address that its log gives (Starting Spark master at …) in 'spark.master'",
+        )
+
+
+class QueryFailed(PipelineError):
+    """The streaming query ended by itself. The next query repeats what this one had not committed."""
+
+    def __init__(self, reason: str, fix: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(
+            f"streaming query failed: {reason}",
+            fix or "see the log above for the cause; a restart continues where it ended",
+        )
 
 
 def first_line(failure: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Final, NoReturn
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, UsageError
 
 VARIABLE: Final = "KQUOTA_FAILPOINT"
 
@@ -37,18 +37,6 @@ FAILPOINTS: Final[Mapping[str, str]] = {
 }
 
 
-class FailpointUnknown(PipelineError):
-    """`KQUOTA_FAILPOINT` names no failpoint."""
-
-    exit_code = 2
-
-    def __init__(self, text: str) -> None:
-        super().__init__(
-            f"'{VARIABLE}' must be name[:nth][:raise] with a name of {', '.join(FAILPOINTS)}; got {text!r}",
-            f"unset {VARIABLE}, it is for tests only",
-        )
-
-
 class FailpointReached(PipelineError):
     """Raised by a failpoint that shall not kill the process."""
 
@@ -59,11 +47,8 @@ class FailpointReached(PipelineError):
 class Failpoint:
     """One armed failpoint.
 
-    Args:
-        text: `name[:nth][:raise]`.
-
     Raises:
-        FailpointUnknown: No such name, or the rest can not be read.
+        UsageError: No such name, or the rest can not be read.
     """
 
     def __init__(self, text: str) -> None:
@@ -71,7 +56,8 @@ class Failpoint:
         self._raises = rest[-1:] == ["raise"]
         nth = "".join(rest[:-1] if self._raises else rest) or "1"
         if self.name not in FAILPOINTS or not nth.isdecimal() or len(rest) > 1 + self._raises:
-            raise FailpointUnknown(text)
+            message = f"{VARIABLE}={text!r} is not name[:nth][:raise] with a name of {', '.join(FAILPOINTS)}"
+            raise UsageError(message, f"unset {VARIABLE}, it is for tests only")
         self._left = int(nth)
         self._lock = Lock()
 

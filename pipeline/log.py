@@ -74,7 +74,7 @@ def set_up_logging(level: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LineFormatter())
-    # py4j logs on the root logger that the JVM has ended. Our own error says the same.
+    # py4j logs on the root logger that the JVM has ended. Our own error names it too.
     handler.addFilter(lambda record: record.module != "java_gateway")
     handler.addFilter(CutShort())
     root = logging.getLogger()

@@ -1,4 +1,7 @@
-"""A registry for one program. It is made once and passed on: nothing is registered where others could meet it."""
+"""A registry for one program, its endpoint for Prometheus, and a histogram that takes many values at once.
+
+A registry is made once and passed on: nothing is registered where others could meet it.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,11 +21,7 @@ from pipeline.web import Guard, Listen, ListenRefused, WebServer
 
 
 def new_registry(program: str) -> CollectorRegistry:
-    """A registry with what all programs tell: version, memory, processor time and open files.
-
-    Args:
-        program: job, gate, meter, sync, dashboard or alerts.
-    """
+    """A registry with what all programs have: version, memory, processor time and open files."""
     registry = _WithoutCreated(auto_describe=False)
     ProcessCollector(registry=registry)
     build = Info("kquota_build", "Which program this is, and its version.", registry=registry)
@@ -31,7 +30,7 @@ def new_registry(program: str) -> CollectorRegistry:
 
 
 class _WithoutCreated(CollectorRegistry):
-    """Leaves out when each counter began: a second series for each one, which nobody reads."""
+    """Leaves out when each counter began: a second series for each one, which is not used."""
 
     def collect(self) -> Iterable[Metric]:
         for metric in super().collect():
@@ -40,7 +39,7 @@ class _WithoutCreated(CollectorRegistry):
 
 
 class ReadAtScrape(Collector):
-    """Metrics whose values are read when Prometheus asks.
+    """Metrics whose values are read at each scrape.
 
     Args:
         read: Makes them; called on the endpoint's threads, so it must not change anything.
@@ -67,10 +66,6 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
 
     Without a port in the settings nothing listens, and it gives None. There is no token: only machines that can reach
     the host can read it. On a loopback address only names of this machine are answered.
-
-    Args:
-        settings: Host and port.
-        registry: What is told.
 
     Raises:
         ListenRefused: The system does not let it listen there.
@@ -102,8 +97,6 @@ class ColumnHistogram(Collector):
     """Counts values by upper bounds, each inclusive, and adds them up. Any thread may use it.
 
     Args:
-        name: Of the metric.
-        documentation: What it measures.
         bounds: Upper bounds, ascending, without infinity.
         registry: Where it is registered.
     """

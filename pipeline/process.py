@@ -1,30 +1,29 @@
-"""The end of a program whose libraries have threads of their own.
+"""The process of a program: its locks, its background threads, its memory, its heartbeat, and its end.
 
-Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes itself
-down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called without
-an active exception", exit code 134, after a result that was printed in full. So the process ends before that point.
+The end: Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes
+itself down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called
+without an active exception", exit code 134, after a result that was printed in full. So the process ends before that.
 """
 
 import atexit
+import ctypes
 import fcntl
+import gc
 import logging
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-import ctypes
-import gc
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import Event, Thread
-from typing import Literal
+
 
 _FAILED = 1
 
@@ -73,7 +72,7 @@ def exit_code_of(ended: SystemExit) -> int:
     return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
 
 
-# A lock file that one process holds while it lives, and beside it a file that says which process it is.
+# A lock file that one process holds while it lives, and next to it a file with the id of that process.
 
 # `holder_of` holds a lock for a moment. A process that starts just then must not be refused for it.
 _PATIENCE_SECONDS: Final = 0.2
@@ -83,7 +82,6 @@ class LockHeld(Exception):
     """Another process holds the lock.
 
     Attributes:
-        path: The lock file.
         holder: Its process id as text, "unknown" if it has not written it.
     """
 
@@ -96,9 +94,6 @@ class LockHeld(Exception):
 class ProcessLock:
     """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
 
-    Args:
-        path: The lock file, in a folder that exists. `<its stem>.pid` beside it gets the process id.
-
     Raises:
         LockHeld: On entering, if another process holds it.
     """
@@ -108,7 +103,7 @@ class ProcessLock:
         self._lock: BaseFileLock
 
     def __enter__(self) -> Self:
-        # Here, not at the top: `kquota status` only asks who holds it.
+        # Here, not at the top: `kquota status` only reads who holds it.
         from filelock import FileLock, Timeout  # noqa: PLC0415
 
         self._lock = FileLock(self._path)
@@ -130,7 +125,7 @@ class ProcessLock:
 
 
 def holder_of(path: Path) -> str | None:
-    """The process that holds a lock now, as text; None if nobody does. Only reads, and waits for nobody."""
+    """The process that holds a lock now, as text; None if none does. Only reads, and does not wait."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -178,9 +173,7 @@ class Background:
     """Runs `step` again and again on a thread of its own.
 
     Args:
-        name: Of the thread.
         step: One step; returns for how many seconds to rest before the next.
-        failed: Called once, on that thread, with what a step raised; the thread ends then.
         first_after_seconds: How long to rest before the first step.
     """
 
@@ -242,7 +235,7 @@ def share_one_allocator() -> None:
 
     pyarrow's own allocator keeps some 15 MB of its own, and glibc begins an arena for each of the first threads,
     eight per core. And once a large block was freed, glibc takes blocks of that size from arenas, in which they leave
-    holes; now they go back to the system. For a process that asks for little and must stay small. Values that the user
+    holes; now they go back to the system. For a process that needs little and must stay small. Values that the user
     has set are kept. Does nothing about arenas and blocks with a C library other than glibc.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -257,7 +250,7 @@ def return_query_memory_soon() -> None:
     """Make delta-rs return freed memory to the system soon. Must be called before deltalake is imported.
 
     Its engine has an allocator of its own (jemalloc), which keeps what is freed for 10 s, for each of many threads: a
-    process that asks all the time then holds twice what a query needs. A value that the user has set is kept.
+    process that queries all the time then holds twice what a query needs. A value that the user has set is kept.
     """
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0,narenas:1")
 
@@ -328,12 +321,9 @@ Activity = Literal["working", "idle", "hung", "unknown", "down"]
 def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, stalled_after_ms: int) -> Activity:
     """What the job does.
 
-    Args:
-        is_up: A process of this machine holds its lock.
-        batch_age_ms: How old the newest micro-batch is; None without one.
-        beat_age_ms: How long ago the query was last seen to wait; None if it was not. Negative if the job's clock is
-            ahead, or was set back since.
-        stalled_after_ms: A batch up to this age is new.
+    * `batch_age_ms`: How old the newest micro-batch is; None without one.
+    * `beat_age_ms`: How long ago the query was last seen to wait; None if it was not. Negative if the job's clock is
+      ahead, or was set back since.
 
     Returns:
         working: batches come. idle: none comes, and the query waits for usage. hung: none comes, and it does not wait.
@@ -374,7 +364,7 @@ class JobSigns:
     def is_idle(self, now_ms: int) -> bool:
         """Whether the job runs here and waits for usage, at this time by wall clock. No batch is then no failure.
 
-        This asks whether somebody is to be called, so it is patient: up to `LATE_AFTER_MS` a job that waited still
+        This decides whether to alert somebody, so it is patient: up to `LATE_AFTER_MS` a job that waited still
         counts as waiting.
         """
         waited_ms = self.last_wait_ms()

@@ -5,66 +5,46 @@ from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 
-from pipeline.errors import PipelineError
+from pipeline.errors import UsageError
 
 
-class UnreadableFile(PipelineError):
-    """A file can not be read as text.
-
-    Attributes:
-        path: the file.
-    """
-
-    exit_code = 2
+class UnreadableFile(UsageError):
+    """A file can not be read as text."""
 
     def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
         self.path = path
-        super().__init__(f"'{option}' must name a text file that can be read; got {path}: {cause}", fix)
+        super().__init__(f"{path} of {option} cannot be read: {cause}", fix)
 
 
-class UnwritableFile(PipelineError):
-    """A file can not be written.
-
-    Attributes:
-        path: the file.
-    """
-
-    exit_code = 2
-
-    def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
-        self.path = path
-        super().__init__(f"'{option}' must name a file that can be written; got {path}: {cause}", fix)
+def _unwritable(option: str, path: Path, cause: str, fix: str) -> UsageError:
+    return UsageError(f"{path} of {option} cannot be written: {cause}", fix)
 
 
 def refuse_unwritable(option: str, path: Path) -> None:
     """Refuse a path before work is done whose result could then not be written to it. Writes nothing.
 
-    Args:
-        option: the option that names it, for the error.
-        path: the file; it may exist.
+    * `path`: the file; it may exist.
 
     Raises:
-        UnwritableFile: its folder does not exist, it is a folder, or its rights do not allow to write.
+        UsageError: its folder does not exist, it is a folder, or its rights do not allow to write.
     """
     folder = path.parent
     if not folder.is_dir():
-        raise UnwritableFile(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
+        raise _unwritable(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
     if path.is_dir():
         example = quote(str(path / "report.html"))
-        raise UnwritableFile(option, path, "it is a folder", f"name a file in it: {option} {example}")
+        raise _unwritable(option, path, "it is a folder", f"name a file in it: {option} {example}")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise UnwritableFile(option, path, "permission denied", f"see who may write: ls -ld {quote(str(folder))}")
+        raise _unwritable(option, path, "permission denied", f"see who may write: ls -ld {quote(str(folder))}")
 
 
 def read_text_file(option: str, path: Path) -> str:
     """The text of a file.
 
-    Args:
-        option: the option or argument that names it, for the error.
-        path: the file; UTF-8.
+    * `path`: the file; UTF-8.
 
     Raises:
-        UnreadableFile: it is missing, no file, may not be read or is no UTF-8.
+        UnreadableFile: it is missing, not a file, may not be read or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -76,7 +56,7 @@ def read_text_file(option: str, path: Path) -> str:
             option, path, cause, f"see what it is and who may read it: ls -ld {quote(str(path))}"
         ) from exc
     except UnicodeDecodeError as exc:
-        byte = f"byte {exc.start} is no UTF-8"
+        byte = f"byte {exc.start} is not UTF-8"
         raise UnreadableFile(option, path, byte, "save the file as UTF-8, or name another one") from exc
 
 

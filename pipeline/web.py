@@ -72,7 +72,6 @@ class Listen(NamedTuple):
     """Where to listen.
 
     Attributes:
-        host: A name or an address.
         port: 0 means any free one.
     """
 
@@ -194,11 +193,9 @@ class Guard:
     could have its own name lead here (DNS rebinding), and read what is answered. Probes of health need neither.
 
     Args:
-        app: What is guarded.
         token: Requests carry it as `Authorization: Bearer …`; None: none is needed.
         any_host: Whether other names are answered without a token, too.
         is_open: Whether a path needs no token.
-        headers: Added to every answer.
     """
 
     def __init__(
@@ -303,9 +300,7 @@ class WebServer:
     """An application on a socket.
 
     Args:
-        app: The ASGI application.
         listen: Where to listen.
-        lifespan: Whether the application is told of start and end.
         finish_seconds: How long requests may take to finish at the end.
         most_connections: Further bounded by the descriptors that the process may open.
 

@@ -34,7 +34,7 @@ def peer_jars(jar_set: str) -> list[Path]:
     """The jars of a set, fetched if they are missing.
 
     Raises:
-        JarLockInvalid, JarsUnavailable, JarMissing, JarAltered: see there.
+        PipelineError, Unreachable, JarUnfit, JarUnfit: see there.
     """
     store = JarStore([jar for jar in read_lock(LOCK, SETS) if jar.jar_set == jar_set])
     store.fetch()
@@ -90,7 +90,7 @@ def streams_classpath() -> str:
 
     Raises:
         PeerMissing: there is no compiler.
-        JarsUnavailable: jars of the lock are in no source.
+        Unreachable: jars of the lock are in no source.
     """
     jdk = find_jdk()
     if jdk is None:

@@ -42,9 +42,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.jvm.errors import JavaNotFound
 from pipeline.jvm.jars import broker_classpath, fetch
-from pipeline.jvm.java import LOWEST_VERSION, find_jdk
+from pipeline.jvm.java import LOWEST_VERSION, JavaNotFound, find_jdk
 from purgatory.batch_purgatory import BatchPurgatory, Bools
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
@@ -129,7 +128,7 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
     """Run a source file to its end. Only if `has_compiler`. Returns the words of each line of its stdout.
 
     Raises:
-        JavaNotFound, JarMissing, JarAltered: see these.
+        JavaNotFound, JarUnfit, JarUnfit: see these.
         CalledProcessError: the program failed; the reason is on its stderr.
     """
     fetch()

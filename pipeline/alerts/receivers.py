@@ -23,9 +23,8 @@ from pipeline.alerts.errors import ReceiversInvalid, ReceiversMissing
 from pipeline.alerts.judging import Book, Change, Key
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import resolved
-from pipeline.errors import PipelineError, first_line, printable
+from pipeline.errors import ClientPropertiesInvalid, PipelineError, first_line, printable
 from pipeline.settings.model import Settings
 
 # Messages in the format of Alertmanager's webhook, version 4: what reads those reads these.
@@ -337,7 +336,7 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     Raises:
         ReceiversMissing: There is none.
         ReceiversInvalid: One can not be used, or a secret can not be found.
-        BootstrapServersMissing: There is a topic, and the settings do not say where the cluster is.
+        UsageError: There is a topic, and the settings do not say where the cluster is.
     """
     alerts, mistakes = settings.alerts, list[str]()
     urls = _looked_up("webhooks", alerts.webhooks, mistakes)

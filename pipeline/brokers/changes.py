@@ -29,7 +29,6 @@ class Look:
     """What the brokers say at one moment.
 
     Attributes:
-        broker_ids: Those that are up, as `usage` has them.
         held: Every value of kquota's quota types at entities that the quota table can name.
     """
 
@@ -50,11 +49,7 @@ class ClusterQuotas(Protocol):
 
 
 class KafkaQuotas:
-    """The quotas of a real cluster. Each call is one try. Connects at the first one, and again after a failure.
-
-    Args:
-        access: Of the cluster.
-    """
+    """The quotas of a real cluster. Each call is one try. Connects at the first one, and again after a failure."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self._access = access
@@ -120,8 +115,6 @@ class Written:
 
     Attributes:
         at_ms: When the brokers had answered, in steady time.
-        taken: Those that are in force now.
-        refused: The others, with the brokers' reason.
     """
 
     at_ms: int
@@ -134,8 +127,6 @@ class ChangeWriter:
 
     Args:
         table: Where every change is stored.
-        cluster: The brokers.
-        clock: Its wall clock dates the rows.
     """
 
     def __init__(self, table: BrokerQuotasTable, cluster: ClusterQuotas, clock: Clock) -> None:
@@ -154,7 +145,7 @@ class ChangeWriter:
         """Fence an earlier sync, and return what it left.
 
         Raises:
-            Fenced: Another one started at the same moment.
+            Conflict: Another one started at the same moment.
         """
         self._table.take_over()
         state = self._table.state()
@@ -206,7 +197,7 @@ class ChangeWriter:
         """Raise if another sync has taken over.
 
         Raises:
-            Fenced: One has.
+            Conflict: One has.
         """
         self._table.refuse_fenced()
 

@@ -1,4 +1,4 @@
-"""What a sync would do now, computed without writing anything: for dry runs, differences and diagnosis."""
+"""What a sync would do now, computed without writing anything: for dry runs, differences and `kquota doctor`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,12 +26,8 @@ class SyncPlan:
     """What a sync would find and do.
 
     Attributes:
-        cluster: Name of the cluster in the tables.
-        quota_version: The quotas in force.
         changes: What it would write, the most urgent first.
-        drifts: What it would leave alone, because others wrote it.
         refused: What can not be written.
-        owned: What is kquota's on the brokers.
     """
 
     cluster: str
@@ -44,10 +40,6 @@ class SyncPlan:
 
 def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     """Look at the tables and at the brokers. Takes no lock and changes nothing.
-
-    Args:
-        settings: The whole tree.
-        adopt: Whether values of others would be taken over.
 
     Raises:
         PipelineError: A table or the cluster can not be read.
@@ -85,10 +77,6 @@ _SHOWN = 5
 
 def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
     """Whether a sync runs, what it owns, and what others changed.
-
-    Args:
-        settings: The whole tree; it names the cluster.
-        now_ms: The instant, by wall clock.
 
     Raises:
         PipelineError: A table or the cluster can not be read.

@@ -1,4 +1,7 @@
-"""The client quotas of a cluster's brokers, over one connection that is made again when it is lost."""
+"""The client quotas of a cluster's brokers: their entities, the requests, the connection, and the table's rows.
+
+The connection is made again when it is lost.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +15,10 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.protocol import admin as kafka_admin
 
-from pipeline.brokers.errors import NativeQuotasUnsupported
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Acl
 from pipeline.cluster.connecting import as_cluster_error
-from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.errors import ClusterUnreachable, Unreachable
 from pipeline.tables.quotas.files import DeclaredQuota
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.units import bound_mistake, exact_text
@@ -46,7 +48,7 @@ class NativeEntity:
 
     @classmethod
     def of_row(cls, user: str, client_id: str) -> Self:
-        """The entity of a row of the quota table, where `<default>` is the default and "" is no part."""
+        """The entity of a row of the quota table, where `<default>` is the default and "" is not a part."""
         names = (("client-id", client_id), ("user", user))
         return cls(tuple((kind, None if name == DEFAULT else name) for kind, name in names if name))
 
@@ -75,7 +77,6 @@ class NativeQuota:
     """The quota that brokers have for one entity. It holds for each broker by itself.
 
     Attributes:
-        entity: For whom.
         values: Key to value, as Kafka has them: bytes per second, or percent of one thread. Also keys that kquota does
             not have, as `controller_mutation_rate`, and values that it refuses, as NaN.
     """
@@ -99,7 +100,7 @@ class NativeQuota:
 # DescribeClientQuotas is API 48, AlterClientQuotas API 49; of both kafka-python has the generated classes and no more.
 
 QuotaChanges = Mapping[NativeEntity, Mapping[str, float | None]]
-"""Entity -> key -> new value; None removes the value. To remove what is not set is no mistake for Kafka."""
+"""Entity -> key -> new value; None removes the value. To remove what is not set is allowed by Kafka."""
 
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
@@ -115,7 +116,6 @@ class AlterRefusal(NamedTuple):
     """An entity that the brokers refuse to change. Of its changes none is made.
 
     Attributes:
-        entity: The entity.
         reason: The words of the controller, without a full stop.
     """
 
@@ -247,13 +247,12 @@ class NativeQuotas:
     to alter twice is the same as once. A cluster that can not be reached at the start is not waited for.
 
     Args:
-        access: Of the cluster.
         pauses_seconds: The rests before the second try and each further one; empty = one try.
         stopping: Ends the rests and with them the tries, when it is set.
 
     Raises:
         ClusterUnreachable: No broker answers.
-        SignInRefused: The credentials are refused.
+        Unreachable: The credentials are refused.
     """
 
     def __init__(
@@ -271,10 +270,10 @@ class NativeQuotas:
         """Every quota of every entity, ips among them, in no certain order.
 
         Raises:
-            NativeQuotasUnsupported: The brokers are older than 2.6.
+            Unreachable: The brokers are older than 2.6.
             PermissionMissing: It needs DescribeConfigs on the cluster.
             ClusterUnreachable: No answer, at any try.
-            SignInRefused: The credentials are refused, at a new connection.
+            Unreachable: The credentials are refused, at a new connection.
         """
         return self._called(DESCRIBE_QUOTAS, lambda admin: quotas_in(_sent(admin, describe_request())))
 
@@ -291,9 +290,6 @@ class NativeQuotas:
         Returns:
             The entities that were refused, with the reason. All others are changed. Other clients, and `describe`, see
             it as soon as the broker they ask has heard of it, mostly within some ms.
-
-        Raises:
-            As `describe`; PermissionMissing: It needs AlterConfigs on the cluster.
         """
         refused = unsendable(changes)
         left_out = {refusal.entity for refusal in refused}
@@ -303,11 +299,7 @@ class NativeQuotas:
         return refused
 
     def broker_ids(self) -> list[int]:
-        """The ids of the brokers that are up, in order. A broker that is fenced, as it is at its start, is none.
-
-        Raises:
-            As `describe`.
-        """
+        """The ids of the brokers that are up, in order. A broker that is fenced, as it is at its start, is none."""
         brokers = self._called(DESCRIBE_QUOTAS, lambda admin: admin.describe_cluster()["brokers"])
         return sorted(broker["broker_id"] for broker in brokers if not broker.get("is_fenced"))
 
@@ -348,7 +340,9 @@ class NativeQuotas:
                 try:
                     return call(self._admin)
                 except _ERRORS.IncompatibleBrokerVersion as exc:
-                    raise NativeQuotasUnsupported(self._access.bootstrap_servers, _REQUESTS[right]) from exc
+                    servers = self._access.bootstrap_servers
+                    message = f"the Kafka brokers at {servers} do not know the request {_REQUESTS[right]}"
+                    raise Unreachable(message, "update them: Kafka has it since 2.6") from exc
                 except _ERRORS.KafkaError as exc:
                     refusal = self._access.refusal(exc, [right])
                     raise refusal or exc from exc
@@ -362,7 +356,7 @@ def _sent(admin: Any, request: Any) -> Any:
     return admin._manager.run(admin._manager.send, request)
 
 
-# The quotas of a cluster's brokers as quotas of the table; what the table can not hold is told, never dropped.
+# The quotas of a cluster's brokers as quotas of the table; what the table can not hold is reported, never dropped.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The life of a sync: reach the cluster, take over, a period each second, try again after failures, stop."""
+"""The life of a sync: lock, reach the cluster, take over, a period each second, upkeep, metrics, retries, stop."""
 
 import logging
 import time
@@ -13,13 +13,11 @@ from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.brokers.changes import KafkaQuotas
-from pipeline.brokers.errors import SyncIsRunning
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
 from pipeline.clock import Clock, SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.connecting import as_cluster_error
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.errors import PipelineError, first_line
+from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_line
 from pipeline.process import Background, LockHeld, ProcessLock, holder_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import local_folder, table_uri
@@ -40,7 +38,6 @@ def open_sources(settings: Settings) -> Sources:
     """Open what the sync follows. In scope `broker` no usage is needed.
 
     Raises:
-        TableMissing, TableUnreadable: A table is not there, or can not be read.
         InvalidQuotas: No version of the quotas is valid.
     """
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
@@ -54,10 +51,7 @@ def open_sources(settings: Settings) -> Sources:
 def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> BrokerSync:
     """What says what to write.
 
-    Args:
-        settings: The whole tree; `engine` has the sample windows, as the brokers are set.
-        adopt: Whether values of others are taken over.
-        at_once: No bound on the changes per second: all of them in one period.
+    * `at_once`: No bound on the changes per second: all of them in one period.
     """
     return BrokerSync(
         budget=AlterBudget(1 << 30 if at_once else settings.sync.alters_per_second),
@@ -72,13 +66,13 @@ def cluster_name(settings: Settings, access: ClusterAccess) -> str:
 
     Raises:
         ClusterUnreachable: No broker answers.
-        SignInRefused: The credentials are refused.
+        Unreachable: The credentials are refused.
     """
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         return settings.cluster or str(admin.describe_cluster()["cluster_id"])
 
 
-# One sync per set of tables: a lock file beside them, where they are on a local disk.
+# One sync per set of tables: a lock file next to them, where they are on a local disk.
 #
 # A sync that starts from elsewhere is not stopped by it but fences the first one: by the epoch in the table.
 
@@ -90,7 +84,7 @@ def sync_lock(tables_root: str) -> Iterator[None]:
     """Hold the lock; the operating system lets go of it when the process dies, however it dies.
 
     Raises:
-        SyncIsRunning: Another process holds it.
+        Conflict: Another process holds it.
     """
     path = _lock_file(tables_root)
     if path is None:
@@ -99,13 +93,15 @@ def sync_lock(tables_root: str) -> Iterator[None]:
     try:
         lock = ProcessLock(path).__enter__()
     except LockHeld as exc:
-        raise SyncIsRunning(path, exc.holder) from exc
+        message = f"another sync of these tables runs ({path} is held by process {exc.holder})"
+        fix = f"stop the other one (kill {exc.holder}), or start this one with another --tables"
+        raise Conflict(message, fix) from exc
     with lock:
         yield
 
 
 def running_sync(tables_root: str) -> str | None:
-    """The process of this machine that holds the lock, as text; None if nobody does."""
+    """The process of this machine that holds the lock, as text; None if none does."""
     path = _lock_file(tables_root)
     return None if path is None else holder_of(path)
 
@@ -115,16 +111,11 @@ def _lock_file(tables_root: str) -> Path | None:
     return None if folder is None else folder / _LOCK
 
 
-# What `kquota quotas sync` tells Prometheus: of every period.
+# Metrics of `kquota quotas sync`, of every period.
 
 
 class SyncMetrics:
-    """Fills a registry, a period at a time.
-
-    Args:
-        registry: Of this process.
-        clock: Its wall clock dates periods.
-    """
+    """Fills a registry, a period at a time."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
@@ -147,9 +138,7 @@ class SyncMetrics:
     def period_done(self, control: BrokerSync, changes: int) -> None:
         """A period went well.
 
-        Args:
-            control: What is known after it.
-            changes: How many values the brokers took.
+        * `control`: What is known after it.
         """
         self._periods.inc()
         self._changes.inc(changes)
@@ -170,11 +159,10 @@ log = logging.getLogger(__name__)
 
 
 class SyncUpkeep:
-    """Does the upkeep in rounds. What fails is told, and tried again in the next round.
+    """Does the upkeep in rounds. What fails is logged, and the next round repeats it.
 
     Args:
         tables: Where the table is, and how long its rows are kept.
-        clock: Retention is counted back from its wall clock.
     """
 
     def __init__(self, tables: TablesSettings, clock: Clock) -> None:
@@ -205,17 +193,11 @@ Outcome = TypeVar("Outcome")
 
 
 def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: SyncMetrics | None = None) -> None:
-    """Keep the brokers' quotas until told to stop. A cluster that is away is waited for.
-
-    Args:
-        settings: The whole tree.
-        wait: Rests between two periods.
-        adopt: Whether values of others are taken over.
-        metrics: Hears of every period.
+    """Keep the brokers' quotas until stopped. A cluster that is away is waited for.
 
     Raises:
-        SyncIsRunning: Another process syncs from the same tables.
-        Fenced: One on another machine does.
+        Conflict: Another process syncs from the same tables.
+        Conflict: One on another machine does.
         PipelineError: The tables can not be read at the start, or the brokers refuse the first look.
     """
     clock, access = SystemClock(), ClusterAccess.from_settings(settings.kafka)
@@ -231,7 +213,7 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         upkeep = Background("sync-upkeep", SyncUpkeep(settings.tables, clock).round, _upkeep_failed)
         upkeep.start()
         try:
-            _run_periods(_told_to(metrics, sync, control), settings.sync.period_ms / 1000, wait)
+            _run_periods(_steps_for(metrics, sync, control), settings.sync.period_ms / 1000, wait)
             if settings.sync.restore_on_stop:
                 log.info("every level is back at its bound: %d changes", sync.restore())
         finally:
@@ -241,12 +223,8 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
 def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
     """Do one period, with all changes that it wants. Returns what is known after it.
 
-    Args:
-        settings: The whole tree.
-        adopt: Whether values of others are taken over.
-
     Raises:
-        SyncIsRunning, Fenced: Another sync is at work.
+        Conflict, Conflict: Another sync is at work.
         PipelineError: A table or the cluster can not be read or written.
     """
     access = ClusterAccess.from_settings(settings.kafka)
@@ -260,7 +238,7 @@ def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
         return control
 
 
-def _told_to(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
+def _steps_for(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
     """One period, of which metrics hear."""
     if metrics is None:
         return sync.step
@@ -277,7 +255,7 @@ def _told_to(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: Broker
 
 
 def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) -> None:
-    failures, has_looked, told = 0, False, ""
+    failures, has_looked, logged = 0, False, ""
     while True:
         began = time.monotonic()
         try:
@@ -288,13 +266,13 @@ def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) 
             rest_seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             failures += 1
             trouble = _kind_of(exc)
-            if trouble != told:
-                told = trouble
+            if trouble != logged:
+                logged = trouble
                 log.warning("%s; tried again with back-off until it works", exc)
         else:
             if failures:
                 log.info("works again after %d failures", failures)
-            failures, has_looked, told = 0, True, ""
+            failures, has_looked, logged = 0, True, ""
             rest_seconds = max(began + period_seconds - time.monotonic(), 0.0)
         if wait(rest_seconds):
             return
@@ -306,12 +284,12 @@ def _kind_of(failure: PipelineError) -> str:
 
 
 def _is_final(failure: PipelineError, has_looked: bool) -> bool:
-    """Whether it is no use to try again: another sync has taken over, a table is gone, or the start is refused."""
+    """Whether a retry is useless: another sync has taken over, a table is gone, or the start is refused."""
     return failure.exit_code in {2, 4, 5} or not (has_looked or isinstance(failure, ClusterUnreachable))
 
 
 def _once_reached(call: Callable[[], Outcome], wait: Wait) -> Outcome | None:
-    """What a call returns, as soon as the cluster answers; None if told to stop meanwhile."""
+    """What a call returns, as soon as the cluster answers; None if stopped meanwhile."""
     for rest_seconds in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
         try:
             return call()
@@ -326,7 +304,7 @@ def _upkeep_failed(failure: BaseException) -> None:
     log.error("upkeep of broker_quotas has ended: %s", failure)
 
 
-# The sync on a thread beside other work: `kquota run --sync`.
+# The sync on a thread next to other work: `kquota run --sync`.
 
 _PATIENCE_SECONDS: Final = 15.0
 _ENDED_SECONDS: Final = 3_600.0
@@ -336,9 +314,7 @@ _ENDED_SECONDS: Final = 3_600.0
 def sync_beside(settings: Settings, ended: Callable[[], None]) -> Iterator[None]:
     """Keep the brokers' quotas until the end of the block.
 
-    Args:
-        settings: The whole tree.
-        ended: Called on the sync's thread if it fails for good, as `run_sync` does. It should end the block.
+    * `ended`: Called on the sync's thread if it fails for good, as `run_sync` does. It should end the block.
 
     Raises:
         PipelineError: At the end of the block, what the sync failed with. An error of the block goes before it.

@@ -1,4 +1,4 @@
-"""One period of the sync after the other: read what is new, compare the brokers, change what must change."""
+"""The sync of quotas to brokers, one period after the other: read news, compare the brokers, change what differs."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -63,7 +63,7 @@ MOST_LINES: Final = 200
 
 
 class Telling:
-    """Says each thing once. What lasts, as a drift, is told when it begins, and again if it comes back."""
+    """Logs each thing once. What lasts, as a drift, is logged when it begins, and again if it comes back."""
 
     def __init__(self) -> None:
         self._drifts: frozenset[Drift] = frozenset()
@@ -102,7 +102,7 @@ class Telling:
 # A batch is one commit, and within a time epoch batches are evaluated in order. So what is new are the batches that
 # were evaluated after the last one seen, or at the same instant and not seen. That does not ask which files a row is
 # in: compaction may merge them, and old ones may be deleted. When the newest instant goes back, or a new epoch begins,
-# the follower begins anew, with the newest rows of that epoch.
+# the follower begins again, with the newest rows of that epoch.
 
 COLUMNS: Final = (
     "sample_start_ms",
@@ -128,13 +128,7 @@ class UsageFollower:
     """The new rows of the table, each time it is asked. One caller at a time.
 
     Args:
-        uri: Address of the table.
         first_ms: How far before the newest evaluation the first rows begin.
-        storage_options: See `Options`.
-
-    Raises:
-        TableMissing: There is no table.
-        TableUnreadable: It can not be read.
     """
 
     def __init__(self, uri: str, first_ms: int, storage_options: Options = None) -> None:
@@ -159,11 +153,7 @@ class UsageFollower:
         return self._has_begun
 
     def new_rows(self) -> pa.Table | None:
-        """The rows since the last call, with `COLUMNS`, in no order; None if there are none. 1 ms without a commit.
-
-        Raises:
-            TableMissing, TableUnreadable: The table is not there any more, or can not be read. Nothing is lost by it.
-        """
+        """The rows since the last call, with `COLUMNS`, in no order; None if there are none. 1 ms without a commit."""
         table = self._refreshed()
         if table.version() == self._read_version:
             return None
@@ -220,7 +210,6 @@ class ChosenQuotas:
     """Follows the quota table, and leaves out the rows that are not chosen, as if the table did not have them.
 
     Attributes:
-        source: All quotas.
         users: Whose rows are chosen: raw names, or `<default>`; "" chooses rows without a user. Empty = all rows.
     """
 
@@ -254,12 +243,7 @@ class Sources:
     """The quotas and the usage. One caller at a time.
 
     Args:
-        quotas: The rows of the quota table that are put on the brokers.
-        open_usage: Opens the usage from now on.
         scope: That of the settings; None = that of the quota table, also when it is changed there.
-
-    Attributes:
-        quotas: As given.
     """
 
     def __init__(
@@ -279,11 +263,7 @@ class Sources:
         return (self._scope or self.quotas.scope) == "broker"
 
     def usage(self) -> UsageFollower | None:
-        """The usage; None where no level is computed. It is opened anew when levels are computed again.
-
-        Raises:
-            TableMissing, TableUnreadable: The table is not there, or can not be read.
-        """
+        """The usage; None where no level is computed. It is opened again when levels are computed again."""
         if self.mirror:
             self._usage = None
         elif self._usage is None:
@@ -309,12 +289,7 @@ class PresentBrokers:
         self._seen_at_ms: dict[str, int] = {}
 
     def seen(self, broker_ids: Iterable[str], now_ms: int) -> tuple[str, ...]:
-        """The brokers that count, after a look.
-
-        Args:
-            broker_ids: Those that are up.
-            now_ms: The instant.
-        """
+        """The brokers that count, after a look."""
         known = {name: at_ms for name, at_ms in self._seen_at_ms.items() if now_ms - at_ms < GONE_AFTER_MS}
         self._seen_at_ms = {**known, **dict.fromkeys(broker_ids, now_ms)}
         return tuple(sorted(self._seen_at_ms))
@@ -324,12 +299,7 @@ class BrokerQuotaSync:
     """Keeps the quotas of one cluster's brokers. One caller at a time.
 
     Args:
-        control: Says what to write; nothing is loaded or recorded yet.
-        sources: What is followed.
         table: Where every change is stored.
-        cluster: The brokers.
-        clock: All is timed in steady time; its wall clock dates the rows of the table.
-        describe_every_ms: How often the brokers are compared.
     """
 
     def __init__(
@@ -356,7 +326,7 @@ class BrokerQuotaSync:
         """Fence an earlier sync, and take over what it owned.
 
         Raises:
-            Fenced: Another one started at the same moment.
+            Conflict: Another one started at the same moment.
         """
         state, quotas = self._writer.take_over(), self._sources.quotas.pin()
         self._control.restore_owned(state.owned, state.undecided, self._now())
@@ -388,11 +358,7 @@ class BrokerQuotaSync:
         return taken
 
     def restore(self) -> int:
-        """Put T in place of every lower level. Returns how many changes the brokers took.
-
-        Raises:
-            PipelineError: As for `step`.
-        """
+        """Put T in place of every lower level. Returns how many changes the brokers took."""
         return self._write(self._control.restore())
 
     def _follow_usage(self) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, flags
 from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.errors import Refused
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def create(
     from pipeline.cluster.acls import Acl
     from pipeline.cluster.connecting import permission_missing
     from pipeline.cluster.topics import alerts_topics, wanted_topics
+    from pipeline.errors import TopicNotCreated
 
     names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
     settings = _settings_with(config, bootstrap_server, command_config, names, alerts_topic)
@@ -78,7 +80,7 @@ def create(
     with _connected(settings.kafka) as (address, admin, options):
         try:
             done = topics.create_topics(admin, specs, replication_factor)
-        except topics.TopicNotCreated as exc:
+        except TopicNotCreated as exc:
             wanted = [Acl("topic", exc.topic, "Create")]
             raise permission_missing(exc.__cause__, wanted, options, address) or exc from exc
         _refuse_unpermitted(admin, specs, options, address)
@@ -91,7 +93,7 @@ def create(
     for finding in findings:
         typer.echo(f"{finding.severity}: {finding}. Fix: {finding.fix}", err=True)
     if any(finding.severity == "error" for finding in findings):
-        raise typer.Exit(topics.TopicsUnfit.exit_code)
+        raise typer.Exit(Refused.exit_code)
 
 
 @app.command()
@@ -144,7 +146,7 @@ def check(
     if not findings:
         typer.echo(f"the topics at {address} are as they must be", err=True)
     if any(finding.severity == "error" for finding in findings):
-        raise typer.Exit(topics.TopicsUnfit.exit_code)
+        raise typer.Exit(Refused.exit_code)
 
 
 def _settings_with(

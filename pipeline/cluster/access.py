@@ -3,32 +3,28 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from kafka import KafkaAdminClient
 
-from pipeline.cluster.acls import Acl
+from pipeline.cluster.acls import Acl, PermissionMissing
 from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.connecting import open_client, permission_missing
-from pipeline.cluster.errors import PermissionMissing
 from pipeline.command_line import COMMAND_CONFIG, carried, command_text
-from pipeline.errors import PipelineError
+from pipeline.errors import (
+    PipelineError,
+    UsageError,
+)
 from pipeline.settings.model import KafkaSettings
 
 Client = TypeVar("Client")
 
 
-class BootstrapServersMissing(PipelineError):
-    """The address of the cluster is not given."""
-
-    exit_code = 2
-
-    def __init__(self) -> None:
-        demo = command_text("demo", about="program")
-        super().__init__(
-            "'kafka.bootstrap_servers' must be given; got nothing",
-            f"pass --bootstrap-server host:port, or try {demo}, which brings its own broker",
-        )
+def topic_missing(topic: str, bootstrap_servers: str, purpose: Literal["usage", "throttle", "marker"]) -> PipelineError:
+    """The error of a topic of the pipeline that does not exist; its fix is the command that creates it."""
+    address = "--bootstrap-server", bootstrap_servers
+    fix = command_text("topics", "create", *address, f"--{purpose}-topic", topic, about="cluster")
+    return PipelineError(f"topic '{topic}' does not exist at {bootstrap_servers}", fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +45,13 @@ class ClusterAccess:
         """The access the settings describe.
 
         Raises:
-            BootstrapServersMissing: They do not say where the cluster is.
+            UsageError: They do not say where the cluster is.
         """
         if not kafka.bootstrap_servers:
-            raise BootstrapServersMissing
+            demo = command_text("demo", about="program")
+            fix = f"pass --bootstrap-server host:port, or try {demo}, which brings its own broker"
+            message = "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set"
+            raise UsageError(message, fix)
         properties = {key: value.get_secret_value() for key, value in kafka.client.items()}
         return cls(kafka.bootstrap_servers, properties)
 
@@ -62,7 +61,7 @@ class ClusterAccess:
         Raises:
             ClientPropertiesInvalid: The properties can not be kept.
             ClusterUnreachable: No broker answers.
-            SignInRefused: The credentials are refused.
+            Unreachable: The credentials are refused.
         """
         return open_client(make, self.bootstrap_servers, **self.client_options() | options)
 
@@ -85,12 +84,7 @@ class ClusterAccess:
         return java_properties(self.properties, _source())
 
     def refusal(self, error: BaseException, wanted: Sequence[Acl]) -> PermissionMissing | None:
-        """The error that names what a refused call was not allowed; None if it failed for something else.
-
-        Args:
-            error: What kafka-python raised.
-            wanted: What the call needs.
-        """
+        """The error that names what a refused call was not allowed; None if it failed for something else."""
         return permission_missing(error, wanted, self.client_options(), self.bootstrap_servers)
 
     @contextmanager
@@ -99,7 +93,7 @@ class ClusterAccess:
 
         Raises:
             ClusterUnreachable: No broker answers.
-            SignInRefused: The credentials are refused.
+            Unreachable: The credentials are refused.
         """
         client = self.open(KafkaAdminClient)
         with closing(client):

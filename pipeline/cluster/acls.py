@@ -1,10 +1,12 @@
 """The rights each part of kquota needs in a cluster with an authorizer, and the commands that grant them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from shlex import quote
 from typing import Final, Literal
+
+from pipeline.errors import Unreachable
 
 Role = Literal["job", "meter", "gate", "operator", "import", "sync", "alerts"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
@@ -28,10 +30,7 @@ class Acl:
     """One operation on one resource, by its exact name, or on all whose names begin alike.
 
     Attributes:
-        resource: In the words of kafka-acls.
-        name: Of the resource; of the cluster always `kafka-cluster`.
         operation: In the words of kafka-acls. Read and Write include Describe.
-        pattern: prefixed: the names begin with `name`.
     """
 
     resource: Resource
@@ -57,11 +56,7 @@ class Names:
     """What the resources of an installation are called.
 
     Attributes:
-        usage_topic: Usage events.
-        throttle_topic: Throttles and releases.
-        marker_topic: Holds the publish marker.
-        job: Of the job; its group and its transactional id are `kquota-<job>`.
-        alerts_topic: Is told of alerts; None = no topic is.
+        alerts_topic: Receives alerts; None = no topic does.
     """
 
     usage_topic: str
@@ -74,13 +69,7 @@ class Names:
 def marker_acls(
     identity: str, marker_topic: str, pattern: Literal["literal", "prefixed"] = "literal"
 ) -> tuple[Acl, ...]:
-    """The rights to move a mark inside transactions: a committed offset, which needs Read on group and topic (KIP-98).
-
-    Args:
-        identity: Name of group and transactional id, or how their names begin.
-        marker_topic: The topic of the offset.
-        pattern: Which of the two `identity` is.
-    """
+    """The rights to move a mark inside transactions (KIP-98): Read on group and topic for the committed offset."""
     return (
         Acl("topic", marker_topic, "Read"),
         Acl("group", identity, "Read", pattern),
@@ -123,10 +112,7 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
 def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) -> list[str]:
     """The kafka-acls commands that grant them, one per resource.
 
-    Args:
-        acls: In any order.
-        principal: As `User:alice`.
-        bootstrap_servers: Written into the commands.
+    * `acls`: In any order.
     """
     return [
         f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)} "
@@ -141,3 +127,15 @@ def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) 
 def _option_of(resource: Resource, name: str) -> str:
     """The option of kafka-acls that names a resource; that of the cluster takes no name."""
     return "--cluster" if resource == "cluster" else f"--{resource} {quote(name)}"
+
+
+class PermissionMissing(Unreachable):
+    """A broker knows the client and refuses what it wants to do; the fix is the commands that grant it."""
+
+    def __init__(self, acls: Sequence[Acl], principal: str, bootstrap_servers: str) -> None:
+        self.acls = tuple(acls)
+        rights = ", ".join(map(str, acls))
+        super().__init__(
+            f"'{principal}' is not allowed {rights}; the Kafka broker at {bootstrap_servers} refuses it",
+            " && ".join(grant_commands(acls, principal, bootstrap_servers)),
+        )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import Jaas, module_of, parse_jaas, resolved
 from pipeline.cluster.sign_in import KEYS as TLS_KEYS
 from pipeline.cluster.sign_in import Tls, TlsMistakes, TokenProvider, TokenSource, read_tls
+from pipeline.errors import ClientPropertiesInvalid
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -57,7 +57,6 @@ class SignIn:
         tls: What is trusted, and the certificate of this client; None without TLS.
         mechanism: One of `SASL_MECHANISMS`; "" without SASL.
         jaas: Credentials; None without SASL.
-        endpoint: URL of OAuth tokens; "" for other mechanisms.
     """
 
     protocol: str
@@ -69,10 +68,6 @@ class SignIn:
 
 def kafka_options(properties: Mapping[str, str], source: str = "client properties") -> dict[str, Any]:
     """Keyword arguments for `KafkaProducer`, `KafkaConsumer` and `KafkaAdminClient`.
-
-    Args:
-        properties: Java keys and values; references to secrets are resolved.
-        source: Named in the error: the file.
 
     Raises:
         ClientPropertiesInvalid: a security setting is wrong or not supported; the error names all of them. None is
@@ -203,17 +198,17 @@ def _checked(jaas: Jaas, mechanism: str, mistakes: list[str]) -> Jaas | None:
 
 def _missing(protocol: str, mechanism: str, jaas: Jaas | None, properties: Mapping[str, str]) -> list[str]:
     if not mechanism:
-        return [f"'sasl.mechanism' must be set for {protocol}; got nothing"]
+        return [f"'sasl.mechanism' is not set, and {protocol} needs it"]
     options = jaas.options if jaas is not None else {}
     if mechanism != "OAUTHBEARER":
         wanted = [name for name in ("username", "password") if name not in options]
-        return [f"'sasl.jaas.config' must be set for {mechanism}, with a {name}" for name in wanted]
+        return [f"'sasl.jaas.config' has no {name}, and {mechanism} needs it" for name in wanted]
     url = properties.get(_ENDPOINT, "")
     if urlsplit(url).scheme not in {"http", "https", "file"}:
         return [f"'{_ENDPOINT}' must be an http, https or file URL; got {url or 'nothing'}"]
     if url.startswith("file:") or {"clientId", "clientSecret"} <= options.keys():
         return []
-    return ["'sasl.jaas.config' must be set for OAUTHBEARER, with clientId and clientSecret"]
+    return ["'sasl.jaas.config' has no clientId and clientSecret, and OAUTHBEARER needs them"]
 
 
 def _credentials(jaas: Jaas, endpoint: str) -> dict[str, Any]:

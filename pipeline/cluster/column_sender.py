@@ -1,6 +1,7 @@
 """Sends many messages of one topic as prepared record batches: a few microseconds each."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -21,9 +22,12 @@ from kafka.record.util import encode_varint
 from schemas.throttle_messages import MessageColumns
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import pyarrow as pa
-import time
-from collections.abc import Iterable, Iterator
+
+    Binaries: TypeAlias = pa.Array[Any]
+
 
 # The one place where record batches go into kafka-python's producer as a whole, through its inside.
 #
@@ -44,10 +48,8 @@ class PreparedBatch:
     """Records of one partition.
 
     Attributes:
-        partition: Of the topic.
         records: Their bytes, one after the other, as `record_format.records_of` makes them, not compressed.
         count: How many they are, > 0.
-        timestamp_ms: The time of all of them.
     """
 
     partition: int
@@ -152,10 +154,6 @@ def batch_of(partition: TopicPartition, batch: PreparedBatch, compression: int) 
 
 # Records in Kafka's format (version 2) by columns: the same bytes as kafka-python writes one by one.
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Binaries: TypeAlias = pa.Array[Any]
 
 Ints = npt.NDArray[np.int64]
 
@@ -174,9 +172,7 @@ def bodies_of(messages: MessageColumns) -> "Binaries":
 def records_of(bodies: "Binaries", places: Ints) -> "Binaries":
     """Whole records, which all have the time of their batch.
 
-    Args:
-        bodies: As `bodies_of` makes them.
-        places: Of each record in its batch; the first has 0.
+    * `places`: Of each record in its batch; the first has 0.
     """
     offsets = _varints(places)
     sizes = len(_NO_ATTRIBUTES_SAME_TIME) + lengths_of(offsets) + lengths_of(bodies)
@@ -289,7 +285,7 @@ def _hashed(text: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> _Words:
 
 
 MOST_BATCH_BYTES: Final = 1_000_000
-"""Brokers and topics take at least so many bytes in a batch, unless they are told otherwise (`max.message.bytes`)."""
+"""The bytes of a batch that brokers and topics take at least, unless configured otherwise (`max.message.bytes`)."""
 
 _FEWEST_BATCH_BYTES: Final = 16_384
 _RECORD_OVERHEAD_BYTES: Final = 21  # the most that length, attributes, time and offset of a record take
@@ -303,7 +299,6 @@ class ColumnSender:
 
     Args:
         topic: Where the messages go; each to the partition of its key.
-        timeout_seconds: Longest wait for a batch.
     """
 
     def __init__(self, topic: str, timeout_seconds: float) -> None:
@@ -315,9 +310,7 @@ class ColumnSender:
     def send(self, producer: Any, parts: Iterable[MessageColumns]) -> list[Delivery]:
         """Send messages; they are in the order of the parts within each partition.
 
-        Args:
-            producer: A `KafkaProducer` in a transaction.
-            parts: Messages, each part at least one.
+        * `parts`: Messages, each part at least one.
 
         Returns:
             The deliveries, of which the last may not be done yet.
@@ -349,12 +342,9 @@ def prepared(
 ) -> Iterator[PreparedBatch]:
     """Messages as record batches, those of each partition in their order.
 
-    Args:
-        messages: At least one.
-        numbers: Of the topic's partitions, ascending.
-        batch_bytes: The most a batch may have, before it is compressed, unless it is of one message.
-        message_bytes: The most a message may have.
-        timestamp_ms: The time of all messages.
+    * `messages`: At least one.
+    * `batch_bytes`: The most a batch may have, before it is compressed, unless it is of one message.
+    * `message_bytes`: The most a message may have.
 
     Raises:
         MessageSizeTooLargeError: A message has more.

@@ -4,9 +4,9 @@ kafka-python 3.0 tries until its bootstrap time-out and then says only `Unable t
 attempt failed is only in its log, as the exception object of the attempt. Those exceptions are collected here.
 
 A constructor that raises leaves its network part behind, with its thread and its sockets, and that goes on trying.
-Nobody else has a reference to it, so it is closed here.
+There is no other reference to it, so it is closed here.
 
-kafka-python limits how long a connection and a request may take, but not a TLS handshake. `pipeline.cluster.connecting`
+kafka-python limits how long a connection and a request may take, but not a TLS handshake. `BoundedHandshakes`
 does that.
 """
 
@@ -23,10 +23,9 @@ from kafka import errors as kafka_errors
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
 
-from pipeline.cluster.acls import Acl, Resource
-from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing, SignInRefused, TokenRefused
-from pipeline.cluster.sign_in import TokenProvider
-from pipeline.errors import PipelineError
+from pipeline.cluster.acls import Acl, PermissionMissing, Resource
+from pipeline.cluster.sign_in import TokenProvider, TokenRefused
+from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable
 
 # Ends a TLS handshake that the other side does not go on with.
 #
@@ -42,7 +41,6 @@ class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python h
 
     Args:
         timeout_ms: How long a handshake may take, from the first time that it waits for the other side.
-        settings: As kafka-python gives them to its loop.
     """
 
     def __init__(self, timeout_ms: int, **settings: Any) -> None:
@@ -53,9 +51,7 @@ class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python h
     def wait_read(self, fileobj: Any, timeout_at: float | None = None) -> Any:
         """Wait until there is something to read; during a handshake no longer than its end.
 
-        Args:
-            fileobj: What is waited for.
-            timeout_at: On the monotonic clock, in seconds; None = no end, except for a handshake.
+        * `timeout_at`: On the monotonic clock, in seconds; None = no end, except for a handshake.
         """
         # A socket has a TLS version from the end of its handshake on.
         if timeout_at is None and isinstance(fileobj, ssl.SSLSocket) and fileobj.version() is None:
@@ -77,11 +73,7 @@ def connection_error(
 ) -> PipelineError:
     """The error that says why a client did not connect.
 
-    Args:
-        address: What was tried.
-        options: kafka-python options it was tried with.
-        causes: What the attempts failed with, the latest last. A refusal is reported before anything else.
-        timeout_ms: How long the client tried.
+    * `causes`: What the attempts failed with, the latest last. A refusal is reported before anything else.
     """
     token = _latest(causes, TokenRefused)
     if isinstance(token, TokenRefused):
@@ -90,25 +82,31 @@ def connection_error(
     return _refusal(address, options, causes) or _unreachable(address, protocol, causes, timeout_ms)
 
 
-def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> SignInRefused | None:
+def _sign_in_refused(address: str, user: str, cause: str, fix: str = "") -> Unreachable:
+    who = f"user '{user}'" if user else "the client"
+    message = f"the Kafka broker at {address} refuses {who}: {cause}"
+    return Unreachable(message, fix or "check sasl.mechanism, user and password of the client properties")
+
+
+def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> Unreachable | None:
     """The error of a broker that answers and refuses; None if no broker answers."""
     user = str(options.get("sasl_plain_username", ""))
     if _latest(causes, kafka_errors.IllegalSaslStateError) is not None:
-        return SignInRefused(address, user, "this listener knows no SASL", _PROTOCOL)
+        return _sign_in_refused(address, user, "this listener knows no SASL", _PROTOCOL)
     if _latest(causes, kafka_errors.UnsupportedSaslMechanismError) is not None:
-        return SignInRefused(address, user, f"this listener does not have the mechanism {options['sasl_mechanism']}")
+        return _sign_in_refused(address, user, f"this listener does not have the mechanism {options['sasl_mechanism']}")
     refused = _latest(causes, kafka_errors.SaslAuthenticationFailedError, kafka_errors.AuthorizationError)
     if refused is not None:
-        return SignInRefused(address, user, _words(refused))
+        return _sign_in_refused(address, user, _words(refused))
     if options.get("security_protocol", "").startswith("SASL_") and _latest(causes, LostWhileSigningIn) is not None:
         # kafka-python often sees the end of the connection before the answer that gives the reason.
         reason = "it closes the connection at sign-in, as it does on a wrong mechanism, user or password"
-        return SignInRefused(address, user, reason)
+        return _sign_in_refused(address, user, reason)
     alert = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
     if alert is not None and "alert" in _words(alert):
         # Only the broker's log says which of the three it is.
         reason = "it wants a client certificate that it trusts and that has not expired"
-        return SignInRefused(address, user, reason, _OWN_CERTIFICATE)
+        return _sign_in_refused(address, user, reason, _OWN_CERTIFICATE)
     return None
 
 
@@ -180,17 +178,14 @@ def open_client(
 ) -> Client:
     """Make a `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` and wait until it is connected.
 
-    Args:
-        make: The class.
-        bootstrap_servers: host:port[,host:port…].
-        timeout_ms: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
-            again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers.
-            So a port that never answers a handshake takes all of it too, and of several addresses the last one up to
-            twice as long.
-        options: Further keyword arguments; those of `client_properties.kafka_options` and the class's own.
+    * `bootstrap_servers`: host:port[,host:port…].
+    * `timeout_ms`: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
+      again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers.
+      So a port that never answers a handshake takes all of it too, and of several addresses the last one up to
+      twice as long.
 
     Raises:
-        SignInRefused: the broker refused the credentials.
+        Unreachable: the broker refused the credentials.
         ClusterUnreachable: anything else that kept the client from connecting.
     """
     timeout_ms = CONNECT_TIMEOUT_MS if timeout_ms is None else timeout_ms
@@ -239,7 +234,7 @@ class _CauseCollector(logging.Handler):
     Clients that connect at the same time in one process share the causes.
     """
 
-    _SIGNING_IN: Final = "broker_version=("  # the connection was lost after the broker had told its version
+    _SIGNING_IN: Final = "broker_version=("  # the connection was lost after the broker had sent its version
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -296,11 +291,9 @@ def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
     """Those of `wanted` that the cluster does not allow this client, in their order.
 
     A topic that does not exist is skipped. For a transactional id the cluster only says whether it may be described.
-    Rights on the cluster itself are not asked for; a refused call tells them.
+    Rights on the cluster itself are not asked for; a refused call names them.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        wanted: What the client is about to do.
+    * `wanted`: What the client is about to do.
     """
     acls = list(wanted)
     allowed: dict[tuple[Resource, str], frozenset[str] | None] = {}
@@ -326,11 +319,7 @@ def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
 def refuse_unpermitted(admin: Any, wanted: Iterable[Acl], options: Mapping[str, Any], bootstrap_servers: str) -> None:
     """Raise if the cluster does not allow this client all it is about to do.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        wanted: What the client is about to do.
-        options: kafka-python options it has signed in with.
-        bootstrap_servers: Of the cluster.
+    * `wanted`: What the client is about to do.
 
     Raises:
         PermissionMissing: with all that is missing, and the commands that grant it.
@@ -347,11 +336,7 @@ def permission_missing(
 
     A broker names the kind of the resource, and mostly its name. The operation is known from the call.
 
-    Args:
-        error: What kafka-python raised.
-        wanted: What the call needs.
-        options: As of `refuse_unpermitted`.
-        bootstrap_servers: Of the cluster.
+    * `options`: As of `refuse_unpermitted`.
     """
     resource = next((resource for kind, resource in _REFUSED.items() if isinstance(error, kind)), None)
     if resource is None:
@@ -364,11 +349,7 @@ def permission_missing(
 
 
 def principal_of(options: Mapping[str, Any]) -> str:
-    """The principal of a client, as `User:alice`. For a certificate only the cluster knows it.
-
-    Args:
-        options: kafka-python options it has signed in with.
-    """
+    """The principal of a client, as `User:alice`. For a certificate only the cluster knows it."""
     if "sasl_plain_username" in options:
         return f"User:{options['sasl_plain_username']}"
     provider = options.get("sasl_oauth_token_provider")

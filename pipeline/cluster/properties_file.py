@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pipeline.cluster.errors import ClientPropertiesInvalid
+from pipeline.errors import ClientPropertiesInvalid
 from pipeline.text_file import UnreadableFile, read_text_file
 
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
@@ -27,7 +27,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
     Raises:
         UnreadableFile: it can not be read.
-        ClientPropertiesInvalid: a line is no setting.
+        ClientPropertiesInvalid: a line is not a setting.
     """
     return parse_properties(read_text_file("--command-config", path), str(path))
 
@@ -35,12 +35,8 @@ def read_properties(path: Path) -> dict[str, str]:
 def parse_properties(text: str, source: str) -> dict[str, str]:
     """The settings in the text of a properties file.
 
-    Args:
-        text: The content of the file.
-        source: Named in the error.
-
     Raises:
-        ClientPropertiesInvalid: a line is no setting; all of them at once.
+        ClientPropertiesInvalid: a line is not a setting; all of them at once.
     """
     properties: dict[str, str] = {}
     mistakes: list[str] = []
@@ -66,11 +62,6 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
     mounted; and `${file:/path}` for a whole file. A line end at the end of a file is not part of the secret. Inside
     `sasl.jaas.config` a reference is in double quotes; quotes and backslashes of the secret are escaped there.
 
-    Args:
-        properties: Keys and values.
-        source: Named in the error.
-        environ: Environment variables.
-
     Raises:
         ClientPropertiesInvalid: a reference can not be resolved; the error names all of them and no secret.
     """
@@ -80,7 +71,7 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
         try:
             found = _looked_up(match[1], match[2], environ)
         except (LookupError, OSError, UnicodeDecodeError, UnreadableFile, ClientPropertiesInvalid):
-            mistakes.append(f"'{key}' must refer to a secret that exists; got {match[0]}")
+            mistakes.append(f"'{key}' refers to a secret that does not exist: {match[0]}")
             return ""
         return re.sub(r'(["\\])', r"\\\1", found) if key == "sasl.jaas.config" else found
 

@@ -1,4 +1,7 @@
-"""OAUTHBEARER: tokens by the client-credentials grant, or from a file, as Kafka's own Java clients get them."""
+"""Signing in to a cluster: OAuth tokens and TLS, from the same client properties as Kafka's Java clients.
+
+Tokens come by the client-credentials grant, or from a file.
+"""
 
 import base64
 import json
@@ -17,7 +20,7 @@ from typing import Any, Final
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from pipeline.cluster.errors import TokenRefused
+from pipeline.errors import Unreachable
 
 _RENEW_AFTER: Final = 0.8  # of a token's life, as sasl.login.refresh.window.factor
 _UNKNOWN_LIFE_SECONDS: Final = 60.0
@@ -33,9 +36,7 @@ class TokenSource:
     Attributes:
         url: http(s):// of the token endpoint, or file:// of a file that holds a token.
         client_id: Of the grant; not used for a file.
-        client_secret: As above.
         scope: As above; "" = none.
-        extensions: SASL extensions sent with the token.
         tls: For an endpoint whose certificate the system does not trust; None = what the system trusts.
     """
 
@@ -50,6 +51,22 @@ class TokenSource:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         """A redirected request would carry the client's secret to another server."""
+
+
+class TokenRefused(Unreachable):
+    """There is no OAuth token to sign in with.
+
+    Attributes:
+        cause: its answer; never a secret.
+    """
+
+    def __init__(self, url: str, cause: str) -> None:
+        self.url = url
+        self.cause = cause
+        super().__init__(
+            f"no OAuth token from {url}: it {cause}",
+            "check sasl.oauthbearer.token.endpoint.url, clientId, clientSecret and scope of the client properties",
+        )
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
@@ -214,7 +231,6 @@ class Tls:
     """What a client trusts, and who it is. All texts are PEM blocks.
 
     Attributes:
-        authorities: Certificates it trusts; "" = those of the system.
         chain: Its own certificate, then those of its issuers; "" = none.
         key: The private key, PKCS 8.
         key_password: Of the key; None if it is not encrypted.
@@ -277,8 +293,12 @@ class Tls:
                 context.load_cert_chain(file.name, password=self.key_password or "")
             except ssl.SSLError as exc:
                 encrypted = "ENCRYPTED" in self.key
-                what = "'ssl.key.password' must open the key" if encrypted else "'ssl.keystore' key must fit its chain"
-                raise TlsMistakes([f"{what}; got {_reason(exc)}"]) from exc
+                what = (
+                    "'ssl.key.password' does not open the key"
+                    if encrypted
+                    else "the key of 'ssl.keystore' does not fit its chain"
+                )
+                raise TlsMistakes([f"{what}: {_reason(exc)}"]) from exc
 
 
 def read_tls(properties: Mapping[str, str]) -> Tls:
@@ -340,7 +360,7 @@ def _content(key: str, path: str, mistakes: list[str]) -> str | None:
     try:
         return Path(path).read_bytes().decode("ascii", errors="replace")
     except OSError as exc:
-        mistakes.append(f"'{key}' must be a file that can be read; got {path} ({exc.strerror})")
+        mistakes.append(f"'{key}' {path} cannot be read: {exc.strerror}")
         return None
 
 

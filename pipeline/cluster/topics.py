@@ -6,7 +6,7 @@ them. A different retention only changes how far back the topics can be read.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -15,7 +15,7 @@ from kafka import errors as kafka_errors
 
 from pipeline.cluster.acls import Names
 from pipeline.command_line import command_text
-from pipeline.errors import PipelineError
+from pipeline.errors import Refused, TopicNotCreated
 from pipeline.settings.model import Settings
 from pipeline.settings.throttle_caps import longest_throttle_ms
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
@@ -34,12 +34,9 @@ class TopicSpec:
     """How one topic must be set.
 
     Attributes:
-        name: Of the topic.
         purpose: usage, throttle or marker; alerts for that of `kquota alerts`, demo for the load of the demo.
-        partitions: The number it is created with.
         partition_rule: exactly (else an error), at_least (else a warning), any.
         required: Settings without which the job refuses to start.
-        advised: Settings whose difference is worth a warning.
     """
 
     name: str
@@ -55,12 +52,7 @@ class Finding:
     """One thing that is not as it should be.
 
     Attributes:
-        topic: Its name.
-        severity: error: the job refuses to start; warning: it starts.
-        what: The setting, `partitions` or `topic`.
-        got: What it is.
         wanted: What it must be.
-        fix: The command that corrects it.
     """
 
     topic: str
@@ -74,37 +66,6 @@ class Finding:
         return f"topic '{self.topic}': '{self.what}' must be {self.wanted}; got {self.got}"
 
 
-class TopicsUnfit(PipelineError):
-    """Topics that the job can not use.
-
-    Attributes:
-        findings: The errors among the findings.
-    """
-
-    exit_code = 5
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(findings)
-        super().__init__("; ".join(map(str, findings)), "; ".join(dict.fromkeys(f.fix for f in findings)))
-
-
-class TopicNotCreated(PipelineError):
-    """The cluster refused to create a topic.
-
-    Attributes:
-        topic: Its name.
-        reason: The cluster's answer.
-    """
-
-    def __init__(self, topic: str, reason: str) -> None:
-        self.topic = topic
-        self.reason = reason
-        super().__init__(
-            f"topic '{topic}' could not be created: {reason}",
-            "set --replication-factor to what the cluster can hold",
-        )
-
-
 def topic_specs(
     cores: int,
     longest_throttle_ms: int,
@@ -114,13 +75,9 @@ def topic_specs(
 ) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
     """The usage, throttle and marker topic.
 
-    Args:
-        cores: Of the job; the usage topic has twice as many partitions.
-        longest_throttle_ms: The largest cap; the throttle topic keeps records for twice as long, an hour at
-            least.
-        usage_topic: Names, if they are not the usual ones.
-        throttle_topic: As above.
-        marker_topic: As above.
+    * `longest_throttle_ms`: The largest cap; the throttle topic keeps records for twice as long, an hour at
+      least.
+    * `usage_topic`: Names, if they are not the usual ones.
     """
     throttle_retention_ms = max(HOUR_MS, 2 * longest_throttle_ms)
     return (
@@ -145,7 +102,7 @@ def topic_specs(
 
 
 def alerts_spec(name: str) -> TopicSpec:
-    """The topic that `kquota alerts` tells: a week is kept, so that no weekend is missed."""
+    """The topic of `kquota alerts`: a week is kept, so that no weekend is missed."""
     week_ms = 7 * 24 * HOUR_MS
     return TopicSpec(
         name, "alerts", partitions=1, partition_rule="any", required={}, advised={"retention.ms": str(week_ms)}
@@ -169,10 +126,7 @@ def create_topics(
 ) -> dict[str, Literal["created", "exists"]]:
     """Create the topics that are missing. Existing ones are not changed; see `check_topics`.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        specs: The topics.
-        replication_factor: -1 = the cluster's default.
+    * `replication_factor`: -1 = the cluster's default.
 
     Returns:
         Topic name to what was done.
@@ -204,10 +158,7 @@ def create_topics(
 def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str) -> list[Finding]:
     """Everything that differs from `specs`; empty if nothing does.
 
-    Args:
-        admin: A connected `kafka.KafkaAdminClient`.
-        specs: How the topics must be set.
-        bootstrap_servers: Written into the commands.
+    * `specs`: How the topics must be set.
     """
     wanted = list(specs)
     described = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
@@ -233,11 +184,11 @@ def refuse_unfit(findings: Iterable[Finding]) -> None:
     """Raise if there is an error among the findings.
 
     Raises:
-        TopicsUnfit: with all errors and the commands that correct them.
+        Refused: with all errors and the commands that correct them.
     """
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        raise TopicsUnfit(errors)
+        raise Refused("; ".join(map(str, errors)), "; ".join(dict.fromkeys(error.fix for error in errors)))
 
 
 def _check_partitions(spec: TopicSpec, partitions: int, address: str, create: str) -> list[Finding]:
@@ -283,10 +234,8 @@ def wanted_topics(
 ) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
     """The three topics of this job, as they must be.
 
-    Args:
-        settings: Of the job.
-        cores: Of the machines it runs on; None = those of this machine that this process may use.
-        longest_slice_ms: The largest cap of a throttle; None = by the settings.
+    * `cores`: Of the machines it runs on; None = those of this machine that this process may use.
+    * `longest_slice_ms`: The largest cap of a throttle; None = by the settings.
     """
     kafka = settings.kafka
     return topic_specs(
@@ -299,12 +248,12 @@ def wanted_topics(
 
 
 def alerts_topics(settings: Settings) -> tuple[TopicSpec, ...]:
-    """The topic that is told of alerts, if the settings name one; the job does not use it."""
+    """The topic that receives alerts, if the settings name one; the job does not use it."""
     topic = settings.alerts.topic
     return () if topic is None else (alerts_spec(topic),)
 
 
 def resource_names(settings: Settings) -> Names:
-    """The names of the resources that this job and what runs beside it use in the cluster."""
+    """The names of the resources that this job and what runs next to it use in the cluster."""
     kafka = settings.kafka
     return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job, settings.alerts.topic)

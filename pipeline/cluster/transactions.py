@@ -16,8 +16,13 @@ from kafka.structs import OffsetAndMetadata
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl, marker_acls
-from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
-from pipeline.errors import PipelineError
+from pipeline.errors import (
+    ClusterUnreachable,
+    MessageTooLarge,
+    PipelineError,
+    TransactionFenced,
+    TransactionUndecided,
+)
 from pipeline.failpoints import failpoint
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
@@ -44,11 +49,8 @@ class MarkedTransactions:
     """Sends messages in transactions whose last act is to move the mark. Not safe for several threads.
 
     Args:
-        identity: Name of group and transactional id.
         marker_topic: One partition, nothing in it; only its committed offset is used.
         topic: Where the messages go.
-        access: How to reach the cluster.
-        transaction_timeout_ms: The broker aborts a transaction that is open for longer.
         client_id: Of the producer; None: as the client properties say.
     """
 
@@ -80,7 +82,6 @@ class MarkedTransactions:
 
         Raises:
             ClusterUnreachable: No answer within the time-out; may be tried again.
-            PermissionMissing: The cluster does not allow it; may be tried again when it is granted.
         """
         self.close()
         deadline = time.monotonic() + self._timeout_ms / 1000
@@ -99,15 +100,12 @@ class MarkedTransactions:
     def commit(self, send: Callable[[Any], Sequence[Any]], mark: Mark) -> None:
         """Send messages and move the mark, all or nothing. After any error: `open` again and compare marks.
 
-        Args:
-            send: Gets the `kafka.KafkaProducer`, sends, and returns the futures of all that it sent; perhaps none.
-            mark: The new mark.
+        * `send`: Gets the `kafka.KafkaProducer`, sends, and returns the futures of all that it sent; perhaps none.
 
         Raises:
             MessageTooLarge: One of the messages is larger than the topic takes; nothing is sent.
             TransactionUndecided: The outcome is not known, or the transaction failed.
             TransactionFenced: Another writer has taken over, or this transaction was open for too long.
-            PermissionMissing: The cluster does not allow it.
         """
         producer = self._producer
         if producer is None:
@@ -129,7 +127,6 @@ class MarkedTransactions:
 
         Raises:
             ClusterUnreachable: No answer; may be tried again.
-            PermissionMissing: The cluster does not allow it.
         """
         try:
             return self._committed()

@@ -24,10 +24,10 @@ from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import TIME, RecentRows, RecentTable, Wanted, recent_sums
 from pipeline.dashboard.state import State, throttled_row
 from pipeline.dashboard.watched_table import WatchedTable
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, TableMissing
 from pipeline.reports.story import on_brokers_line, on_brokers_row
+from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.web import QueryRefused
 from quota.effective import Effective, EffectiveQuota, effective
@@ -462,7 +462,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     if not user:
         raise QueryRefused(["'user' must be given; got none"], SEE)
     if snapshot is None:
-        raise TableMissing(reader.tables["quotas"].uri)
+        raise table_missing(reader.tables["quotas"].uri)
     until_ms = min(query.until_ms or state.now_ms, state.now_ms)
     since_ms = max(query.since_ms if query.since_ms is not None else until_ms - _DEFAULT_SPAN_MS,
                    until_ms - _LONGEST_SPAN_MS)  # fmt: skip

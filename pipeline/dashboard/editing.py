@@ -51,7 +51,7 @@ class Editing:
         """What an edit would change, and for which clients. Writes nothing.
 
         Raises:
-            EditRefused, QuotaEditRefused, VersionIsAnother: It can not be made.
+            EditRefused, Refused, Conflict: It can not be made.
         """
         edit = self._planned(body)
         clients = live_clients(table_uri(self._root, "usage"))
@@ -121,7 +121,7 @@ class Editing:
         Raises:
             EditsForbidden: The dashboard runs without `--allow-edits`.
             EditRefused: There is no reason, or the version that was looked at is not named.
-            QuotaEditRefused, VersionIsAnother: It can not be made.
+            Refused, Conflict: It can not be made.
         """
         if not self.may_write:
             raise EditsForbidden

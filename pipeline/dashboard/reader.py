@@ -22,7 +22,7 @@ from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.errors import PipelineError
 from pipeline.process import JobSigns, return_freed_memory
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.errors import TableMissing
+from pipeline.tables.address import table_missing
 from pipeline.tables.layout import TABLES
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.tables.quotas.source import QuotaSource
@@ -310,7 +310,7 @@ class TablesReader:
             TableMissing: There is no such version any more.
         """
         if self._quotas is None:
-            raise TableMissing(self.tables["quotas"].uri)
+            raise table_missing(self.tables["quotas"].uri)
         return self._quotas.at(version)
 
     def engine_settings(self) -> EngineSettings:

@@ -10,12 +10,11 @@ from pipeline.dashboard.query import SEE, Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.state import State
 from pipeline.dashboard.watched_table import WatchedTable
-from pipeline.errors import PipelineError, printable
+from pipeline.errors import PipelineError, TableMissing, printable
 from pipeline.reports.story import words_of
 from pipeline.settings.model import Settings
 from pipeline.tables.append_guard import parse_commit_note
 from pipeline.tables.enforced import enforced_for
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import reading
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
@@ -250,7 +249,7 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
 
     Raises:
         QueryRefused: Neither is given.
-        NothingMatches, SeveralMatch: As `throttles explain`.
+        NotFound, UsageError: As `throttles explain`.
     """
     root = reader.root
     if query.decision_id:

@@ -9,8 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.errors import PipelineError
-from pipeline.tables.address import table_uri
-from pipeline.tables.errors import TableMissing
+from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.opening import (
     Options,
     file_statistics,
@@ -148,7 +147,7 @@ class WatchedTable:
         """
         table = self._table
         if table is None:
-            raise TableMissing(self.uri)
+            raise table_missing(self.uri)
         return table
 
     def _look(self, now_ms: int) -> None:

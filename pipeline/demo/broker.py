@@ -242,7 +242,7 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     """The command up to the main class, for the broker and for the tool that formats its folder.
 
     Raises:
-        JavaNotFound, JarLockInvalid, JarMissing, JarAltered: what it runs on is not there.
+        JavaNotFound, PipelineError, JarUnfit, JarUnfit: what it runs on is not there.
     """
     java, jars = find_java(), broker_jars()
     archive = broker_archive(java, jars)
@@ -374,7 +374,7 @@ class EmbeddedBroker:
         """Formats the folder if it is new, starts the JVM and returns when the broker answers. No-op while it runs.
 
         Raises:
-            JavaNotFound, JarMissing, JarAltered: what it runs on is not there.
+            JavaNotFound, JarUnfit, JarUnfit: what it runs on is not there.
             PortBusy: a port that was asked for is taken.
             BrokerAlreadyRunning: another process has this folder.
             BrokerStartFailed: it ended, or did not answer within `start_timeout_seconds`.

@@ -243,7 +243,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
         job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
 
     Raises:
-        JobIsRunning, BrokerAlreadyRunning: A job or a broker runs there; nothing is deleted.
+        Conflict, BrokerAlreadyRunning: A job or a broker runs there; nothing is deleted.
     """
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)

@@ -11,9 +11,9 @@ from uuid import UUID
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from pipeline.cluster.acls import Acl
+from pipeline.cluster.access import topic_missing
+from pipeline.cluster.acls import Acl, PermissionMissing
 from pipeline.cluster.connecting import open_client, permission_missing
-from pipeline.cluster.errors import PermissionMissing, TopicMissing
 from pipeline.errors import PipelineError, first_line
 from schemas.errors import UnreadableRecord
 from schemas.names import ClientKey
@@ -65,8 +65,8 @@ class ThrottleTopicReader:
         """Begin at the start of the topic, or go on where it was if it was read before.
 
         Raises:
-            TopicMissing: It is not there.
-            ClusterUnreachable, SignInRefused: No broker lets us in.
+            Unreachable: It is not there.
+            ClusterUnreachable, Unreachable: No broker lets us in.
             KafkaError: Anything else; `told` makes a line of it.
         """
         self.close()
@@ -82,7 +82,7 @@ class ThrottleTopicReader:
         self._consumer = open_client(KafkaConsumer, self._servers, **self._options | ours)
         if not self.add_partitions():
             _raise_if_refused(self._consumer, self._topic)
-            raise TopicMissing(self._topic, self._servers, "throttle")
+            raise topic_missing(self._topic, self._servers, "throttle")
 
     def add_partitions(self) -> bool:
         """Also read the topic's new partitions, from their start; False if the topic has no partition at all."""

@@ -1,1 +1,1 @@
-"""The streaming job: what builds its parts, starts and stops them, keeps its tables, and tells what is wrong."""
+"""The streaming job: what builds its parts, starts and stops them, keeps its tables, and reports what is wrong."""

@@ -23,7 +23,7 @@ from pipeline.stream.checkpoint import Checkpoint, open_without_spark, refuse_ga
 from pipeline.stream.session import jar_sets
 from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import TablesOfAnotherJob, open_quota_table, owner_of
+from pipeline.tables.from_settings import open_quota_table, owner_of, tables_of_another_job
 from pipeline.tables.layout import TABLES
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
 from pipeline.tables.queries import newest_batch, newest_batch_under
@@ -172,8 +172,8 @@ def _way_back(table: QuotaTable, invalid_version: int, share: Share) -> str:
         return f"no version is valid: the job does not start. Fix: delete the rows named; how: {help_text}"
     rollback, history = command_text("quotas", "rollback", str(kept.version)), command_text("quotas", "history")
     return (
-        f"v{kept.version} is in force, the newest valid version. Fix: {rollback}, or mend the rows named; "
-        f"{history} tells who wrote v{invalid_version}"
+        f"v{kept.version} is in force, the newest valid version. Fix: {rollback}, or correct the rows named; "
+        f"{history} shows who wrote v{invalid_version}"
     )
 
 
@@ -181,7 +181,7 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
     root, folder = settings.tables.root, settings.stream.checkpoint
     owner = owner_of(root)
     if owner not in {None, settings.job}:
-        raise TablesOfAnotherJob(root, settings.job, str(owner))
+        raise tables_of_another_job(root, settings.job, str(owner))
     files = open_without_spark(folder)
     if files is None:
         when = "the job compares it with the tables when it starts"

@@ -1,6 +1,6 @@
 """The composition root: builds every part of the job, starts them in order, stops them in reverse.
 
-What outlives a failed query (lock, Spark session, checks) is `Job`; what is built anew each time the query starts
+What outlives a failed query (lock, Spark session, checks) is `Job`; what is built again each time the query starts
 (tables, engine, purgatory, publisher, the query itself) is `JobRun`, so an in-process restart goes the same way as a
 start after kill −9.
 """
@@ -22,15 +22,13 @@ from pipeline.clock import Moment, SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
-from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.topics import check_topics, refuse_unfit, resource_names, wanted_topics
-from pipeline.errors import PipelineError, first_line
+from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed, first_line
 from pipeline.job.job_run import JobRun, Place
 from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import Heartbeat
 from pipeline.settings.model import Settings
-from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
 from pipeline.stream.session import SparkStarter, jar_sets, with_store
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import open_catalog
@@ -56,8 +54,6 @@ class Job:
     """The streaming job, from its lock to its last commit.
 
     Args:
-        settings: The whole tree.
-        listeners: Who wants to hear what happens.
         waits: Whether a cluster that does not answer is waited for; if not, the job ends with `ClusterUnreachable`.
     """
 
@@ -93,7 +89,7 @@ class Job:
             if place is None:
                 return
             if starter is None:
-                # After the cheap checks: what they refuse is told at once, not when Spark has started.
+                # After the cheap checks: what they refuse is reported at once, not when Spark has started.
                 settings = self._settings
                 rules = ReadingRules.from_settings(settings)
                 starter = SparkStarter(
@@ -103,11 +99,7 @@ class Job:
             self._run_with_restarts(place, starter)
 
     def _reached_place(self, access: ClusterAccess) -> Place | None:
-        """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile.
-
-        Raises:
-            ClusterUnreachable: It does not answer, and the job is not to wait.
-        """
+        """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile."""
         for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
             try:
                 return self._place(access)
@@ -152,7 +144,7 @@ class Job:
             if outage is not None and not self._waits:
                 raise outage
             # What ended a life that has done nothing yet.
-            at_start = None if outage or was_healthy or self._has_done_a_batch else _told(failure)
+            at_start = None if outage or was_healthy or self._has_done_a_batch else _reason(failure)
             if at_start is not None and at_start == before and not _may_pass(failure):
                 raise QueryFailed(at_start, _SAME_TWICE)
             before = at_start
@@ -160,10 +152,10 @@ class Job:
                 raise _given_up(failure, failures)
             if outage is None:
                 rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
-                log.error("%s. Starting again in %g s (%d in a row)", _told(failure), rest_seconds, failures)
+                log.error("%s. Starting again in %g s (%d in a row)", _reason(failure), rest_seconds, failures)
             else:
                 rest_seconds = 0.0
-                log.error("%s. Starting again when the cluster answers", _told(failure))
+                log.error("%s. Starting again when the cluster answers", _reason(failure))
             # The traceback holds all of the ended run: engine, tables and clients, in cycles that Python would leave
             # alone for hours.
             del failure
@@ -230,10 +222,21 @@ class Job:
         return None
 
 
+class ClockSetBack(PipelineError):
+    """The wall clock was set back while the query ran: Spark would begin no batch until it shows the old time again."""
+
+    def __init__(self, by_ms: int) -> None:
+        self.by_ms = by_ms
+        super().__init__(
+            f"the wall clock was set back by {by_ms / 1000:.1f} s, for which Spark would begin no batch",
+            "nothing needs doing: the query is started again",
+        )
+
+
 def _may_be_tried_again(failure: BaseException) -> bool:
     """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting.
 
-    Nor when there is no session and nobody is to wait for one.
+    Nor when there is no session and waiting for one is not wanted.
     """
     return not (
         isinstance(failure, MasterUnreachable)
@@ -262,7 +265,7 @@ def _may_pass(failure: BaseException) -> bool:
     return False
 
 
-def _told(failure: BaseException) -> str:
+def _reason(failure: BaseException) -> str:
     return failure.reason if isinstance(failure, QueryFailed) else first_line(failure)
 
 

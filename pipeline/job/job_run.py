@@ -1,4 +1,4 @@
-"""One life of the streaming query: everything that is rebuilt from the tables when it starts."""
+"""One life of the streaming query: all that is rebuilt from the tables when it starts, and its upkeep."""
 
 import logging
 from collections.abc import Callable
@@ -32,11 +32,11 @@ from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.append_guard import NotedWriter
+from pipeline.tables.append_guard import noting
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
 from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.upkeep import tried_again
+from pipeline.tables.upkeep import log_failures
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.topic import KafkaThrottleTopic
 
@@ -66,7 +66,6 @@ class Upkeep:
         clock: Clock of the driver. Retention is counted from its wall time, or from the newest stored rows if they are
             older: after a pause, the next start still needs what was kept before it. The newest rows are those of the
             newest time epoch. Rows that a clock dated ahead of it go when it has passed them.
-        expire_idle: Drops idle sensors of the engine and returns how many.
         usage_read_until_ms: Usage evaluated at this instant or later stays, because it may not be rolled up yet.
     """
 
@@ -92,7 +91,7 @@ class Upkeep:
         cleaning = self._rounds % self._files.rounds_per_cleaning == self._files.cleaning_round
         self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
-            with tried_again(log, f"upkeep of {name}"):
+            with log_failures(log, f"upkeep of {name}"):
                 self._keep_up(name, cleaning)
         return_freed_memory()
         return self._tables.upkeep_interval_ms / 1000
@@ -149,12 +148,6 @@ class JobRun:
 
     Making one builds the parts and changes nothing outside. `take_over` fences an earlier driver, rebuilds the engine
     and publishes what was left; `start` starts the query and the threads; `close` ends them in reverse.
-
-    Args:
-        settings: The whole tree.
-        place: The cluster.
-        clock: Time of everything written.
-        listeners: Who hears what happens.
     """
 
     def __init__(
@@ -220,10 +213,9 @@ class JobRun:
             What the tables had; `start` needs it.
 
         Raises:
-            TablesOfAnotherJob: The tables are another job's.
-            ShardsDiffer, UsersShareSensors: The users are, or can, not be divided so.
-            Fenced: Another driver has taken over.
-            ClusterUnreachable: The throttle topic can not be reached.
+            Conflict: The tables are another job's.
+            Conflict, Refused: The users are, or can, not be divided so.
+            Conflict: Another driver has taken over.
         """
         settings = self._settings
         claim_shards(self._quota_table, settings)
@@ -242,12 +234,7 @@ class JobRun:
         return recovered
 
     def start(self, spark: SparkSession, recovered: Recovered) -> None:
-        """Start the threads and the query.
-
-        Args:
-            spark: The session.
-            recovered: As `take_over` returned it.
-        """
+        """Start the threads and the query."""
         settings = self._settings
         files = open_checkpoint(settings.stream.checkpoint, spark)
         batch = MicroBatch(
@@ -313,7 +300,7 @@ class JobRun:
 
     def _open_writer(self, name: str) -> TableWriter:
         writer = open_writer(self._settings.tables, self._settings.job, name)
-        return NotedWriter(writer, partial(self._listeners.committed, name))
+        return noting(writer, partial(self._listeners.committed, name))
 
     def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""

@@ -1,6 +1,6 @@
 """One driver per job and one per set of tables: lock files that are held while the process lives.
 
-One lies in the job's run folder. Another lies beside the tables, where they are on a local disk: a second job with
+One lies in the job's run folder. Another lies next to the tables, where they are on a local disk: a second job with
 another run folder would otherwise take the tables over and end the first. A driver that starts from elsewhere is not
 stopped by a lock but fenced: by the epoch in every table commit and by the transactional id.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from pipeline.errors import PipelineError
+from pipeline.errors import Conflict
 from pipeline.process import LockHeld, ProcessLock, holder_of
 from pipeline.tables.address import local_folder
 
@@ -23,32 +23,17 @@ def lock_file(run_dir: Path, job: str) -> Path:
 
 
 def tables_lock_file(tables_root: str) -> Path | None:
-    """The lock file beside the tables; None where they are in no local folder that exists."""
+    """The lock file next to the tables; None where they are in no local folder that exists."""
     folder = local_folder(tables_root)
     return None if folder is None else folder / _TABLES_LOCK
 
 
 def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
-    """The process of this machine that is the job, as text; None if none is. Waits for nobody."""
+    """The process of this machine that is the job, as text; None if none is. Does not wait."""
     process = holder_of(lock_file(run_dir, job))
-    if process is None and (beside := tables_lock_file(tables_root)) is not None:
-        process = holder_of(beside)
+    if process is None and (neighbour := tables_lock_file(tables_root)) is not None:
+        process = holder_of(neighbour)
     return process
-
-
-class JobIsRunning(PipelineError):
-    """Another process holds the job's lock."""
-
-    exit_code = 4
-
-    def __init__(self, job: str, path: Path, holder: str) -> None:
-        self.job = job
-        self.path = path
-        super().__init__(
-            f"'job' must be the only driver of its run folder and tables; got a second one for {job!r} "
-            f"({path} is held by process {holder})",
-            "stop the other one, or start this one with another --job, --run-dir and --tables",
-        )
 
 
 class JobLock:
@@ -56,19 +41,18 @@ class JobLock:
 
     Args:
         run_dir: The job's run folder; made if it is missing.
-        job: The job's name.
         tables_root: Where its tables are. Only a local folder that exists is locked.
 
     Raises:
-        JobIsRunning: On entering, if another process holds one of the two.
+        Conflict: On entering, if another process holds one of the two.
     """
 
     def __init__(self, run_dir: Path, job: str, tables_root: str | None = None) -> None:
         self._job = job
         self._run_dir = run_dir
         self._paths = [lock_file(run_dir, job)]
-        if tables_root is not None and (beside := tables_lock_file(tables_root)) is not None:
-            self._paths.append(beside)
+        if tables_root is not None and (neighbour := tables_lock_file(tables_root)) is not None:
+            self._paths.append(neighbour)
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -78,7 +62,10 @@ class JobLock:
                 try:
                     held.enter_context(ProcessLock(path))
                 except LockHeld as exc:
-                    raise JobIsRunning(self._job, path, exc.holder) from exc
+                    message = f"another driver runs job {self._job!r} or writes its tables"
+                    message += f" ({path} is held by process {exc.holder})"
+                    fix = "stop the other one, or start this one with another --job, --run-dir and --tables"
+                    raise Conflict(message, fix) from exc
             self._held = held.pop_all()
         return self
 

@@ -1,7 +1,4 @@
-"""What the job tells Prometheus: of every batch, every record, every commit, and of the purgatory at each scrape.
-
-No metric is by client, unless `pipeline.job.metrics` is registered too: the tables tell of clients.
-"""
+"""The metrics of the job: batches, records, commits, purgatory, Spark's progress, and clients if asked for."""
 
 import json
 import logging
@@ -37,11 +34,7 @@ LABELS: Final = ("user", "client_id", "broker_id", "quota_type", "mode", "owner"
 
 
 def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
-    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if it can not be read.
-
-    Args:
-        read: The state now.
-    """
+    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if unreadable."""
     try:
         state = read()
     except PipelineError as exc:
@@ -57,9 +50,9 @@ def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
     yield held
 
 
-# What Spark says of the newest micro-batch of the streaming query, as metrics.
+# Spark's progress of the newest micro-batch of the streaming query, as metrics.
 #
-# It is read when Prometheus asks, from the progress that Spark keeps in any case. A listener of Spark in Python would
+# It is read at each scrape, from the progress that Spark keeps in any case. A listener of Spark in Python would
 # be called after every micro-batch, by a thread that the batches then share the interpreter with.
 
 Progress = Mapping[str, Any]
@@ -70,7 +63,7 @@ def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
     """The newest progress of the query, and whether there is a query.
 
     Args:
-        progress: As Spark tells it; None while no query runs. Without a batch so far it is empty.
+        progress: As Spark gives it; None while no query runs. Without a batch so far it is empty.
     """
     yield GaugeMetricFamily("kquota_spark_query_active", "Whether Spark runs the query.", float(progress is not None))
     if not progress:
@@ -111,9 +104,9 @@ def _behind(sources: Iterable[Mapping[str, Any]]) -> Metric:
     return family
 
 
-def _offsets(told: Any) -> Mapping[str, Mapping[str, int]]:
+def _offsets(text: Any) -> Mapping[str, Mapping[str, int]]:
     """Offsets as Spark prints them: JSON, or what was read from it already; none for None."""
-    found: Any = json.loads(told) if isinstance(told, str) else told
+    found: Any = json.loads(text) if isinstance(text, str) else text
     return found or {}
 
 
@@ -129,12 +122,9 @@ class RunGauges:
     """What can be asked of one life of the query, by any thread at any time.
 
     Attributes:
-        held: How many clients are held.
         next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
-        steady_ms: That clock.
-        quota_version: The version in force.
         quotas_refused: Whether there is a newer version, which is not valid.
-        spark_progress: What Spark says of the newest micro-batch: empty before the first one, None without a query.
+        spark_progress: Spark's progress of the newest micro-batch: empty before the first one, None without a query.
     """
 
     held: Callable[[], int]
@@ -155,8 +145,6 @@ class Listeners:
 
     Attributes:
         announce: For all throttle records written, those of one batch or look together; see `Announce`.
-        report: For every micro-batch.
-        committed: For every commit with rows, the name of its table.
         began: For every start of the query, also after a failure, its gauges. They must be kept only weakly: they hold
             the whole run, which must go away when it ends.
     """
@@ -175,11 +163,11 @@ def both(first: Listeners, second: Listeners) -> Listeners:
         second.announce(records, quota_version)
 
     def to_both(of_first: Callable[[Any], None], of_second: Callable[[Any], None]) -> Callable[[Any], None]:
-        def tell(what: Any) -> None:
+        def notify(what: Any) -> None:
             of_first(what)
             of_second(what)
 
-        return tell
+        return notify
 
     return Listeners(
         announce,
@@ -200,10 +188,6 @@ _LATENESS_SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 def job_metrics(settings: Settings, others: Listeners) -> tuple[Listeners, CollectorRegistry]:
     """Let metrics hear what others hear; without a port in the settings they do not.
 
-    Args:
-        settings: The whole tree.
-        others: Who hears it too.
-
     Returns:
         Who is to hear the job, and the registry that they fill.
     """
@@ -216,12 +200,7 @@ def job_metrics(settings: Settings, others: Listeners) -> tuple[Listeners, Colle
 
 
 class JobMetrics:
-    """Fills a registry from what the job says; `listeners` is given to it.
-
-    Args:
-        registry: Of this process.
-        clock: Its wall clock dates what happens.
-    """
+    """Fills a registry from the job's events; `listeners` is given to it."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._clock = clock
@@ -272,7 +251,7 @@ class JobMetrics:
             "kquota_batch_config_version", "Quota version of the newest micro-batch.", registry=registry
         )
         self._time_epoch = Gauge(
-            "kquota_time_epoch", "How often event time has begun anew, after a clock was set back.", registry=registry
+            "kquota_time_epoch", "How often event time has begun again, after a clock was set back.", registry=registry
         )
         self._evaluated_ms: int | None = None
         self._commits = Gauge(
@@ -286,7 +265,7 @@ class JobMetrics:
 
     @property
     def listeners(self) -> Listeners:
-        """Hears what the job says."""
+        """Receives the job's events."""
         return Listeners(self._announce, self._report, self._committed, self._began)
 
     def _report(self, report: BatchReport) -> None:

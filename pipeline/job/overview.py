@@ -36,7 +36,6 @@ class NewestUsage:
 
     Attributes:
         facts: The batch at whose instant the rates are, with the engine settings it was decided with.
-        usage: The rows, on its sample windows.
     """
 
     facts: BatchFacts
@@ -49,11 +48,7 @@ class NewestUsage:
 
 
 def newest_usage(root: str) -> NewestUsage | None:
-    """Read it from the tables under a root; None if no batch is stored.
-
-    Raises:
-        TableMissing, TableUnreadable: A table is not there, or can not be read.
-    """
+    """Read it from the tables under a root; None if no batch is stored."""
     newest = newest_batch_under(root)
     return None if newest is None else usage_until(root, newest)
 
@@ -61,12 +56,7 @@ def newest_usage(root: str) -> NewestUsage | None:
 def usage_until(root: str, batch: Mapping[str, Any]) -> NewestUsage:
     """Read the usage up to a batch.
 
-    Args:
-        root: Of the tables.
-        batch: Its row of `batches`; of the newest time epoch.
-
-    Raises:
-        TableMissing, TableUnreadable: The table is not there, or can not be read.
+    * `batch`: Its row of `batches`; of the newest time epoch.
     """
     facts = BatchFacts.from_row(batch)
     engine, at_ms = facts.settings, facts.evaluation.evaluated_at_ms
@@ -88,16 +78,12 @@ class Line:
     Attributes:
         user: The sensor's user; "" if all users share it.
         client_id: Its client-id; "" if all client-ids share it.
-        broker_id: Its broker; "" in cluster scope.
-        quota_type: What is bounded.
         observed: O at the newest batch; 0 if nothing was used in its windows.
         bound: T; None if no bound is left.
         used: O / T; 0 without a bound.
-        mode: Of the quota: enforce or shadow.
         owner: Of the quota; "" if the row names none.
-        throttled_clients: How many of the sensor's clients are throttled for this type.
-        throttled_until_ms: When the last of these throttles ends, by wall clock; None = nobody is throttled.
-        decision_id: Of that throttle; None = nobody is throttled.
+        throttled_until_ms: When the last of these throttles ends, by wall clock; None = no client is throttled.
+        decision_id: Of that throttle; None = no client is throttled.
     """
 
     user: str
@@ -119,11 +105,7 @@ class Totals:
     """Of the whole cluster, over the windows of the rates.
 
     Attributes:
-        clients: Clients with usage.
         produced_bytes_per_second: Of all clients, with and without quotas.
-        fetched_bytes_per_second: Likewise.
-        request_percentage: Of one thread, likewise.
-        throttled_clients: Throttled at the instant of the reading.
     """
 
     clients: int = 0
@@ -138,12 +120,9 @@ class Overview:
     """The state at one instant.
 
     Attributes:
-        read_at_ms: The instant, by wall clock.
         rates_at_ms: The instant of the rates, in event time; None without a batch.
         stalled_after_ms: A newest batch older than this is a sign of a job that hangs, or that gets no usage; one that
             was this late when it was read publishes no throttles.
-        status: Of the job.
-        totals: Of the cluster.
         lines: Throttled sensors first, each group from the nearest to its bound on.
     """
 
@@ -181,7 +160,6 @@ def overview_of(settings: Settings, now_ms: int) -> Overview:
     """The state at `now_ms`, by wall clock.
 
     Raises:
-        TableMissing, TableUnreadable: A table is not there, or can not be read.
         InvalidQuotas: No version of the quotas is valid.
     """
     read = Reading.of(settings, now_ms)
@@ -204,10 +182,8 @@ def lines_of(
 ) -> list[Line]:
     """A line for each sensor that has a rate, or a throttled client.
 
-    Args:
-        rates: Of `sensor_rates`.
-        throttles: Rows of `throttle_events`: the last one of each throttled client.
-        quotas: Rows of the quota table, for owner and mode.
+    * `rates`: Of `sensor_rates`.
+    * `throttles`: Rows of `throttle_events`: the last one of each throttled client.
     """
     by_entity = {(row["user"], row["client_id"]): row for row in quotas}
     held = defaultdict(list)

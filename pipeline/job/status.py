@@ -1,4 +1,4 @@
-"""What `kquota status` tells: whether the job runs, how far it is, and what is in force. No JVM and no Kafka client."""
+"""What `kquota status` shows: whether the job runs, how far it is, and what is in force. No JVM and no Kafka client."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from pipeline.tables.quotas.table import QuotaTableState
 from pipeline.tables.throttles import running_throttles
 from quota.snapshot import QuotaSnapshot
 
-# Tells a job that waits for usage from one that hangs: both write no micro-batch.
+# Distinguishes a job that waits for usage from one that hangs: both write no micro-batch.
 #
 # The job notes in a file when its query was last seen to wait between two triggers. A query that waits has asked the
 # usage topic and found nothing new. One that hangs in a batch, or in a call to the brokers, is not seen to wait. The
-# file lies beside the tables where they are on a local disk, else in the job's run folder.
+# file lies next to the tables where they are on a local disk, else in the job's run folder.
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ class Heartbeat:
     """Notes instants at which the query waits. For one thread.
 
     Args:
-        run_dir: The job's run folder.
-        job: The job's name.
         tables_root: Where its tables are, or will be.
     """
 
@@ -45,7 +43,7 @@ class Heartbeat:
         self._has_failed = False
 
     def forget(self) -> None:
-        """Begin anew: what an earlier life of the query noted says nothing about this one."""
+        """Begin again: notes of an earlier query do not count for this one."""
         with suppress(OSError):
             self._place().unlink(missing_ok=True)
 
@@ -54,7 +52,7 @@ class Heartbeat:
         return not 0 <= now_ms - self._last_ms < BEAT_EVERY_MS
 
     def beat(self, now_ms: int) -> None:
-        """Note an instant of the wall clock. A disk that takes nothing is told once, and ends nothing."""
+        """Note an instant of the wall clock. A disk that takes nothing is logged once, and ends nothing."""
         self._last_ms = now_ms
         path = self._place()
         try:
@@ -63,7 +61,7 @@ class Heartbeat:
             new.replace(path)
         except OSError as exc:
             if not self._has_failed:
-                log.warning("%s can not be written (%s): nobody can tell an idle job from one that hangs",
+                log.warning("%s can not be written (%s): an idle job looks like one that hangs",
                             path, exc.strerror)  # fmt: skip
             self._has_failed = True
 
@@ -83,8 +81,8 @@ def signs_of(run_dir: Path, job: str, tables_root: str) -> JobSigns:
 
 
 def _file(run_dir: Path, job: str, tables_root: str) -> Path:
-    beside = tables_lock_file(tables_root)
-    return run_dir / f"{job}.heartbeat" if beside is None else beside.with_suffix(".heartbeat")
+    neighbour = tables_lock_file(tables_root)
+    return run_dir / f"{job}.heartbeat" if neighbour is None else neighbour.with_suffix(".heartbeat")
 
 
 _TRIGGERS: Final = 3
@@ -95,25 +93,20 @@ class JobStatus:
     """The state of a job and its tables at an instant.
 
     Attributes:
-        job: Its name.
         state: up: a process of this machine holds its lock; down: none does.
         process: That process's id as text; None if it is down.
         last_batch_id: The newest recorded micro-batch; None if there is none.
         last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
         lag_ms: How old its newest event was then; below 0 if its time was ahead of the driver's clock. None without a
             batch.
-        time_epoch: How often event time had begun anew by then. None without a batch.
+        time_epoch: How often event time had begun again by then. None without a batch.
         ahead_ms: How far its time is ahead of the wall clock now, see `pipeline.process.ahead_ms`; 0 without a batch.
-        activity: What it does; see `activity_of`.
         last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
             Negative if its clock is ahead, or was set back since.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
-        mode: Of all quotas: enforce or shadow.
-        held_clients: How many clients are throttled now.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
-        tables: The full address of the tables.
     """
 
     job: str
@@ -140,7 +133,6 @@ class Reading:
     """What the tables and the job's lock hold at an instant, each read once.
 
     Attributes:
-        at_ms: The instant, by wall clock.
         process: The id of the process that holds the job's lock, as text; None if none of this machine does.
         waited_ms: When the job's query was last seen to wait for usage; None if that is not known here.
         quotas: The newest version of the quota table, valid or not.
@@ -162,7 +154,6 @@ class Reading:
         """Read now.
 
         Raises:
-            TableMissing, TableUnreadable: A table is not there, or can not be read.
             InvalidQuotas: No version of the quotas is valid.
         """
         root = settings.tables.root
@@ -182,10 +173,9 @@ class Reading:
 def status_of(settings: Settings, now_ms: int) -> JobStatus:
     """The state at `now_ms`, by wall clock.
 
-    A job that runs on another machine is down here; its last batch tells that it works.
+    A job that runs on another machine is down here; its last batch shows that it works.
 
     Raises:
-        TableMissing, TableUnreadable: A table is not there, or can not be read.
         InvalidQuotas: No version of the quotas is valid.
     """
     return status_from(settings, Reading.of(settings, now_ms))

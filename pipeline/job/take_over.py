@@ -1,15 +1,15 @@
-"""Taking over from an earlier driver: the one step of a start that changes what others see."""
+"""Taking over from an earlier driver, the one step of a start that changes what others see, and its checks."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from pipeline.clock import Clock
+from pipeline.errors import UsageError
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.settings.places import CatalogRoot
 from pipeline.stream.checkpoint import has_scheme
-from pipeline.stream.errors import StateOnOneNode
 from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import Recovered, rebuild
 from pipeline.tables.quotas.source import QuotaSource
@@ -27,21 +27,11 @@ def take_over(
 ) -> Recovered:
     """Fence earlier drivers in the tables, rebuild the engine, fence them on the topic, publish what they left.
 
-    Args:
-        tables: The job's tables, opened.
-        epoch: Of this process.
-        quotas: The versions that stored batches were decided with, and the one in force now.
-        enforcement: As it was assembled: nothing recorded, nothing held.
-        clock: Time of everything written.
-        engine: Settings of the engine.
-        max_decision_age_ms: Of the job.
-
     Returns:
         What was found in the tables.
 
     Raises:
-        Fenced: Another driver has taken over.
-        ClusterUnreachable: The throttle topic can not be reached.
+        Conflict: Another driver has taken over.
     """
     tables.take_over(epoch)
     failpoint("start.epochs_raised")
@@ -62,10 +52,15 @@ def refuse_state_on_one_node(settings: Settings) -> None:
     second driver of the same node away; one elsewhere is fenced by the tables and by Kafka.
 
     Raises:
-        StateOnOneNode: For the first of the two.
+        UsageError: For the first of the two.
     """
     for setting, place in places_on_one_node(settings):
-        raise StateOnOneNode(setting, place)
+        message = f"'{setting}' {place} is on one node's disk, and the cluster chooses the driver's node"
+        fix = (
+            "name a store (s3://…, abfss://…), list the folder in 'spark.shared_folders' if every node mounts it, or "
+            "submit with --deploy-mode client"
+        )
+        raise UsageError(message, fix)
 
 
 def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:

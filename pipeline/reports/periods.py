@@ -7,8 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from pipeline.errors import PipelineError
-from pipeline.tables.errors import TableMissing
+from pipeline.errors import PipelineError, TableMissing
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import Owners
 

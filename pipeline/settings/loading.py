@@ -8,18 +8,19 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from pipeline.settings.errors import InvalidSettings, SettingsFileUnreadable
+from pipeline.command_line import command_text
+from pipeline.errors import UsageError
 from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreSettings
 
-# The environment variables of kquota: one for each setting, and some for what is no setting.
+# The environment variables of kquota: one for each setting, and some that are not settings.
 
 PREFIX: Final = "KQUOTA_"
 
@@ -33,9 +34,9 @@ OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "KQUOTA_JARS_DIR": "a folder with the locked jars, for machines that can not fetch them",
     "KQUOTA_FAILPOINT": "tests only: where the process kills itself",
 }
-"""Variables that are no settings, each with what it says."""
+"""Variables that are not settings, each with its meaning."""
 
-# Kubernetes sets these in every pod beside a service whose name begins with kquota.
+# Kubernetes sets these in every pod next to a service whose name begins with kquota.
 _OF_A_SERVICE: Final = re.compile(
     r"KQUOTA(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -70,9 +71,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     """The variables that begin as those of kquota and are none.
 
-    Args:
-        names: Of the environment. Upper and lower case are the same, as for settings.
-
     Returns:
         Name -> the known variable that is most like it; None if none is.
     """
@@ -103,7 +101,7 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 def _open_keys() -> list[str]:
     """Settings that hold entries of any name."""
-    # Not checked: what a default stands for in this folder may be refused, which is told elsewhere.
+    # Not checked: what a default stands for in this folder may be refused, which is reported elsewhere.
     defaults = Settings.model_construct().model_dump()
     return [key for key in setting_keys() if _at(defaults, key) == {}]
 
@@ -125,23 +123,37 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = No
         flags: Values given on the command line, nested as the model is; None values count as not given.
 
     Raises:
-        SettingsFileUnreadable: The file is missing or not TOML.
-        InvalidSettings: A value has the wrong type or is out of range, or a key or a variable is unknown; the error
+        UsageError: The file is missing or not TOML.
+        UsageError: A value has the wrong type or is out of range, or a key or a variable is unknown; the error
             holds all of them.
     """
     given = _without_none(flags or {})
     values = _over(_over(_of_file(file), _of_environment()), given)
     unknown = [
-        f"{name}: 'variable' must be one that kquota knows{_nearest_told(known)}"
-        for name, known in unknown_variables(os.environ).items()
+        f"{name}: unknown variable{_nearest_text(known)}" for name, known in unknown_variables(os.environ).items()
     ]
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
-        raise InvalidSettings([*_mistakes(exc, given, file), *unknown]) from exc
+        raise _invalid([*_mistakes(exc, given, file), *unknown]) from exc
     if unknown:
-        raise InvalidSettings(unknown)
+        raise _invalid(unknown)
     return settings
+
+
+def _invalid(mistakes: Sequence[str]) -> UsageError:
+    schema = command_text("config", "schema", about="program")
+    return UsageError("; ".join(mistakes), f"see every key and its range: {schema}")
+
+
+def _file_unreadable(file: Path, reason: str) -> UsageError:
+    schema = command_text("config", "schema", about="program")
+    fix = (
+        f"correct the file, by the keys of: {schema}"
+        if file.is_file()
+        else f"correct the path in --config or KQUOTA_CONFIG: {file.absolute()} does not exist"
+    )
+    return UsageError(f"settings file {file} cannot be read as TOML: {reason}", fix)
 
 
 def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -156,12 +168,12 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     if not file.is_file():
-        raise SettingsFileUnreadable(file, "there is no such file")
+        raise _file_unreadable(file, "there is no such file")
     try:
         with file.open("rb") as opened:
             return tomllib.load(opened)
     except ValueError as exc:
-        raise SettingsFileUnreadable(file, str(exc)) from exc
+        raise _file_unreadable(file, str(exc)) from exc
 
 
 def _of_environment() -> dict[str, Any]:
@@ -191,26 +203,26 @@ def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None)
             place = "flag"
         elif any(name.upper() == variable for name in os.environ):
             if is_unknown:
-                continue  # `unknown_variables` tells it
+                continue  # `unknown_variables` reports it
             place = variable
         else:
             place = str(file) if file else "settings"
         if is_unknown:
             # Its value is not shown: a password is one mistyped letter away from a setting that holds it.
-            lines.append(f"{place}: '{key}' must be a setting{_nearest_told(nearest(key, setting_keys()))}")
+            lines.append(f"{place}: '{key}' is not a setting{_nearest_text(nearest(key, setting_keys()))}")
             continue
         is_hidden = error["type"] == "missing" or not key or key.startswith(_HOLDS_SECRETS)
         given = "" if is_hidden else f"; got {error['input']!r}"
         subject = f"'{key}' " if key else ""
-        lines.append(f"{place}: {subject}{_told(error['msg'])}{given}")
+        lines.append(f"{place}: {subject}{_plain_words(error['msg'])}{given}")
     return lines
 
 
-def _nearest_told(known: str | None) -> str:
+def _nearest_text(known: str | None) -> str:
     return f"; the nearest is {known}" if known else ""
 
 
-def _told(message: str) -> str:
+def _plain_words(message: str) -> str:
     """What pydantic says, in the words of the other errors."""
     message = message.removeprefix("Value error, ").replace("Input should ", "must ", 1)
     return message[:1].lower() + message[1:]

@@ -26,11 +26,11 @@ from pipeline.settings.places import (
 from quota.snapshot import ALL_USERS, Share, share_of
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
-# Whom `kquota alerts` tells, and of what.
+# Who receives alerts, and which.
 
 
 class AlertsSettings(Branch):
-    """What `kquota alerts` looks for, and whom it tells."""
+    """What `kquota alerts` looks for, and who receives it."""
 
     webhooks: dict[str, SecretStr] = Field(
         default_factory=dict,
@@ -40,7 +40,7 @@ class AlertsSettings(Branch):
         default_factory=dict,
         description="name of a webhook -> ${env:NAME} or ${file:/path} of the key its messages are signed with",
     )
-    topic: str | None = Field(None, min_length=1, description="a Kafka topic that is told too; null: none")
+    topic: str | None = Field(None, min_length=1, description="a Kafka topic that gets the alerts too; null: none")
     external_url: str | None = Field(
         None, pattern=r"^https?://", description="address of the dashboard, for links in messages"
     )
@@ -51,7 +51,7 @@ class AlertsSettings(Branch):
     stalled_after_ms: int = Field(60_000, ge=1_000, description="KquotaStalled: no micro-batch for longer")
     dead_letters_ms: int = Field(300_000, ge=1_000, description="KquotaDeadLetters: refused messages in such a span")
     resolve_after_ms: int = Field(60_000, ge=0, description="an alert ends when it has not been so for so long")
-    repeat_ms: int = Field(14_400_000, ge=1_000, description="an alert that goes on is told again so often")
+    repeat_ms: int = Field(14_400_000, ge=1_000, description="repeat interval of an alert that is still firing")
     look_every_ms: int = Field(2_000, ge=100, description="how often the tables are looked at")
     timeout_ms: int = Field(10_000, ge=100, description="how long a receiver may take to answer")
     longest_retry_ms: int = Field(60_000, ge=100, description="longest rest before a message is sent again")
@@ -322,7 +322,7 @@ class Settings(Branch):
     def _topics_differ(self) -> Self:
         topics = (self.kafka.usage_topic, self.kafka.throttle_topic, self.kafka.marker_topic)
         if len(set(topics)) < len(topics):
-            msg = f"'kafka' topics must be three different ones; got {', '.join(topics)}"
+            msg = f"the three topics of 'kafka' are not different: {', '.join(topics)}"
             raise ValueError(msg)
         return self
 
@@ -354,11 +354,11 @@ def _share(settings: Settings) -> Share | None:
     """The shard that is set, or whose folder the tables are in."""
     root, shard = settings.tables.root, settings.shard
     if shard is not None and is_in_catalog(root):
-        msg = f"'shard' must not be set for tables in a catalog, which has no place for several; got {shard}"
+        msg = f"'shard' {shard} is set, but tables in a catalog have no place for several shards"
         raise ValueError(msg)
     found = shard_at(root)
     if shard is not None and found not in {None, share_of(shard)}:
-        msg = f"'shard' must be that of 'tables.root' {root}; got {shard}"
+        msg = f"'shard' {shard} is not that of 'tables.root' {root}"
         raise ValueError(msg)
     return found if shard is None else share_of(shard)
 

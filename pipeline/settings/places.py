@@ -1,4 +1,4 @@
-"""What the place of the tables must be."""
+"""Where tables and checkpoint may lie: folders, object stores, Spark catalogs, and the folders of shards."""
 
 import re
 from pathlib import Path
@@ -26,8 +26,6 @@ class CatalogRoot(str):
     """A root of tables in a catalog: a text like any other root, that knows its parts.
 
     Attributes:
-        catalog: Name of the catalog.
-        schema: Name of the schema in it.
         location: The folder or place in a store under which its tables lie, one below another by their names; None
             where the catalog chooses a place for each.
     """
@@ -69,11 +67,7 @@ class CatalogRoot(str):
 
 
 class CatalogTable(str):
-    """The address of a table in a catalog, as `catalog:main.kquota.usage`.
-
-    Attributes:
-        sql_name: Its name as SQL writes it.
-    """
+    """The address of a table in a catalog, as `catalog:main.kquota.usage`."""
 
     sql_name: str
 
@@ -92,11 +86,7 @@ _S3: Final = ("s3://", "s3a://")
 def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root: bool) -> None:
     """Refuse settings with which tables are not found again, or are overwritten.
 
-    Args:
-        root: `tables.root`.
-        location: `tables.location`.
-        writer: `tables.writer`.
-        has_root: Whether the root is given, and not the default.
+    * `has_root`: Whether the root is given, and not the default.
 
     Raises:
         ValueError: They are unfit; the text says why.
@@ -105,14 +95,14 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
         _refuse_unfit_catalog(root, location, writer)
         return
     if location is not None and not has_root:
-        msg = "'tables.location' must stand beside a 'tables.root' as catalog:main.kquota; got no root"
+        msg = "'tables.location' needs a 'tables.root' such as catalog:main.kquota"
         raise ValueError(msg)
     _refuse_unfit_folder("root", root)
     if writer == "delta-spark" and root.lower().startswith(_S3):
         # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
         msg = (
-            "'tables.writer' must be delta-rs for tables in S3, where Spark's writer looks whether a commit is "
-            "there and then writes it, so that two drivers could overwrite each other's; got delta-spark"
+            "'tables.writer' delta-spark can not write to S3: it looks whether a commit is there and then writes it, "
+            "so that two drivers could overwrite each other's; use delta-rs"
         )
         raise ValueError(msg)
 
@@ -120,7 +110,7 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
 def _refuse_unfit_catalog(root: str, location: str | None, writer: str) -> None:
     CatalogRoot(root, location)
     if writer != "delta-spark":
-        msg = f"'tables.writer' must be delta-spark for {root}, as only Spark commits to a catalog; got {writer}"
+        msg = f"'tables.writer' {writer} can not write to {root}: only delta-spark commits to a catalog"
         raise ValueError(msg)
     if location is not None:
         _refuse_unfit_folder("location", location)
@@ -156,7 +146,7 @@ def shard_at(place: str) -> Share | None:
 
 
 def above_shard(place: str) -> str:
-    """The place that all shards share; a place that is no shard's folder is its own."""
+    """The place that all shards share; a place that is not the folder of a shard is its own."""
     found = _FOLDER.fullmatch(place)
     return place if found is None or shard_at(place) is None else found[1]
 
@@ -215,7 +205,7 @@ class StoreSettings(Branch):
             msg = f"'store.endpoint' must begin with http:// or https://; got {self.endpoint}"
             raise ValueError(msg)
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            msg = "'store.access_key_id' and 'store.secret_access_key' must be given together; got one of them"
+            msg = "only one of 'store.access_key_id' and 'store.secret_access_key' is set"
             raise ValueError(msg)
         return self
 
@@ -225,9 +215,6 @@ class StoreAddress(str):
 
     It is a text like any other address, so that whoever takes an address takes this one. An address that is made from
     its text alone is reached with what the environment says.
-
-    Attributes:
-        store: The settings of the store.
     """
 
     store: StoreSettings

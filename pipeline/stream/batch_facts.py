@@ -1,4 +1,4 @@
-"""The facts of one micro-batch: in the same commit as its usage, and once more as a row of `batches`."""
+"""The settings of a micro-batch and its facts: in the same commit as its usage, and as a row of `batches`."""
 
 import json
 from collections.abc import Mapping
@@ -20,13 +20,10 @@ class BatchFacts:
     """What a batch read, when it was worked on, and what became of its elements.
 
     Attributes:
-        evaluation: Query, batch, time and quota version.
         processed_at_ms: Driver's wall clock when the batch was collected. Event times are limited by it.
         start_offsets: First offset of each partition, inclusive, as Spark prints it; "" for the first batch.
         end_offsets: End offset of each partition, exclusive, as Spark prints it.
-        engine_settings: The engine's settings as a JSON object.
         good_count: Events that were accepted, including late and clamped ones.
-        late_count: Events that are too old for the rate.
         clamped_count: Events whose time was set back to their append time or to the driver's clock.
         ignored_count: Null values and empty arrays.
         dead_count: Elements and records that were refused, including those that `dead_letters` only counts.
@@ -88,15 +85,12 @@ class BatchRules:
     """The settings that a micro-batch needs.
 
     Attributes:
-        cluster: Written to every row.
-        sample_window_ms: Span of a sample window.
         clock_tolerance_ms: An event may be this far ahead of the driver's clock when its batch is collected; if it is
             further ahead, its time is set back.
         late_after_ms: An event that is this old (or older) when its batch is evaluated is late: see
             `EngineSettings.late_after_ms`.
         max_decision_age_ms: A batch whose time lies further back when it is collected publishes nothing, and charges
             a bucket at most down to what a whole window allows.
-        engine_settings: The engine's settings as a JSON object, stored with every batch.
     """
 
     cluster: str

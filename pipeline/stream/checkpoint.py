@@ -6,32 +6,26 @@ batch. So the two are compared before a query starts. Without a checkpoint there
 where its tables end.
 """
 
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-from urllib.parse import unquote, urlsplit
-
-from pipeline.errors import first_line
-from pipeline.stream.errors import CheckpointUnreadable
-from pipeline.tables.errors import StoreUnfit
-from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.stream.errors import CheckpointUnfit, UsageGone
+from pipeline.errors import ClusterUnreachable, Refused, Unreachable, first_line
+from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 # The files of Spark's checkpoint: on a local disk, or with a scheme (s3://…, file:/…) on Hadoop's file systems.
 #
@@ -55,11 +49,8 @@ class CheckpointFiles(Protocol):
     def text(self, name: str) -> str | None:
         """The text of a file; None if there is no such file.
 
-        Args:
-            name: Its path in the checkpoint.
-
         Raises:
-            CheckpointUnreadable: The file system does not answer.
+            Unreachable: The file system does not answer.
         """
         ...
 
@@ -67,7 +58,7 @@ class CheckpointFiles(Protocol):
         """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder.
 
         Raises:
-            CheckpointUnreadable: The file system does not answer.
+            Unreachable: The file system does not answer.
         """
         ...
 
@@ -131,7 +122,14 @@ class HadoopFiles:
             conf = self._spark._jsparkSession.sessionState().newHadoopConf()
             return read(path.getFileSystem(conf), path)
         except Py4JJavaError as exc:
-            raise CheckpointUnreadable(self.checkpoint, first_line(exc)) from exc
+            raise _unreadable(self.checkpoint, first_line(exc)) from exc
+
+
+def _unreadable(checkpoint: str, reason: str) -> Unreachable:
+    return Unreachable(
+        f"checkpoint {checkpoint} cannot be read: {reason}",
+        "check the store's address, credentials and jars in 'spark.conf', or name another one with --checkpoint",
+    )
 
 
 class StoreFiles:
@@ -143,21 +141,21 @@ class StoreFiles:
 
     def text(self, name: str) -> str | None:
         """See `CheckpointFiles`."""
-        with self._told():
+        with self._named_errors():
             content = self._objects.read(name)
         return None if content is None else content.decode("utf-8")
 
     def names(self, folder: str) -> list[str]:
         """See `CheckpointFiles`."""
-        with self._told():
+        with self._named_errors():
             return self._objects.names(folder)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         try:
             yield
-        except StoreUnfit as exc:
-            raise CheckpointUnreadable(self.checkpoint, exc.cause) from exc
+        except (Refused, Unreachable) as exc:
+            raise _unreadable(self.checkpoint, exc.message) from exc
 
 
 def has_scheme(checkpoint: str) -> bool:
@@ -166,23 +164,15 @@ def has_scheme(checkpoint: str) -> bool:
 
 
 def open_checkpoint(checkpoint: str, spark: "SparkSession") -> CheckpointFiles:
-    """The files of a checkpoint, as Spark finds them.
-
-    Args:
-        checkpoint: A path on a local disk, or a URI.
-        spark: For a URI: its JVM reads the files.
-    """
+    """The files of a checkpoint, as Spark finds them."""
     return HadoopFiles(checkpoint, spark) if has_scheme(checkpoint) else LocalFiles(checkpoint, Path(checkpoint))
 
 
 def open_without_spark(checkpoint: str) -> CheckpointFiles | None:
     """The files of a checkpoint that can be read without a JVM; None where only Hadoop's classes can read them.
 
-    Args:
-        checkpoint: A path on a local disk, or a URI. One with the scheme `file` is on a local disk.
-
     Raises:
-        StoreLibraryMissing: It is in an object store, and nothing is installed that reads from there.
+        UsageError: It is in an object store, and nothing is installed that reads from there.
     """
     if not has_scheme(checkpoint):
         return LocalFiles(checkpoint, Path(checkpoint))
@@ -207,11 +197,7 @@ class Span(NamedTuple):
 
 
 def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
-    """The offsets that each partition of a topic has, by the partition's number as text.
-
-    Raises:
-        ClusterUnreachable: The broker did not answer.
-    """
+    """The offsets that each partition of a topic has, by the partition's number as text."""
     consumer = access.open(KafkaConsumer, enable_auto_commit=False, group_id=None)
     try:
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
@@ -241,11 +227,13 @@ def refuse_gaps(topic: str, checkpoint: str, wanted: Mapping[str, int], spans: M
     """Refuse to continue from a checkpoint if usage after it is gone.
 
     Raises:
-        UsageGone: A message that the next batch begins with is missing.
+        Refused: A message that the next batch begins with is missing.
     """
     missing = gaps(wanted, spans)
     if missing:
-        raise UsageGone(topic, missing, checkpoint)
+        message = f"usage on topic '{topic}' was deleted before it was read: {'; '.join(missing)}"
+        fix = f"delete the checkpoint {checkpoint}: the job then continues with what is left, without the missing usage"
+        raise Refused(message, fix)
 
 
 def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) -> str:
@@ -254,10 +242,7 @@ def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) ->
     A partition that was added since then begins at its first offset. So does a partition whose stored end no longer
     exists: whoever deletes a checkpoint gives up the usage in between, but the log names it as an error.
 
-    Args:
-        topic: The usage topic.
-        end_offsets: End offsets of the newest stored batch, as Spark prints them.
-        spans: The offsets that the topic has.
+    * `end_offsets`: End offsets of the newest stored batch, as Spark prints them.
 
     Returns:
         JSON, as Spark takes it.
@@ -328,8 +313,6 @@ class Checkpoint:
     """The contents of a checkpoint.
 
     Attributes:
-        files: Its files.
-        query_id: The query it belongs to.
         planned: Newest batch in the offset log; -1 for none.
         committed: Newest batch in the commit log; -1 for none.
     """
@@ -344,7 +327,7 @@ class Checkpoint:
         """Read a checkpoint; None if there is none.
 
         Raises:
-            CheckpointUnreadable: Its file system does not answer.
+            Unreachable: Its file system does not answer.
         """
         metadata = files.text("metadata")
         if metadata is None:
@@ -366,28 +349,30 @@ class Checkpoint:
     def check(self, recorded: RecordedBatch, newest_query_id: str | None) -> None:
         """Compare the checkpoint with the tables.
 
-        Args:
-            recorded: Looks a query up in the table `batches`.
-            newest_query_id: The query that wrote the newest batch; None for tables without batches.
+        * `newest_query_id`: The query that wrote the newest batch; None for tables without batches.
 
         Raises:
-            CheckpointUnfit: The checkpoint belongs to another job, or is older or newer than the tables.
+            Refused: The checkpoint belongs to another job, or is older or newer than the tables.
         """
         if self.planned < 0:
             return
         batch_id = recorded(self.query_id)
-        wanted_and_got = None
+        mismatch = None
         if batch_id is None:
             if self.committed >= 0:
-                wanted_and_got = "have written these tables; got that of a query that has not"
+                mismatch = "it belongs to a query that has not written them"
         elif self.query_id != newest_query_id:
-            wanted_and_got = "be the newest of these tables; got that of an earlier query"
+            mismatch = "it belongs to an earlier query"
         elif batch_id > self.planned:
-            wanted_and_got = f"reach to batch {batch_id}, as the tables do; got one that ends at {self.planned}"
+            mismatch = f"it ends at batch {self.planned}, the tables at {batch_id}"
         elif batch_id < self.committed:
-            wanted_and_got = f"end with the tables, at batch {batch_id}; got one that has committed {self.committed}"
-        if wanted_and_got is not None:
-            raise CheckpointUnfit(self.files.checkpoint, wanted_and_got)
+            mismatch = f"it has committed batch {self.committed}, the tables end at {batch_id}"
+        if mismatch is not None:
+            message = f"checkpoint {self.files.checkpoint} does not fit the tables: {mismatch}"
+            fix = (
+                "give the job's own one with --checkpoint, or delete this one: the job then begins where its tables end"
+            )
+            raise Refused(message, fix)
 
 
 def _newest(names: Iterable[str]) -> int:

@@ -6,6 +6,7 @@ all cores of the executors. Only sums, counts and dead letters come back.
 """
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.errors import Unreachable
 from pipeline.stream.executors import NEEDED_TO_READ
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules, merge_batches
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, from_partitions, read_partition, read_usage
@@ -33,7 +34,7 @@ _LARGEST_BYTES: Final = (
 )
 # An event of a packed message costs the driver less than this share of one in JSON; see docs/bench/packed.md.
 _PACKED_SHARE: Final = 0.3
-# Of a batch whose messages nobody has seen yet: what a meter sends at once.
+# Of a batch whose messages no batch has seen yet: what a meter sends at once.
 _EVENTS_PER_MESSAGE: Final = 100.0
 _BYTES_PER_EVENT: Final = 200.0
 # Messages are not all as large as their mean.
@@ -61,9 +62,7 @@ class Collector:
     def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
         """Collect one batch.
 
-        Args:
-            frame: Spark's batch of Kafka records.
-            message_count: how many offsets it covers; None if that is not known.
+        * `message_count`: how many offsets it covers; None if that is not known.
         """
         if message_count is not None and self.is_small(message_count):
             batch = collect_on_driver(frame, self._rules, message_count)
@@ -92,11 +91,9 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
 
     This is one small Spark job. A second one reads messages that are too large to fetch where they are.
 
-    Args:
-        raw: a static frame with the columns `query.RAW_COLUMNS`, as `foreachBatch` hands it over. It must give the
-            same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
-        rules: of the job.
-        message_count: how many offsets the batch covers, at most `EVENTS_OF_DRIVER`.
+    * `raw`: a static frame with the columns `query.RAW_COLUMNS`, as `foreachBatch` hands it over. It must give the
+      same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
+    * `message_count`: how many offsets the batch covers, at most `EVENTS_OF_DRIVER`.
     """
     most_bytes = largest_bytes(message_count)
     # A task waits for the broker most of its time, so there are as many as there are cores, and no more.
@@ -120,12 +117,8 @@ def largest_bytes(message_count: int) -> int:
 def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """Do what `collect_on_driver` does, with the same result, on all cores of the executors.
 
-    Args:
-        raw: As in `collect_on_driver`.
-        rules: As in `collect_on_driver`.
-
     Raises:
-        ExecutorPythonUnfit: The Python of the executors can not read usage.
+        Unreachable: The Python of the executors can not read usage.
     """
     messages = raw.selectExpr("value", *_PLACE)
     try:
@@ -133,9 +126,18 @@ def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     except (Py4JJavaError, PySparkException) as exc:
         if unfit := unfit_python(exc):
             context = raw.sparkSession.sparkContext
-            raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), unfit, NEEDED_TO_READ) from exc
+            raise executor_python_unfit(str(context.master), str(context.pythonExec), unfit, NEEDED_TO_READ) from exc
         raise
     return from_partitions(rows)
+
+
+def executor_python_unfit(master: str, python: str, cause: str, needed: Sequence[str]) -> Unreachable:
+    """The error of executors whose Python lacks a package, has another version, or is not there."""
+    return Unreachable(
+        f"the executors of {master} can not run this job's Python, '{python}': {cause}",
+        f"give every worker that Python in the driver's version, with {', '.join(needed)} (the easiest is to "
+        "install kafka-quota-pipeline for it), and name it in PYSPARK_PYTHON",
+    )
 
 
 def unfit_python(failure: Exception) -> str | None:

@@ -27,9 +27,7 @@ class DeadLetter(NamedTuple):
     """A message, or an element of it, that is refused.
 
     Attributes:
-        place: Of the message, among those that were read with it.
         element_index: Its place in an array, from 0; None if the whole message is refused.
-        cause: What is wrong with it.
         value: The unchanged bytes of the message or element; of a packed event its fields as JSON.
     """
 
@@ -76,12 +74,7 @@ def letters_of_elements(
 
 
 def letter_rows(messages: pa.Table, letters: Sequence[DeadLetter]) -> pa.Table:
-    """Dead letters as rows of `DEAD_LETTER_SCHEMA`.
-
-    Args:
-        messages: Those that were read: `topic`, `partition`, `offset`, `appended_at_ms`.
-        letters: Their dead letters.
-    """
+    """Dead letters as rows of `DEAD_LETTER_SCHEMA`."""
     if not letters:
         return DEAD_LETTER_SCHEMA.empty_table()
     places, elements, causes, values = zip(*letters, strict=True)
@@ -99,9 +92,7 @@ def merge_letters(tables: Sequence[pa.Table]) -> pa.Table:
 def causes_of(letters: pa.Table, dead_count: int) -> dict[str, int]:
     """Count the refused elements by cause.
 
-    Args:
-        letters: `DEAD_LETTER_SCHEMA`, as the reader returns them.
-        dead_count: All that were refused; those without a row are under `MORE_REFUSED`.
+    * `dead_count`: All that were refused; those without a row are under `MORE_REFUSED`.
     """
     found: dict[str, int] = {}
     for pair in pc.value_counts(letters["cause"]).to_pylist():

@@ -29,9 +29,6 @@ class EventsAhead:
     Attributes:
         event_count: how many events were set back to the limit; of a sample window that holds the limit, at least one.
         ahead_ms: how far the newest event was after the limit.
-        broker_id: of the row with that event.
-        user: of that row.
-        client_id: of that row.
     """
 
     event_count: int
@@ -46,10 +43,7 @@ def limit_event_times(
 ) -> tuple[CollectedBatch, EventsAhead | None]:
     """Set every event time after a limit back to the limit. An event at exactly the limit is not after it.
 
-    Args:
-        batch: as it was collected.
-        limit_ms: the latest event time that is believed.
-        sample_window_ms: span of a sample window, > 0, the same as in `batch`.
+    * `sample_window_ms`: span of a sample window, > 0, the same as in `batch`.
 
     Returns:
         The batch as if the events had been dated so, and what was set back; None if nothing was. Rows that fall into
@@ -106,10 +100,8 @@ class ClockWarning:
     def take(self, ahead: EventsAhead | None, tolerance_ms: int, steady_ms: int) -> None:
         """Take note of a batch.
 
-        Args:
-            ahead: what was set back; None for nothing.
-            tolerance_ms: how far ahead of the driver's clock an event may be.
-            steady_ms: the steady clock's time.
+        * `ahead`: what was set back; None for nothing.
+        * `tolerance_ms`: how far ahead of the driver's clock an event may be.
         """
         if ahead is None:
             return

@@ -1,4 +1,4 @@
-"""Which executors a session has had, and what there is to say when they come, go, or stay away."""
+"""The executors of a Spark cluster: waiting for the master, watching executors, temporary files, our package."""
 
 import atexit
 import logging
@@ -28,9 +28,8 @@ import pipeline
 import purgatory
 import quota
 import schemas
-from pipeline.errors import first_line
+from pipeline.errors import MasterUnreachable, PipelineError, first_line
 from pipeline.process import Background
-from pipeline.stream.errors import ExecutorsMissing, MasterUnreachable, SparkGivenUp
 
 MISSING_AFTER_SECONDS: Final = 10.0
 SAID_AGAIN_SECONDS: Final = 300.0
@@ -45,12 +44,18 @@ Line = tuple[int, str]
 """Level and text of a line for the log."""
 
 
+_FIND_EXECUTORS: Final = (
+    "see on the master's page whether a worker is alive with that much free; start one, end another application, "
+    "limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was restarted does not know "
+    "this job: start the job again"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """An executor that has gone.
 
     Attributes:
-        place: Its host and port.
         reason: In Spark's words; "" if Spark gives none.
     """
 
@@ -66,12 +71,7 @@ class Loss:
 
 
 class ExecutorBook:
-    """The executors of one application. Knows neither Spark nor a clock.
-
-    Args:
-        master: The cluster's address, for the lines.
-        wanted: What one executor asks for, in words.
-    """
+    """The executors of one application. Knows neither Spark nor a clock."""
 
     def __init__(self, master: str, wanted: str) -> None:
         self._master = master
@@ -85,11 +85,8 @@ class ExecutorBook:
     ) -> Iterator[Line]:
         """Note what there is now; yields what to say about it.
 
-        Args:
-            places: The executors that are there: host and port by id.
-            losses: Those that have gone since the last call, by id.
-            now_seconds: Of a clock that never goes back.
-            are_wanted: False where it is right that there are none.
+        * `now_seconds`: Of a clock that never goes back.
+        * `are_wanted`: False where it is right that there are none.
         """
         came = {executor: place for executor, place in places.items() if executor not in self._places}
         self._places = dict(places)
@@ -106,7 +103,11 @@ class ExecutorBook:
         waited_seconds = now_seconds - self._none_since
         if waited_seconds >= self._say_next:
             self._say_next = waited_seconds + SAID_AGAIN_SECONDS
-            yield logging.WARNING, str(ExecutorsMissing(self._master, self._wanted, waited_seconds))
+            message = (
+                f"no executor from {self._master} for {waited_seconds:.0f} s ({self._wanted} is wanted), so no usage "
+                f"is read. Fix: {_FIND_EXECUTORS}"
+            )
+            yield logging.WARNING, message
 
     def _remedied(self) -> str:
         left = len(self._places)
@@ -233,15 +234,12 @@ _STOPPED: Final = "stopped SparkContext"
 def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, waits: bool = True) -> Made:
     """Make a session as soon as the master answers; tried again without end, with a line in the log for each try.
 
-    Args:
-        master: As in the settings. Where it is not `spark://…`, the session is made at once.
-        make: Makes the session.
-        given_up: Ends the waiting.
-        waits: Whether to wait; if not, the first failure is raised.
+    * `master`: As in the settings. Where it is not `spark://…`, the session is made at once.
+    * `waits`: Whether to wait; if not, the first failure is raised.
 
     Raises:
-        MasterUnreachable: The master does not answer, and nobody is to wait.
-        SparkGivenUp: `given_up` is set.
+        MasterUnreachable: The master does not answer, and waiting is not wanted.
+        PipelineError: `given_up` is set.
     """
     places = _places(master)
     for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
@@ -255,7 +253,8 @@ def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, 
             log.warning("%s; next try in %g s", exc, rest_seconds)
         if given_up.wait(rest_seconds):
             break
-    raise SparkGivenUp
+    message = "the job stopped while Spark was starting"
+    raise PipelineError(message, "start it again")
 
 
 def _places(master: str) -> list[tuple[str, int]]:

@@ -38,13 +38,7 @@ _PLACEHOLDER = {
 
 
 class SensorStateTable:
-    """Writes and reads the `sensor_state` table.
-
-    Args:
-        table: Guarded writer of the table.
-        cluster: The cluster, written to every row.
-        interval_ms: The least steady time between two snapshots.
-    """
+    """Writes and reads the `sensor_state` table."""
 
     def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
         self._table = table
@@ -80,11 +74,7 @@ class SensorStateTable:
         return is_new
 
     def newest(self, last_query_id: str = "") -> tuple[Evaluation, pa.Table] | None:
-        """The newest snapshot: the batch after which it was taken, and its buckets (columns of `engine.buckets`).
-
-        Args:
-            last_query_id: of several snapshots at the same instant, those of this query are newer.
-        """
+        """The newest snapshot: the batch after which it was taken, and its buckets (columns of `engine.buckets`)."""
         rows = with_time_epoch(newest_rows(self._table))
         if not rows.num_rows:
             return None
@@ -136,7 +126,7 @@ class DriverEpoch:
         """Raise the epoch of every table.
 
         Raises:
-            Fenced: another driver has raised the epoch after this process did.
+            Conflict: another driver has raised the epoch after this process did.
         """
         recorded = {name: writer.recorded_version(job) or 0 for name, writer in writers.items()}
         table = max(recorded, key=lambda name: recorded[name])
@@ -169,11 +159,7 @@ class JobTables:
     ) -> Self:
         """Open the tables; nothing is written. `take_over` comes before the first append.
 
-        Args:
-            open_writer: Opens the writer of a table by its name, epoch not yet raised.
-            job: The app id that carries the epoch.
-            cluster: Written to every row.
-            sensor_state_interval_ms: See `SensorStateTable`.
+        * `open_writer`: Opens the writer of a table by its name, epoch not yet raised.
         """
         writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
         return cls(
@@ -200,7 +186,7 @@ class JobTables:
             epoch: Of this process, the same one at each of its restarts.
 
         Raises:
-            Fenced: Another driver has taken over.
+            Conflict: Another driver has taken over.
         """
         epoch.raise_in(self.writers, self.job)
 

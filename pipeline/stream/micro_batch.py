@@ -5,7 +5,7 @@
     3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
 
 Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. What it
-appends is written beside step 5: a start completes the newest stored batch, whichever of its tables are missing.
+appends is written next to step 5: a start completes the newest stored batch, whichever of its tables are missing.
 
 A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,
 with the same id and the same records. Every append carries the query's id, with the batch id as its version, and is
@@ -275,7 +275,7 @@ class BatchReport:
     """What a batch did and how long its steps took, for the status line and the metrics.
 
     A batch is decided while its usage is stored: `append_ms` ends when it is stored, `decide_ms` is what comes after.
-    `publish_ms` includes the appends to `decisions` and `batches`, which are done beside it.
+    `publish_ms` includes the appends to `decisions` and `batches`, which run at the same time.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
     `MORE_REFUSED`. It is empty for a batch that was taken from the tables.

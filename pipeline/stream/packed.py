@@ -5,7 +5,7 @@ missing may have no column, and other columns are ignored. What is in a message 
 it before Arrow has checked all of its offsets and texts, and nothing is unpacked that takes more memory than the
 message has bytes: compressed buffers and dictionaries are refused. Kafka compresses messages itself.
 
-A message that is no such stream is one dead letter. An event that breaks a rule of `FIELD_RULES` is one too, with the
+Any other message is one dead letter. An event that breaks a rule of `FIELD_RULES` is one too, with the
 same cause as in JSON.
 """
 
@@ -55,9 +55,7 @@ _FAULTS: Final = (
 def read_packed(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
     """Read packed messages.
 
-    Args:
-        messages: `usage_reader.MESSAGE_SCHEMA`; each value begins with `PACKED_BEGIN`.
-        rules: Of the job.
+    * `messages`: `usage_reader.MESSAGE_SCHEMA`; each value begins with `PACKED_BEGIN`.
     """
     reader, batches, places, letters = PackedReader(), [], [], []
     for place, value in enumerate(messages["value"].to_pylist()):
@@ -158,7 +156,7 @@ def _event_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether the buffers of a record batch are compressed; pyarrow tells it only by unpacking them."""
+    """Whether the buffers of a record batch are compressed; pyarrow shows it only by unpacking them."""
     (root,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, root, _HEADER)
     if header is None:

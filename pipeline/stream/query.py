@@ -14,8 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
-from pipeline.errors import first_line
-from pipeline.stream.errors import QueryFailed
+from pipeline.errors import QueryFailed, first_line
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +48,11 @@ def read_usage_topic(
 
     The source has a name, so that a checkpoint stays valid when the query's sources change.
 
-    Args:
-        spark: session with the Kafka connector.
-        bootstrap_servers: `host:port[,host:port…]`.
-        topic: the topic, one name.
-        client_options: entries of client.properties (`security.protocol`, …), without Spark's `kafka.` prefix.
-        starting_offsets: `earliest`, `latest`, or JSON `{"topic": {"partition": offset}}`; used only while there is no
-            checkpoint.
-        max_offsets_per_trigger: largest number of messages of one micro-batch, all partitions together, > 0.
+    * `bootstrap_servers`: `host:port[,host:port…]`.
+    * `client_options`: entries of client.properties (`security.protocol`, …), without Spark's `kafka.` prefix.
+    * `starting_offsets`: `earliest`, `latest`, or JSON `{"topic": {"partition": offset}}`; used only while there is no
+      checkpoint.
+    * `max_offsets_per_trigger`: largest number of messages of one micro-batch, all partitions together, > 0.
 
     Returns:
         A streaming frame of `RAW_COLUMNS`, without the messages of aborted transactions. `timestamp` is the broker's
@@ -75,7 +71,7 @@ def read_usage_topic(
         .option("startingOffsets", starting_offsets)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
         .option("maxRecordsPerPartition", _MOST_MESSAGES_OF_A_TASK)
-        # If usage were deleted before it was read, nobody could reproduce the decisions.
+        # If usage were deleted before it was read, the decisions could not be reproduced.
         .option("failOnDataLoss", True)
         .load()
         .select(*RAW_COLUMNS)
@@ -91,8 +87,6 @@ class QueryPlan:
     """What Spark needs to know about the query.
 
     Attributes:
-        name: The query's name in Spark's metrics.
-        checkpoint: The query's checkpoint folder.
         trigger_ms: A micro-batch starts at most this often.
     """
 
@@ -105,9 +99,7 @@ class UsageQuery:
     """One run of the query over the usage topic.
 
     Args:
-        source: The streaming frame.
         run_batch: Called with each micro-batch. An exception that it raises ends the query.
-        plan: Name, checkpoint and trigger.
     """
 
     def __init__(self, source: DataFrame, run_batch: Callable[[DataFrame, int], None], plan: QueryPlan) -> None:
@@ -134,7 +126,7 @@ class UsageQuery:
         return self._query is not None and self._query.isActive
 
     def progress(self) -> Mapping[str, Any] | None:
-        """What Spark says of the newest micro-batch: empty before the first one, None if the query does not run.
+        """Spark's progress of the newest micro-batch: empty before the first one, None if the query does not run.
 
         Any thread may ask. It costs no work in the stream: Spark keeps the newest progress in any case.
         """
@@ -177,9 +169,7 @@ class UsageQuery:
         the effect of a kill.) Only if this does not end the batch within `timeout_seconds` either is the stream's
         thread interrupted, wherever it is. No usage is lost by that.
 
-        Args:
-            patience_seconds: How long to wait for the batch under way.
-            timeout_seconds: How long to wait in all before the thread is interrupted.
+        * `timeout_seconds`: How long to wait in all before the thread is interrupted.
         """
         self._stopping.set()
         if self._query is not None:

@@ -9,15 +9,17 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pipeline.errors import first_line
+from pipeline.command_line import command_text
+from pipeline.errors import Refused, first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.session import build_spark_session
 from pipeline.tables.address import full_address, is_local
-from pipeline.tables.errors import QuotaEditRefused, QuotasLeftInvalid
+from pipeline.tables.delta_spark import literal
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.edit import edit_refused
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
@@ -37,12 +39,12 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         The rows of its result: of an UPDATE the number of rows it touched.
 
     Raises:
-        QuotaEditRefused: Spark or a CHECK constraint refuses the statement, or, in a store, it leaves rows that are no
+        Refused: Spark or a CHECK constraint refuses the statement, or, in a store, it leaves rows that are no
             valid quotas; the table is as it was.
-        QuotasLeftInvalid: On a local disk: the statement was carried out and left rows that no constraint can refuse,
+        Refused: On a local disk: the statement was carried out and left rows that no constraint can refuse,
             an entity twice.
-        QuotaTableBusy: Another edit holds the lock.
-        VersionIsAnother: In a store: another edit came first.
+        Conflict: Another edit holds the lock.
+        Conflict: In a store: another edit came first.
     """
     table = open_quota_table(settings.tables)
     if is_local(table.uri):
@@ -70,7 +72,7 @@ def _run(
         session.sparkContext.setLogLevel("OFF")
         try:
             session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
-            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {_literal(location)}")
+            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {literal(location)}")
             with table.lock():
                 before = table.read()
                 rows = [row.asDict() for row in session.sql(statement).collect()]
@@ -78,15 +80,9 @@ def _run(
                     _refuse_invalid(table, before)
             return rows
         except (PySparkException, Py4JJavaError) as exc:
-            raise QuotaEditRefused([Mistake(_reason(exc))], _A_STATEMENT) from exc
+            raise edit_refused([Mistake(_reason(exc))], _A_STATEMENT) from exc
         finally:
             session.stop()
-
-
-def _literal(text: str) -> str:
-    """A text as Spark SQL writes it. An address is written as it is: Spark encodes what a URI needs encoded."""
-    escaped = text.replace("\\", r"\\").replace("'", r"\'")
-    return f"'{escaped}'"
 
 
 def _reason(failure: PySparkException | Py4JJavaError) -> str:
@@ -100,4 +96,8 @@ def _refuse_invalid(table: QuotaTable, before: QuotaTableState) -> None:
     try:
         QuotaSnapshot.from_rows(after.rows, version=after.version)
     except InvalidQuotas as exc:
-        raise QuotasLeftInvalid(after.version, before.version, exc.problems) from exc
+        message = (
+            f"quotas v{after.version} was written and is invalid, so v{before.version} stays in force: "
+            f"{'; '.join(exc.problems)}"
+        )
+        raise Refused(message, command_text("quotas", "rollback", str(before.version))) from exc

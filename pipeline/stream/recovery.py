@@ -71,10 +71,7 @@ class StoredUsage:
 def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSettings) -> StoredUsage:
     """Read what an engine with these settings is rebuilt from.
 
-    Args:
-        tables: The job's tables.
-        newest: Facts of the newest stored batch. Its row of `batches` may not be stored yet.
-        engine: Settings of the engine to be rebuilt.
+    * `newest`: Facts of the newest stored batch. Its row of `batches` may not be stored yet.
     """
     last_query_id = newest.evaluation.query_id
     snapshot = tables.sensor_state.newest(last_query_id)
@@ -182,8 +179,6 @@ class Recovered:
 
     Attributes:
         newest: The newest stored batch; None for new tables.
-        batches: How many batches were recorded again.
-        rows: How many rows of usage they had.
         end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
             there. "" for new tables.
         newest_query_id: The query of that batch; None for new tables.
@@ -216,13 +211,7 @@ def rebuild(
 ) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it.
 
-    Args:
-        tables: The job's tables.
-        quotas: Gives the quota versions that the batches were decided with.
-        decider: Its engine has recorded nothing yet.
-        clock: Sets the event clock of looks.
-        settings: Of the decider's engine.
-        max_decision_age_ms: Of the job; usage that was older is charged less.
+    * `max_decision_age_ms`: Of the job; usage that was older is charged less.
     """
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))

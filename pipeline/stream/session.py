@@ -1,4 +1,4 @@
-"""Builds the Spark session, with every setting that the stream relies on. Nothing else builds one."""
+"""The Spark session: settings of its JVM, its start, spark-submit, warm-up, and the thread that makes it."""
 
 import logging
 import os
@@ -20,12 +20,13 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.command_line import command_text
+from pipeline.errors import PipelineError, UsageError
 from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
 from pipeline.jvm.java import class_archive, find_java, options_to_use
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.checkpoint import has_scheme
 from pipeline.stream.collect import collect_on_driver
-from pipeline.stream.errors import ConnectorsMissing, JvmEnded, SparkConnectRefused
 from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_package, when_master_answers
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
@@ -48,12 +49,10 @@ def jvm_settings(
 ) -> dict[str, str]:
     """The settings of the driver's JVM, the operator's own included.
 
-    Args:
-        spark: The settings' branch.
-        jars: Local files; may be empty.
-        starts_local: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
-            and need not be copied to executors; classes of other places can not be in the class archive.
-        scratch: Where the JVM keeps temporary files; None leaves that to it.
+    * `jars`: Local files; may be empty.
+    * `starts_local`: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
+      and need not be copied to executors; classes of other places can not be in the class archive.
+    * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
     """
     conf = spark.plain_conf()
     memory = conf.get("spark.driver.memory", spark.driver_memory)
@@ -83,11 +82,7 @@ def jvm_settings(
 
 
 def archived_jars(jars: Sequence[Path]) -> list[Path]:
-    """What a class archive of Spark is for: its class path in order. Empty without pyspark.
-
-    Args:
-        jars: As given to `jvm_settings`.
-    """
+    """What a class archive of Spark is for: its class path in order. Empty without pyspark."""
     own = pyspark_jars_folder()
     return [] if own is None else [*jars, own]
 
@@ -104,7 +99,7 @@ def _class_archive_options(jars: Sequence[Path]) -> list[str]:
 # Starts Spark's JVM, and passes on what it writes to standard error, without the lines that every start writes.
 #
 # Spark's launcher adds the module jdk.incubator.vector to each JVM, and opens a package that Java 25 no longer has. The
-# JVM then warns of both. No option of Java or Spark switches the warnings off, and nobody can act on them.
+# JVM then warns of both. No option of Java or Spark switches the warnings off, and there is nothing to do about them.
 
 _OF_EVERY_START: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n",
@@ -116,11 +111,7 @@ _launch: Any = launch_gateway  # pyspark has no types for it
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process's sessions. Only where none was started before.
-
-    Args:
-        settings: Those of the session; the JVM's own options are among them.
-    """
+    """Start the JVM of this process's sessions. Only where none was started before."""
     conf = SparkConf().setAll(list(settings.items()))
     read_end, write_end = os.pipe()
     Thread(target=pass_on, args=(read_end, _STDERR), name="jvm-stderr", daemon=True).start()
@@ -213,10 +204,11 @@ def refuse_without_connectors() -> None:
     """Refuse a submitted JVM whose class path has no Kafka source: it can not be added any more.
 
     Raises:
-        ConnectorsMissing: It has none.
+        UsageError: It has none.
     """
-    if _is_fresh() and _resource(_CONNECTOR) is None:
-        raise ConnectorsMissing
+    if _is_fresh() and _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(_CONNECTOR) is None:
+        message = "spark-submit was started without the Kafka and Delta connectors on its class path"
+        raise UsageError(message, f'submit with --jars "$({command_text("jars", "paths", about="program")})"')
 
 
 def _is_fresh() -> bool:
@@ -232,10 +224,6 @@ def _conf() -> SparkConf:
 def _jvm() -> Any:
     SparkContext._ensure_initialized()
     return SparkContext._jvm
-
-
-def _resource(name: str) -> Any:
-    return _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(name)
 
 
 _LOCAL_CHECKPOINT_MANAGER = (
@@ -254,22 +242,20 @@ def build_spark_session(
     If a session already exists, a notebook's for example, it is used: it keeps its own JVM options, memory and jars,
     and only the settings that may change at run time are applied. `JAVA_HOME` chooses the Java.
 
-    Args:
-        spark: the settings' branch. `spark.conf` overrides everything here, except that its driver JVM options and
-            jars are added to ours.
-        jars: local files of the locked jar set, for driver and executors. Empty where the cluster provides them.
-        checkpoint_is_local: True for a checkpoint on a local disk or NFS. Spark's default checkpoint manager would
-            start `readlink` and `chmod` as processes for every log file there, so another one is used. But only the
-            default manager notices two drivers on one checkpoint, so the caller must hold a lock of its own.
-        app_name: name in the cluster's lists.
+    * `spark`: the settings' branch. `spark.conf` overrides everything here, except that its driver JVM options and
+      jars are added to ours.
+    * `jars`: local files of the locked jar set, for driver and executors. Empty where the cluster provides them.
+    * `checkpoint_is_local`: True for a checkpoint on a local disk or NFS. Spark's default checkpoint manager would
+      start `readlink` and `chmod` as processes for every log file there, so another one is used. But only the
+      default manager notices two drivers on one checkpoint, so the caller must hold a lock of its own.
 
     Returns:
         A classic session. Under Spark Connect `foreachBatch` would run on the server, without access to the driver's
         rates and purgatory.
 
     Raises:
-        SparkConnectRefused: the environment, the settings or the running session asks for Spark Connect.
-        ConnectorsMissing: spark-submit was not given the jars.
+        UsageError: the environment, the settings or the running session asks for Spark Connect.
+        UsageError: spark-submit was not given the jars.
     """
     refuse_spark_connect(spark)
     refuse_without_connectors()
@@ -296,7 +282,7 @@ def build_spark_session(
         start_jvm({"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings})
     session = builder.getOrCreate()
     if not hasattr(session, "_jsparkSession"):
-        raise SparkConnectRefused(found_in="the running session")
+        raise _spark_connect_refused(found_in="the running session")
     return session
 
 
@@ -350,21 +336,28 @@ def starts_a_jvm() -> bool:
     return SparkContext._gateway is None and not is_submitted()
 
 
+def _spark_connect_refused(found_in: str) -> UsageError:
+    return UsageError(
+        f"the session would be of Spark Connect, by {found_in}; the purgatory needs a classic session in its driver",
+        "unset it, and name a master (local[*], spark://…) or use spark-submit",
+    )
+
+
 def refuse_spark_connect(spark: SparkSettings) -> None:
     """Refuse anything that would make this a session of Spark Connect.
 
     Raises:
-        SparkConnectRefused: The environment or the settings ask for Spark Connect.
+        UsageError: The environment or the settings ask for Spark Connect.
     """
     for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if name in os.environ:
-            raise SparkConnectRefused(found_in=f"the environment variable {name}")
+            raise _spark_connect_refused(found_in=f"the environment variable {name}")
     if "spark.remote" in spark.conf:
-        raise SparkConnectRefused(found_in="the setting spark.remote")
+        raise _spark_connect_refused(found_in="the setting spark.remote")
     if spark.plain_conf().get("spark.api.mode", "classic").lower() != "classic":
-        raise SparkConnectRefused(found_in="the setting spark.api.mode")
+        raise _spark_connect_refused(found_in="the setting spark.api.mode")
     if (spark.master or "").startswith("sc://"):
-        raise SparkConnectRefused(found_in=f"the master {spark.master}")
+        raise _spark_connect_refused(found_in=f"the master {spark.master}")
 
 
 def _prepare_local_process() -> None:
@@ -375,7 +368,7 @@ def _prepare_local_process() -> None:
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 
 
-# Runs the job's own plan on made-up messages while nobody needs Spark yet.
+# Runs the job's own plan on made-up messages while Spark is not needed yet.
 #
 # The first run of a plan takes a second or more: the JVM loads classes and compiles generated code. That time is used
 # while the job reads its tables. It ends when the job is ready, so no decision has to wait for it.
@@ -391,10 +384,8 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
 
     Large batches are left out: Python's start on the executors costs them a second, and a young job memory.
 
-    Args:
-        session: Nobody else uses it yet.
-        rules: Of the job. With others Spark would compile other code.
-        wanted: Set when somebody waits for the session.
+    * `session`: It is not used elsewhere yet.
+    * `wanted`: Set when somebody waits for the session.
     """
     if wanted.is_set():
         return  # to make the messages takes most of a second, too
@@ -427,11 +418,8 @@ class SparkStarter:
     Jars and Java are checked on entering the context; their errors are raised there.
 
     Args:
-        spark: The settings' branch.
-        checkpoint: The query's checkpoint; a local one gets the quicker checkpoint manager.
         rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
         waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
-        jar_sets: Optional sets of jars that are needed too.
 
     Attributes:
         warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
@@ -510,7 +498,7 @@ class SparkStarter:
         return self._session
 
     def _cut_short(self, session: Future[SparkSession]) -> None:
-        """End the making of the session, which nobody needs now: kill the JVM if this starter has started it.
+        """End the making of the session, which is not needed any more: kill the JVM if this starter has started it.
 
         Otherwise cancel the warm-up, which would wait for executors for ever where there are none.
         """
@@ -523,14 +511,25 @@ class SparkStarter:
                     SparkContext.getOrCreate().cancelJobGroup(JOB_GROUP)
             wait([session], _POLL_SECONDS)
 
-    def jvm_ended(self) -> JvmEnded | None:
+    def jvm_ended(self) -> PipelineError | None:
         """How the JVM of this process has ended; None while it runs, or if this process has not started it."""
         process = _jvm_of_spark_starter()
         exit_code = None if process is None else process.poll()
-        return None if exit_code is None else JvmEnded(exit_code, self._spark.driver_memory)
+        return None if exit_code is None else _jvm_ended(exit_code, self._spark.driver_memory)
 
 
 def _jvm_of_spark_starter() -> "subprocess.Popen[bytes] | None":
     """The JVM that this process has started, running or not."""
     gateway: Any = SparkContext._gateway
     return getattr(gateway, "proc", None)
+
+
+def _jvm_ended(exit_code: int, driver_memory: str) -> PipelineError:
+    how, fix = f"code {exit_code}", "start the job again: it goes on where it was"
+    if exit_code == _NO_MEMORY:
+        how = f"code {exit_code}: out of memory, driver_memory = {driver_memory}"
+        fix = f"raise 'spark.driver_memory', or lower 'stream.max_offsets_per_trigger', and {fix}"
+    return PipelineError(f"Spark's JVM exited ({how})", fix)
+
+
+_NO_MEMORY: Final = 52  # of Spark; a code below 0 is a signal

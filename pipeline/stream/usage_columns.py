@@ -81,8 +81,6 @@ class FieldRule:
     """The rule for one field of a usage event, and the cause of each way to break it.
 
     Attributes:
-        name: the field.
-        spark_type: its type in Spark's words: STRING, BIGINT or BOOLEAN.
         required: True if null or missing is refused.
         default: the value of a null or missing optional field; None for a measure: no request of that type.
         at_least: smallest value, inclusive; None for no bound above BIGINT's own.
@@ -181,15 +179,10 @@ class CollectedBatch:
         usage: `USAGE_SCHEMA`, one row per sample window, broker, user and client-id; in no particular order.
         dead_letters: `DEAD_LETTER_SCHEMA`, ordered by partition, offset and element; at most
             `ReadingRules.letters_per_message` rows for one message.
-        good_count: usage events, of the share's own users.
         clamped_count: usage events whose time was set back; after collection, to their record's append time.
         ignored_count: messages with a null value or without elements.
-        dead_count: refused elements and messages.
         newest_event_ms: largest event time of all users, clamped; None without events.
         newest_append_ms: largest append time of all messages, None without messages.
-        packed_event_count: events of packed messages, good and refused.
-        others_count: events of users of other shares.
-        size_bytes: of the messages' values.
     """
 
     usage: pa.Table = field(default_factory=USAGE_SCHEMA.empty_table)
@@ -295,11 +288,7 @@ class FoundEvents:
 
     Attributes:
         columns: Of good events, the columns `COUNTED` of `EVENT_SCHEMA`, null where absent.
-        times: Theirs.
-        letters: Of what is refused; `DeadLetter.place` is the row of the message.
-        dead_count: How much is refused.
         ignored_count: Messages without events.
-        packed_count: Events of packed messages, good and refused.
     """
 
     columns: Mapping[str, pa.Array]
@@ -314,10 +303,6 @@ class FoundEvents:
 
         All shards read the same messages. The newest event of a batch dates its evaluation, whoever sent it: so a
         shard decides at the same instant as one job for all users would.
-
-        Args:
-            messages: That were read.
-            rules: Of the job.
         """
         columns, times = self.columns, self.times
         if rules.share.of > 1:

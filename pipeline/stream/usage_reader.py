@@ -80,9 +80,7 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
     An event that is later than its record's append time counts as of the append time. An event at exactly the append
     time is not later. See docs/design.md, "Event time".
 
-    Args:
-        messages: `MESSAGE_SCHEMA`. In memory there are at a time the events of `BYTES_AT_ONCE`, and the sums.
-        rules: Of the job.
+    * `messages`: `MESSAGE_SCHEMA`. In memory there are at a time the events of `BYTES_AT_ONCE`, and the sums.
     """
     found = _Found()
     found.add(messages, rules)
@@ -92,9 +90,7 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
 def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
     """Do what `read_usage` does with the messages of a partition, on an executor.
 
-    Args:
-        batches: `MESSAGE_SCHEMA`; no two hold the same message.
-        rules: Of the job.
+    * `batches`: `MESSAGE_SCHEMA`; no two hold the same message.
 
     Yields:
         One row, for `from_partitions`.
@@ -345,7 +341,7 @@ def _parsed(value: bytes, text: str) -> Any:
 
 
 def _levels(value: bytes) -> int:
-    """How many levels are nested; of what is no JSON, up to its first fault."""
+    """How many levels are nested; of what is not JSON, up to its first fault."""
     found = np.frombuffer(_ESCAPE.sub(b"..", value), np.uint8)
     is_outside = np.cumsum(found == ord('"')) % 2 == 0
     steps = np.isin(found, (ord("["), ord("{"))).astype(np.int8) - np.isin(found, (ord("]"), ord("}")))
@@ -425,7 +421,7 @@ def _number_check(rule: FieldRule) -> Callable[[Any], str | None]:
     too_small, too_large, no_integer = rule.too_small, rule.too_large, rule.ill_typed
 
     def check(value: Any) -> str | None:
-        if type(value) is not int:  # a bool is no number
+        if type(value) is not int:  # a bool is not a number
             return no_integer
         return too_small if value < lowest else too_large if value > highest else None
 

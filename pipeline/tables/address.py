@@ -5,7 +5,7 @@ from shlex import quote
 from typing import Final
 
 from pipeline.command_line import command_text
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, TableMissing
 from pipeline.settings.places import CatalogRoot, CatalogTable, StoreAddress, above_shard, is_in_catalog
 
 QUOTAS: Final = "quotas"
@@ -13,19 +13,15 @@ QUOTAS: Final = "quotas"
 
 
 class TablesInCatalog(PipelineError):
-    """The tables are in a catalog, and nobody has said where they lie. Only Spark can open them by their names.
-
-    Attributes:
-        root: The root of the tables.
-    """
+    """The tables are in a catalog, and their location is not set. Only Spark can open them by their names."""
 
     exit_code = 2
 
     def __init__(self, root: str) -> None:
         self.root = root
         super().__init__(
-            f"'tables.root' must be a folder or a URI for what works without Spark; got {root}",
-            "set tables.location, or give --tables the place that the job tells when it starts",
+            f"only Spark can open {root}: its location is not set",
+            "set tables.location, or give --tables the place that the job logs when it starts",
         )
 
 
@@ -56,9 +52,6 @@ def table_uri(root: str, name: str) -> str:
     """Address of a table under a root (a folder, `s3://…`, `abfss://…`); for a root in a catalog, by its location.
 
     All shards of a job have one quota table, above their own roots.
-
-    Raises:
-        TablesInCatalog: As `place_of` does.
     """
     place = place_of(root)
     if name == QUOTAS:
@@ -97,3 +90,19 @@ def looking_at(table: str) -> str:
         return command_text("doctor")
     path = quote(full_address(table))
     return f"ls -ld {path}; df -h {path}"
+
+
+def table_missing(table: str, version: int | None = None, newest_version: int | None = None) -> TableMissing:
+    """The error of an address without a table, or of a table without this version.
+
+    * `version`: the version that is missing; None if there is no table.
+    * `newest_version`: the newest one; None if it is not known.
+    """
+    if version is None:
+        fix = f"correct --tables or --config, or create new tables: {creating(table)}"
+        return TableMissing(f"no Delta table at {full_address(table)}", fix, exit_code=2)
+    is_future = newest_version is not None and version > newest_version
+    newest = "" if newest_version is None else f": the newest is {newest_version}"
+    kept = "" if is_future or newest_version is None else f", and version {version} is no longer kept"
+    listed = command_text("quotas", "history")
+    return TableMissing(f"no version {version} of {full_address(table)}{newest}{kept}", f"name one of these: {listed}")

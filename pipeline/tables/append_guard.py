@@ -1,12 +1,16 @@
-"""The rules of a guarded append, without any I/O. Both adapters of `TableWriter` use them."""
+"""The rules of a guarded append, without any I/O, and a writer that reports its commits.
+
+Both adapters of `TableWriter` use the rules.
+"""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import pyarrow as pa
 
-from pipeline.tables.errors import EpochNotRaised, Fenced, VersionWentBack
-from pipeline.tables.port import Condition, Instant, TableWriter
+from pipeline.errors import Conflict, PipelineError
+from pipeline.tables.port import TableWriter
 
 Recorded = Callable[[str], int | None]
 """The version a table has recorded for an app id; None if it has none."""
@@ -17,14 +21,11 @@ def is_written(table: str, versions: Mapping[str, int], recorded: Recorded) -> b
 
     They are if the version recorded for the first app id, the guard, is the given one or a higher one.
 
-    Args:
-        table: address of the table, for messages.
-        versions: app id to the version the append would record, the guard first.
-        recorded: looks up the recorded versions.
+    * `versions`: app id to the version the append would record, the guard first.
 
     Raises:
         ValueError: no app id is given.
-        VersionWentBack: the guard has a lower version, but another app id of `versions` has reached its own.
+        PipelineError: the guard has a lower version, but another app id of `versions` has reached its own.
     """
     if not versions:
         message = "'versions' must name at least one app id; got none"
@@ -35,7 +36,8 @@ def is_written(table: str, versions: Mapping[str, int], recorded: Recorded) -> b
     for app_id in others:
         found = recorded(app_id)
         if found is not None and found >= versions[app_id]:
-            raise VersionWentBack(table, app_id, versions[app_id], found)
+            message = f"version {versions[app_id]} of '{app_id}' is not above {found}, which {table} has recorded"
+            raise PipelineError(message, "restart the job; it continues after the versions in the table")
     return False
 
 
@@ -43,14 +45,22 @@ def checked_epoch(table: str, epoch: int | None, recorded_epoch: int | None) -> 
     """The epoch of this driver, after a check that no higher one is recorded.
 
     Raises:
-        EpochNotRaised: this driver has not raised an epoch yet.
-        Fenced: a higher one is recorded.
+        PipelineError: this driver has not raised an epoch yet.
+        Conflict: a higher one is recorded.
     """
     if epoch is None:
-        raise EpochNotRaised(table)
+        message = f"an append to {table} came before the driver had raised its epoch"
+        raise PipelineError(message, "raise the epoch when the driver starts")
     if is_fenced(epoch, recorded_epoch):
-        raise Fenced(table, epoch, recorded_epoch or epoch)
+        raise _fenced(table, epoch, recorded_epoch or epoch)
     return epoch
+
+
+def _fenced(table: str, epoch: int, recorded_epoch: int) -> Conflict:
+    return Conflict(
+        f"another driver writes {table}: epoch {recorded_epoch} is recorded, this driver has {epoch}",
+        "stop one of the two drivers; the one that started last keeps running",
+    )
 
 
 def is_fenced(epoch: int, recorded_epoch: int | None) -> bool:
@@ -62,10 +72,10 @@ def refuse_taken_epoch(table: str, epoch: int, recorded_epoch: int | None) -> No
     """Refuse to raise an epoch that is not above the recorded one.
 
     Raises:
-        Fenced: an equal or higher epoch is recorded. An equal one means that another driver chose the same number.
+        Conflict: an equal or higher epoch is recorded. An equal one means that another driver chose the same number.
     """
     if _has_reached(recorded_epoch, epoch):
-        raise Fenced(table, epoch, recorded_epoch or epoch)
+        raise _fenced(table, epoch, recorded_epoch or epoch)
 
 
 def commit_note(metadata: Mapping[str, str], versions: Mapping[str, int]) -> str:
@@ -86,54 +96,21 @@ def _has_reached(recorded: int | None, version: int) -> bool:
     return recorded is not None and recorded >= version
 
 
-# A writer that tells when it has written, for metrics.
-
-
-class NotedWriter:
-    """A `TableWriter` that calls a function after each commit with rows.
-
-    Args:
-        writer: Does the work.
-        noted: Must be quick and must not raise.
-    """
-
+class _NotedWriter:
     def __init__(self, writer: TableWriter, noted: Callable[[], None]) -> None:
         self._writer = writer
         self._noted = noted
 
-    @property
-    def version(self) -> int:
-        """See `TableWriter`; so all others."""
-        return self._writer.version
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
 
-    def raise_epoch(self, epoch: int) -> None:  # noqa: D102
-        self._writer.raise_epoch(epoch)
-
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:  # noqa: D102
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         has_written = self._writer.append(rows, versions, metadata)
         if has_written and rows.num_rows:
             self._noted()
         return has_written
 
-    def is_fenced(self) -> bool:  # noqa: D102
-        return self._writer.is_fenced()
 
-    def recorded_version(self, app_id: str) -> int | None:  # noqa: D102
-        return self._writer.recorded_version(app_id)
-
-    def commit_metadata(self, limit: int) -> list[dict[str, str]]:  # noqa: D102
-        return self._writer.commit_metadata(limit)
-
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:  # noqa: D102
-        return self._writer.read(columns, where)
-
-    def newest_value(self, column: str) -> int | None:  # noqa: D102
-        return self._writer.newest_value(column)
-
-    def newest_instant(self) -> Instant | None:  # noqa: D102
-        return self._writer.newest_instant()
-
-    def newest_of_each(  # noqa: D102
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
-    ) -> pa.Table:
-        return self._writer.newest_of_each(keys, order, columns, where)
+def noting(writer: TableWriter, noted: Callable[[], None]) -> TableWriter:
+    """The writer, which then calls a function after each commit with rows; it must be quick and must not raise."""
+    return cast("TableWriter", _NotedWriter(writer, noted))

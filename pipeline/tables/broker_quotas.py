@@ -35,7 +35,7 @@ class StoredState:
 
     Attributes:
         owned: What kquota owns, by key: of each the newest change that was applied.
-        undecided: The changes after that, of which nobody has stored whether they got to the brokers; in order.
+        undecided: The changes after that, whose outcome at the brokers is not stored; in order.
     """
 
     owned: dict[EntryKey, Owned]
@@ -46,13 +46,7 @@ class BrokerQuotasTable:
     """The writer of the table. One caller at a time.
 
     Args:
-        root: Root of the tables.
         cluster: The cluster whose brokers are changed; written to every row. Rows of another cluster are none of ours.
-        storage_options: See `Options`.
-
-    Raises:
-        TableMissing: There is no table.
-        TableUnreadable: It can not be read.
     """
 
     def __init__(self, root: str, cluster: str, storage_options: Options = None) -> None:
@@ -67,7 +61,7 @@ class BrokerQuotasTable:
         """Fence an earlier sync: its next append is refused. Call it before the first append.
 
         Raises:
-            Fenced: Another one started at the same moment.
+            Conflict: Another one started at the same moment.
         """
         self._epoch = 1 + (self._table.recorded_version(_APP_ID) or 0)
         self._table.raise_epoch(self._epoch)
@@ -76,13 +70,10 @@ class BrokerQuotasTable:
     def append(self, steps: Iterable[tuple[Change, str]], at_ms: int) -> None:
         """Append changes with their results in one commit, in their order.
 
-        Args:
-            steps: Each change, and `PENDING`, `APPLIED`, `NOT_APPLIED` or the words of a refusal.
-            at_ms: Now.
+        * `steps`: Each change, and `PENDING`, `APPLIED`, `NOT_APPLIED` or the words of a refusal.
 
         Raises:
-            Fenced: Another sync has taken over.
-            LostRace, RowsRefused, TableUnwritable: See `TableWriter.append`.
+            Conflict: Another sync has taken over.
         """
         rows = [_row(change, result) for change, result in steps]
         while rows:
@@ -103,7 +94,7 @@ class BrokerQuotasTable:
         """Raise if another sync has taken over.
 
         Raises:
-            Fenced: One has.
+            Conflict: One has.
         """
         checked_epoch(self.uri, self._epoch, self._table.recorded_version(_APP_ID))
 
@@ -113,12 +104,7 @@ class BrokerQuotasTable:
 
 
 def state_of(table: TableRows, cluster: str) -> StoredState:
-    """What kquota owns in one cluster.
-
-    Args:
-        table: `broker_quotas`.
-        cluster: The cluster.
-    """
+    """What kquota owns in one cluster."""
     rows = newest_changes(table, cluster)
     demand = demands(table, [row for row in rows if row["result"] == PENDING])
     owned: dict[EntryKey, Owned] = {}
@@ -156,16 +142,10 @@ def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def trim_changes(uri: str, before_ms: int, storage_options: Options = None) -> int:
     """Delete the rows of before an instant, but not those that a start of the sync needs.
 
-    Args:
-        uri: Address of the table.
-        before_ms: Rows at exactly this instant stay.
-        storage_options: See `Options`.
+    * `before_ms`: Rows at exactly this instant stay.
 
     Returns:
         Number of rows that were deleted.
-
-    Raises:
-        LostRace: Other commits came first at every attempt.
     """
     old, predicate = rows_before("at_ms", before_ms)
 

@@ -1,37 +1,36 @@
-"""Creates the tables in a catalog, or registers those that lie at its location already."""
+"""Tables in a Spark catalog: creation, ownership, location, the quota table and upkeep, all through Spark.
 
-from collections.abc import Iterable, Iterator
+Tables that lie at the root's location already are registered, not created.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote, urlsplit
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from pipeline.errors import first_line
+from pipeline.errors import PipelineError, TableMissing, UsageError, first_line
 from pipeline.settings.places import CatalogRoot, CatalogTable
-from pipeline.tables.address import full_address, table_uri
-from pipeline.tables.delta_spark import SparkTable, literal
-from pipeline.tables.errors import CatalogForgets, CatalogRefuses
+from pipeline.tables.address import full_address, table_missing, table_uri
+from pipeline.tables.delta_spark import DeltaSparkReader, SparkTable, literal, reading_by_spark
+from pipeline.tables.from_settings import KEPT_IN, PROPERTY, tables_of_another_job
 from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
+from pipeline.tables.object_store import S3_SCHEMES, scheme_of
+from pipeline.tables.port import TableUnreadable
+from pipeline.tables.quotas.table import QuotaTableState
+from pipeline.tables.upkeep import rows_before
 from schemas.columns import columns, spark_ddl
+from schemas.rows import QuotaRow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-import json
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import unquote, urlsplit
 
-from pipeline.tables.delta_spark import DeltaSparkReader, reading_by_spark
-from pipeline.tables.errors import CommitsOverwritten, TableElsewhere, TableMissing, TableUnreadable
-from pipeline.tables.from_settings import KEPT_IN, PROPERTY, TablesOfAnotherJob
-from pipeline.tables.object_store import S3_SCHEMES, scheme_of
-from pipeline.tables.quotas.table import QuotaTableState
-from pipeline.tables.upkeep import rows_before
-from schemas.rows import QuotaRow
 
 _CONSTRAINT = "delta.constraints."
 _SESSION_CATALOG = "spark_catalog"
@@ -49,8 +48,8 @@ def create_missing(
         Names of the tables that were created, in the order of `definitions`; not of those that were registered.
 
     Raises:
-        CatalogForgets: The catalog is in memory, and the root has no location.
-        CatalogRefuses: Spark or the catalog refuses.
+        UsageError: The catalog is in memory, and the root has no location.
+        PipelineError: Spark or the catalog refuses.
     """
     refuse_forgetting(spark, root)
     with _refusals(root):
@@ -63,11 +62,12 @@ def refuse_forgetting(spark: "SparkSession", root: CatalogRoot) -> None:
     """Refuse a catalog that ends with the session, where the next session would not find the tables again.
 
     Raises:
-        CatalogForgets: It is one, and the root has no location.
+        UsageError: It is one, and the root has no location.
     """
     in_memory = spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
     if root.catalog == _SESSION_CATALOG and in_memory and root.location is None:
-        raise CatalogForgets(root)
+        message = f"Spark keeps the catalog of {root} in memory and loses its tables when the session ends"
+        raise UsageError(message, "set 'tables.location' to a folder; at each start the job registers the tables there")
 
 
 def _schema_location(root: CatalogRoot) -> str:
@@ -134,7 +134,9 @@ def _refusals(subject: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as exc:
-        raise CatalogRefuses(subject, first_line(exc)) from exc
+        fix = "correct tables.root, or let somebody with the right create schema and tables (docs/catalog-tables.md)"
+        message = f"{subject} can not be created or changed: {first_line(exc)}"
+        raise PipelineError(message, fix) from exc
 
 
 # The name of the job that owns tables in a catalog: as `pipeline.tables.from_settings`, through Spark.
@@ -144,13 +146,13 @@ def claim(spark: "SparkSession", root: CatalogRoot, job: str) -> None:
     """Store the job's name in its tables at its first start, and check it at later starts.
 
     Raises:
-        TablesOfAnotherJob: The tables store another name.
+        Conflict: The tables store another name.
         TableUnwritable: Spark refuses to store it.
     """
     table = SparkTable(spark, root.table(KEPT_IN))
     owner = table.detail()["properties"].get(PROPERTY)
     if owner is not None and owner != job:
-        raise TablesOfAnotherJob(root, job, owner)
+        raise tables_of_another_job(root, job, owner)
     if owner is None:
         table.change(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(PROPERTY)} = {literal(job)})")
 
@@ -179,8 +181,8 @@ class CatalogPlace:
         """Ask the catalog.
 
         Raises:
-            TableElsewhere: A table is not at the location that the settings name.
-            CommitsOverwritten: A table is in S3, where Spark's commits would overwrite each other.
+            UsageError: A table is not at the location that the settings name.
+            UsageError: A table is in S3, where Spark's commits would overwrite each other.
         """
         details = {name: SparkTable(spark, root.table(name)).detail() for name in TABLES}
         is_managed = any(_is_managed(detail) for detail in details.values())
@@ -189,7 +191,7 @@ class CatalogPlace:
         folders = {folder_of(str(detail["location"]), name) for name, detail in details.items()}
         return cls(folders.pop() if len(folders) == 1 else None, is_managed)
 
-    def told(self, root: CatalogRoot) -> str:
+    def described(self, root: CatalogRoot) -> str:
         """One line about the place, for the log."""
         if self.is_managed:
             return f"tables are in {root}, which manages their commits: only Spark can open them"
@@ -202,22 +204,20 @@ class CatalogPlace:
 def refuse_unfit(root: CatalogRoot, name: str, detail: Mapping[str, Any], *, is_ordered: bool) -> None:
     """Refuse a table by its row of `DESCRIBE DETAIL`.
 
-    Args:
-        root: The root.
-        name: Of the table.
-        detail: The row.
-        is_ordered: Whether something orders commits in S3.
-
-    Raises:
-        TableElsewhere, CommitsOverwritten: See `CatalogPlace.of`.
+    * `is_ordered`: Whether something orders commits in S3.
     """
     address, location = root.table(name), str(detail["location"])
     if root.location is not None:
         wanted = full_address(table_uri(root, name))
         if plain(location) != plain(wanted):
-            raise TableElsewhere(address, plain(location), plain(wanted))
+            message = f"{address} lies at {plain(location)}, not at {plain(wanted)}, where 'tables.location' puts it"
+            raise UsageError(message, "correct tables.location, or take another schema")
     if scheme_of(location) in S3_SCHEMES and not is_ordered:
-        raise CommitsOverwritten(address, location)
+        message = (
+            f"{address} is in S3 at {location}, without a service that orders commits; Spark's writer could overwrite "
+            "commits of others there"
+        )
+        raise UsageError(message, "use a catalog that manages commits, or delta-rs with the address as tables.root")
 
 
 def folder_of(location: str, name: str) -> str | None:
@@ -227,7 +227,7 @@ def folder_of(location: str, name: str) -> str | None:
 
 
 def plain(location: str) -> str:
-    """A location as Delta tells it, as an address: `file:/a%20b` is the folder `/a b`."""
+    """A location as Delta gives it, as an address: `file:/a%20b` is the folder `/a b`."""
     parts = urlsplit(location)
     address = unquote(parts.path) if parts.scheme == "file" else location
     return address.rstrip("/")
@@ -243,15 +243,7 @@ _DEFAULTS: Final = {"kquota.scope": "cluster", "kquota.mode": "enforce"}
 
 
 class SparkQuotas:
-    """`QuotaVersions` of a table in a catalog. It may be shared between threads.
-
-    Args:
-        spark: A classic session with Delta.
-        root: Root of the tables.
-
-    Raises:
-        TableMissing: There is no table.
-    """
+    """`QuotaVersions` of a table in a catalog. It may be shared between threads."""
 
     def __init__(self, spark: "SparkSession", root: CatalogRoot) -> None:
         self.uri: str = root.table("quotas")
@@ -266,7 +258,6 @@ class SparkQuotas:
 
         Raises:
             TableMissing: The version does not exist, or no longer exists: its log entry or a file was cleaned away.
-            TableUnreadable: The table can not be read.
         """
         commits = self._table.history()
         newest = int(commits[0]["version"])
@@ -284,17 +275,15 @@ class SparkQuotas:
         except (TableMissing, TableUnreadable) as exc:
             if isinstance(exc, TableUnreadable) and not exc.is_file_missing:
                 raise
-            raise TableMissing(self.uri, version, newest) from exc
+            raise table_missing(self.uri, version, newest) from exc
         return tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"])))
 
 
 def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: int) -> dict[str, str]:
-    """Scope and mode at a version. Spark tells the properties of the newest version only; the history has the changes.
+    """Scope and mode at a version. Spark gives the properties of the newest version only; the history has the changes.
 
-    Args:
-        commits: Rows of `DESCRIBE HISTORY`, newest first.
-        newest: The properties at the newest version.
-        version: The version that is asked for.
+    * `commits`: Rows of `DESCRIBE HISTORY`, newest first.
+    * `newest`: The properties at the newest version.
 
     Returns:
         `kquota.scope` and `kquota.mode`. Where the log no longer has the commit that set one, and a later one has
@@ -332,13 +321,7 @@ _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
 class SparkUpkeep:
-    """A `TableUpkeep` on a Spark session. Days are merged and not sorted.
-
-    Args:
-        spark: A classic session with Delta.
-        root: Root of the tables, which exist.
-        many_files: A table with more files is merged.
-    """
+    """A `TableUpkeep` on a Spark session. Days are merged and not sorted."""
 
     # A cleaning lists all files by Spark's tasks, so not at the start of a job; Delta's own commits clean the log.
     rounds_per_cleaning = 60

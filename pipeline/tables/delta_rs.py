@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
-from pipeline.errors import first_line
+from pipeline.errors import Refused, first_line
 from pipeline.tables.append_guard import (
     checked_epoch,
     commit_note,
@@ -24,8 +24,8 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.errors import LostRace, RowsRefused, TableUnreadable, TableUnwritable
 from pipeline.tables.opening import Options, reading
+from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race, rows_refused
 from pipeline.tables.reading import DeltaRsReader
 
 # Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
@@ -56,14 +56,7 @@ class DeltaRsWriter(DeltaRsReader):
     def __init__(self, uri: str, job: str, storage_options: Options = None) -> None:
         """Open the table.
 
-        Args:
-            uri: address of the table, which must exist.
-            job: name of the job; the epoch is recorded under this app id.
-            storage_options: see `Options`.
-
-        Raises:
-            TableMissing: there is no table.
-            TableUnreadable: the table can not be read.
+        * `uri`: address of the table, which must exist.
         """
         super().__init__(uri, storage_options)
         self._job = job
@@ -89,7 +82,7 @@ class DeltaRsWriter(DeltaRsReader):
                 if self._committed(table, rows, {self._job: epoch}, {}):
                     self._epoch = epoch
                     return
-        raise LostRace(self.uri, _ATTEMPTS_TO_FENCE)
+        raise lost_race(self.uri, _ATTEMPTS_TO_FENCE)
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """See `TableWriter`."""
@@ -112,7 +105,7 @@ class DeltaRsWriter(DeltaRsReader):
                     if not is_trusted:
                         raise
                     self._trusted_until = 0.0
-        raise LostRace(self.uri, _ATTEMPTS)
+        raise lost_race(self.uri, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
         """See `TableWriter`."""
@@ -172,9 +165,9 @@ class DeltaRsWriter(DeltaRsReader):
         try:
             yield
         except SchemaMismatchError as exc:
-            raise RowsRefused(self.uri, first_line(exc)) from exc
+            raise rows_refused(self.uri, first_line(exc)) from exc
         except DeltaError as exc:
-            kind = RowsRefused if "Invalid data found" in str(exc) else TableUnwritable
+            kind = Refused if "Invalid data found" in str(exc) else TableUnwritable
             raise kind(self.uri, first_line(exc)) from exc
         except (OSError, ValueError) as exc:
             raise TableUnwritable(self.uri, first_line(exc)) from exc

@@ -9,39 +9,22 @@ The commit itself can not check the epoch. So the epoch is compared before the w
 fenced between the two learns it before it publishes. Its one commit, which is guarded, is then in the table.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
+import pyarrow as pa
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from pipeline.errors import first_line
 from pipeline.settings.places import CatalogTable
-from pipeline.tables.errors import TableMissing, TableUnreadable, TableUnwritable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
-from pyspark.sql import functions as F
-
-from pipeline.tables.port import Condition, Instant, of_epoch
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-import json
-import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from uuid import uuid4
-
-from py4j.protocol import Py4JJavaError
-
+from pipeline.tables.address import table_missing
 from pipeline.tables.append_guard import (
     checked_epoch,
     commit_note,
@@ -50,10 +33,11 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.errors import LostRace, RowsRefused
+from pipeline.tables.port import Condition, Instant, TableUnreadable, TableUnwritable, lost_race, of_epoch, rows_refused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+
 
 # One Delta table as Spark sees it, by its address or by its name in a catalog.
 
@@ -63,15 +47,7 @@ _FILE_MISSING: Final = ("FILE_NOT_EXIST", "FileNotFoundException")
 
 
 class SparkTable:
-    """A table that exists. It may be shared between threads.
-
-    Args:
-        spark: A classic session with Delta.
-        address: A folder, a URI, or a `CatalogTable`.
-
-    Raises:
-        TableMissing: There is no table.
-    """
+    """A table that exists. It may be shared between threads."""
 
     def __init__(self, spark: "SparkSession", address: str) -> None:
         self.spark = spark
@@ -80,7 +56,7 @@ class SparkTable:
         with reading_by_spark(address):
             exists = spark.catalog.tableExists(self._name) if self._name else DeltaTable.isDeltaTable(spark, address)
         if not exists:
-            raise TableMissing(address)
+            raise table_missing(address)
 
     @property
     def sql_name(self) -> str:
@@ -99,13 +75,12 @@ class SparkTable:
 
         Raises:
             TableMissing: The table does not have this version any more or not yet.
-            TableUnreadable: It can not be read.
         """
         try:
             return self.rows(version)
         except PySparkException as exc:
             if any(text in str(exc) for text in _NO_SUCH_VERSION):
-                raise TableMissing(self.address, version) from exc
+                raise table_missing(self.address, version) from exc
             raise TableUnreadable(self.address, first_line(exc)) from exc
 
     def append(self, writer: "DataFrameWriter") -> None:
@@ -177,11 +152,7 @@ class DeltaSparkReader:
     A call raises `TableUnreadable` if the table can not be read.
 
     Args:
-        spark: A classic session with Delta.
         table: Address of the table, which must exist.
-
-    Raises:
-        TableMissing: There is no table.
     """
 
     def __init__(self, spark: "SparkSession", table: str) -> None:
@@ -246,9 +217,7 @@ class SparkSlices:
     """A `TableSlices` on a Spark session.
 
     Args:
-        stored: The table.
         time_column: The column whose ranges are read.
-        version: Version of the table.
         time_epoch: Only the rows of this time epoch; None = all.
     """
 
@@ -319,13 +288,7 @@ class DeltaSparkWriter(DeltaSparkReader):
     def __init__(self, spark: "SparkSession", table: str, job: str) -> None:
         """Open the table.
 
-        Args:
-            spark: a classic session with Delta.
-            table: address of the table, which must exist; or its name, a `CatalogTable`.
-            job: name of the job; the epoch is recorded under this app id.
-
-        Raises:
-            TableMissing: there is no table.
+        * `table`: address of the table, which must exist; or its name, a `CatalogTable`.
         """
         super().__init__(spark, table)
         self._spark = spark
@@ -348,7 +311,7 @@ class DeltaSparkWriter(DeltaSparkReader):
             written = self._written(empty, (self._job, epoch), {self._job: epoch}, recorded, {})
             if not _has_landed(written, self._notes()):
                 refuse_taken_epoch(self._table, epoch, self._recorded().get(self._job))
-                raise LostRace(self._table, 1)
+                raise lost_race(self._table, 1)
             self._epoch = epoch
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
@@ -369,7 +332,7 @@ class DeltaSparkWriter(DeltaSparkReader):
                 checked_epoch(self._table, epoch, self._highest_epoch(notes))
                 if _has_landed(written, notes):
                     return True
-        raise LostRace(self._table, _ATTEMPTS)
+        raise lost_race(self._table, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
         """See `TableWriter`."""
@@ -442,7 +405,7 @@ class DeltaSparkWriter(DeltaSparkReader):
             if "Concurrent" in text and "DELTA_CONCURRENT" in text:
                 conflicts.append(cause)
             elif "DELTA_VIOLATE" in text or "DELTA_FAILED_TO_MERGE" in text or "SCHEMA_MISMATCH" in text:
-                raise RowsRefused(self._table, cause) from exc
+                raise rows_refused(self._table, cause) from exc
             else:
                 raise TableUnwritable(self._table, cause) from exc
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import Row, TableRows
 from quota.entity import Level, entity_at, level_of
@@ -30,10 +30,8 @@ _COLUMNS: Final = ("cluster", "at_ms", *(name for name in OF_A_CHANGE if name !=
 def newest_changes(table: TableRows, cluster: str | None = None, where: Sequence[Condition] = ()) -> list[Row]:
     """The newest step that was applied of each key, and the newest one of all if that is pending; in order, no demand.
 
-    Args:
-        table: `broker_quotas`.
-        cluster: Only of this one; None = of all.
-        where: Further conditions, on the columns of a key.
+    * `cluster`: Only of this one; None = of all.
+    * `where`: Further conditions, on the columns of a key.
     """
     conditions = [*([] if cluster is None else [("cluster", "=", cluster)]), *where]
     keys = ["cluster", *KEY]
@@ -44,12 +42,7 @@ def newest_changes(table: TableRows, cluster: str | None = None, where: Sequence
 
 
 def demands(table: TableRows, rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float | None]]:
-    """The column `demand` of rows of `broker_quotas`, by `seq`. It is read by itself: to sort by it takes a second.
-
-    Args:
-        table: `broker_quotas`.
-        rows: As `newest_changes` returns them. To read few that were written together takes less.
-    """
+    """The column `demand` of rows of `broker_quotas`, by `seq`. It is read by itself: to sort by it takes a second."""
     wanted = [row["seq"] for row in rows]
     if not wanted:
         return {}
@@ -66,9 +59,7 @@ class Enforced:
     """A value that holds on the brokers.
 
     Attributes:
-        change: The change that wrote it.
         at_ms: Since when.
-        cluster: On which cluster.
     """
 
     change: "Change"
@@ -81,11 +72,8 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
 
     Values that others wrote are not in the table. One of these, at a more specific level, goes before it.
 
-    Args:
-        root: Root of the tables.
-        user: The client's user.
-        client_id: Its client-id; "" for none.
-        quota_types: Which types, in which order.
+    * `client_id`: Its client-id; "" for none.
+    * `quota_types`: Which types, in which order.
 
     Returns:
         Nothing for a type without such a value; nothing at all without the table.

@@ -5,31 +5,26 @@ session open such tables by their address: see `pipeline.tables.address`.
 """
 
 import logging
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from pipeline.settings.model import TablesSettings
+from pipeline.errors import Conflict, Refused, TableMissing
+from pipeline.settings.model import Settings, TablesSettings
 from pipeline.settings.places import CatalogRoot
-from pipeline.tables.address import is_local, place_of, table_uri
+from pipeline.tables.address import TablesInCatalog, is_local, place_of, shared_root, table_uri
+from pipeline.tables.audit import local_audit
+from pipeline.tables.opening import open_table
 from pipeline.tables.port import RolledTable, TableWriter
-from pipeline.tables.quotas.source import QuotaVersions
+from pipeline.tables.quotas.source import QuotaVersions, newest_valid
 from pipeline.tables.quotas.table import QuotaTable
+from quota.errors import InvalidQuotas
+from quota.snapshot import undivided
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.tables.upkeep import TableUpkeep
-from contextlib import suppress
-from typing import Final
 
-from pipeline.errors import PipelineError
-from pipeline.settings.model import Settings
-from pipeline.tables.address import TablesInCatalog, shared_root
-from pipeline.tables.audit import local_audit
-from pipeline.tables.errors import TableMissing
-from pipeline.tables.opening import open_table
-from pipeline.tables.quotas.source import newest_valid
-from quota.errors import InvalidQuotas
-from quota.snapshot import undivided
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +38,9 @@ def create_tables(tables: TablesSettings) -> list[str]:
     Tables in a catalog are created as any tables at their location; the job registers them when it starts.
 
     Raises:
-        StoreUnfit: The root is in an object store that does not do what tables need; nothing was created.
-        StoreUnreachable: The store does not answer.
-        StoreLibraryMissing: Nothing can look at the store.
+        Refused: The root is in an object store that does not do what tables need; nothing was created.
+        Unreachable: The store does not answer.
+        UsageError: Nothing can look at the store.
         TablesInCatalog: The tables are in a catalog, without a location.
     """
     root = place_of(tables.root)
@@ -55,14 +50,14 @@ def create_tables(tables: TablesSettings) -> list[str]:
         refuse_unfit(root)
     from pipeline.tables.layout import create_missing  # noqa: PLC0415
 
-    return _told(create_missing(root), root)
+    return _logged(create_missing(root), root)
 
 
 def claim_tables(tables: TablesSettings, job: str) -> None:
     """Store the job's name in its tables at its first start, and check it at later starts.
 
     Raises:
-        TablesOfAnotherJob: The tables store another name.
+        Conflict: The tables store another name.
     """
     if isinstance(tables.root, CatalogRoot):
         from pipeline.tables.catalog import claim as claim_by_spark  # noqa: PLC0415
@@ -73,18 +68,18 @@ def claim_tables(tables: TablesSettings, job: str) -> None:
 
 
 def open_catalog(tables: TablesSettings) -> None:
-    """Create or register the tables of a root in a catalog, and tell where they lie. Nothing for other roots.
+    """Create or register the tables of a root in a catalog, and log where they lie. Nothing for other roots.
 
     Raises:
-        CatalogForgets, CatalogRefuses, CommitsOverwritten, TableElsewhere: The catalog can not be used so.
+        UsageError, PipelineError, UsageError, UsageError: The catalog can not be used so.
     """
     if not isinstance(tables.root, CatalogRoot):
         return
     from pipeline.tables.catalog import CatalogPlace, create_missing  # noqa: PLC0415
 
     spark = _session()
-    _told(create_missing(spark, tables.root), tables.root)
-    log.info("%s", CatalogPlace.of(spark, tables.root).told(tables.root))
+    _logged(create_missing(spark, tables.root), tables.root)
+    log.info("%s", CatalogPlace.of(spark, tables.root).described(tables.root))
 
 
 def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
@@ -131,11 +126,7 @@ def open_quota_table(tables: TablesSettings) -> QuotaTable:
 
 
 def open_quota_versions(tables: TablesSettings) -> QuotaVersions:
-    """Open the quota table as the job reads it.
-
-    Raises:
-        TableMissing: There is no quota table.
-    """
+    """Open the quota table as the job reads it."""
     if isinstance(tables.root, CatalogRoot):
         from pipeline.tables.catalog import SparkQuotas  # noqa: PLC0415
 
@@ -143,7 +134,7 @@ def open_quota_versions(tables: TablesSettings) -> QuotaVersions:
     return open_quota_table(tables)
 
 
-def _told(created: list[str], root: str) -> list[str]:
+def _logged(created: list[str], root: str) -> list[str]:
     if created:
         log.info("created tables %s under %s", ", ".join(created), root)
     return created
@@ -168,39 +159,24 @@ PROPERTY: Final = "kquota.job"
 KEPT_IN: Final = "batches"
 
 
-class TablesOfAnotherJob(PipelineError):
-    """The tables were written by a job of another name.
-
-    Attributes:
-        root: Root of the tables.
-        job: The name of this driver's job.
-        owner: The name of the job that wrote them.
-    """
-
-    exit_code = 4
-
-    def __init__(self, root: str, job: str, owner: str) -> None:
-        self.root = root
-        self.job = job
-        self.owner = owner
-        super().__init__(
-            f"'job' must be {owner!r}, whose tables {root} are; got {job!r}",
-            f"start with --job {owner}, or with --tables and --checkpoint of its own",
-        )
+def tables_of_another_job(root: str, job: str, owner: str) -> Conflict:
+    """The error of tables that a job of another name has written."""
+    fix = f"start with --job {owner}, or with --tables and --checkpoint of its own"
+    return Conflict(f"tables {root} belong to job {owner!r}, not to {job!r}", fix)
 
 
 def claim(root: str, job: str) -> None:
     """Store the job's name in its tables at its first start, and check it at later starts.
 
     Raises:
-        TablesOfAnotherJob: The tables store another name.
+        Conflict: The tables store another name.
     """
     owner = owner_of(root)
     if owner is None:
         table = open_table(table_uri(root, KEPT_IN))
         table.alter.set_table_properties({PROPERTY: job}, raise_if_not_exists=False)
     elif owner != job:
-        raise TablesOfAnotherJob(root, job, owner)
+        raise tables_of_another_job(root, job, owner)
 
 
 def owner_of(root: str) -> str | None:
@@ -214,54 +190,8 @@ def owner_of(root: str) -> str | None:
 # By how many jobs the users are divided: the first shard that starts writes it into the quota table of all of them.
 
 
-class ShardsDiffer(PipelineError):
-    """The users of these tables are divided in another way.
-
-    Attributes:
-        place: What all shards share.
-        stored: By how many jobs the users are divided there; 1 for one job.
-        asked: By how many this job is one of.
-    """
-
-    exit_code = 4
-
-    def __init__(self, place: str, stored: int, asked: int) -> None:
-        self.place = place
-        self.stored = stored
-        self.asked = asked
-        super().__init__(
-            f"'shard' must be {_divided(stored)}: so the users of {place} are divided; got {_divided(asked)}",
-            "a running division can not be changed, as each shard has the rates and the debts of its own users: start "
-            "as before, or anew with other tables, another checkpoint and another throttle topic (docs/shards.md)",
-        )
-
-
-class UsersShareSensors(PipelineError):
-    """Quotas without a user forbid that the users are divided.
-
-    Attributes:
-        version: Of the quota table.
-        problems: One text for each such quota.
-    """
-
-    exit_code = 5
-
-    def __init__(self, version: int, problems: list[str]) -> None:
-        self.version = version
-        self.problems = tuple(problems)
-        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-        super().__init__(
-            f"quotas v{version} must name a user or the default user in every row; {problems[0]}{more}",
-            "change the rows, or run one job without --shard",
-        )
-
-
 def refuse_other_division(settings: Settings) -> None:
-    """Check what `claim_shards` checks, before anything is made; without a quota table all is well.
-
-    Raises:
-        ShardsDiffer, UsersShareSensors: As `claim_shards` does.
-    """
+    """Check what `claim_shards` checks, before anything is made; without a quota table all is well."""
     with suppress(TableMissing, TablesInCatalog):
         _is_new(QuotaTable(settings.tables.root), settings)
 
@@ -271,13 +201,9 @@ def claim_shards(table: QuotaVersions, settings: Settings) -> None:
 
     Tables in a catalog are those of one job for all users; nothing is written there.
 
-    Args:
-        table: The quota table of the settings.
-        settings: The whole tree.
-
     Raises:
-        ShardsDiffer: They are divided in another way, or one job for all users has written the tables above.
-        UsersShareSensors: At the first start, a quota names no user.
+        Conflict: They are divided in another way, or one job for all users has written the tables above.
+        Refused: At the first start, a quota names no user.
     """
     if isinstance(table, QuotaTable) and _is_new(table, settings):
         count = settings.share.of
@@ -291,7 +217,12 @@ def _is_new(table: QuotaTable, settings: Settings) -> bool:
         return False
     above = shared_root(settings.tables.root)
     if stored > 1 or owner_of(above) is not None:
-        raise ShardsDiffer(above, stored, share.of)
+        message = f"the users of {above} are divided as for {_divided(stored)}; this is {_divided(share.of)}"
+        fix = (
+            "a running division can not be changed, as each shard has the rates and the debts of its own users: start "
+            "as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
+        )
+        raise Conflict(message, fix)
     _refuse_undivided(table)
     return True
 
@@ -301,10 +232,12 @@ def _refuse_undivided(table: QuotaTable) -> None:
     try:
         snapshot = newest_valid(table, newest)
     except InvalidQuotas:
-        return  # the job says it, when it reads them
+        return  # the job reports it when it reads them
     if problems := undivided(snapshot.quotas):
-        raise UsersShareSensors(snapshot.version, problems)
+        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        message = f"quotas v{snapshot.version} has rows for all users, which shards cannot divide: {problems[0]}{more}"
+        raise Refused(message, "change the rows, or run one job without --shard")
 
 
 def _divided(count: int) -> str:
-    return "that of one job for all users" if count == 1 else f"one of {count}"
+    return "one job for all users" if count == 1 else f"one of {count}"

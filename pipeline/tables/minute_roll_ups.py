@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pipeline.tables.port import Condition, RolledTable, TableSlices, TableWriter
 from pipeline.tables.reading import last_throttles
 from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
-from pipeline.tables.upkeep import tried_again
+from pipeline.tables.upkeep import log_failures
 from pipeline.tables.usage_by_second import COLUMNS, NAMES, summed_by
 from quota.entity import Owners
 from schemas.arrow import arrow_schema, conform
@@ -50,9 +50,7 @@ class UsageByMinute:
     """Writes `usage_by_minute`, minute by minute, from one thread.
 
     Args:
-        usage: The table `usage`.
         minutes: Writer of `usage_by_minute`.
-        job: Name of the job; the rows are guarded by the version of the app id `<job>:minute`.
     """
 
     def __init__(self, usage: RolledTable, minutes: TableWriter, job: str) -> None:
@@ -67,7 +65,7 @@ class UsageByMinute:
 
     def step(self) -> None:
         """Write all minutes that are complete. Raises nothing: throttling must go on if the roll-up fails."""
-        with tried_again(log, "the roll-up by minute"):
+        with log_failures(log, "the roll-up by minute"):
             newest = self._usage.newest_instant()
             if newest is not None:
                 self._epochs.step(newest, self._begin_ms, self._roll_up)
@@ -185,7 +183,7 @@ class Records:
 
     def minutes(self) -> pa.Table:
         """What the new records add to each minute: `_GROUPS` and `_ADDED`, in no order. No row adds nothing."""
-        held, begun, renewed = self._held(), *self._told()
+        held, begun, renewed = self._held(), *self._known_ends()
         parts = [held, self._counted(begun, "throttle_count"), self._counted(renewed, "renewal_count")]
         added = pa.concat_tables(parts).unify_dictionaries()
         sums = [(name, "sum") for name in _ADDED]
@@ -204,7 +202,7 @@ class Records:
         follows[1:] = (self._clients[1:] == self._clients[:-1]) & self._is_throttle[:-1]
         return follows
 
-    def _told(self) -> tuple[Ints, Ints]:
+    def _known_ends(self) -> tuple[Ints, Ints]:
         """The places of the new throttles that began one, and of those that gave a running one another end."""
         decisions = _codes(self._rows["decision_id"])
         goes_on = self._follows()
@@ -246,7 +244,7 @@ def _numbers(rows: pa.Table) -> Ints:
     numbers = np.zeros(rows.num_rows, np.int64)
     for name in CLIENT:
         codes = _codes(rows[name])
-        # Numbered anew after each column, so that the product never becomes too large.
+        # Renumbered after each column, so that the product never becomes too large.
         _, numbers = np.unique(numbers * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
     return numbers.astype(np.int64)
 
@@ -291,10 +289,8 @@ class ThrottleByMinute:
     """Writes `throttle_by_minute`, one step at a time, from one thread.
 
     Args:
-        events: The table `throttle_events`.
         minutes: Writer of `throttle_by_minute`.
         job: Name of the job; the rows are guarded by the version of the app id `<job>:throttle-minute`.
-        owners_at: The owners of a version of the quota table.
     """
 
     def __init__(self, events: RolledTable, minutes: TableWriter, job: str, owners_at: Callable[[int], Owners]) -> None:
@@ -307,7 +303,7 @@ class ThrottleByMinute:
 
     def step(self) -> None:
         """Write the records that are stored. Raises nothing: throttling must go on if the roll-up fails."""
-        with tried_again(log, "the roll-up of throttles by minute"):
+        with log_failures(log, "the roll-up of throttles by minute"):
             self._roll_up()
 
     def _roll_up(self) -> None:

@@ -39,14 +39,6 @@ class Minutes:
     """One of the roll-ups by minute, at its newest version.
 
     A row belongs to a range if its minute begins in it: `start_ms` is inclusive, `end_ms` exclusive.
-
-    Args:
-        root: Root of the tables.
-        name: `usage_by_minute` or `throttle_by_minute`.
-
-    Raises:
-        TableMissing: There is no such table.
-        TableUnreadable: It can not be read.
     """
 
     def __init__(self, root: str, name: str) -> None:
@@ -84,11 +76,8 @@ class Minutes:
     def over_time(self, columns: Iterable[str], start_ms: int, part_ms: int, end_ms: int) -> dict[int, list[int]]:
         """The sums of some columns in each part of a range that has a row.
 
-        Args:
-            columns: Names of columns.
-            start_ms: Begin of the range.
-            part_ms: Length of a part; the last one may be shorter.
-            end_ms: End of the range.
+        * `columns`: Names of columns.
+        * `part_ms`: Length of a part; the last one may be shorter.
 
         Returns:
             Number of the part -> one sum for each column.
@@ -110,12 +99,8 @@ class Minutes:
     ) -> pa.Table:
         """The rates of sensors, minute by minute, over the minutes in which each was used.
 
-        Args:
-            quota_type: What is limited.
-            sensors: Client -> number of the sensor it goes to. Other clients are left out.
-            start_ms: Begin of the range.
-            end_ms: End of the range.
-            per_broker: A rate is that at one broker, and each sensor has a row for each broker.
+        * `sensors`: Client -> number of the sensor it goes to. Other clients are left out.
+        * `per_broker`: A rate is that at one broker, and each sensor has a row for each broker.
 
         Returns:
             sensor, `p95`, `p99` and `most` per second, and `minutes`; sensors that were not used are left out.

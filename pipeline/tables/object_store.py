@@ -1,7 +1,8 @@
-"""How a store is reached: one set of settings, told to delta-rs, to obstore and to Hadoop's classes in Spark's JVM.
+"""Object stores: how they are reached, what their errors mean, and whether they do what tables need.
 
-What the settings leave open is left to each of them: they look into the same environment variables and at the role of
-the machine. Hadoop does not look for an endpoint or a region there, so it is told.
+The same settings go to delta-rs, to obstore and to Hadoop's classes in Spark's JVM. What they leave open is left to
+each of them: they look into the same environment variables and at the role of the machine. Hadoop does not look for an
+endpoint or a region there, so it gets them.
 """
 
 import os
@@ -15,9 +16,8 @@ from uuid import uuid4
 
 from pydantic import SecretStr
 
-from pipeline.errors import first_line
+from pipeline.errors import PipelineError, Refused, Unreachable, UsageError, first_line
 from pipeline.settings.places import StoreAddress, StoreSettings
-from pipeline.tables.errors import StoreLibraryMissing, StoreUnfit, StoreUnreachable
 
 S3_SCHEMES: Final = ("s3", "s3a")
 STORE_SCHEMES: Final = (*S3_SCHEMES, "abfs", "abfss", "az", "gs")
@@ -62,9 +62,7 @@ def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.enviro
 
     `s3://` means the same there as for delta-rs.
 
-    Args:
-        store: The settings.
-        environ: Where endpoint and region are looked up that the settings leave open.
+    * `environ`: Where endpoint and region are looked up that the settings leave open.
     """
     endpoint = endpoint_of(store, environ)
     found = {
@@ -122,13 +120,10 @@ _KNOWN: Final = {
 }
 
 
-def store_error(address: str, step: str, failure: BaseException) -> StoreUnfit:
+def store_error(address: str, step: str, failure: BaseException) -> PipelineError:
     """The error for what a store answered.
 
-    Args:
-        address: What was looked at.
-        step: What was tried: "list", "read", "write" or "delete under".
-        failure: What the library raised. Its text holds the store's answer, of which only code and region are told.
+    * `failure`: What the library raised. Its text holds the store's answer, of which only code and region are shown.
     """
     text = str(failure)
     found = _CODE.search(text)
@@ -136,22 +131,23 @@ def store_error(address: str, step: str, failure: BaseException) -> StoreUnfit:
     if code in _WRONG_REGION or "301 Moved" in text:
         region = _REGION_CAUSES.search(text)
         wanted = f", {region[1] or region[2]}" if region else ""
-        return StoreUnfit(
-            address, step, f"the bucket is in another region{wanted}", "correct store.region, or AWS_REGION"
-        )
+        return _unfit(address, step, f"the bucket is in another region{wanted}", "correct store.region, or AWS_REGION")
     if code in _KNOWN:
-        return StoreUnfit(address, step, *_KNOWN[code])
+        return _unfit(address, step, *_KNOWN[code])
     if any(sign in text for sign in _NO_CREDENTIALS):
-        return StoreUnfit(address, step, "there are no credentials", f"set {_SETTINGS}")
+        return _unfit(address, step, "there are no credentials", f"set {_SETTINGS}")
     if not code and any(sign in text for sign in _NO_ANSWER):
         endpoint = _endpoint_in(text)
-        return StoreUnreachable(
-            address, step, f"nothing answers at {endpoint}", "correct store.endpoint, or the network"
-        )
+        message = f"can not {step} {address}: nothing answers at {endpoint}"
+        return Unreachable(message, "correct store.endpoint, or the network")
     if not code and "403 Forbidden" in text:
-        return StoreUnfit(address, step, *_KNOWN["AccessDenied"])
+        return _unfit(address, step, *_KNOWN["AccessDenied"])
     cause = f"the store answers {code}" if code else first_line(failure)
-    return StoreUnfit(address, step, cause, "see what the store's own log says")
+    return _unfit(address, step, cause, "see what the store's own log says")
+
+
+def _unfit(address: str, step: str, cause: str, fix: str) -> Refused:
+    return Refused(f"can not {step} {address}: {cause}", fix)
 
 
 def _endpoint_in(text: str) -> str:
@@ -171,13 +167,13 @@ _OF_THE_CLIENT: Final = "aws_allow_http"
 class StoreObjects:
     """The objects under an address.
 
-    Each call raises `StoreUnfit` if the store refuses, and `StoreUnreachable` if it does not answer within seconds.
+    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds.
 
     Args:
         address: Of a folder of a store, such as `s3://bucket/tables`.
 
     Raises:
-        StoreLibraryMissing: obstore is not installed.
+        UsageError: obstore is not installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -185,7 +181,8 @@ class StoreObjects:
         try:
             from obstore.store import from_url  # noqa: PLC0415 - of an extra
         except ImportError as exc:
-            raise StoreLibraryMissing(address) from exc
+            message = f"{address} can not be checked: the package obstore is not installed"
+            raise UsageError(message, "pip install 'kafka-quota-pipeline[object-store]'") from exc
         options: Any = delta_rs_options(address) or {}
         client: Any = {"timeout": "5s", "connect_timeout": "5s"}
         if options.pop(_OF_THE_CLIENT, "") == "true":
@@ -199,7 +196,7 @@ class StoreObjects:
         """Write an object that must not be there yet, by a conditional put. False if the store refused: it is there."""
         from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415 - of an extra
 
-        with self._told("write under"):
+        with self._named_errors("write under"):
             try:
                 self._store.put(name, content, mode="create")
             except AlreadyExistsError:
@@ -208,7 +205,7 @@ class StoreObjects:
 
     def read(self, name: str) -> bytes | None:
         """The content of an object; None if there is no such object."""
-        with self._told("read"):
+        with self._named_errors("read"):
             try:
                 return bytes(self._store.get(name).bytes())
             except FileNotFoundError as exc:
@@ -218,17 +215,17 @@ class StoreObjects:
 
     def names(self, folder: str) -> list[str]:
         """The names of the objects in a folder, without those in folders below it."""
-        with self._told("list"):
+        with self._named_errors("list"):
             found = self._store.list_with_delimiter(folder)["objects"]
         return [str(entry["path"]).rpartition("/")[2] for entry in found]
 
     def delete(self, name: str) -> None:
         """Delete an object. One that is not there is no error."""
-        with self._told("delete under"):
+        with self._named_errors("delete under"):
             self._store.delete(name)
 
     @contextmanager
-    def _told(self, step: str) -> Iterator[None]:
+    def _named_errors(self, step: str) -> Iterator[None]:
         from obstore.exceptions import BaseError  # noqa: PLC0415 - of an extra
 
         try:
@@ -248,23 +245,20 @@ _FOLDER: Final = ".kquota-probe"
 def refuse_unfit(address: str) -> None:
     """Try everything that tables need of a store.
 
-    Args:
-        address: Root of the tables, or of another folder of the store.
-
     Raises:
-        StoreUnfit: Something is refused, or done although it must be refused.
-        StoreUnreachable: The store does not answer.
-        StoreLibraryMissing: obstore is not installed.
+        Refused: Something is refused, or done although it must be refused.
+        Unreachable: The store does not answer.
+        UsageError: obstore is not installed.
     """
     objects = StoreObjects(address)
     name, content = f"{_FOLDER}/{uuid4().hex}", uuid4().bytes
     objects.names("")
     if not objects.create(name, content):
-        raise StoreUnfit(address, "write under", "an object with a name of no other is there already", "try again")
+        raise _unfit(address, "write under", "an object with a name of no other is there already", "try again")
     found = _mistake(objects, name, content)
     objects.delete(name)
     if found is not None:
-        raise StoreUnfit(address, *found)
+        raise _unfit(address, *found)
 
 
 def _mistake(objects: StoreObjects, name: str, content: bytes) -> tuple[str, str, str] | None:

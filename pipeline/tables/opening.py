@@ -1,4 +1,7 @@
-"""Opens a Delta table. A table that is missing and one that can not be read are different errors."""
+"""Opens a Delta table, and reads the newest and oldest values from its log.
+
+A table that is missing and one that can not be read are different errors.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,10 +13,10 @@ from arro3.core import Table
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from pipeline.errors import first_line
-from pipeline.tables.errors import TableMissing, TableUnreadable
+from pipeline.errors import TableMissing, first_line
+from pipeline.tables.address import table_missing
 from pipeline.tables.object_store import delta_rs_options
-from pipeline.tables.port import Condition, Instant
+from pipeline.tables.port import Condition, Instant, TableUnreadable
 
 Options = Mapping[str, str] | None
 """Options of delta-rs in place of those that an address brings along."""
@@ -27,10 +30,7 @@ _CAUSE: Final = re.compile(r"\x1b\[31m↳\x1b\[0m (.*)")
 def open_table(uri: str, version: int | None = None, storage_options: Options = None) -> DeltaTable:
     """Open a table.
 
-    Args:
-        uri: address of the table.
-        version: the version to open; None = the newest.
-        storage_options: see `Options`.
+    * `version`: the version to open; None = the newest.
 
     Raises:
         TableMissing: there is no table, or it does not have this version any more or not yet.
@@ -44,10 +44,10 @@ def open_table(uri: str, version: int | None = None, storage_options: Options = 
         # delta-rs has one error for a folder that does not exist and for one that may not be read.
         if "PermissionDenied" in str(exc):
             raise unreadable(place, exc) from exc
-        raise TableMissing(uri, version) from exc
+        raise table_missing(uri, version) from exc
     except (DeltaError, OSError) as exc:
         if version is not None and any(text in str(exc) for text in _NO_SUCH_VERSION):
-            raise TableMissing(uri, version) from exc
+            raise table_missing(uri, version) from exc
         raise unreadable(place, exc) from exc
 
 
@@ -79,9 +79,7 @@ def unreadable(table: str, failure: Exception) -> TableUnreadable:
 def newest_value(uri: str, column: str) -> int | None:
     """The largest value of a column; None if the table has no rows or is missing.
 
-    Args:
-        uri: address of the table.
-        column: an INT64 column with statistics.
+    * `column`: an INT64 column with statistics.
     """
     table = _opened(uri)
     return None if table is None else newest_in(table, column)

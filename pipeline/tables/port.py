@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from pipeline.errors import Conflict, PipelineError, Refused
+from pipeline.tables.address import looking_at
+
 if TYPE_CHECKING:  # some commands read by this port's conditions and load no pyarrow
     import pyarrow as pa
 
@@ -21,6 +24,39 @@ def of_epoch(time_epoch: int) -> Condition:
 def of_newest_epoch(time_epoch: int) -> list[Condition]:
     """Of the rows of the newest epoch of a table: all rows while that is the first one."""
     return [of_epoch(time_epoch)] if time_epoch else []
+
+
+class TableUnreadable(PipelineError):
+    """A table can not be read.
+
+    Attributes:
+        is_file_missing: a data file of the table is not there, for example because it was cleaned away.
+    """
+
+    def __init__(self, table: str, cause: str, *, is_file_missing: bool = False) -> None:
+        self.is_file_missing = is_file_missing
+        fix = f"see what is there and who may read it: {looking_at(table)}"
+        super().__init__(f"{table} can not be read: {cause}", fix)
+
+
+class TableUnwritable(PipelineError):
+    """The store refused a write, for example because of permissions, a full disk or an unreachable service."""
+
+    def __init__(self, table: str, cause: str) -> None:
+        fix = f"nothing was written; see who may write there and what is free: {looking_at(table)}"
+        super().__init__(f"{table} can not be written: {cause}", fix)
+
+
+def rows_refused(table: str, cause: str) -> Refused:
+    """The error of rows that do not fit a table's schema or break one of its CHECK constraints."""
+    fix = "none of them was written: give each row the columns, types and limits of the table"
+    return Refused(f"rows do not fit the schema and constraints of {table}: {cause}", fix)
+
+
+def lost_race(table: str, attempts: int) -> Conflict:
+    """The error of a commit that others came before at every attempt."""
+    fix = "find what else writes to the table; only the job and its own maintenance may write to it"
+    return Conflict(f"a commit to {table} failed {attempts} times because other commits came first", fix)
 
 
 class Instant(NamedTuple):
@@ -73,7 +109,7 @@ class TableReader(Protocol):
         Holds in memory only what it returns, so it may go over a large table.
 
         Args:
-            keys: columns that tell the combinations apart.
+            keys: columns that distinguish the combinations.
             order: an INT64 column; of each combination no two rows have the same value.
             columns: columns of the result besides `order`.
             where: conditions that must all hold.
@@ -146,9 +182,7 @@ class TableWriter(TableReader, Protocol):
             epoch: above every epoch recorded so far.
 
         Raises:
-            Fenced: an equal or higher epoch is recorded.
-            LostRace: other commits came first at every attempt.
-            TableUnwritable: the store refused.
+            Conflict: an equal or higher epoch is recorded.
         """
         ...
 
@@ -168,12 +202,10 @@ class TableWriter(TableReader, Protocol):
             True if this call has written the rows, or if there were no rows. False if they were in the table already.
 
         Raises:
-            EpochNotRaised: before the first `raise_epoch`.
-            Fenced: another driver has raised the epoch.
-            VersionWentBack: the guard has a lower version, but another app id has an equal or higher one.
-            LostRace: other commits came first at every attempt.
-            RowsRefused: the rows break the schema.
-            TableUnwritable: the store refused.
+            PipelineError: before the first `raise_epoch`.
+            Conflict: another driver has raised the epoch.
+            PipelineError: the guard has a lower version, but another app id has an equal or higher one.
+            Refused: the rows break the schema.
         """
         ...
 

@@ -43,11 +43,7 @@ def answer(
 ) -> Table:
     """The answer to a query over the table `source`, in the types of the engine.
 
-    Args:
-        table: the table at the version to read.
-        sql: the query. Names and values in it are quoted by the caller.
-        others: further tables, by the names that the query gives them.
-        engine: settings of the engine; None = its own.
+    * `engine`: settings of the engine; None = its own.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
@@ -158,14 +154,6 @@ class TableRows:
     """The version of a table that was the newest when this object was made. All that is read fits together.
 
     Every method raises `TableUnreadable` if a file can not be read.
-
-    Args:
-        uri: Address of the table.
-        storage_options: See `Options`.
-
-    Raises:
-        TableMissing: There is no table.
-        TableUnreadable: It can not be read.
     """
 
     def __init__(self, uri: str, storage_options: Options = None) -> None:
@@ -202,11 +190,9 @@ class TableRows:
     ) -> list[Row]:
         """Of each combination of keys the row with the largest `order`, if it meets further conditions; in no order.
 
-        Args:
-            keys: Columns that tell the combinations apart.
-            order: An INT64 column; no two rows have the same value.
-            among: Of rows that meet all of these conditions.
-            where: Conditions on the row that was found; at least one.
+        * `keys`: Columns that distinguish the combinations.
+        * `order`: An INT64 column; no two rows have the same value.
+        * `where`: Conditions on the row that was found; at least one.
 
         Returns:
             The rows with all columns.
@@ -251,7 +237,7 @@ def _values(column: ChunkedArray) -> list[Any]:
     if not DataType.is_timestamp(column.type):
         values = plain.to_pylist()
         return values
-    # By arro3 an instant would need the machine's time zone database, to tell UTC.
+    # By arro3 an instant would need the machine's time zone database, to know UTC.
     values = plain.cast(DataType.int64()).to_pylist()
     return [None if instant is None else _EPOCH + timedelta(microseconds=instant) for instant in values]
 
@@ -285,11 +271,7 @@ def newest_batch(batches: TableReader) -> dict[str, Any] | None:
 
 
 def newest_batch_under(root: str) -> dict[str, Any] | None:
-    """The same, for a command that looks at the tables under a root.
-
-    Raises:
-        TableMissing, TableUnreadable: the table is not there, or can not be read.
-    """
+    """The same, for a command that looks at the tables under a root."""
     batches = TableRows(table_uri(root, "batches"))
     newest = batches.newest_instant()
     return None if newest is None else _last(batches.read(None, newest.conditions))

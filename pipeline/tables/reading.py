@@ -1,4 +1,7 @@
-"""Reads a table through delta-rs: the adapter of `TableReader`, for the command line and for checks."""
+"""Reads tables through delta-rs, with answers as tables of pyarrow: rows, slices of time, and common questions.
+
+It is the adapter of `TableReader`, for the command line and for checks.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -14,8 +17,8 @@ from arro3.core import Array, DataType
 from deltalake import DeltaTable
 from pyarrow.parquet import filters_to_expression
 
+from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import (
     Options,
     file_statistics,
@@ -47,10 +50,8 @@ from quota.replay import EpochSpan, with_time_epoch
 def select(table: DeltaTable, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
     """The rows of a table, in no order.
 
-    Args:
-        table: the table at the version to read.
-        columns: which ones, in which order; None = all.
-        where: conditions that must all hold. Files whose statistics exclude them are not opened.
+    * `columns`: which ones, in which order; None = all.
+    * `where`: conditions that must all hold. Files whose statistics exclude them are not opened.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
@@ -80,12 +81,10 @@ def newest_of_each(
 ) -> pa.Table:
     """For each combination of keys the row with the largest `order`, in no order; otherwise as `select`.
 
-    Args:
-        table: the table at the version to read.
-        keys: columns that tell the combinations apart.
-        order: an INT64 column; of each combination no two rows have the same value.
-        columns: columns of the result besides `order`.
-        where: conditions that must all hold.
+    * `keys`: columns that distinguish the combinations.
+    * `order`: an INT64 column; of each combination no two rows have the same value.
+    * `columns`: columns of the result besides `order`.
+    * `where`: conditions that must all hold.
 
     Returns:
         `order`, then `columns`.
@@ -100,12 +99,6 @@ def run(
     engine: Mapping[str, str] | None = None,
 ) -> pa.Table:
     """The result of a query over the table `source`; columns of the table have the table's types.
-
-    Args:
-        table: the table at the version to read.
-        sql: the query. Names and values in it are quoted by the caller.
-        others: further tables, by the names that the query gives them.
-        engine: see `answer`.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
@@ -124,10 +117,6 @@ class DeltaRsReader:
     """A `RolledTable`. Each call opens the table at its newest version.
 
     A call raises `TableMissing` if there is no table then, and `TableUnreadable` if it can not be read.
-
-    Args:
-        uri: Address of the table.
-        storage_options: See `Options`.
     """
 
     def __init__(self, uri: str, storage_options: Options = None) -> None:
@@ -176,14 +165,8 @@ class DeltaRsReader:
 def read_table(uri: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
     """The newest rows of a table, in no order.
 
-    Args:
-        uri: Address of the table.
-        columns: Which ones, in which order; None = all.
-        where: Conditions that must all hold. Conditions on `date` skip whole partitions.
-
-    Raises:
-        TableMissing: There is no table.
-        TableUnreadable: The table can not be read.
+    * `columns`: Which ones, in which order; None = all.
+    * `where`: Conditions that must all hold. Conditions on `date` skip whole partitions.
     """
     return DeltaRsReader(uri).read(columns, where)
 
@@ -199,9 +182,7 @@ def dataset_of(table: DeltaTable, dictionaries: Sequence[str] = ()) -> Any:
     scan has returned. If the interpreter ends at that moment, the process aborts with exit code 134. Other stores are
     still read through delta-rs; for these `pipeline.process` keeps the exit code.
 
-    Args:
-        table: the table at the version to read.
-        dictionaries: string columns to be read as dictionaries.
+    * `dictionaries`: string columns to be read as dictionaries.
     """
     # Not at the top: pyarrow.dataset and pandas, which it imports, take 0.4 s, and most commands need neither.
     from pyarrow.dataset import ParquetReadOptions  # noqa: PLC0415
@@ -231,16 +212,13 @@ class TimeSlices:
     A file is not opened if its statistics say that it has no row of the slice.
 
     Args:
-        uri: Address of the table.
         time_column: The column; it must have statistics.
-        storage_options: See `Options`.
         dictionaries: String columns to be read as dictionaries. If values repeat, that takes a quarter of the time.
         version: Version of the table; None = the newest.
         time_epoch: Only the rows of this time epoch; None = all.
 
     Raises:
         TableMissing: There is no table, or it does not have this version.
-        TableUnreadable: The table can not be read.
     """
 
     def __init__(
@@ -367,8 +345,7 @@ class LastMinute:
     """What the metrics of a broker show besides the rates.
 
     Attributes:
-        throttle_times: See `quota.current_rates.throttle_times`.
-        exempt_percentage: Request time that is charged to nobody, in percent of one thread.
+        exempt_percentage: Request time that is charged to no client, in percent of one thread.
     """
 
     throttle_times: pa.Table
@@ -414,10 +391,8 @@ def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Cond
 
     To find these rows, only the columns that are needed are read, and only the files from the first such throttle on.
 
-    Args:
-        events: the table `throttle_events`.
-        since_ms: the instant, by wall clock, inclusive.
-        of_clients: conditions on the columns that name a client.
+    * `since_ms`: the instant, by wall clock, inclusive.
+    * `of_clients`: conditions on the columns that name a client.
     """
     running = _running(events, since_ms, of_clients)
     if not len(running):

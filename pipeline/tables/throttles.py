@@ -1,4 +1,4 @@
-"""What the tables say about throttles: who is throttled now, and the story of one decision."""
+"""What the tables hold about throttles: who is throttled, the story of a decision, why nothing was published."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pipeline.command_line import command_text
-from pipeline.errors import PipelineError
+from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.queries import TableRows
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
@@ -23,38 +22,6 @@ _MEASURES: Final = dict(
 """Quota type -> the columns of `usage` whose sum it limits."""
 
 _SHOWN: Final = 5
-
-
-class NothingMatches(PipelineError):
-    """There is no decision with that id, or of that client."""
-
-    exit_code = 3
-
-    def __init__(self, wanted: str, looked_at: str) -> None:
-        self.wanted = wanted
-        super().__init__(
-            f"'decision' must be the beginning of a decision_id, or a user and a client-id; got {wanted}, "
-            f"which matches nothing in {looked_at}",
-            f"see what is recorded: {command_text('throttles', 'list', '--all')}",
-        )
-
-
-class SeveralMatch(PipelineError):
-    """Several decision ids begin with the given text.
-
-    Attributes:
-        matches: All of them, in order.
-    """
-
-    exit_code = 2
-
-    def __init__(self, wanted: str, matches: Sequence[str]) -> None:
-        self.matches = tuple(matches)
-        shown = [*matches[:_SHOWN], *([f"{len(matches) - _SHOWN} more"] if len(matches) > _SHOWN else [])]
-        super().__init__(
-            f"'decision' must fit one decision_id; got {wanted}, which fits {', '.join(shown)}",
-            f"name one of them in full: {command_text('throttles', 'explain', matches[0])}",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +44,21 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
     """The row of `decisions` whose `decision_id` begins with a text.
 
     Raises:
-        NothingMatches: There is none.
-        SeveralMatch: There are several.
+        NotFound: There is none.
+        UsageError: There are several.
     """
     decisions = TableRows(table_uri(root, "decisions"))
     where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
     found = decisions.read(["decision_id", "evaluated_at_ms"], where)
     ids = sorted({row["decision_id"] for row in found})
     if not ids:
-        raise NothingMatches(beginning, decisions.uri)
+        raise _no_decision(beginning, decisions.uri)
     if len(ids) > 1:
-        raise SeveralMatch(beginning, ids)
-    # Ids are hashes, so only the instant tells which files can hold the row.
+        shown = [*ids[:_SHOWN], *([f"{len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else [])]
+        fix = f"name one of them in full: {command_text('throttles', 'explain', ids[0])}"
+        message = f"several decisions begin with {beginning}: {', '.join(shown)}"
+        raise UsageError(message, fix)
+    # Ids are hashes, so only the instant limits which files can hold the row.
     return decisions.read(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
 
 
@@ -96,14 +66,14 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     """The newest row of `decisions` of a client; None = any user, or any client-id.
 
     Raises:
-        NothingMatches: There is none.
+        NotFound: There is none.
     """
     decisions = TableRows(table_uri(root, "decisions"))
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
     where: list[Condition] = [(name, "=", value) for name, value in names.items()]
     found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
     if found is None:
-        raise NothingMatches("/".join(names.values()), decisions.uri)
+        raise _no_decision("/".join(names.values()), decisions.uri)
     return found
 
 
@@ -120,7 +90,7 @@ def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The records of a decision, in no order."""
     events = TableRows(table_uri(root, "throttle_events"))
     own: Condition = ("decision_id", "=", decision["decision_id"])
-    # Ids are hashes, so only the instant tells which files can hold the records. None is older than the decision.
+    # Ids are hashes, so only the instant limits which files can hold the records. None is older than the decision.
     found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
     epoch, newest = decision.get("time_epoch") or 0, events.newest_instant()
     if newest is None or newest.time_epoch == epoch:
@@ -270,14 +240,9 @@ class Unpublished:
 def why_unpublished(
     root: str, quotas: QuotaTable, decision: Mapping[str, Any], max_age_ms: int, min_hold_ms: int
 ) -> Unpublished:
-    """The reason, by the order in which the job itself decides; `too_old` where the tables tell none.
+    """The reason, by the order in which the job itself decides; `too_old` where the tables have none.
 
-    Args:
-        root: Root of the tables.
-        quotas: The quota table.
-        decision: A row of `decisions` whose id no record has.
-        max_age_ms: `stream.max_decision_age_ms`.
-        min_hold_ms: `purgatory.min_hold_ms`.
+    * `decision`: A row of `decisions` whose id no record has.
     """
     if decision["mode"] == "shadow" or not decision["applied"]:
         unapplied: Cause = "not_applied" if decision["throttle_time_ms"] else "no_time"
@@ -327,7 +292,7 @@ def _is_of_batch(row: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
 
 
 def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
-    """When the driver collected its batch, by wall clock; the time of its events if that is no longer kept."""
+    """When the driver collected its batch, by wall clock; the time of its events if that is not kept any more."""
     where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
     found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
     return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
@@ -341,3 +306,10 @@ def _edited(quotas: QuotaTable, version: int, collected_ms: int) -> Unpublished 
         if commit.version > version and commit.committed_at.timestamp() * 1_000 <= collected_ms + 60_000
     ]
     return Unpublished("edited", quota_version=min(commits)) if commits else None
+
+
+def _no_decision(wanted: str, looked_at: str) -> NotFound:
+    fix = f"see what is recorded: {command_text('throttles', 'list', '--all')}"
+    return NotFound(
+        f"no decision {wanted} in {looked_at}: give the beginning of a decision_id, or a user and client-id", fix
+    )

@@ -1,4 +1,4 @@
-"""The upkeep of the files of the job's tables, by their names: what the job needs of it, and how delta-rs does it."""
+"""The upkeep of the files of the job's tables: delete old rows, merge files, sort days, clean the log."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import LostRace
 from pipeline.tables.opening import Options, file_statistics, newest_value, open_table
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, lost_race
 from pipeline.tables.reading import DeltaRsReader, count
 
 # Upkeep of a table while the stream writes it: delete old rows, merge files, checkpoint and shorten the log.
@@ -40,17 +39,11 @@ _Result = TypeVar("_Result")
 def trim(uri: str, column: str, before_ms: int, storage_options: Options = None) -> int:
     """Delete the rows whose time is before an instant. If there are none, no commit is made.
 
-    Args:
-        uri: address of the table.
-        column: an INT64 `_ms` column that is never before the day in `date`.
-        before_ms: rows at exactly this instant stay.
-        storage_options: see `Options`.
+    * `column`: an INT64 `_ms` column that is never before the day in `date`.
+    * `before_ms`: rows at exactly this instant stay.
 
     Returns:
         Number of rows that were deleted.
-
-    Raises:
-        LostRace: other commits came first at every attempt.
     """
     old, predicate = rows_before(column, before_ms)
 
@@ -64,22 +57,13 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
 
 
 def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
-    """The rows whose time is before an instant: as conditions, and as the same predicate in SQL.
-
-    Args:
-        column: see `trim`.
-        before_ms: see `trim`.
-    """
+    """The rows whose time is before an instant: as conditions, and as the same predicate in SQL."""
     day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
     return [("date", "<=", day), (column, "<", before_ms)], f"date <= '{day.isoformat()}' AND {column} < {before_ms}"
 
 
 def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
-    """Merge small files if the table has more than `many_files`. Returns True if it did.
-
-    Raises:
-        LostRace: other commits came first at every attempt.
-    """
+    """Merge small files if the table has more than `many_files`. Returns True if it did."""
 
     def optimize(table: DeltaTable) -> bool:
         is_due = len(table.file_uris()) > many_files
@@ -103,35 +87,31 @@ def clean(uri: str, storage_options: Options = None) -> int:
 
 
 def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options = None) -> _Result:
-    """What a function returns that makes a commit on a new handle; called again if another commit came first.
-
-    Raises:
-        LostRace: Other commits came first at every attempt.
-    """
+    """What a function returns that makes a commit on a new handle; called again if another commit came first."""
     for _ in range(_ATTEMPTS):
         table = open_table(uri, storage_options=storage_options)
         try:
             return commit(table)
         except CommitFailedError:
             continue
-    raise LostRace(uri, _ATTEMPTS)
+    raise lost_race(uri, _ATTEMPTS)
 
 
 # Work on the tables that may fail and is tried again later: throttling goes on meanwhile.
 
 
 @contextmanager
-def tried_again(log: logging.Logger, what: str) -> Iterator[None]:
+def log_failures(log: logging.Logger, what: str) -> Iterator[None]:
     """Log a failure of the block in one line instead of raising it. Mistakes of the program are raised.
 
     Args:
         log: Where.
-        what: Begins the line: "<what> failed and is tried again: …".
+        what: Begins the line: "<what> failed, the next round repeats it: …".
     """
     try:
         yield
     except (PipelineError, DeltaError, OSError, ValueError) as exc:
-        log.warning("%s failed and is tried again: %s", what, first_line(exc))
+        log.warning("%s failed, the next round repeats it: %s", what, first_line(exc))
 
 
 # Days of a roll-up by minute as one file each, sorted by client: to read one client is to read few pages.
@@ -170,18 +150,12 @@ def sort_day(
 
     It takes the memory of `rows_at_once` rows and of a row group, however long a day is.
 
-    Args:
-        uri: Address of a roll-up by minute.
-        many_files: A day may have as many; one more, and it is rewritten.
-        quiet_ms: So much older than the newest file of the table are all files of a day that is over.
-        rows_at_once: About so many are in memory; those of one user always are together.
-        storage_options: See `Options`.
+    * `many_files`: A day may have as many; one more, and it is rewritten.
+    * `quiet_ms`: So much older than the newest file of the table are all files of a day that is over.
+    * `rows_at_once`: About so many are in memory; those of one user always are together.
 
     Returns:
         The day, YYYY-MM-DD; None if none is due.
-
-    Raises:
-        LostRace: Other commits came first at every attempt.
     """
 
     def sort(table: DeltaTable) -> str | None:
@@ -285,16 +259,12 @@ class TableUpkeep(Protocol):
         ...
 
     def clean(self, name: str) -> int:
-        """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not told."""
+        """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not known."""
         ...
 
 
 class DeltaRsUpkeep:
-    """The `TableUpkeep` of tables at an address.
-
-    Args:
-        root: Root of the tables.
-    """
+    """The `TableUpkeep` of tables at an address."""
 
     # Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
     rounds_per_cleaning = 5

@@ -1,4 +1,4 @@
-"""The roll-up of `usage` to one row per second and client. It runs beside the decisions.
+"""The roll-up of `usage` to one row per second and client. It runs next to the decisions.
 
 A second is written when stored usage is `LATENESS_MS` past its end, so one to two intervals after it happened. Usage
 that comes later is in `usage` and counts in the rate or the bucket, but it is not in the roll-up. The log says how many
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from pipeline.tables.port import Instant, RolledTable, TableWriter
 from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
-from pipeline.tables.upkeep import tried_again
+from pipeline.tables.upkeep import log_failures
 from schemas.arrow import conform
 from schemas.usage import UsageBySecondRow
 
@@ -108,9 +108,7 @@ class UsageBySecond:
     """Writes `usage_by_second`, one step at a time, from one thread.
 
     Args:
-        usage: The table `usage`.
         seconds: Writer of `usage_by_second`.
-        job: Name of the job; the rows are guarded by the version of the app id `<job>:second`.
         retention_ms: How long rows of `usage_by_second` are kept, counted back from the newest evaluation. Usage of
             before that is not rolled up. So a step does limited work, also after an event that is dated in 1970.
     """
@@ -129,7 +127,7 @@ class UsageBySecond:
 
     def step(self) -> None:
         """Write all seconds that are complete. Raises nothing, because throttling must go on if the roll-up fails."""
-        with tried_again(log, "the roll-up by second"):
+        with log_failures(log, "the roll-up by second"):
             newest = self._usage.newest_instant()
             if newest is not None:
                 begin_ms = partial(self._begin_ms, newest.evaluated_at_ms)

@@ -6,7 +6,7 @@ stored throttles and fences an earlier publisher.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
@@ -15,9 +15,11 @@ from pipeline.throttle.decider import Decider
 from pipeline.throttle.outbox import Announce, Outbox
 from pipeline.throttle.publisher import Publisher, RenewLead
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.topic import ThrottleTopic
 from quota.engine import QuotaEngine
 from quota.throttle_time import Slicing
+
+if TYPE_CHECKING:
+    from pipeline.throttle.topic import ThrottleTopic
 
 EngineT = TypeVar("EngineT", bound=QuotaEngine)
 
@@ -29,24 +31,17 @@ class Ports:
     Attributes:
         outbox: Where records are stored before they are published.
         topic: Where they are published.
-        clock: Time of everything that is written.
-        announce: Hears the records that were written; see `Announce`.
     """
 
     outbox: Outbox
-    topic: ThrottleTopic
+    topic: "ThrottleTopic"
     clock: Clock
     announce: Announce = lambda _records, _quota_version: None
 
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """The half that decides and the half that holds, wired to each other.
-
-    Attributes:
-        decider: Takes usage and quotas; says what a client owes.
-        purgatory: Takes what a batch decided; holds clients, renews and releases them.
-    """
+    """The half that decides and the half that holds, wired to each other."""
 
     decider: Decider
     purgatory: ThrottlePurgatory
@@ -55,11 +50,7 @@ class Enforcement:
 def assemble(settings: Settings, scope: Literal["cluster", "broker"], cluster: str, ports: Ports) -> Enforcement:
     """Build the graph; nothing is read, written or started.
 
-    Args:
-        settings: Engine, purgatory, trigger and the job's name.
-        scope: Of the quotas: sums over all brokers, or one per broker.
-        cluster: Written to every row and part of every decision id.
-        ports: The outside world.
+    * `scope`: Of the quotas: sums over all brokers, or one per broker.
     """
     decider = Decider(new_engine(settings.engine, scope), cluster)
     purgatory = ThrottlePurgatory(

@@ -74,12 +74,7 @@ class Decider:
     """Records batches, evaluates looks, adopts quota versions.
 
     Args:
-        engine: The engine; nobody else may touch it.
-        cluster: Part of every decision id.
-
-    Attributes:
-        scope: Of the engine.
-        cluster: As given.
+        engine: The engine; no other thread may touch it.
     """
 
     def __init__(self, engine: QuotaEngine, cluster: str) -> None:
@@ -108,15 +103,13 @@ class Decider:
     ) -> Decided:
         """Record a batch's usage and decide it under the quota version it has pinned.
 
-        Args:
-            snapshot: The pinned quotas; their version is `evaluation.quota_version`.
-            usage: Measure columns of `usage`; may have no rows.
-            evaluation: Facts of the batch; its time must not be below the previous batch's, unless it begins a time
-                epoch: then the rates begin empty, and the debts stay.
-            now: The moment that stands for its time, for the event clock of later looks only.
-            is_old: No throttle is published for it: see `QuotaEngine.record`.
-            wait_until_stored: Called once the batch is decided; returns when its usage is stored. No look sees usage
-                that may still be lost. If it raises, the engine is ahead of the tables and must not be used again.
+        * `usage`: Measure columns of `usage`; may have no rows.
+        * `evaluation`: Facts of the batch; its time must not be below the previous batch's, unless it begins a time
+          epoch: then the rates begin empty, and the debts stay.
+        * `now`: The moment that stands for its time, for the event clock of later looks only.
+        * `is_old`: No throttle is published for it: see `QuotaEngine.record`.
+        * `wait_until_stored`: Called once the batch is decided; returns when its usage is stored. No look sees usage
+          that may still be lost. If it raises, the engine is ahead of the tables and must not be used again.
         """
         with self._lock:
             self._engine.load_quotas(snapshot)
@@ -141,9 +134,7 @@ class Decider:
     def resume(self, evaluation: Evaluation, now: Moment) -> None:
         """Go on after a batch of an earlier driver that had no usage, or none that is needed: time does not go back.
 
-        Args:
-            evaluation: Facts of that batch. Its quotas are not put in force: `adopt` does that.
-            now: The moment that stands for its time.
+        * `evaluation`: Facts of that batch. Its quotas are not put in force: `adopt` does that.
         """
         with self._lock:
             self._last = replace(evaluation, quota_version=self._last.quota_version)
@@ -152,9 +143,7 @@ class Decider:
     def look(self, throttles: pa.Table, now: Moment) -> tuple[Evaluation, pa.Table]:
         """What each of these clients owes now, with the facts to recompute it from. Changes nothing.
 
-        Args:
-            throttles: Of `HELD`.
-            now: The moment of the look.
+        * `throttles`: Of `HELD`.
 
         Returns:
             The facts, and of `REASONS` a row for each throttle.
@@ -213,8 +202,8 @@ class Decider:
         owed = self._engine.evaluate(applied, evaluated_at_ms=evaluated_at_ms)
         debts = rows_of_types(owed, types_of(applied)).select(["tokens", "owed_ms"])
         asked = columns_of(applied, PUBLICATIONS) | columns_of(debts, PUBLICATIONS)
-        told = {"action": "throttle", "cause": "violation", "extends": False}
-        return table_of(PUBLICATIONS, applied.num_rows, asked | told)
+        fixed = {"action": "throttle", "cause": "violation", "extends": False}
+        return table_of(PUBLICATIONS, applied.num_rows, asked | fixed)
 
     def _with_ids(self, rows: pa.Table, evaluation: Evaluation) -> pa.Table:
         ids = decision_id_column(rows, cluster=self.cluster, query_id=evaluation.query_id, batch_id=evaluation.batch_id)

@@ -1,4 +1,4 @@
-"""A throttle in one line, for logs and the demo."""
+"""A throttle in one line, for logs and the demo: as the job writes it, and as the topic has it."""
 
 from typing import TYPE_CHECKING
 
@@ -7,24 +7,22 @@ import numpy as np
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
 from pipeline.command_line import command_text
 from pipeline.errors import printable
-from pipeline.throttle.shapes import Reason
+from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Publication, Reason
 from quota.throttle_time import throttle_time_ms
 from quota.units import rate_unit
-from schemas.throttle_record import verb_of
+from schemas.names import ClientKey
+from schemas.throttle_record import ThrottleRecord, verb_of
 
 if TYPE_CHECKING:
     from pipeline.throttle.outbox import Written
-from pipeline.throttle.outbox import Written
-from pipeline.throttle.shapes import Publication
-from schemas.names import ClientKey
-from schemas.throttle_record import ThrottleRecord
 
 
 def line_of(record: "Written", quota_version: int) -> str:
     """What happened, to whom, why and until when.
 
-    Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is told where O ≤ T, and
-    what is still owed where a client is released: they are why it is held, or the little that it is let go with.
+    Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is given where O ≤ T,
+    and what is still owed where a client is released: they are why it is held, or the little that it is let go with.
     """
     publication, reason = record.publication, record.publication.reason
     who = f"{publication.key.user}/{publication.key.client_id}"
@@ -51,7 +49,7 @@ def line_of(record: "Written", quota_version: int) -> str:
 
 
 def line_with_command(record: "Written", quota_version: int) -> str:
-    """The line, and the command that tells more of it; only where the record is in the tables."""
+    """The line, and the command that shows more of it; only where the record is in the tables."""
     explain = command_text("throttles", "explain", record.publication.decision_id[:SHOWN_DIGITS])
     return f"{line_of(record, quota_version)} · {explain}"
 
@@ -81,12 +79,7 @@ def _rates(reason: Reason) -> str:
 
 
 def line_of_record(record: ThrottleRecord, extends: bool) -> str:
-    """What happened, to whom, why and until when, and the command that tells more. The record does not tell the level.
-
-    Args:
-        record: As read from the topic.
-        extends: Whether it makes a running throttle longer.
-    """
+    """What happened, to whom, why and until when, and the command that shows more. It has no level."""
     sensor_user, sensor_client_id = record.sensor
     reason = Reason(
         quota_type=record.quota_type,

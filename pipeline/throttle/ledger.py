@@ -1,8 +1,7 @@
-"""The throttles that are running now: who is held, until when, and what is due next.
+"""The throttles that run now: who is held, until when, and what is due next.
 
 One thread at a time (the publisher's lock serialises the writers), but `hand_out` and `next_due_ms` may be called by
-any thread at any time: they meet only the lock of `pipeline.throttle.ledger`, which is never held while anything is
-read or written outside.
+any thread at any time: they take only the lock of the timing wheel, which is never held during I/O.
 """
 
 from threading import Lock
@@ -23,7 +22,7 @@ from quota.usage import EntityNames
 
 # When which client is due: a timing wheel of client numbers, and those that it has handed out.
 #
-# Its lock is held for array operations only, so the reaper can always tell what is due.
+# Its lock is held for array operations only, so the reaper always knows what is due.
 
 _NONE: Final = -1
 
@@ -32,9 +31,6 @@ class DueClients:
     """Numbers of clients, each with at most one entry in the timing wheel, or waiting to be looked at.
 
     Any thread may call any method. All arrays of numbers have each number once.
-
-    Args:
-        start_ms: Steady time now.
     """
 
     def __init__(self, start_ms: int) -> None:
@@ -267,7 +263,6 @@ class ThrottleLedger:
     """Held throttles by client, each with one entry in the timing wheel: its look, or its end.
 
     Args:
-        start_ms: Steady time now.
         forgotten_slack: Clients that are no longer held are forgotten when they outnumber the held by more than this.
     """
 
@@ -322,11 +317,7 @@ class ThrottleLedger:
         self._due.schedule(numbers, self._clients.column("due_ms", numbers))
 
     def wait_for_end(self, clients: Ints) -> None:
-        """The look is taken and nothing more is owed: hand these out again when they end.
-
-        Args:
-            clients: Their numbers, as `held` and `take_handed_out` list them.
-        """
+        """The look is taken and nothing more is owed: hand these out again when they end."""
         end_ms = self._clients.column("end_ms", clients)
         self._clients.set_due(clients, end_ms)
         self._due.schedule(clients, end_ms)

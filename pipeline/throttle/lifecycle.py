@@ -15,7 +15,7 @@ throttle ends lets the client run for one loop delay in each cycle. For an offen
 a leak. A slice does not forgive the rest of a debt: the next look finds it in `owed_ms`.
 
 The end is looked at too. Usage may have arrived since the last look, and after a restart the end may have passed while
-nobody was there to look.
+the job was down.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,6 @@ class Running:
     """Of each of n clients the throttle that is running, or the last one.
 
     Attributes:
-        is_held: Whether it is running, bool[n].
         end_ms: Its end on the steady clock, int64[n]; far in the past where none is known.
         decision_id: The decision that began it, n strings; any string where there is none.
     """
@@ -59,18 +58,15 @@ class Running:
 
 
 def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, slicing: Slicing) -> pa.Table:
-    """The batch's throttles that a client can obey and that tell it something new.
+    """The batch's throttles that a client can obey and that change what it knows.
 
     A violation holds its client for the larger of X and of what its bucket owes, in slices. A client that is held hears
     of it only if its throttle would end clearly later than the end published last. Otherwise a client that ignores its
     throttle would get a record with every batch; the look before the end renews it anyway. Such an extension keeps the
     decision that began the throttle.
 
-    Args:
-        violations: Of `PUBLICATIONS`, one row per client, cause `violation`; `throttle_time_ms` is X, capped.
-        running: What is running of each of these clients.
-        now_ms: Steady time at which they will be written.
-        slicing: Lead, caps and threshold.
+    * `violations`: Of `PUBLICATIONS`, one row per client, cause `violation`; `throttle_time_ms` is X, capped.
+    * `running`: What is running of each of these clients.
     """
     capped_ms = int64s(violations, "throttle_time_ms")
     owed_ms = np.maximum(int64s(violations, "owed_ms"), capped_ms)
@@ -84,8 +80,8 @@ def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, s
         "decision_id": pc.if_else(extends, running.decision_id, violations["decision_id"]),
         "extends": extends,
     }
-    told = table_of(PUBLICATIONS, violations.num_rows, columns_of(violations, PUBLICATIONS) | changed)
-    return told.filter(pa.array(is_published))
+    published = table_of(PUBLICATIONS, violations.num_rows, columns_of(violations, PUBLICATIONS) | changed)
+    return published.filter(pa.array(is_published))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +105,20 @@ def is_at_end(throttles: pa.Table) -> Flags:
 def look(handed_out: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
     """Look at throttles shortly before they end, and at their end (`Slicing.at_look`).
 
-    Args:
-        handed_out: The throttles whose look or end has come, of `HANDED_OUT`.
-        reasons: What each of their clients owes now, by the quota type that owes most; of `REASONS`, row for row.
-        now_ms: Steady time.
-        slicing: Lead, caps and threshold.
+    * `handed_out`: The throttles whose look or end has come, of `HANDED_OUT`.
+    * `reasons`: What each of their clients owes now, by the quota type that owes most; of `REASONS`, row for row.
     """
     at_end, due_ms = is_at_end(handed_out), int64s(handed_out, "due_ms")
     left_ms = np.maximum(int64s(handed_out, "end_ms") - now_ms, 0)
     steps = slicing.at_look(int64s(reasons, "owed_ms"), left_ms, at_end)
     lateness_ms = np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)
-    told = _told(handed_out, reasons, steps, slicing)
-    told |= {
+    published = _next_slices(handed_out, reasons, steps, slicing)
+    published |= {
         "cause": pc.if_else(pa.array(steps == Step.HOLD), "renewed", "expired"),
         "due_ms": handed_out["due_ms"],
         "lateness_ms": pa.array(lateness_ms),
     }
-    return _verdict(told, steps)
+    return _verdict(published, steps)
 
 
 def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
@@ -133,16 +126,12 @@ def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing
 
     Under a shadow quota, an exemption, or no bound nothing is owed.
 
-    Args:
-        throttles: Of `HELD`.
-        reasons: As for `look`.
-        now_ms: Steady time.
-        slicing: Lead, caps and threshold.
+    * `throttles`: Of `HELD`.
     """
     left_ms = np.maximum(int64s(throttles, "end_ms") - now_ms, 0)
     steps = slicing.at_edit(int64s(reasons, "owed_ms"), left_ms, _bound_fell(throttles, reasons))
-    told = _told(throttles, reasons, steps, slicing) | {"cause": "quota_changed"}
-    return _verdict(told, steps)
+    published = _next_slices(throttles, reasons, steps, slicing) | {"cause": "quota_changed"}
+    return _verdict(published, steps)
 
 
 def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
@@ -152,7 +141,7 @@ def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
     return is_same_type & np.isfinite(bound_before) & (bound_after < bound_before)
 
 
-def _told(
+def _next_slices(
     throttles: pa.Table, reasons: pa.Table, steps: Ints, slicing: Slicing
 ) -> "dict[str, Values | str | int | bool]":
     """Columns of `PUBLICATIONS`: a throttle for each that is held on, a release for each other."""
@@ -168,9 +157,9 @@ def _told(
     }
 
 
-def _verdict(told: "dict[str, Values | str | int | bool]", steps: Ints) -> Verdict:
-    is_told = steps != Step.WAIT
-    publications = table_of(PUBLICATIONS, len(is_told), told)
-    if not is_told.all():
-        publications = publications.filter(pa.array(is_told))
-    return Verdict(publications, np.flatnonzero(~is_told))
+def _verdict(published: "dict[str, Values | str | int | bool]", steps: Ints) -> Verdict:
+    is_published = steps != Step.WAIT
+    publications = table_of(PUBLICATIONS, len(is_published), published)
+    if not is_published.all():
+        publications = publications.filter(pa.array(is_published))
+    return Verdict(publications, np.flatnonzero(~is_published))

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from pipeline.clock import Moment
 from pipeline.tables.port import TableWriter
-from pipeline.tables.reading import last_throttles
 from pipeline.throttle.ledger import HELD
 from pipeline.throttle.shapes import PUBLICATIONS, Publication, columns_of, int64s, publication_of, table_of
 from quota.replay import Evaluation
@@ -128,7 +127,7 @@ def held_from(rows: pa.Table, now: Moment, lead_ms: int) -> pa.Table:
     """The running throttles that stored rows stand for, after a restart; of `HELD`.
 
     Their ends on the steady clock are as far away as their wall-clock ends are from the wall clock now, but never
-    farther than the whole throttle is long: then the clock was set back, and no client waits longer than it was told.
+    farther than the whole throttle is long: then the clock was set back, no client waits longer than its record gave.
     One whose end has passed, or is nearer than the lead, is due at once.
     """
     left_ms = np.minimum(int64s(rows, "throttled_until_ms") - now.wall_ms, int64s(rows, "throttle_time_ms"))
@@ -150,7 +149,7 @@ _LONG_OVER_MS: Final = 86_400_000
 
 
 class DeltaOutbox:
-    """`pipeline.throttle.outbox.Outbox` on the guarded writer of `throttle_events`."""
+    """`Outbox` on the guarded writer of `throttle_events`."""
 
     def __init__(self, table: TableWriter, job: str) -> None:
         self._table = table
@@ -170,6 +169,8 @@ class DeltaOutbox:
 
     def newest(self) -> tuple[int, pa.Table]:
         """See `Outbox`. Throttles that ended a day before the last record was written are left out: they are over."""
+        from pipeline.tables.reading import last_throttles  # noqa: PLC0415 - loads delta-rs
+
         recorded = self._table.recorded_version(self._app_id)
         stored = self._table.newest_value("publish_seq")
         if stored is None:

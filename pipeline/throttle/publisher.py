@@ -4,7 +4,7 @@ Guarantee: every row is on the topic exactly once for a `read_committed` reader,
 fails in between. What a retry does, step by step:
 
 * append: carries the last `publish_seq` as its version, so appending the same rows again is skipped; after one that
-  raised nobody knows whether its numbers are taken, so this publisher writes no more and the next start reads them;
+  raised it is unknown whether its numbers are taken, so this publisher writes no more and the next start reads them;
 * transaction: built from stored rows only; after a failed or undecided one the marker is read again by a new
   producer, and stored rows past it go first.
 
@@ -13,25 +13,30 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 
 import logging
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
-from pipeline.cluster.errors import ClusterUnreachable, PermissionMissing
-from pipeline.failpoints import failpoint
-from pipeline.throttle.errors import (
-    OutboxUndecided,
-    PublisherFenced,
-    PublishUndecided,
-    RecordTooLarge,
-    TopicOfAnotherJob,
+from pipeline.cluster.acls import PermissionMissing
+from pipeline.command_line import command_text
+from pipeline.errors import (
+    ClusterUnreachable,
+    Conflict,
+    MessageTooLarge,
+    PipelineError,
+    TransactionFenced,
+    TransactionUndecided,
 )
+from pipeline.failpoints import failpoint
 from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
-from pipeline.throttle.topic import ThrottleTopic
 from quota.replay import Evaluation
+from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_messages import ThrottleRecords
+
+if TYPE_CHECKING:  # what simulates has no Kafka client
+    from pipeline.throttle.topic import ThrottleTopic
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +45,19 @@ _MOST_RECORDS, _FEWEST_RECORDS = 100_000, 5_000
 _RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
 
 
+def _topic_of_another_job(job: str, owner: str) -> Conflict:
+    own = f"{THROTTLE_TOPIC}.{job}"
+    return Conflict(
+        f"the throttle topic has records of job {owner!r}, and each job needs its own; this is job {job!r}",
+        f"give this job a topic of its own: set KQUOTA_KAFKA__THROTTLE_TOPIC={own}, and create it: "
+        f"{command_text('topics', 'create', '--throttle-topic', own, about='cluster')}",
+    )
+
+
 class Publisher:
-    """Writes records down and publishes them.
+    """Writes records down and publishes them."""
 
-    Args:
-        job: Names the version under which rows are guarded: `<job>:publish`.
-        cluster: Written to every row.
-        outbox: The `throttle_events` table.
-        topic: The throttle topic.
-    """
-
-    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
+    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: "ThrottleTopic") -> None:
         self._job = job
         self._publish_app_id = publish_app_id(job)
         self._cluster = cluster
@@ -77,14 +84,10 @@ class Publisher:
     def take_over(self, highest_stored_seq: int, now: Moment) -> None:
         """Fence an earlier publisher, and publish what is stored but not on the topic.
 
-        Args:
-            highest_stored_seq: As the outbox says; the next record gets the number after it.
-            now: The moment of the start.
+        * `highest_stored_seq`: As the outbox says; the next record gets the number after it.
 
         Raises:
-            ClusterUnreachable: the topic can not be reached.
-            PermissionMissing: the cluster does not allow to write it.
-            TopicOfAnotherJob: its records are another job's.
+            Conflict: its records are another job's.
         """
         self._next_seq = highest_stored_seq + 1
         self._catch_up(now)
@@ -98,24 +101,22 @@ class Publisher:
     ) -> pa.Table:
         """Append records to the outbox; nothing is published yet.
 
-        Args:
-            publications: The records, in the order they shall have; of `PUBLICATIONS`.
-            evaluation: Facts of the batch or look.
-            now: The moment the rows are written; their wall-clock ends count from it.
-            batch_versions: For a batch, its own version, recorded in the same commit: a batch that is run again
-                after this commit finds it recorded and writes nothing.
+        * `publications`: The records, in the order they shall have; of `PUBLICATIONS`.
+        * `batch_versions`: For a batch, its own version, recorded in the same commit: a batch that is run again
+          after this commit finds it recorded and writes nothing.
 
         Returns:
             What was written, of `WRITTEN`; no rows if there was nothing to write or the batch had already written its
             rows.
 
         Raises:
-            OutboxUndecided: an append before this one raised.
+            PipelineError: an append before this one raised.
         """
         if not publications.num_rows:
             return NOTHING_WRITTEN
         if self._append_undecided:
-            raise OutboxUndecided(self._next_seq)
+            message = f"the outcome of an earlier append, from publish_seq {self._next_seq} on, is unknown"
+            raise PipelineError(message, "nothing needs doing: the restart reads what is stored and goes on after it")
         written = write_down(publications, self._next_seq, now)
         last_seq = self._next_seq + written.num_rows - 1
         versions = {**(batch_versions or {}), self._publish_app_id: last_seq}
@@ -142,7 +143,7 @@ class Publisher:
             return False
         try:
             self._catch_up(now)
-        except (ClusterUnreachable, PermissionMissing, PublishUndecided) as exc:
+        except (ClusterUnreachable, PermissionMissing, TransactionUndecided) as exc:
             self._failures += 1
             delay_ms = min(250 * 2 ** (self._failures - 1), 8_000)
             self._retry_at_ms = now.steady_ms + delay_ms
@@ -158,7 +159,8 @@ class Publisher:
         marker = self._topic.open()
         failpoint("start.fenced")
         if self._was_fenced and marker is not None and marker > self._next_seq:
-            raise PublisherFenced(self._job)
+            identity = f"kquota-{self._job}"
+            raise TransactionFenced(identity)
         missing = self._missing_from(marker, now)
         if missing.num_rows:
             first_seq = missing["publish_seq"][0].as_py()
@@ -167,7 +169,7 @@ class Publisher:
         self._transact(missing)
         if self._behind:
             detail = "the transaction with the stored records did not commit"
-            raise PublishUndecided(detail)
+            raise TransactionUndecided(detail)
         self._failures = 0
 
     def _missing_from(self, marker: int | None, now: Moment) -> pa.Table:
@@ -176,7 +178,7 @@ class Publisher:
         if marker is None:
             end = self._topic.end()
             if end.job not in {"", self._job}:
-                raise TopicOfAnotherJob(self._job, end.job)
+                raise _topic_of_another_job(self._job, end.job)
             marker = end.publish_seq + 1
             # Nothing on the topic and no marker: a new job, or a week of rest, after which what was published has
             # gone from the topic and the marker with it.
@@ -212,7 +214,7 @@ class Publisher:
                 self._publish(now)
                 if len(now) == self._most_records:
                     self._most_records = min(2 * self._most_records, _MOST_RECORDS)
-        except PublisherFenced:
+        except TransactionFenced:
             self._most_records = _FEWEST_RECORDS
             # A pause longer than the transaction time-out looks the same as a second driver. A second driver has taken
             # the tables first; if they are still ours, it was a pause.
@@ -220,7 +222,7 @@ class Publisher:
                 raise
             self._behind = self._was_fenced = True
             log.warning("a transaction was open for longer than its time-out, after a pause; opening the topic again")
-        except (ClusterUnreachable, PublishUndecided, PermissionMissing) as exc:
+        except (ClusterUnreachable, TransactionUndecided, PermissionMissing) as exc:
             self._behind = True
             self._most_records = _FEWEST_RECORDS
             log.warning("%s; the records are stored and will be published again", exc)
@@ -233,7 +235,7 @@ class Publisher:
         last = records[-1]
         try:
             self._topic.publish(records, last.publish_seq + 1)
-        except RecordTooLarge as exc:
+        except MessageTooLarge as exc:
             self._topic.open()
             if len(records) > 1:
                 half = len(records) // 2
@@ -263,13 +265,7 @@ _EVERY: Final = 16
 
 
 class RenewLead:
-    """Follows the publish lag and gives the lead.
-
-    Args:
-        trigger_ms: How often a micro-batch starts.
-        client_lag_ms: From the record being readable to the client obeying it.
-        min_lead_ms: The floor.
-    """
+    """Follows the publish lag and gives the lead."""
 
     def __init__(self, trigger_ms: int, client_lag_ms: int, min_lead_ms: int) -> None:
         self._fixed_ms = trigger_ms + client_lag_ms
@@ -284,7 +280,7 @@ class RenewLead:
         return self._lead_ms
 
     def observe(self, publish_lag_ms: int) -> None:
-        """Take in how long one publishing took; the p99 is of the last 512 and taken anew every 16."""
+        """Take in how long one publishing took; the p99 is of the last 512 and taken again every 16."""
         self._lags_ms.append(publish_lag_ms)
         self._observed += 1
         if self._observed % _EVERY == 0:

@@ -34,16 +34,10 @@ log = logging.getLogger(__name__)
 
 
 class ThrottlePurgatory:
-    """Holds throttled clients and tells the topic.
+    """Holds throttled clients and publishes to the topic.
 
     Args:
-        decider: Says what a client owes.
-        publisher: Writes and publishes records.
-        outbox: Read once, by `take_over`, for the throttles that are running.
-        slicing: Caps and the threshold of repeating; its lead is replaced by `lead`'s.
         lead: How long before its end a throttle is looked at.
-        clock: Time of everything that is written here.
-        announce: Called with the records that were written together, under the lock.
     """
 
     def __init__(
@@ -98,11 +92,6 @@ class ThrottlePurgatory:
 
         A batch that is run again finds its version recorded and writes nothing; the throttles it wrote the first
         time were taken up by `take_over`.
-
-        Args:
-            violations: As `Decided` has them.
-            evaluation: Facts of the batch.
-            batch_versions: Its version, by the id of its query.
         """
         with self._lock:
             now = self._clock.now()

@@ -1,6 +1,6 @@
-"""Records that are about to be written, by columns: a table with a row for each, in the order they shall have.
+"""The shapes of records that are about to be written: as objects, and as Arrow tables with a row for each.
 
-`pipeline.throttle.shapes` says what the columns mean: they are the fields of `Publication` and of its `Reason`. Where a
+The columns are the fields of `Publication` and of its `Reason`, in the order in which records are published. Where a
 field can be None, its column can be null.
 """
 
@@ -19,22 +19,20 @@ from quota.holds import type_that_owes_most
 from schemas.names import ClientKey
 from schemas.throttle_record import Action, Cause
 
-# A record that is about to be written, and why: one at a time, as logs tell them.
+# A record that is about to be written, and why: one at a time, as in logs.
 #
-# Decisions and looks go by columns (`pipeline.throttle.shapes`).
+# Decisions and looks go by columns.
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a client must wait: the row of the quota type that asks for the longest wait.
+    """Why a client must wait: the row of the quota type with the longest wait.
 
     Attributes:
-        quota_type: The quota type whose sensor is violated, or whose bucket owes most.
         sensor_user: User part of the sensor, "" where the sensor has none.
         sensor_client_id: Client-id part of the sensor, "" where the sensor has none.
         observed: O, per second (bytes, or percent of one thread).
         bound: T, per second. None once no enforced quota applies any more.
-        window_ms: W, the span O was measured over.
         tokens: What the sensor's token bucket holds (negative: debt), None without debt carrying.
         owed_ms: How much longer the client must wait, seen now; at least 0.
         level: The quota level 1-8 that matched.
@@ -56,11 +54,7 @@ class Publication:
     """A record that is about to be written to the outbox; it gets its `publish_seq` there.
 
     Attributes:
-        key: Who.
-        action: throttle or release.
-        cause: What led to it.
         throttle_time_ms: Length of this slice, counted from the moment it is written; 0 for a release.
-        reason: Figures that explain it, seen at the evaluation that led to it.
         decision_id: The decision that began this throttle; kept by its renewals and its release.
         due_ms: Steady time at which the wheel should have handed it out; None for a batch's record.
         lateness_ms: How much later it did; None for a batch's record.
@@ -133,10 +127,8 @@ NO_PUBLICATIONS: Final = pa.Table.from_batches([], PUBLICATIONS)
 def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str | int]") -> pa.Table:
     """A table of a schema.
 
-    Args:
-        schema: The columns and their order.
-        num_rows: Of the table.
-        columns: Of each its values, or one value for all rows. Those that are missing are null; others are left out.
+    * `schema`: The columns and their order.
+    * `columns`: Of each its values, or one value for all rows. Those that are missing are null; others are left out.
     """
     arrays = []
     for field in schema:
@@ -214,15 +206,12 @@ def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
 
 
 def reasons_of(engine: QuotaEngine, throttles: pa.Table, evaluated_at_ms: int) -> pa.Table:
-    """What clients owe now, by the quota type that asks for the longest wait; of `REASONS`, row for row.
+    """What clients owe now, by the quota type with the longest wait; of `REASONS`, row for row.
 
     Where several types ask for the same wait (also: for none), it is the type that the throttle is held for. The sensor
-    and its level are those that were published last, unless another type asks or the bound has changed.
+    and its level are those that were published last, unless another type sets it or the bound has changed.
 
-    Args:
-        engine: Under the quotas in force.
-        throttles: Of `HELD`.
-        evaluated_at_ms: The instant.
+    * `throttles`: Of `HELD`.
     """
     owed = engine.evaluate(throttles.select(CLIENTS.names), evaluated_at_ms=evaluated_at_ms)
     known_types = types_of(throttles)

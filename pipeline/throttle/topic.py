@@ -1,4 +1,4 @@
-"""The throttle topic as the publisher sees it: one transaction at a time, with the publish marker inside it.
+"""The throttle topic: one transaction at a time, with the publish marker inside it.
 
 The marker is the committed offset of the consumer group `kquota-<job>` on the marker topic: the next `publish_seq`
 to publish. It moves in the same Kafka transaction as the records, so the two can not disagree.
@@ -14,9 +14,10 @@ from kafka import errors as kafka_errors
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.column_sender import ColumnSender, can_prepare
-from pipeline.cluster.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
-from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
+from pipeline.errors import (
+    ClusterUnreachable,
+)
 from schemas.errors import UnreadableRecord
 from schemas.throttle_messages import ThrottleRecords
 from schemas.throttle_record import JOB_HEADER, ThrottleRecord
@@ -42,25 +43,18 @@ class ThrottleTopic(Protocol):
 
         Returns:
             The marker, or None if none is committed (a new job, or the group's offsets have expired).
-
-        Raises:
-            ClusterUnreachable: no answer within the time-out; may be tried again.
-            PermissionMissing: the cluster does not allow it; may be tried again when it is granted.
         """
         ...
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """Publish records and set the marker, all or nothing.
 
-        Args:
-            records: In the order of their `publish_seq`; may be empty, which only moves the marker.
-            marker: The `publish_seq` that is to be published next.
+        * `records`: In the order of their `publish_seq`; may be empty, which only moves the marker.
 
         Raises:
-            RecordTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
-            PublishUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
-            PermissionMissing: the cluster does not allow it; the same.
-            PublisherFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
+            MessageTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
+            TransactionUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
+            TransactionFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
                 only if the tables still belong to this driver.
         """
         ...
@@ -88,13 +82,9 @@ class KafkaThrottleTopic:
     """Publishes in transactions whose last act is to move the marker.
 
     Args:
-        job: Group and transactional id are `kquota-<job>`.
-        topic: The throttle topic.
         marker_topic: One partition, nothing in it; only its committed offset is used.
-        access: How to reach the cluster.
-        transaction_timeout_ms: The broker aborts a transaction that is open for longer.
         many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
-        others: Jobs that write the same topic, each for clients of its own. Their records tell nothing of this job's.
+        others: Jobs that write the same topic, each for clients of its own. Their records are not this job's.
     """
 
     def __init__(
@@ -131,14 +121,7 @@ class KafkaThrottleTopic:
         by_columns = ThrottleRecords.of(records)
         is_many = len(by_columns) >= self._many and can_prepare()
         send = self._send_batches if is_many else self._send_each
-        try:
-            self._transactions.commit(lambda producer: send(producer, by_columns), Mark(marker))
-        except TransactionFenced as exc:
-            raise PublisherFenced(self._job) from exc
-        except MessageTooLarge as exc:
-            raise RecordTooLarge(exc.detail) from exc
-        except TransactionUndecided as exc:
-            raise PublishUndecided(exc.detail) from exc
+        self._transactions.commit(lambda producer: send(producer, by_columns), Mark(marker))
 
     def end(self) -> TopicEnd:
         """See `ThrottleTopic.end`: reads the end of every partition, all of it only if need be."""

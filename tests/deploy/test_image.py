@@ -158,7 +158,7 @@ def test_the_driver_of_a_pod_runs_on_a_shared_volume_and_refuses_a_disk_of_the_n
     with running_job("pod", volume, broker.bootstrap_servers) as job:
         job.program, job.overrides = program, {"PYTHONPATH": str(ROOT)}
         job.start(wait=False)
-        assert "shared_folders" in job.wait_for_line("'tables.root' must be in a store that every node reaches")
+        assert "shared_folders" in job.wait_for_line("is on one node's disk, and the cluster chooses the driver's node")
         assert job.process is not None
         assert job.process.wait(PATIENCE_SECONDS) == 2
         job.overrides["KQUOTA_SPARK__SHARED_FOLDERS"] = json.dumps([str(volume)])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.brokers.changes import Look
-from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.errors import ClusterUnreachable
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
+from pipeline.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.throttle.topic import TopicEnd
 from schemas.throttle_record import ThrottleRecord
 
@@ -39,23 +38,23 @@ class MemoryTopic:
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         if self._epoch < 0:
-            raise PublishUndecided(detail="no open producer")
+            raise TransactionUndecided(detail="no open producer")
         if self._epoch != self._broker.epoch:
             self.close()
-            raise PublisherFenced(self._job)
+            raise TransactionFenced(self._job)
         failure, self.fail_next = self.fail_next, None
         if failure == "lost" or not self._broker.is_reachable:
-            raise PublishUndecided(detail="the transaction was lost")
+            raise TransactionUndecided(detail="the transaction was lost")
         if any(len(record.key()) + len(record.to_value()) > self._broker.max_record_bytes for record in records):
             self.close()
-            raise RecordTooLarge(detail="a record that is too large")
+            raise MessageTooLarge(detail="a record that is too large")
         self._broker.records += records
         self._broker.job = self._job
         self._broker.marker = marker
         for read in self._broker.readers:
             read(records)
         if failure == "late":
-            raise PublishUndecided(detail="the answer was lost")
+            raise TransactionUndecided(detail="the answer was lost")
 
     def end(self) -> TopicEnd:
         highest = max((record.publish_seq for record in self._broker.records), default=-1)

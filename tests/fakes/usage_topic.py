@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from pipeline.cluster.errors import ClusterUnreachable, TransactionFenced, TransactionUndecided
 from pipeline.cluster.transactions import Mark
+from pipeline.errors import ClusterUnreachable, TransactionFenced, TransactionUndecided
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.usage_messages import Message
 from pipeline.meter.usage_topic import place_of

@@ -24,7 +24,7 @@ from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
-from pipeline.tables.append_guard import NotedWriter
+from pipeline.tables.append_guard import noting
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import TableWriter
@@ -263,7 +263,7 @@ class HandJob:
     def _open_writer(self, name: str) -> TableWriter:
         if self._stored is None:
             writer = open_writer(self.settings.tables, JOB, name)
-            return NotedWriter(writer, partial(self.listeners.committed, name))
+            return noting(writer, partial(self.listeners.committed, name))
         return MemoryWriter(self._stored[name], JOB)
 
     def _records(self) -> list[ThrottleRecord]:

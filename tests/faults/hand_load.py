@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from pipeline import failpoints
-from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.errors import ClusterUnreachable
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached
 from tests.faults.generator import RATES, Content
 from tests.faults.hand_job import HandJob

@@ -91,7 +91,7 @@ def test_state_on_the_disk_of_a_node_that_the_cluster_chooses_is_refused(
     in_a_pod = ("--master", "local[1]", "--conf", "spark.kubernetes.submitInDriver=true")
     done = submit(cluster, tmp_path, *in_a_pod, *jars, str(app(tmp_path)), "run", "--tables", "tables")
     assert done.returncode == 2
-    assert "'tables.root' must be in a store that every node reaches" in done.stdout
+    assert "is on one node's disk, and the cluster chooses the driver's node" in done.stdout
     assert not (tmp_path / "tables").exists()
 
 
@@ -189,7 +189,7 @@ import sys
 from pathlib import Path
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect_on_executors
-from pipeline.stream.errors import ExecutorPythonUnfit
+from pipeline.errors import Unreachable
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 
@@ -202,7 +202,7 @@ with SparkStarter(settings, str(Path(sys.argv[2]) / "checkpoint"), rules) as sta
     try:
         batch = collect_on_executors(raw, rules)
         print("read", batch.good_count, batch.usage.num_rows, flush=True)
-    except ExecutorPythonUnfit as exc:
+    except Unreachable as exc:
         print("unfit", exc, flush=True)
 """
 

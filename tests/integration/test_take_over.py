@@ -89,7 +89,10 @@ def test_a_checkpoint_of_another_job_and_tables_of_another_job_are_refused(rigge
         overrides = {**job.overrides, "KQUOTA_STREAM__CHECKPOINT": way}
         refused = RunningJob(job.name, job.folder, job.bootstrap_servers, overrides).command("run")
         assert refused.returncode == 5
-        assert f"'checkpoint' {way} must have written these tables; got that of a query that has not" in refused.stderr
+        assert (
+            f"checkpoint {way} does not fit the tables: it belongs to a query that has not written them"
+            in refused.stderr
+        )
 
 
 def topics_of(job: RunningJob) -> dict[str, str]:

@@ -100,8 +100,7 @@ def _alteration(
     """The change that the flags describe, as a function from old rows to new rows."""
     from pipeline.cli.quotas.values import checked, parse_added, parse_deleted
     from pipeline.cluster.properties_file import parse_properties
-    from pipeline.tables.errors import QuotaEditRefused
-    from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent
+    from pipeline.tables.quotas.edit import QuotaChange, altered, edit_refused, refuse_absent
     from pipeline.text_file import read_text_file
     from quota.units import Mistakes
 
@@ -125,7 +124,7 @@ def _alteration(
     if both:
         mistakes.add(f"'--delete-config' must not name what --add-config sets; got {', '.join(both)}")
     if mistakes.found:
-        raise QuotaEditRefused(mistakes.found)
+        raise edit_refused(mistakes.found)
 
     def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         refuse_absent(rows, entity.user, entity.client_id, taken)

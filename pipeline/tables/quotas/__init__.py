@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.errors import Refused
     from pipeline.tables.audit import local_audit
-    from pipeline.tables.errors import QuotaEditRefused
     from pipeline.tables.quotas.edit import QuotaChange
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import EditAudit, QuotaCommit, QuotaTable, QuotaTableState
@@ -17,16 +17,16 @@ __all__ = [
     "EditAudit",
     "QuotaChange",
     "QuotaCommit",
-    "QuotaEditRefused",
     "QuotaSource",
     "QuotaTable",
     "QuotaTableState",
+    "Refused",
     "local_audit",
 ]
 
 _MODULES = {
     "pipeline.tables.audit": ("local_audit",),
-    "pipeline.tables.errors": ("QuotaEditRefused",),
+    "pipeline.errors": ("Refused",),
     "pipeline.tables.quotas.edit": ("QuotaChange",),
     "pipeline.tables.quotas.source": ("QuotaSource",),
     "pipeline.tables.quotas.table": ("EditAudit", "QuotaCommit", "QuotaTable", "QuotaTableState"),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from pipeline.tables.errors import QuotaEditRefused
+from pipeline.errors import Refused
 from quota.entity import QUOTA_TYPES, label
 from quota.units import Mistake, Mistakes, bound_mistake
 from schemas.rows import QuotaRow
@@ -61,25 +61,33 @@ def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list
     return sorted([*by_entity.values(), *repeated], key=lambda row: (row["user"], row["client_id"]))
 
 
+_A_VALID_EDIT: Final = "set values like producer_byte_rate=1MB/s, request_percentage=50% or mode=shadow"
+
+
+def edit_refused(mistakes: Sequence[Mistake], fix: str = _A_VALID_EDIT) -> Refused:
+    """The error of an edit that would leave invalid rows; it names all mistakes, each with its place if it has one."""
+    return Refused(f"quotas were not changed: {'; '.join(map(str, mistakes))}", fix)
+
+
 def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, columns: Iterable[str]) -> None:
     """Refuse to remove what is not set, as kafka-configs does; Kafka's controller would accept it.
 
     Raises:
-        QuotaEditRefused: at least one of the columns is not set for the entity.
+        Refused: at least one of the columns is not set for the entity.
     """
     row = next((row for row in rows if (row["user"], row["client_id"]) == (user, client_id)), {})
     is_set = {column for column in (*QUOTA_TYPES, *LABELS) if row.get(column) not in {None, _UNSET.get(column)}}
     absent = [column for column in columns if column not in is_set]
     if absent:
         fix = f"name only what is set: {', '.join(sorted(is_set))}" if is_set else "it has no quota to delete from"
-        raise QuotaEditRefused([Mistake(f"Invalid config(s): {','.join(absent)}")], fix)
+        raise edit_refused([Mistake(f"Invalid config(s): {','.join(absent)}")], fix)
 
 
 def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues]) -> None:
     """Refuse quotas without a user, where the users are divided by several jobs; those that were there are let be.
 
     Raises:
-        QuotaEditRefused: Users of several shards would share the sensor of a row.
+        Refused: Users of several shards would share the sensor of a row.
     """
     present = {(row["user"], row["client_id"]) for row in before}
     found = [row for row in rows if not row["user"] and (row["user"], row["client_id"]) not in present]
@@ -89,7 +97,7 @@ def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues])
             for row in found
         ]
         fix = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
-        raise QuotaEditRefused(mistakes, fix)
+        raise edit_refused(mistakes, fix)
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
@@ -101,7 +109,7 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
             of a byte, and then an edit of another entity, or a rollback, must still be possible.
 
     Raises:
-        QuotaEditRefused: a row is not valid, or an entity has two rows. Names all mistakes at once.
+        Refused: a row is not valid, or an entity has two rows. Names all mistakes at once.
     """
     stored: dict[tuple[str, str], list[QuotaValues]] = defaultdict(list)
     for row in before:
@@ -118,13 +126,13 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
                 (column, text) for column, text in map(_mistake, exc.errors(include_url=False)) if column not in refused
             ]
         for _, text in problems:
-            mistakes.at(_label(row)).add(text)
+            mistakes.at(label(row["user"], row["client_id"]) or "a row without user and client-id").add(text)
     entities = Counter((row["user"], row["client_id"]) for row in rows)
     for entity, count in entities.items():
         if count > 1:
             mistakes.add(f"{label(*entity)} must have one row; got {count}")
     if mistakes.found:
-        raise QuotaEditRefused(mistakes.found)
+        raise edit_refused(mistakes.found)
     return complete
 
 
@@ -157,7 +165,3 @@ def _mistake(error: Any) -> tuple[str, str]:
     if not column:
         return "", error["msg"].removeprefix("Value error, ")
     return column, f"'{column}': {error['msg']}; got {error['input']!r}"
-
-
-def _label(row: QuotaValues) -> str:
-    return label(row["user"], row["client_id"]) or "a row without user and client-id"

@@ -1,4 +1,4 @@
-"""Quotas as a file: the JSON and YAML of `rpk cluster quotas`, with mode, owner and note beside each quota's values.
+"""Quotas as a file: the JSON and YAML of `rpk cluster quotas`, with mode, owner and note next to each quota's values.
 
     quotas:
       - entity:
@@ -20,8 +20,7 @@ from typing import Any, Final
 import yaml
 
 from pipeline import process as garbage_collector
-from pipeline.errors import first_line
-from pipeline.tables.errors import QuotaFileRefused
+from pipeline.errors import Refused, first_line
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import MODES
@@ -29,6 +28,19 @@ from quota.units import Mistake, Mistakes, Step, exact_text, parse_bound
 
 ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
 """How rpk calls the parts of an entity -> the column of the table."""
+
+
+class QuotaFileRefused(Refused):
+    """A file does not hold valid quotas.
+
+    Attributes:
+        mistakes: all mistakes, each with its place and line in the file, as far as they are known.
+    """
+
+    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        fix = "correct these places; a quota is written like {user: alice, client_id: etl, producer_byte_rate: 1MB/s}"
+        super().__init__(f"quotas of {file} are not valid, nothing was changed: {'; '.join(map(str, mistakes))}", fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +150,7 @@ def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
 def with_lines(mistakes: Sequence[Mistake], text: str) -> list[Mistake]:
     """The mistakes with the lines of their paths in a text that `load_text` has read.
 
-    A path that is not in the text to its end gets the line of what there is of it. JSON that is no YAML (it
+    A path that is not in the text to its end gets the line of what there is of it. JSON that is not YAML (it
     escapes a character as two surrogates) has no lines.
     """
     try:
@@ -212,7 +224,7 @@ def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
 
     Args:
         text: JSON or YAML: a list of quotas, or a mapping with the list `quotas`. A quota is in rpk's form (see
-            `pipeline.tables.quotas.files`) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or
+            the top of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or
             texts, in which units are allowed (`quota.units`).
         name: How the file is called, for the error.
 
@@ -232,7 +244,7 @@ def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota
     if isinstance(document, dict):
         for key in document:
             if key != "quotas":
-                mistakes.at(str(key)).add(f"'{key}' is no part of a quota file")
+                mistakes.at(str(key)).add(f"'{key}' is not part of a quota file")
         items, where = document.get("quotas"), mistakes.at("quotas")
     if not isinstance(items, list):
         mistakes.add(f"the file must be a list of quotas, or a mapping with the list 'quotas'; got {_shown(document)}")

@@ -1,4 +1,4 @@
-"""The history of the quotas: every version with who, when, why and what it changed; the version at an instant."""
+"""The history of the quotas: each version with who, when, why and what changed; versions, edits and owners in it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from pipeline.tables.errors import TableMissing, VersionGone
+from pipeline.errors import NotFound, TableMissing
 from pipeline.tables.quotas.edit import LABELS
 from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
@@ -131,13 +131,18 @@ def version_at(table: QuotaTable, instant: datetime) -> int:
     """The version that was the newest one at an instant.
 
     Raises:
-        VersionGone: The instant is before the oldest version that is kept.
+        NotFound: The instant is before the oldest version that is kept.
     """
     commits = table.history()
     for commit in commits:
         if commit.committed_at <= instant:
             return commit.version
-    raise VersionGone(table.uri, instant, commits[-1].version, commits[-1].committed_at)
+    oldest = commits[-1]
+    message = (
+        f"{instant.isoformat()} is before the oldest version of {table.uri}, v{oldest.version} of "
+        f"{oldest.committed_at.isoformat()}"
+    )
+    raise NotFound(message, f"give {oldest.committed_at:%Y-%m-%dT%H:%M:%S} or later")
 
 
 def _kept(table: QuotaTable, version: int) -> QuotaTableState | None:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Final, Literal, Protocol
 
-from pipeline.tables.errors import TableMissing
+from pipeline.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, undivided
@@ -26,7 +26,7 @@ class QuotaVersions(Protocol):
         """The newest version.
 
         Raises:
-            TableUnreadable: It can not be told.
+            TableUnreadable: It can not be read.
         """
         ...
 

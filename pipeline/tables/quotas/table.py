@@ -7,23 +7,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, TypeVar
 
 from arro3.core import Array, Schema, Table
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from pipeline.errors import first_line
-from pipeline.tables.address import table_uri
-from pipeline.tables.errors import (
-    LostRace,
-    QuotaTableBusy,
-    TableMissing,
-    TableUnreadable,
-    TableUnwritable,
-    VersionIsAnother,
-)
+from pipeline.command_line import command_text
+from pipeline.errors import Conflict, TableMissing, first_line
+from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.opening import Options, open_table, reading
+from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race
 from pipeline.tables.queries import answer, rows_of, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
 from schemas.rows import QuotaRow
@@ -112,7 +107,7 @@ QuotaChanger = Callable[[tuple[dict[str, Any], ...]], Sequence[QuotaValues]]
 class QuotaTable:
     """The table `quotas` under a root.
 
-    On a local disk an edit holds the lock file `quotas.lock` beside the table. On object stores the commit itself is
+    On a local disk an edit holds the lock file `quotas.lock` next to the table. On object stores the commit itself is
     conditional. In both cases an edit reads the table again and is made again if another commit came first.
     """
 
@@ -151,7 +146,7 @@ class QuotaTable:
         except (TableMissing, TableUnreadable) as exc:
             if version is None or (isinstance(exc, TableUnreadable) and not exc.is_file_missing):
                 raise
-            raise TableMissing(self.uri, version, self._opened().version()) from exc
+            raise table_missing(self.uri, version, self._opened().version()) from exc
 
     def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
         """Make changes in one commit; see `edit`. Returns the version."""
@@ -163,7 +158,7 @@ class QuotaTable:
         """What `edit` would do now. Writes nothing and takes no lock. The version is that of the present table.
 
         Raises:
-            QuotaEditRefused, VersionIsAnother: as `edit` does.
+            Refused, Conflict: as `edit` does.
         """
         return self._changed(self._opened(), change, if_version, once_stored)
 
@@ -183,10 +178,10 @@ class QuotaTable:
             once_stored: rows of an earlier version. They may be stored again unchanged, see `validated`.
 
         Raises:
-            QuotaEditRefused: the result has invalid rows.
-            VersionIsAnother: the table is not at `if_version`.
-            QuotaTableBusy: the lock did not become free in time.
-            LostRace: other commits came first at every attempt.
+            Refused: the result has invalid rows.
+            Conflict: the table is not at `if_version`.
+            Conflict: the lock did not become free in time.
+            Conflict: other commits came first at every attempt.
             TableUnwritable: the store refused.
         """
 
@@ -224,7 +219,7 @@ class QuotaTable:
         """Set by how many jobs the users are divided. No edit makes a quota without a user from then on.
 
         Raises:
-            QuotaTableBusy, LostRace, TableUnwritable: As `edit` does.
+            Conflict, Conflict, TableUnwritable: As `edit` does.
         """
 
         def attempt(table: DeltaTable) -> None:
@@ -245,7 +240,7 @@ class QuotaTable:
         """Hold the lock of edits; Spark SQL runs under it too. On object stores there is no lock.
 
         Raises:
-            QuotaTableBusy: the lock did not become free in time.
+            Conflict: the lock did not become free in time.
         """
         if "://" in self.uri:
             yield
@@ -257,7 +252,8 @@ class QuotaTable:
             with FileLock(path, timeout=self._lock_timeout_seconds):
                 yield
         except Timeout as exc:
-            raise QuotaTableBusy(str(path), self._lock_timeout_seconds) from exc
+            message = f"{path} is held by another edit, waited {self._lock_timeout_seconds:g} s"
+            raise Conflict(message, f"nothing was changed; see who holds it: fuser -v {quote(str(path))}") from exc
 
     def _opened(self, version: int | None = None) -> DeltaTable:
         return open_table(self.uri, version, self._options)
@@ -267,7 +263,9 @@ class QuotaTable:
     ) -> QuotaEdit:
         before = _state(table)
         if if_version is not None and if_version != before.version:
-            raise VersionIsAnother(self.uri, if_version, before.version)
+            message = f"{self.uri} is at version {before.version}, not at {if_version} as --if-version wants"
+            diff = command_text("quotas", "diff", str(if_version), str(before.version))
+            raise Conflict(message, f"see what changed: {diff}")
         rows = validated(change(before.rows), (*before.rows, *once_stored))
         if _shards(table) > 1:
             refuse_undivided(rows, before.rows)
@@ -282,7 +280,7 @@ class QuotaTable:
                     continue
                 except (DeltaError, OSError) as exc:
                     raise TableUnwritable(self.uri, first_line(exc)) from exc
-        raise LostRace(self.uri, _ATTEMPTS)
+        raise lost_race(self.uri, _ATTEMPTS)
 
 
 def _shards(table: DeltaTable) -> int:

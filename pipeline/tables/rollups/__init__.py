@@ -1,1 +1,1 @@
-"""Roll-ups of what a job has written, made beside its decisions by Arrow, and not by streaming queries."""
+"""Roll-ups of what a job has written, made next to its decisions by Arrow, and not by streaming queries."""

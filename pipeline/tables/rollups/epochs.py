@@ -19,12 +19,9 @@ class RolledEpoch:
     """One epoch.
 
     Attributes:
-        time_epoch: Its number.
-        app_id: Records how far it is rolled up.
         newest_ms: No row that is still to come is evaluated before this instant: that of its newest row; for an epoch
             that is over, an instant after all.
         is_over: A newer epoch has begun, so no row is to come.
-        done_ms: Rolled up until here; whoever rolls up moves it on.
     """
 
     time_epoch: int
@@ -56,10 +53,7 @@ class RolledEpochs:
     ) -> None:
         """Roll up what there is, the oldest epoch first. An epoch that is over is not asked for again.
 
-        Args:
-            newest: That of the table.
-            begin_ms: Epoch and app id -> where it goes on.
-            roll_up: Rolls up one epoch, as far as it is complete.
+        * `begin_ms`: Epoch and app id -> where it goes on.
         """
         for number in range(self._first, newest.time_epoch + 1):
             app_id = f"{self._app_id}:{number}" if number else self._app_id

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.alerts.errors import ReceiversInvalid, ReceiversMissing
 from pipeline.alerts.receivers import receivers_of
-from pipeline.cluster.access import BootstrapServersMissing
+from pipeline.errors import UsageError
 from pipeline.settings.model import AlertsSettings, Settings
 from tests.pipeline.alerts.receiving import receiving
 from tests.pipeline.cli.running import kquota
@@ -46,7 +46,7 @@ def test_secrets_are_looked_up_in_files_and_in_the_environment(tmp_path: Path, m
         ({"webhooks": {"ops": f"http://host:99999/{HIDDEN}"}}, "got one that can not be read"),
         ({"webhooks": {"ops": f"http://me:{HIDDEN}@host/"}}, "without user and password"),
         ({"webhooks": {"ops": f"http://host/a\r\nX: {HIDDEN}"}}, "of visible ASCII"),
-        ({"webhooks": {"ops": "${env:NOT_THERE}"}}, "'ops' must refer to a secret that exists; got ${env:NOT_THERE}"),
+        ({"webhooks": {"ops": "${env:NOT_THERE}"}}, "'ops' refers to a secret that does not exist: ${env:NOT_THERE}"),
         ({"webhooks": {"topic": "http://host/"}}, "other than topic; got 'topic'"),
         ({"webhooks": {"a b": "http://host/"}}, "must have names of a-z"),
         ({"signing_keys": {"ops": "${env:HOME}"}}, "must name webhooks; got 'ops', which is none"),
@@ -80,7 +80,7 @@ def test_without_a_receiver_nobody_would_be_told() -> None:
 
 
 def test_a_topic_needs_the_address_of_the_cluster() -> None:
-    with pytest.raises(BootstrapServersMissing):
+    with pytest.raises(UsageError):
         receivers_of(settings(topic="quota.alerts"))
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Names, acls_of, grant_commands
-from pipeline.cluster.errors import PermissionMissing
+from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Names, PermissionMissing, acls_of, grant_commands
 from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
@@ -38,7 +37,7 @@ def test_to_see_and_to_change_quotas_need_a_right_each_which_the_error_names(sec
             with pytest.raises(PermissionMissing) as refused:
                 call()
             assert refused.value.acls == (right,)
-            assert f"'User:operator' must be allowed {right.operation} on the cluster" in str(refused.value)
+            assert f"'User:operator' is not allowed {right.operation} on the cluster" in str(refused.value)
             assert refused.value.fix == grant_commands([right], "User:operator", access.bootstrap_servers)[0]
             assert refused.value.fix.endswith(f"--operation {right.operation} --cluster")
         secured.allow("operator", [DESCRIBE_QUOTAS, ALTER_QUOTAS])
@@ -68,7 +67,7 @@ def test_a_sync_that_loses_its_right_logs_one_line_and_goes_on_when_it_is_given_
             assert refused.await_end() == PermissionMissing.exit_code
             told = [line for line in refused.log.splitlines() if " INFO " not in line]
             assert len(told) == 1, told
-            assert "'User:operator' must be allowed DescribeConfigs on the cluster" in told[0]
+            assert "'User:operator' is not allowed DescribeConfigs on the cluster" in told[0]
         rights = acls_of("sync", Names("u", "t", "m", "j"))
         secured.allow("operator", rights)
         with running_sync(*flags) as sync:
@@ -82,7 +81,7 @@ def test_a_sync_that_loses_its_right_logs_one_line_and_goes_on_when_it_is_given_
             assert sync.stop() == 0
             told = [line for line in sync.log.splitlines() if " INFO " not in line]
             assert len(told) == 1, told
-            assert "'User:operator' must be allowed AlterConfigs on the cluster" in told[0]
+            assert "'User:operator' is not allowed AlterConfigs on the cluster" in told[0]
         native.alter({user("synced"): {"producer_byte_rate": None}})
     secured.forbid("operator", rights)
 

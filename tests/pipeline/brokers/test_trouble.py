@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.brokers.errors import NativeQuotasUnsupported
 from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.errors import ClusterUnreachable, Unreachable
 from pipeline.jvm.jars import fetch
 from tests.pipeline.brokers.quota_broker import access_to, clear, user, values_in
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -64,11 +63,9 @@ def test_a_cluster_that_does_not_answer_at_the_start_is_told_at_once() -> None:
 
 def test_brokers_older_than_the_requests_are_told_in_one_line(quota_broker: EmbeddedBroker) -> None:
     with NativeQuotas(OldCluster(quota_broker.bootstrap_servers)) as native:
-        with pytest.raises(NativeQuotasUnsupported, match=r"do not know the request DescribeClientQuotas \(API 48\)"):
+        with pytest.raises(Unreachable, match=r"do not know the request DescribeClientQuotas \(API 48\)"):
             native.describe()
-        with pytest.raises(
-            NativeQuotasUnsupported, match=r"do not know the request AlterClientQuotas \(API 49\)"
-        ) as old:
+        with pytest.raises(Unreachable, match=r"do not know the request AlterClientQuotas \(API 49\)") as old:
             native.alter(CHANGE)
     assert (old.value.exit_code, old.value.fix) == (6, "update them: Kafka has it since 2.6")
 

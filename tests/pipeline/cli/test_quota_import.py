@@ -162,7 +162,7 @@ def test_a_cluster_without_quotas_changes_nothing(cluster: EmbeddedBroker, root:
             "'--bootstrap-server' must be given with --from-cluster",
         ),
         (("--from-cluster", "--scale", "double"), "'--scale' must be one of keep, brokers; got double"),
-        (("--from-cluster",), "'kafka.bootstrap_servers' must be given; got nothing"),
+        (("--from-cluster",), "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set"),
     ],
 )
 def test_flags_that_do_not_say_what_to_import_are_refused(

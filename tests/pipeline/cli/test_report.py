@@ -65,7 +65,7 @@ def test_a_page_stands_alone_with_names_as_text_and_gaps_as_gaps(
 def test_a_file_that_can_not_be_written_is_refused_before_anything_is_read(option: str, tmp_path: Path) -> None:
     answer = kquota("report", "rightsizing", option, str(tmp_path / "no" / "file"), "--tables", str(tmp_path))
     assert answer.exit_code == 2
-    assert f"'{option}' must name a file that can be written" in answer.stderr
+    assert f"of {option} cannot be written: there is no folder" in answer.stderr
 
 
 def test_clients_without_owner_are_counted_with_a_way_to_name_one(kept: KeptMinutes) -> None:

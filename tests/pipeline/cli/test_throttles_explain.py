@@ -236,7 +236,7 @@ def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp
     answer = kquota("throttles", "explain", digit, "--tables", job.root)
     assert answer.exit_code == 2
     named = f"{', '.join(ids[:5])}, {count - 5} more. Fix: name one of them in full: "
-    assert f"got {digit}, which fits {named}" in answer.stderr
+    assert f"several decisions begin with {digit}: {named}" in answer.stderr
     shown = subprocess.run(
         ["/bin/sh", "-c", answer.stderr.strip().rpartition("in full: ")[2]], capture_output=True, text=True, check=False
     )

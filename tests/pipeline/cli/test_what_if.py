@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
-from pipeline.stream.errors import SparkConnectRefused
+from pipeline.errors import UsageError
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.text_file import UnreadableFile, UnwritableFile
+from pipeline.text_file import UnreadableFile
 from tests.pipeline.replay.kept import KeptJob
 from tests.quota.factories import usage_row
 
@@ -114,7 +114,7 @@ def test_a_page_that_can_not_be_written_is_refused_before_the_replay(job: KeptJo
     answer = CliRunner().invoke(
         app, ["what-if", "--quotas", "none.yaml", "--html", str(page), "--tables", f"{job.root}/none"]
     )
-    assert isinstance(answer.exception, UnwritableFile), "before candidate and tables are looked at"
+    assert isinstance(answer.exception, UsageError), "before candidate and tables are looked at"
     assert str(page) in str(answer.exception)
     assert not (tmp_path / "missing").exists()
 
@@ -181,7 +181,7 @@ def test_spark_connect_is_refused_before_anything_starts(job: KeptJob, monkeypat
         "--from",
         "usage",
     ]
-    with pytest.raises(SparkConnectRefused):
+    with pytest.raises(UsageError):
         CliRunner().invoke(app, given, catch_exceptions=False)
 
 

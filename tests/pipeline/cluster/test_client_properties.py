@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pipeline.cluster.client_properties import java_properties, kafka_options
-from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import read_properties
 from pipeline.cluster.sign_in import TokenProvider
+from pipeline.errors import ClientPropertiesInvalid
 from tests.pipeline.cluster.certificates import Authority
 
 SECURITY = "org.apache.kafka.common.security"
@@ -146,14 +146,14 @@ def test_certificates_reach_both_clients_and_only_where_tls_is_spoken(tmp_path: 
             "must name PlainLoginModule for PLAIN; got ScramLoginModule",
         ),
         ({"sasl.login.callback.handler.class": "my.Handler"}, "must be org.*OAuthBearerLoginCallbackHandler; got my"),
-        ({"security.protocol": "SASL_SSL"}, "'sasl.mechanism' must be set for SASL_SSL"),
+        ({"security.protocol": "SASL_SSL"}, "'sasl.mechanism' is not set, and SASL_SSL needs it"),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "x"},
-            "'sasl.jaas.config' must be set for PLAIN, with a password",
+            "'sasl.jaas.config' has no password, and PLAIN needs it",
         ),
         ({**OAUTH, "sasl.oauthbearer.token.endpoint.url": "ftp://x"}, "must be an http, https or file URL; got ftp"),
-        (OAUTH, "must be set for OAUTHBEARER, with clientId and clientSecret"),
-        ({"sasl.jaas.config": "${env:KQUOTA_NOT_THERE}"}, "must refer to a secret that exists"),
+        (OAUTH, "has no clientId and clientSecret, and OAUTHBEARER needs them"),
+        ({"sasl.jaas.config": "${env:KQUOTA_NOT_THERE}"}, "refers to a secret that does not exist"),
     ],
 )
 def test_security_that_cannot_be_kept_is_refused(properties: dict[str, str], mistake: str) -> None:

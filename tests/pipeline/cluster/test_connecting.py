@@ -10,8 +10,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.connecting import LostWhileSigningIn, connection_error, open_client
-from pipeline.cluster.errors import ClusterUnreachable, SignInRefused
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import ClusterUnreachable, Unreachable
 from tests.pipeline.cluster.refusals import refusal_of
 
 
@@ -42,7 +42,7 @@ def test_a_client_that_could_not_connect_leaves_no_thread_and_no_socket_behind(m
     assert [each.get_map() for each in opened] == [None]
 
 
-@pytest.mark.parametrize(("protocol", "kind"), [("SASL_PLAINTEXT", SignInRefused), ("PLAINTEXT", ClusterUnreachable)])
+@pytest.mark.parametrize(("protocol", "kind"), [("SASL_PLAINTEXT", Unreachable), ("PLAINTEXT", ClusterUnreachable)])
 def test_a_connection_that_is_closed_at_sign_in_is_a_refusal(protocol: str, kind: type[Exception]) -> None:
     options = {"security_protocol": protocol, "sasl_plain_username": "alice"}
 
@@ -59,7 +59,7 @@ def test_a_wrong_password(broker: EmbeddedBroker) -> None:
         lambda timeout_ms: open_client(KafkaAdminClient, broker.sasl_bootstrap_servers, timeout_ms, **options)
     )
 
-    assert isinstance(refused, SignInRefused)
+    assert isinstance(refused, Unreachable)
     assert re.search(r"refuses user 'alice': .*user.* password", str(refused))
     assert broker.sasl_bootstrap_servers in str(refused)
     assert refused.exit_code == 6

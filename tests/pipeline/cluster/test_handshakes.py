@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import open_client
-from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.errors import ClusterUnreachable
 from tests.pipeline.cluster.certificates import Authority, Identity
 from tests.pipeline.cluster.refusals import refusal_of
 from tests.pipeline.cluster.tls_port import slow_tls_port, tls_port

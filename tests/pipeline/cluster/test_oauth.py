@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cluster.errors import TokenRefused
-from pipeline.cluster.sign_in import TokenProvider, TokenSource
+from pipeline.cluster.sign_in import TokenProvider, TokenRefused, TokenSource
 from tests.pipeline.cluster.token_endpoint import TokenEndpoint, token_endpoint
 
 SECRET = "k1-s3cret"  # noqa: S105 - of the test's own endpoint

@@ -7,9 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.topics import app
-from pipeline.cluster.acls import Acl, Names, Role, acls_of, grant_commands
+from pipeline.cluster.acls import Acl, Names, PermissionMissing, Role, acls_of, grant_commands
 from pipeline.cluster.connecting import missing_acls, refuse_unpermitted
-from pipeline.cluster.errors import PermissionMissing
 from pipeline.cluster.topics import check_topics, create_topics, topic_specs
 from pipeline.cluster.transactions import Mark
 from pipeline.gate.follower import KafkaFollower
@@ -76,7 +75,7 @@ def test_each_right_of_the_job_is_missed_by_name(topics: Secured, role: Role, ta
     assert taken in refused.value.acls
     assert {acl.name for acl in refused.value.acls} == {taken.name}
     assert taken.operation in {"Read"} or refused.value.acls == (taken,)
-    assert f"'User:job' must be allowed {refused.value.acls[0]}" in str(refused.value)
+    assert f"'User:job' is not allowed {refused.value.acls[0]}" in str(refused.value)
     assert refused.value.fix == grant_commands(refused.value.acls, "User:job", access.bootstrap_servers)[0]
     assert refused.value.exit_code == 6
 
@@ -127,7 +126,7 @@ def test_each_right_of_a_meter_is_missed_by_name(topics: Secured, role: Role, ta
     with pytest.raises(PermissionMissing) as refused:
         store_and_read_back(topics)
     its_own = "kquota-meter.1" if taken.pattern == "prefixed" else taken.name
-    assert f"'User:meter' must be allowed {taken.operation} on {taken.resource} '{its_own}'" in str(refused.value)
+    assert f"'User:meter' is not allowed {taken.operation} on {taken.resource} '{its_own}'" in str(refused.value)
 
 
 def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
@@ -138,7 +137,7 @@ def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
     follower = KafkaFollower(access.bootstrap_servers, NAMES.throttle_topic, access.client_options())
     follower.start(lambda *_: None)
     try:
-        told = "'User:gate' must be allowed Read on topic 'acl.throttle'"
+        told = "'User:gate' is not allowed Read on topic 'acl.throttle'"
         wait_until(lambda: told in caplog.text, "the follower to say what it may not")
         assert not follower.wait_until_caught_up(0)
         topics.allow("gate", acls_of("gate", NAMES))
@@ -161,7 +160,7 @@ def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missi
     assert isinstance(refused.exception, PermissionMissing)
     assert "Describe on topic 'op.usage', DescribeConfigs on topic 'op.usage'" in str(refused.exception)
     refused = invoke(app, ["create", *options])
-    assert "'User:operator' must be allowed Create on topic 'op.usage'" in str(refused.exception)
+    assert "'User:operator' is not allowed Create on topic 'op.usage'" in str(refused.exception)
 
     topics.allow("operator", acls_of("operator", named))
     for command in ("create", "check"):

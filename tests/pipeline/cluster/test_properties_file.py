@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import parse_properties, read_properties, resolved
+from pipeline.errors import ClientPropertiesInvalid
 from pipeline.text_file import UnreadableFile
 
 
@@ -40,7 +40,9 @@ def test_lines_that_are_no_settings_are_reported_at_once(tmp_path: Path) -> None
 
 def test_a_file_that_does_not_exist_is_reported_with_those_like_it(tmp_path: Path) -> None:
     (tmp_path / "client.properties").touch()
-    with pytest.raises(UnreadableFile, match=r"'--command-config' .* no such file.*; it has client\.properties"):
+    with pytest.raises(
+        UnreadableFile, match=r"of --command-config cannot be read: there is no such file.*; it has client\.properties"
+    ):
         read_properties(tmp_path / "client.propertis")
 
 
@@ -77,5 +79,5 @@ def test_references_that_lead_nowhere_are_reported_at_once() -> None:
     with pytest.raises(ClientPropertiesInvalid) as caught:
         resolved(given, "client.properties", {})
     assert caught.value.mistakes == tuple(
-        f"'{key}' must refer to a secret that exists; got {value}" for key, value in given.items()
+        f"'{key}' refers to a secret that does not exist: {value}" for key, value in given.items()
     )

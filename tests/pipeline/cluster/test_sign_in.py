@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import open_client
-from pipeline.cluster.errors import TokenRefused
+from pipeline.cluster.sign_in import TokenRefused
 from pipeline.gate.throttle_state import ThrottleView
 from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.refusals import refusal_of

@@ -70,7 +70,7 @@ def test_an_encrypted_key_needs_its_password_and_is_never_asked_for(identity: Id
     tls.context()
     assert tls.java_properties()["ssl.key.password"] == PASSWORD
     for wrong in ({}, {"ssl.key.password": "wr0ng"}):
-        with pytest.raises(TlsMistakes, match=r"'ssl.key.password' must open the key; got") as caught:
+        with pytest.raises(TlsMistakes, match=r"'ssl.key.password' does not open the key:") as caught:
             read_tls(given | wrong).context()
         assert "wr0ng" not in str(caught.value)
 
@@ -107,7 +107,7 @@ def test_versions_can_be_narrowed() -> None:
             {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/etc/k.p12"},
             "-srckeystore /etc/k.p12 .*openssl pkcs12 -in /etc/k.export.p12 -nodes -out /etc/k.pem",
         ),
-        ({"ssl.truststore.location": "/nowhere.pem"}, "must be a file that can be read; got /nowhere.pem"),
+        ({"ssl.truststore.location": "/nowhere.pem"}, "/nowhere.pem cannot be read: "),
         (
             {"ssl.truststore.location": "pyproject.toml"},
             "'ssl.truststore.location' must be PEM .*; got no PEM block in",
@@ -140,7 +140,7 @@ def test_half_an_identity_is_refused(identity: Identity) -> None:
 def test_a_key_of_another_certificate_is_refused(authority: Authority, identity: Identity) -> None:
     other = authority.issue("other")
     tls = read_tls({"ssl.key.location": str(identity.key), "ssl.certificate.location": str(other.certificate)})
-    with pytest.raises(TlsMistakes, match=r"'ssl.keystore' key must fit its chain; got key values mismatch"):
+    with pytest.raises(TlsMistakes, match=r"the key of 'ssl.keystore' does not fit its chain: key values mismatch"):
         tls.context()
 
 

@@ -9,8 +9,8 @@ from deltalake import write_deltalake
 
 from pipeline.dashboard.reader import BatchParts
 from pipeline.dashboard.watched_table import WatchedTable
+from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.errors import TableMissing
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
 from schemas.rows import BatchRow

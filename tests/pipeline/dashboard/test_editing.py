@@ -19,9 +19,9 @@ from pipeline.dashboard.errors import EditRefused, EditsForbidden, WritingUnguar
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import quotas_document
+from pipeline.errors import Conflict, Refused
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.errors import QuotaEditRefused, VersionIsAnother
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.web import Listen
 from tests.pipeline.cli.running import kquota
@@ -62,7 +62,7 @@ def test_an_edit_is_one_commit_with_its_reason_and_changes_nothing_else(tmp_path
     audit = QuotaTable(tables.root).history(1)[0].audit
     assert audit is not None
     assert audit.reason == "peak"
-    with pytest.raises(VersionIsAnother):
+    with pytest.raises(Conflict):
         Editing(tables.root, may_write=True).write(body)
 
 
@@ -114,7 +114,7 @@ def test_a_body_that_is_no_edit_is_refused(shop: LivedTables, body: dict[str, An
 
 
 def test_an_edit_that_leaves_an_invalid_table_is_refused(shop: LivedTables) -> None:
-    with pytest.raises(QuotaEditRefused):
+    with pytest.raises(Refused):
         Editing(shop.root, may_write=False).plan({"user": "", "client_id": "", "values": {"mode": "exempt"}})
 
 

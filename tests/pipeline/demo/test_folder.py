@@ -13,7 +13,8 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.errors import BrokerAlreadyRunning, NotADemoFolder, OtherBrokerCount
 from pipeline.demo.folder import MARK, DemoFolder, start_over
 from pipeline.demo.plan import STOCK_CLIENTS
-from pipeline.job.lock import JobIsRunning, JobLock
+from pipeline.errors import Conflict
+from pipeline.job.lock import JobLock
 from tests.pipeline.cli.running import kquota
 
 ROOT = Path(__file__).parents[3]
@@ -130,7 +131,7 @@ def test_starting_over_deletes_a_link_and_not_what_it_leads_to(demo: DemoFolder,
 
 
 def test_starting_over_is_refused_while_a_job_runs_in_the_folder(demo: DemoFolder) -> None:
-    with JobLock(demo.root, "kquota"), pytest.raises(JobIsRunning):
+    with JobLock(demo.root, "kquota"), pytest.raises(Conflict):
         start_over(demo, "kquota")
     assert demo.tables.is_dir()
 
@@ -138,7 +139,7 @@ def test_starting_over_is_refused_while_a_job_runs_in_the_folder(demo: DemoFolde
 def test_starting_over_is_refused_while_a_job_of_another_folder_uses_the_tables(
     demo: DemoFolder, tmp_path: Path
 ) -> None:
-    with JobLock(tmp_path / "elsewhere", "other", str(demo.tables)), pytest.raises(JobIsRunning):
+    with JobLock(tmp_path / "elsewhere", "other", str(demo.tables)), pytest.raises(Conflict):
         start_over(demo, "kquota")
     assert demo.tables.is_dir()
 

@@ -55,7 +55,7 @@ def test_a_checkpoint_on_this_disk_is_compared_with_the_tables(tmp_path: Path, i
     write_checkpoint(folder, planned=3, committed=3)
     (finding,) = findings(tmp_path, checkpoint)
     assert finding.severity == "error"
-    assert f"'checkpoint' {checkpoint} must have written these tables" in finding.text
+    assert f"checkpoint {checkpoint} does not fit the tables" in finding.text
 
 
 @pytest.mark.usefixtures("_obstore")
@@ -75,7 +75,7 @@ def test_a_store_is_tried_and_a_checkpoint_there_is_compared_without_spark(store
     assert told[:2] == [f"{root}: {works}", f"{checkpoint}: {works}"]
     assert len(told) == 2 + len(TABLES)
     (wrong,) = (finding for finding in found if finding.severity != "ok")
-    assert f"'checkpoint' {checkpoint} must have written these tables" in wrong.text
+    assert f"checkpoint {checkpoint} does not fit the tables" in wrong.text
 
 
 @pytest.mark.usefixtures("_obstore")

@@ -11,15 +11,13 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from pipeline.clock import Moment
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.errors import PipelineError
-from pipeline.job.job import Job
+from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed
+from pipeline.job.job import ClockSetBack, Job
 from pipeline.job.metrics import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
-from pipeline.stream.errors import ClockSetBack, MasterUnreachable, QueryFailed
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.errors import TableUnwritable
+from pipeline.tables.port import TableUnwritable
 from tests.log_messages import messages_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

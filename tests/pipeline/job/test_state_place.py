@@ -2,9 +2,9 @@
 
 import pytest
 
+from pipeline.errors import UsageError
 from pipeline.job.take_over import places_on_one_node, refuse_state_on_one_node
 from pipeline.settings.model import Settings
-from pipeline.stream.errors import StateOnOneNode
 
 STORE = "s3a://bucket/checkpoint"
 
@@ -43,11 +43,11 @@ def test_a_folder_that_every_node_mounts_is_shared(place: str, is_shared: bool) 
 
 
 def test_the_refusal_names_setting_place_and_ways_out() -> None:
-    with pytest.raises(StateOnOneNode) as refusal:
+    with pytest.raises(UsageError) as refusal:
         refuse_state_on_one_node(settings("tables", "checkpoint"))
     assert refusal.value.exit_code == 2
     assert str(refusal.value) == (
-        "'tables.root' must be in a store that every node reaches, because the cluster chooses the driver's node "
-        "(deploy mode cluster); got tables, which is on one node's disk. Fix: name a store (s3://…, abfss://…), "
-        "list the folder in 'spark.shared_folders' if every node mounts it, or submit with --deploy-mode client"
+        "'tables.root' tables is on one node's disk, and the cluster chooses the driver's node. Fix: name a store "
+        "(s3://…, abfss://…), list the folder in 'spark.shared_folders' if every node mounts it, or submit with "
+        "--deploy-mode client"
     )

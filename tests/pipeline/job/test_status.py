@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import TableMissing
 from pipeline.job.lock import JobLock
 from pipeline.job.status import status_of
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.errors import TableMissing
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us

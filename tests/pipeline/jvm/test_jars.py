@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.command_line import command_text
-from pipeline.jvm.errors import JarAltered, JarMissing, JarsUnavailable
-from pipeline.jvm.jars import JarStore, LockedJar, fetch_missing, pyspark_jars_folder
+from pipeline.errors import Unreachable
+from pipeline.jvm.jars import JarStore, JarUnfit, LockedJar, fetch_missing, pyspark_jars_folder
 
 CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
 
@@ -107,7 +107,7 @@ def test_a_first_start_fetches_what_is_missing_and_a_later_one_does_and_says_not
 
 
 def test_a_jar_that_no_source_has_is_named_with_every_attempt(tmp_path: Path) -> None:
-    with pytest.raises(JarsUnavailable) as unavailable:
+    with pytest.raises(Unreachable) as unavailable:
         store(tmp_path, Shelf({}, attempts=1), Shelf({}, failures=3, name="far")).fetch()
     assert str(unavailable.value).startswith(
         "jar 'one-1.jar' and 1 more could not be fetched; tried shelf: 404 Not Found; far: 429 Too Many Requests"
@@ -117,14 +117,14 @@ def test_a_jar_that_no_source_has_is_named_with_every_attempt(tmp_path: Path) ->
 
 def test_a_delivered_jar_with_another_hash_is_not_taken(tmp_path: Path) -> None:
     jars = store(tmp_path, Shelf({**CONTENT, "one-1.jar": b"FIRST jar"}))
-    with pytest.raises(JarsUnavailable, match=r"one-1\.jar has sha256"):
+    with pytest.raises(Unreachable, match=r"one-1\.jar has sha256"):
         jars.fetch()
     assert not jars.path_of(ONE).exists()
     assert jars.check(TWO).exists()
 
 
 def test_a_missing_jar_is_found_at_the_check(tmp_path: Path) -> None:
-    with pytest.raises(JarMissing) as missing:
+    with pytest.raises(JarUnfit) as missing:
         store(tmp_path).check(ONE)
     path = tmp_path / "jars" / ONE.sha256 / "one-1.jar"
     fetch = command_text("jars", "fetch", about="program")
@@ -134,17 +134,17 @@ def test_a_missing_jar_is_found_at_the_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"first ja", "must have 9 bytes; got 8 bytes"),
-        (b"firsT jar", f"must have sha256 {ONE.sha256[:12]}…; got "),
+        (b"first ja", "it has 8 bytes, not 9 bytes"),
+        (b"firsT jar", f"not sha256 {ONE.sha256[:12]}…"),
     ],
 )
 def test_an_altered_jar_is_found_at_the_check_and_fetched_again(tmp_path: Path, content: bytes, message: str) -> None:
     jars = store(tmp_path, Shelf(CONTENT))
     jars.fetch()
     jars.path_of(ONE).write_bytes(content)
-    with pytest.raises(JarAltered, match=message):
+    with pytest.raises(JarUnfit, match=message):
         jars.check(ONE)
-    assert [type(problem) for problem in jars.verify()] == [JarAltered]
+    assert [type(problem) for problem in jars.verify()] == [JarUnfit]
     assert jars.fetch().fetched == {ONE: "shelf"}
     assert jars.verify() == []
 
@@ -162,7 +162,7 @@ def test_a_folder_of_jars_is_used_as_it_is(tmp_path: Path) -> None:
 
 def test_a_folder_of_jars_is_never_filled(tmp_path: Path) -> None:
     shelf = Shelf(CONTENT)
-    with pytest.raises(JarMissing, match=f"put the locked file into {tmp_path}, or unset KQUOTA_JARS_DIR"):
+    with pytest.raises(JarUnfit, match=f"put the locked file into {tmp_path}, or unset KQUOTA_JARS_DIR"):
         store(tmp_path / "cache", shelf, KQUOTA_JARS_DIR=str(tmp_path)).fetch()
     assert shelf.calls == []
 
@@ -171,7 +171,7 @@ def test_jars_of_pyspark_are_never_fetched(tmp_path: Path) -> None:
     shelf = Shelf(CONTENT)
     environ, pyspark_jars = {"KQUOTA_CACHE": str(tmp_path / "cache")}, tmp_path / "pyspark" / "jars"
     jars = JarStore([locked("one-1.jar", "pyspark")], environ, [shelf], pyspark_jars=pyspark_jars)
-    with pytest.raises(JarMissing, match=r"reinstall it: .* -m pip install --force-reinstall --no-deps pyspark"):
+    with pytest.raises(JarUnfit, match=r"reinstall it: .* -m pip install --force-reinstall --no-deps pyspark"):
         jars.fetch()
     assert shelf.calls == []
     pyspark_jars.mkdir(parents=True)

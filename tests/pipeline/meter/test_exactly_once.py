@@ -17,9 +17,9 @@ import pytest
 from kafka import KafkaAdminClient
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import ClusterUnreachable
 from pipeline.failpoints import VARIABLE
 from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher

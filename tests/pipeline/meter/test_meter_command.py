@@ -58,21 +58,23 @@ def test_a_key_that_is_no_setting_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("KQUOTA_NOT_THERE", "mine")
     answer = metered(tmp_path, "--config", str(file))
     assert answer.exit_code == 2
-    assert f"{file}: 'kafka.usage_topics' must be a setting; the nearest is kafka.usage_topic; " in answer.stderr
-    assert "KQUOTA_NOT_THERE: 'variable' must be one that kquota knows" in answer.stderr
+    assert f"{file}: 'kafka.usage_topics' is not a setting; the nearest is kafka.usage_topic; " in answer.stderr
+    assert "KQUOTA_NOT_THERE: unknown variable" in answer.stderr
 
 
 def test_a_topic_that_has_another_use_is_refused(tmp_path: Path) -> None:
     """The flag becomes a setting, and is checked with the others."""
     answer = metered(tmp_path, "--bootstrap-server", "127.0.0.1:1", "--topic", "quota.throttle.v1")
     assert answer.exit_code == 2
-    assert "'kafka' topics must be three different ones; got quota.throttle.v1, quota.throttle.v1" in answer.stderr
+    assert "the three topics of 'kafka' are not different: quota.throttle.v1, quota.throttle.v1" in answer.stderr
 
 
 def test_without_an_address_it_says_how_to_give_one(tmp_path: Path) -> None:
     answer = metered(tmp_path)
     assert answer.exit_code == 2
-    assert answer.stderr.startswith("kquota: 'kafka.bootstrap_servers' must be given; got nothing. Fix: pass")
+    assert answer.stderr.startswith(
+        "kquota: the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set. Fix: pass"
+    )
 
 
 @pytest.mark.usefixtures("impatient")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.settings.errors import InvalidSettings
+from pipeline.errors import UsageError
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.settings.places import TRIGGER_MS, CatalogRoot, StoreAddress
@@ -30,26 +30,24 @@ def test_a_root_in_a_catalog_knows_its_parts() -> None:
     "root", ["catalog:main", "catalog:main.a.b", "catalog:", "catalog:ma`in.kquota", "catalog:a.b-c"]
 )
 def test_a_root_that_is_no_schema_of_a_catalog_is_refused(root: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"'tables.root' must be catalog:CATALOG.SCHEMA of letters") as refused:
+    with pytest.raises(UsageError, match=r"'tables.root' must be catalog:CATALOG.SCHEMA of letters") as refused:
         load_settings(None, in_catalog(root=root))
-    assert refused.value.mistakes[0].endswith(f"; got {root}")
+    assert f"; got {root}" in refused.value.message
 
 
 def test_only_spark_writes_to_a_catalog() -> None:
-    with pytest.raises(
-        InvalidSettings, match=r"'tables.writer' must be delta-spark for catalog:main.kquota, .* delta-rs"
-    ):
+    with pytest.raises(UsageError, match=r"'tables.writer' delta-rs can not write to catalog:main.kquota"):
         load_settings(None, in_catalog(writer="delta-rs"))
 
 
 def test_a_location_without_a_root_is_refused_and_one_beside_a_folder_is_not_used() -> None:
-    with pytest.raises(InvalidSettings, match=r"'tables.location' must stand beside a 'tables.root'"):
+    with pytest.raises(UsageError, match=r"'tables.location' needs a 'tables.root'"):
         load_settings(None, {"tables": {"location": "/data/tables"}})
     assert load_settings(None, {"tables": {"root": "there", "location": "/data/tables"}}).tables.root == "there"
 
 
 def test_a_location_that_delta_takes_for_another_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match=r"'tables.location' must be a path without #"):
+    with pytest.raises(UsageError, match=r"'tables.location' must be a path without #"):
         load_settings(None, in_catalog(location=str(tmp_path / "a#b")))
 
 

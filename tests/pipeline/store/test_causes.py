@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.tables.errors import StoreUnreachable
+from pipeline.errors import Unreachable
 from pipeline.tables.object_store import store_error
 
 ANSWER = "Error performing PUT http://store:9000/b/t/1 in 1ms - Server returned non-2xx status code: {status}: {body}"
@@ -43,24 +43,24 @@ def test_a_wrong_region_is_told_with_the_right_one(answer: str) -> None:
 
 def test_a_redirect_to_another_region_without_a_word_is_one_too() -> None:
     error = store_error("s3://b/t", "list", OSError(ANSWER.format(status="301 Moved Permanently", body="")))
-    assert error.cause == "the bucket is in another region"
+    assert error.message == "can not list s3://b/t: the bucket is in another region"
 
 
 def test_a_refusal_without_a_body_is_one() -> None:
     error = store_error("s3://b/t", "read", OSError(ANSWER.format(status="403 Forbidden", body="")))
-    assert error.cause == "the store denies access"
+    assert error.message == "can not read s3://b/t: the store denies access"
 
 
 def test_a_store_that_does_not_answer_is_named_by_endpoint_and_another_exit_code() -> None:
     text = "Generic S3 error: Error performing PUT http://127.0.0.1:1/b/t - HTTP error: error sending request"
     error = store_error("s3://b/t", "list", OSError(text))
-    assert isinstance(error, StoreUnreachable)
-    assert (error.cause, error.exit_code) == ("nothing answers at http://127.0.0.1:1", 6)
+    assert isinstance(error, Unreachable)
+    assert (error.message, error.exit_code) == ("can not list s3://b/t: nothing answers at http://127.0.0.1:1", 6)
 
 
 def test_missing_credentials_are_told_and_not_that_a_machine_has_no_metadata() -> None:
     text = "Error performing PUT http://169.254.169.254/latest/api/token in 5s - HTTP error: error sending request"
-    assert store_error("s3://b/t", "list", OSError(text)).cause == "there are no credentials"
+    assert store_error("s3://b/t", "list", OSError(text)).message == "can not list s3://b/t: there are no credentials"
 
 
 def test_nothing_else_of_the_answer_is_told() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from pipeline.errors import Refused, Unreachable, UsageError
 from pipeline.settings.places import StoreAddress, StoreSettings
-from pipeline.tables.errors import StoreLibraryMissing, StoreUnfit, StoreUnreachable
 from pipeline.tables.object_store import StoreObjects, refuse_unfit
 from tests.object_store import BUCKET, SECRET, ObjectStore
 
@@ -55,7 +55,7 @@ def test_two_of_the_same_name_are_refused_and_the_first_stays(store: ObjectStore
 )
 def test_what_is_wrong_is_told(store: ObjectStore, change: dict[str, Any], bucket: str, message: str) -> None:
     settings = store.settings.model_copy(update=change)
-    with pytest.raises(StoreUnfit, match=message) as refused:
+    with pytest.raises(Refused, match=message) as refused:
         refuse_unfit(StoreAddress(f"s3://{bucket}/tables", settings))
     assert SECRET not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -64,19 +64,19 @@ def test_what_is_wrong_is_told(store: ObjectStore, change: dict[str, Any], bucke
 @needs_obstore
 def test_a_store_that_does_not_answer_is_named(store: ObjectStore) -> None:
     settings = store.settings.model_copy(update={"endpoint": "http://127.0.0.1:9"})
-    with pytest.raises(StoreUnreachable, match=r"nothing answers at http://127\.0\.0\.1:9"):
+    with pytest.raises(Unreachable, match=r"nothing answers at http://127\.0\.0\.1:9"):
         refuse_unfit(StoreAddress(f"s3://{BUCKET}/tables", settings))
 
 
 @needs_obstore
 def test_a_store_that_ignores_conditional_put_is_refused(unconditional: ObjectStore) -> None:
-    with pytest.raises(StoreUnfit, match=r"the store ignores conditional put \(If-None-Match\)"):
+    with pytest.raises(Refused, match=r"the store ignores conditional put \(If-None-Match\)"):
         refuse_unfit(unconditional.address("tables"))
 
 
 def test_without_the_library_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
-    with pytest.raises(StoreLibraryMissing, match=r"pip install 'kafka-quota-pipeline\[object-store\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'kafka-quota-pipeline\[object-store\]'"):
         refuse_unfit(StoreAddress("s3://bucket/tables", StoreSettings()))
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import Refused
 from pipeline.stream.checkpoint import Checkpoint, LocalFiles
-from pipeline.stream.errors import CheckpointUnfit
 
 
 def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
@@ -38,17 +38,17 @@ def test_a_checkpoint_that_fits(
 @pytest.mark.parametrize(
     ("planned", "committed", "recorded", "newest_query_id", "complaint"),
     [
-        (0, 0, None, None, "have written these tables"),
-        (5, 4, None, "other", "have written these tables"),
-        (5, 5, 5, "other", "be the newest of these tables"),
-        (4, 4, 5, "q", "reach to batch 5, as the tables do; got one that ends at 4"),
-        (5, 5, 4, "q", "end with the tables, at batch 4; got one that has committed 5"),
+        (0, 0, None, None, "belongs to a query that has not written them"),
+        (5, 4, None, "other", "belongs to a query that has not written them"),
+        (5, 5, 5, "other", "belongs to an earlier query"),
+        (4, 4, 5, "q", "it ends at batch 4, the tables at 5"),
+        (5, 5, 4, "q", "it has committed batch 5, the tables end at 4"),
     ],
 )
 def test_a_checkpoint_of_another_job_or_day_is_refused_with_the_way_out(
     tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None, complaint: str
 ) -> None:
-    with pytest.raises(CheckpointUnfit, match=complaint) as refused:
+    with pytest.raises(Refused, match=complaint) as refused:
         write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
     assert "delete this one" in refused.value.fix
     assert refused.value.exit_code == 5

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import Refused, Unreachable
 from pipeline.stream.checkpoint import (
     Checkpoint,
     CheckpointFiles,
@@ -14,7 +15,6 @@ from pipeline.stream.checkpoint import (
     open_checkpoint,
     open_without_spark,
 )
-from pipeline.stream.errors import CheckpointUnfit, CheckpointUnreadable
 from tests.pipeline.stream.test_checkpoint import write_checkpoint
 
 
@@ -35,7 +35,7 @@ def test_a_checkpoint_is_read_whole(files: CheckpointFiles, tmp_path: Path) -> N
     assert checkpoint is not None
     assert (checkpoint.query_id, checkpoint.planned, checkpoint.committed) == ("q", 11, 10)
     assert checkpoint.next_offsets() == {"usage": {"0": 110}}
-    with pytest.raises(CheckpointUnfit, match="have written these tables"):
+    with pytest.raises(Refused, match="belongs to a query that has not written them"):
         checkpoint.check(lambda _: None, None)
     offsets = OffsetLog(files).range_of(11)
     assert (offsets.message_count, offsets.end) == (10, '{"usage": {"0": 120}}')
@@ -67,7 +67,7 @@ def test_without_spark_a_local_disk_can_be_read_and_no_other_store(tmp_path: Pat
 
 @pytest.mark.spark
 def test_a_file_system_that_does_not_answer_is_named(spark: Any) -> None:
-    with pytest.raises(CheckpointUnreadable, match=r"'checkpoint' nowhere://bucket/checkpoint must be readable; got "):
+    with pytest.raises(Unreachable, match=r"checkpoint nowhere://bucket/checkpoint cannot be read: "):
         Checkpoint.read(open_checkpoint("nowhere://bucket/checkpoint", spark))
 
 

@@ -31,8 +31,8 @@ def test_the_line_says_what_is_missing_where_and_what_to_do(book: ExecutorBook) 
     ((level, text),) = book.note({}, NONE, 12.4)
     assert level == logging.WARNING
     assert text.startswith(
-        "'spark.master' spark://there:7077 must give an executor (1g of memory and a core); got none for 12 s, so no "
-        "usage is read. Fix: see on the master's page"
+        "no executor from spark://there:7077 for 12 s (1g of memory and a core is wanted), so no usage is read. "
+        "Fix: see on the master's page"
     )
     assert "\n" not in text
 

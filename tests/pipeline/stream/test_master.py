@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 
 from pipeline.demo.process import free_ports
+from pipeline.errors import MasterUnreachable, PipelineError
 from pipeline.stream import executors as waiting
-from pipeline.stream.errors import MasterUnreachable, SparkGivenUp
 from pipeline.stream.executors import when_master_answers
 from tests.log_messages import messages_of
 
@@ -72,5 +72,5 @@ def test_a_wait_that_is_given_up_makes_no_session() -> None:
     (port,) = free_ports(1)
     given_up = Event()
     given_up.set()
-    with pytest.raises(SparkGivenUp):
+    with pytest.raises(PipelineError):
         when_master_answers(f"spark://127.0.0.1:{port}", lambda: pytest.fail("a session"), given_up)

@@ -3,8 +3,8 @@ import logging
 
 import pytest
 
+from pipeline.errors import Refused
 from pipeline.stream.checkpoint import Span, gaps, refuse_gaps, starting_offsets
-from pipeline.stream.errors import UsageGone
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -27,7 +27,7 @@ def test_gaps_are_named_by_partition(wanted: dict[str, int], missing: list[str])
 
 def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
     refuse_gaps("usage", "/ck", {"0": 10}, SPANS)
-    with pytest.raises(UsageGone, match=r"offsets 3 to 9 are deleted.*delete the checkpoint /ck") as refused:
+    with pytest.raises(Refused, match=r"offsets 3 to 9 are deleted.*delete the checkpoint /ck") as refused:
         refuse_gaps("usage", "/ck", {"0": 3}, SPANS)
     assert refused.value.exit_code == 5
 

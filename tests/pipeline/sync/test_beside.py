@@ -6,12 +6,12 @@ from threading import Event
 
 import pytest
 
-from pipeline.brokers.errors import SyncIsRunning
 from pipeline.brokers.native import NativeQuotas
 from pipeline.brokers.running import running_sync as holder_of_lock
 from pipeline.brokers.running import sync_beside, sync_lock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import Conflict
 from pipeline.settings.model import KafkaSettings, Settings, TablesSettings
 from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
@@ -52,7 +52,7 @@ def test_it_keeps_the_quotas_until_the_end_of_the_block_and_no_longer(settings: 
 
 def test_what_it_fails_with_ends_the_block_and_is_raised_there(settings: Settings, root: str) -> None:
     ended = Event()
-    with sync_lock(root), pytest.raises(SyncIsRunning), sync_beside(settings, ended.set):
+    with sync_lock(root), pytest.raises(Conflict), sync_beside(settings, ended.set):
         assert ended.wait(PATIENCE_SECONDS)
 
 

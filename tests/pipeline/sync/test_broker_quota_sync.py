@@ -7,12 +7,11 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
-from pipeline.cluster.errors import ClusterUnreachable
+from pipeline.errors import ClusterUnreachable, Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.audit import local_audit
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.enforced import NAME
-from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
@@ -185,7 +184,7 @@ def test_a_sync_that_was_superseded_stops_at_its_next_look(setting: Setting) -> 
     first.step()
     setting.start().step()
     setting.clock.advance(10_000)
-    with pytest.raises(Fenced):
+    with pytest.raises(Conflict):
         first.step()
 
 

@@ -7,8 +7,7 @@ import pytest
 from pipeline.job.lock import tables_lock_file
 from pipeline.settings.model import Settings
 from pipeline.settings.places import CatalogRoot, StoreAddress, StoreSettings
-from pipeline.tables.address import TablesInCatalog, full_address, is_local, looking_at, table_uri
-from pipeline.tables.errors import TableMissing
+from pipeline.tables.address import TablesInCatalog, full_address, is_local, looking_at, table_missing, table_uri
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
 
@@ -35,8 +34,8 @@ def test_a_root_without_one_is_refused_with_the_ways_out() -> None:
         table_uri(ROOT, "usage")
     assert refused.value.exit_code == 2
     assert str(refused.value) == (
-        "'tables.root' must be a folder or a URI for what works without Spark; got catalog:main.kquota. Fix: "
-        "set tables.location, or give --tables the place that the job tells when it starts"
+        "only Spark can open catalog:main.kquota: its location is not set. Fix: "
+        "set tables.location, or give --tables the place that the job logs when it starts"
     )
     assert tables_lock_file(ROOT) is None
 
@@ -46,4 +45,4 @@ def test_a_name_in_a_catalog_is_no_folder() -> None:
     assert full_address(ROOT) == ROOT
     table = ROOT.table("usage")
     assert looking_at(table) == "DESCRIBE DETAIL `main`.`kquota`.`usage`, in Spark SQL"
-    assert str(TableMissing(table)).startswith("no Delta table at catalog:main.kquota.usage. Fix: correct ")
+    assert str(table_missing(table)).startswith("no Delta table at catalog:main.kquota.usage. Fix: correct ")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import BrokerQuotasTable, trim_changes
 from pipeline.tables.enforced import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
-from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.queries import TableRows
 from pipeline.tables.reading import DeltaRsReader
@@ -88,9 +88,9 @@ def test_an_earlier_sync_is_refused_at_its_next_append_and_when_it_asks(table: B
     table.append([(change("a"), PENDING)], T_MS)
     table.refuse_fenced()
     BrokerQuotasTable(root, "c1").take_over()
-    with pytest.raises(Fenced):
+    with pytest.raises(Conflict):
         table.refuse_fenced()
-    with pytest.raises(Fenced):
+    with pytest.raises(Conflict):
         table.append([(change("b"), PENDING)], T_MS)
     assert len(rows(root)) == 1
 

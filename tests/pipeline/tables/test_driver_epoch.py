@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import Conflict
 from pipeline.stream.job_tables import DriverEpoch
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.errors import Fenced
 from pipeline.tables.layout import create_missing
 
 
@@ -21,7 +21,7 @@ def test_a_driver_that_was_fenced_does_not_take_over_again(tmp_path: Path) -> No
     first.raise_in(writers(tmp_path), "job")
     first.raise_in(writers(tmp_path), "job")
     second.raise_in(writers(tmp_path), "job")
-    with pytest.raises(Fenced, match="another driver"):
+    with pytest.raises(Conflict, match="another driver"):
         first.raise_in(writers(tmp_path), "job")
     second.raise_in(writers(tmp_path), "job")
     assert writers(tmp_path)["usage"].recorded_version("job") == 4

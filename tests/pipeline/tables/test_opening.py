@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.errors import TableMissing
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.errors import TableMissing, TableUnreadable
 from pipeline.tables.from_settings import owner_of
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.opening import newest_value, open_table
+from pipeline.tables.port import TableUnreadable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.history import origin_of, version_at, versions
 from pipeline.tables.quotas.source import newest_valid

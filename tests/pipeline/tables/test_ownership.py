@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.from_settings import TablesOfAnotherJob, claim, owner_of
+from pipeline.errors import Conflict
+from pipeline.tables.from_settings import claim, owner_of
 from pipeline.tables.layout import create_missing
 
 
@@ -11,7 +12,7 @@ def test_tables_belong_to_the_first_job_that_starts_on_them(tmp_path: Path) -> N
     assert owner_of(str(tmp_path)) is None
     claim(str(tmp_path), "first")
     claim(str(tmp_path), "first")
-    with pytest.raises(TablesOfAnotherJob, match=r"'job' must be 'first'.*got 'second'.*--job first") as refused:
+    with pytest.raises(Conflict, match=r"belong to job 'first', not to 'second'.*--job first") as refused:
         claim(str(tmp_path), "second")
     assert refused.value.exit_code == 4
     assert owner_of(str(tmp_path)) == "first"

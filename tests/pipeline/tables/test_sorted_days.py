@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.errors import Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.errors import LostRace
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.upkeep import sort_day
 from schemas.arrow import conform
@@ -120,7 +120,7 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(uri: str, job:
     writing.start()
     rewritten = 0
     while writing.is_alive():
-        with suppress(LostRace):  # other commits came first at every attempt; the next round does it
+        with suppress(Conflict):  # other commits came first at every attempt; the next round does it
             rewritten += sort_day(uri, many_files=2) is not None
     writing.join()
     rewritten += sort_day(uri, many_files=1) is not None

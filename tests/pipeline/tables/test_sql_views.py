@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.layout import QUOTA_HISTORY, VIEWS, NotInSql, view_sql
+from pipeline.errors import UsageError
+from pipeline.tables.layout import QUOTA_HISTORY, VIEWS, view_sql
 from tests.pipeline.cli.running import kquota
 
 
@@ -22,13 +23,13 @@ def test_a_folder_is_a_whole_path() -> None:
 
 @pytest.mark.parametrize("schema", ["", "a.b.c", "a b", "a;DROP TABLE usage", "1a", "a."])
 def test_a_schema_that_is_no_name_is_refused(schema: str) -> None:
-    with pytest.raises(NotInSql, match="'--schema' must be a name"):
+    with pytest.raises(UsageError, match="is not a name, nor a catalog and a name"):
         view_sql(VIEWS, "s3://lake", schema)
 
 
 @pytest.mark.parametrize("root", ["s3://it's", "/a`b", "/a\\b", "/a${b}"])
 def test_a_root_that_would_end_the_text_is_refused(root: str) -> None:
-    with pytest.raises(NotInSql, match=r"'tables\.root' must be an address without"):
+    with pytest.raises(UsageError, match=r"can not be used in SQL"):
         view_sql(VIEWS, root, "kquota")
 
 
@@ -39,7 +40,7 @@ def test_the_command_prints_the_file_for_the_tables_of_the_settings() -> None:
     assert edits.stdout == view_sql(QUOTA_HISTORY, "s3://lake/kquota", "kquota")
     refused = kquota("tables", "views", "--schema", "a-b")
     assert refused.exit_code == 2
-    assert "got a-b" in refused.stderr
+    assert "--schema a-b is not a name" in refused.stderr
 
 
 def test_the_quotas_of_a_shard_are_those_of_all() -> None:

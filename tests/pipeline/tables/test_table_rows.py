@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.errors import TableMissing
+from pipeline.errors import TableMissing
 from pipeline.tables.queries import TableRows
 from tests.pipeline.tables.event_table import EventTable
 

@@ -5,7 +5,7 @@ import pytest
 from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from pipeline.tables.errors import TableMissing
+from pipeline.errors import TableMissing
 from pipeline.tables.reading import TimeSlices
 
 

@@ -14,11 +14,10 @@ from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.column_sender import ColumnSender
-from pipeline.cluster.errors import MessageTooLarge, TransactionUndecided
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.throttle.errors import RecordTooLarge
+from pipeline.errors import MessageTooLarge, TransactionUndecided
 from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_messages import MessageColumns, ThrottleRecords
 from schemas.throttle_record import ThrottleRecord
@@ -136,7 +135,7 @@ def test_a_record_that_the_topic_does_not_take_publishes_none_of_the_others(brok
     name = new_topic(broker, max_message_bytes="60000")
     topic = writer(broker, name, many)
     topic.open()
-    with pytest.raises(RecordTooLarge):
+    with pytest.raises(MessageTooLarge):
         topic.publish([*clients(20), record(20, user="x" * 40_000), *clients(200, 21)], 221)
     assert (topic.open(), read(broker, name)) == (None, {})
     topic.publish(clients(20), 20)

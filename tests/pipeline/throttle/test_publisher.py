@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import Moment
-from pipeline.cluster.errors import ClusterUnreachable
-from pipeline.throttle.errors import OutboxUndecided, PublisherFenced, PublishUndecided, TopicOfAnotherJob
+from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.throttle.publisher import Publisher
 from quota.replay import Evaluation
 from schemas.names import ClientKey
@@ -33,7 +32,7 @@ class SlowTopic(MemoryTopic):
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         if len(records) > self._most_records:
-            raise PublishUndecided(detail="the transaction was open for too long")
+            raise TransactionUndecided(detail="the transaction was open for too long")
         self.sizes.append(len(records))
         super().publish(records, marker)
 
@@ -98,7 +97,7 @@ def test_after_an_append_that_raised_nothing_is_written_until_a_start_has_read_w
     outbox.fail_next = failure
     with pytest.raises(OSError, match="does not answer"):
         publisher.write(publications(violation(BOB)), FACTS, NOW)
-    with pytest.raises(OutboxUndecided, match="publish_seq 1 "):
+    with pytest.raises(PipelineError, match="publish_seq 1 "):
         publisher.write(publications(violation()), FACTS, NOW)
     started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == sequence
@@ -141,7 +140,7 @@ def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
     first = started(outbox, MemoryTopic(broker))
     started(MemoryOutbox(), MemoryTopic(broker))
     outbox.is_taken_over = True
-    with pytest.raises(PublisherFenced, match="one running driver"):
+    with pytest.raises(TransactionFenced, match="another writer has taken over"):
         first.write(publications(violation()), FACTS, NOW)
 
 
@@ -164,7 +163,7 @@ def test_a_second_driver_with_other_tables_ends_the_first_once_it_has_published(
     second = started(MemoryOutbox(), MemoryTopic(broker))
     second.write(publications(violation(), violation(BOB)), FACTS, NOW)
     first.write(publications(violation(BOB)), FACTS, NOW)
-    with pytest.raises(PublisherFenced, match="one running driver"):
+    with pytest.raises(TransactionFenced, match="another writer has taken over"):
         first.catch_up(NOW)
 
 
@@ -181,7 +180,9 @@ def test_another_jobs_topic_is_refused() -> None:
     broker = TopicBroker()
     started(MemoryOutbox(), MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
     broker.marker = None  # the marker is the group's of the job, and the second has none
-    with pytest.raises(TopicOfAnotherJob, match="job 'second' got a topic with records of job 'kquota'") as refused:
+    with pytest.raises(
+        Conflict, match="records of job 'kquota', and each job needs its own; this is job 'second'"
+    ) as refused:
         started(MemoryOutbox(), MemoryTopic(broker, "second"), "second")
     assert refused.value.exit_code == 4
 

@@ -10,8 +10,8 @@ from pipeline.clock import Moment
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import Conflict
 from pipeline.gate.throttle_state import ThrottleState
-from pipeline.throttle.errors import TopicOfAnotherJob
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.topic import KafkaThrottleTopic, TopicEnd
 from schemas.throttle_record import ThrottleRecord
@@ -44,7 +44,7 @@ def test_each_shard_goes_on_after_its_own_records(broker: EmbeddedBroker) -> Non
     assert (first.open(), second.open()) == (601, 1), "the one has not fenced the other"
 
     publisher = Publisher("nightly", "test", MemoryOutbox(), stranger)
-    with pytest.raises(TopicOfAnotherJob):
+    with pytest.raises(Conflict):
         publisher.take_over(-1, Moment(0, 0))
 
     state = ThrottleState()

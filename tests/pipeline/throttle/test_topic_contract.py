@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.throttle.errors import PublisherFenced, PublishUndecided, RecordTooLarge
+from pipeline.errors import MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.throttle.topic import MANY, KafkaThrottleTopic, ThrottleTopic, TopicEnd
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import record
@@ -60,9 +60,9 @@ def test_a_record_that_is_too_large_publishes_nothing_of_its_transaction(new_top
     topic = new_topic()
     topic.open()
     too_large = record(1, user="x" * 600_000)
-    with pytest.raises(RecordTooLarge):
+    with pytest.raises(MessageTooLarge):
         topic.publish([record(0), too_large, record(2)], marker=3)
-    with pytest.raises(PublishUndecided):
+    with pytest.raises(TransactionUndecided):
         topic.publish([record(0)], marker=1)
     assert (topic.open(), topic.end()) == (None, TopicEnd(-1, ""))
     topic.publish([record(0)], marker=1)
@@ -74,11 +74,11 @@ def test_a_writer_that_was_fenced_publishes_nothing_until_it_opens_again(new_top
     first, second = new_topic(), new_topic()
     first.open()
     second.open()
-    with pytest.raises(PublisherFenced):
+    with pytest.raises(TransactionFenced):
         first.publish([record(0)], marker=1)
     assert first.open() is None
     first.publish([record(0)], marker=1)
-    with pytest.raises(PublisherFenced):
+    with pytest.raises(TransactionFenced):
         second.publish([record(1)], marker=2)
     first.close()
     second.close()

@@ -11,12 +11,11 @@ from kafka import KafkaAdminClient, TopicPartition
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Names, acls_of
 from pipeline.cluster.connecting import as_cluster_error, missing_acls
-from pipeline.cluster.errors import ClusterUnreachable
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import ClusterUnreachable, TransactionUndecided
 from pipeline.gate.follower import KafkaFollower
 from pipeline.jvm.jars import fetch
-from pipeline.throttle.errors import PublishUndecided
 from pipeline.throttle.topic import MANY, KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
@@ -68,7 +67,7 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
 
     own_broker.stop()
-    with pytest.raises(PublishUndecided) as undecided:
+    with pytest.raises(TransactionUndecided) as undecided:
         topic.publish([record(1)], marker=2)
     assert "\n" not in str(undecided.value)
     with pytest.raises(ClusterUnreachable, match=f"no Kafka broker answers at {address}: connection refused"):
@@ -95,7 +94,7 @@ def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: Emb
     # The broker answers everything but the record itself, as one does that is gone for the wrong seconds.
     producer: Any = topic._transactions._producer
     producer._accumulator.muted.add(TopicPartition(THROTTLE, 0))
-    with pytest.raises(PublishUndecided):
+    with pytest.raises(TransactionUndecided):
         topic.publish([record(1), record(2)], marker=3)
 
     assert topic.open() == 1
@@ -121,7 +120,7 @@ def test_a_producer_whose_transaction_failed_leaves_no_thread_and_no_record_behi
     # The record is not sent, and does not expire before its producer is dropped.
     unsent.muted.add(TopicPartition(THROTTLE, 0))
     unsent.config["delivery_timeout_ms"] = 10 * PATIENCE_SECONDS * 1_000
-    with pytest.raises(PublishUndecided):
+    with pytest.raises(TransactionUndecided):
         topic.publish([record(1)], marker=2)
 
     sender.join(PATIENCE_SECONDS)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.tables.errors import QuotaEditRefused
+from pipeline.errors import Refused
 from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent, validated
 
 
@@ -11,7 +11,7 @@ def row(user: str, rate: float | None) -> dict[str, Any]:
 
 
 def test_an_entity_with_two_rows_is_refused() -> None:
-    with pytest.raises(QuotaEditRefused, match="user-principal 'alice' must have one row; got 2"):
+    with pytest.raises(Refused, match="user-principal 'alice' must have one row; got 2"):
         validated([row("alice", 1.0), row("alice", 2.0)])
 
 
@@ -35,7 +35,7 @@ def test_removing_what_is_not_there_changes_nothing() -> None:
 
 def test_a_fraction_is_refused_when_it_is_set_and_stays_when_it_is_stored() -> None:
     fraction = {**row("alice", 1.5)}
-    with pytest.raises(QuotaEditRefused, match=r"producer_byte_rate cannot be a fractional value; got 1\.5"):
+    with pytest.raises(Refused, match=r"producer_byte_rate cannot be a fractional value; got 1\.5"):
         validated([fraction])
     assert validated([fraction, row("bob", 1.0)], before=[fraction])[0]["producer_byte_rate"] == 1.5
 
@@ -44,7 +44,7 @@ def test_what_is_not_set_can_not_be_removed() -> None:
     rows = [row("alice", 1.0)]
     refuse_absent(rows, "alice", "", ["producer_byte_rate"])
     for columns, named in ((["owner", "producer_byte_rate", "mode"], "owner,mode"), (["note"], "note")):
-        with pytest.raises(QuotaEditRefused, match=rf"Invalid config\(s\): {named}\."):
+        with pytest.raises(Refused, match=rf"Invalid config\(s\): {named}\."):
             refuse_absent(rows, "alice", "", columns)
-    with pytest.raises(QuotaEditRefused):
+    with pytest.raises(Refused):
         refuse_absent(rows, "bob", "", ["producer_byte_rate"])

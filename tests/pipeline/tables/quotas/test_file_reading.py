@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from pipeline.tables.errors import QuotaFileRefused
-from pipeline.tables.quotas.files import DeclaredQuota, from_text
+from pipeline.tables.quotas.files import DeclaredQuota, QuotaFileRefused, from_text
 from quota.units import Mistake
 
 ROWS = """
@@ -24,7 +23,7 @@ DECLARED = [
 def mistakes_of(text: str) -> tuple[Mistake, ...]:
     with pytest.raises(QuotaFileRefused) as refused:
         from_text(text, "candidate.yaml")
-    assert refused.value.file == "candidate.yaml"
+    assert "quotas of candidate.yaml are not valid" in refused.value.message
     return refused.value.mistakes
 
 

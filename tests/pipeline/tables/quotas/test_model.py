@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pipeline.tables.errors import QuotaEditRefused
+from pipeline.errors import Refused
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.files import DeclaredQuota, applied, from_text, to_document
@@ -60,7 +60,7 @@ class QuotaEdits(RuleBasedStateMachine):
         change = QuotaChange(*entity, {**values, **labels})
         try:
             version = self.table.alter([change], AUDIT)
-        except QuotaEditRefused:
+        except Refused:
             assert is_refused(values)
             return
         assert goes or not is_refused(values)
@@ -77,7 +77,7 @@ class QuotaEdits(RuleBasedStateMachine):
         file = [DeclaredQuota(*key, {**dict.fromkeys(QUOTA_TYPES), **v}, lb) for key, (v, lb) in declared.items()]
         try:
             version = self.table.edit(lambda rows: applied(rows, file, prune=prune), AUDIT).version
-        except QuotaEditRefused:
+        except Refused:
             assert any(is_refused(v) for v, _ in declared.values())
             return
         kept = {} if prune else self.model

@@ -6,7 +6,7 @@ import pytest
 from deltalake import DeltaTable
 from filelock import FileLock
 
-from pipeline.tables.errors import QuotaEditRefused, QuotaTableBusy, TableMissing, VersionIsAnother
+from pipeline.errors import Conflict, Refused, TableMissing
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
@@ -64,12 +64,14 @@ def test_an_edit_that_changes_nothing_makes_no_commit(table: QuotaTable) -> None
 
 def test_all_mistakes_of_an_edit_come_at_once_and_nothing_is_stored(table: QuotaTable) -> None:
     version = table.read().version
-    with pytest.raises(QuotaEditRefused) as refused:
+    with pytest.raises(Refused) as refused:
         table.alter([bound("alice", 0.0), bound("bob", 1.0, mode="off"), bound("", 1.0)], AUDIT)
-    assert tuple(map(str, refused.value.mistakes)) == (
-        "a row without user and client-id: neither a user nor a client-id is given",
-        "user-principal 'alice': Quota producer_byte_rate must be greater than 0; got 0.0",
-        "user-principal 'bob': 'mode': Input should be 'enforce', 'shadow' or 'exempt'; got 'off'",
+    assert refused.value.message == "quotas were not changed: " + "; ".join(
+        (
+            "a row without user and client-id: neither a user nor a client-id is given",
+            "user-principal 'alice': Quota producer_byte_rate must be greater than 0; got 0.0",
+            "user-principal 'bob': 'mode': Input should be 'enforce', 'shadow' or 'exempt'; got 'off'",
+        )
     )
     assert table.read().version == version
 
@@ -101,7 +103,7 @@ def test_an_edit_waits_for_the_lock_and_gives_up_in_time(table: QuotaTable, tmp_
     hasty = QuotaTable(str(tmp_path), lock_timeout_seconds=0.05)
     with (
         FileLock(tmp_path / "quotas.lock"),
-        pytest.raises(QuotaTableBusy, match=r"quotas\.lock is held by another edit"),
+        pytest.raises(Conflict, match=r"quotas\.lock is held by another edit"),
     ):
         hasty.alter([bound("alice", 1.0)], AUDIT)
     assert hasty.alter([bound("alice", 1.0)], AUDIT) == hasty.read().version
@@ -121,7 +123,7 @@ def test_edits_made_at_the_same_time_are_all_stored(table: QuotaTable, tmp_path:
 
 def test_an_edit_for_another_version_is_a_conflict(table: QuotaTable) -> None:
     version = table.alter([bound("alice", 1.0)], AUDIT)
-    with pytest.raises(VersionIsAnother, match=f"{version}; got {version - 1}") as refused:
+    with pytest.raises(Conflict, match=f"is at version {version}, not at {version - 1}") as refused:
         table.edit(lambda _: [], AUDIT, if_version=version - 1)
     assert refused.value.exit_code == 4
     assert table.edit(lambda _: [], AUDIT, if_version=version).version == version + 1

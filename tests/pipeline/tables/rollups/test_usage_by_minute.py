@@ -79,7 +79,7 @@ def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
     rolled.use(full(FAR_MS, produced_bytes=4))
     rolled.writer.fail_next = failure
     rolled.step()
-    assert "the roll-up by minute failed and is tried again" in caplog.text
+    assert "the roll-up by minute failed, the next round repeats it" in caplog.text
     assert minutes(rolled.step()) == [(0, "u", 1), (1, "u", 2)]
 
 

@@ -132,7 +132,7 @@ def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
     rolled.use(full(T0_MS, produced_bytes=1), full(T0_MS + LATENESS_MS + 5_000, produced_bytes=2))
     rolled.writer.fail_next = failure
     rolled.step()
-    assert "failed and is tried again" in caplog.text
+    assert "failed, the next round repeats it" in caplog.text
     rolled.use(full(FAR_MS, produced_bytes=1))
     assert sums(rolled.step()) == [(0, "u", 1), (LATENESS_MS + 5_000, "u", 2)]
 

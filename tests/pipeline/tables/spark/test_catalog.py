@@ -9,18 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.errors import Conflict, TableMissing, UsageError
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.settings.places import CatalogRoot
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.errors import TableMissing
-from pipeline.tables.from_settings import (
-    TablesOfAnotherJob,
-    claim_tables,
-    open_catalog,
-    open_quota_versions,
-    open_upkeep,
-    owner_of,
-)
+from pipeline.tables.from_settings import claim_tables, open_catalog, open_quota_versions, open_upkeep, owner_of
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.minute_roll_ups import ThrottleByMinute, UsageByMinute
 from pipeline.tables.quotas.edit import QuotaChange
@@ -109,7 +102,7 @@ def test_spark_creates_what_delta_rs_creates_and_finds_it_again(
     open_catalog(tables)
     assert [DeltaTable(f"{tables.location}/{name}").version() for name in TABLES] == versions
     assert [row["user"] for row in open_quota_versions(tables).read().rows] == ["a"]
-    with pytest.raises(TablesOfAnotherJob):
+    with pytest.raises(Conflict):
         claim_tables(tables, "second")
 
 
@@ -233,13 +226,11 @@ def test_upkeep_deletes_merges_and_cleans_by_name(spark: "SparkSession", tables:
 
 
 def test_a_catalog_in_memory_without_a_location_is_refused(spark: "SparkSession", tables: TablesSettings) -> None:
-    from pipeline.tables.errors import CatalogForgets, TableElsewhere  # noqa: PLC0415 - beside what loads pyspark
-
     nowhere = tables.model_copy(update={"root": CatalogRoot(str(tables.root), None)})
-    with pytest.raises(CatalogForgets, match=r"'tables.location' must be set for catalog:spark_catalog\."):
+    with pytest.raises(UsageError, match=r"keeps the catalog of catalog:spark_catalog\..* in memory"):
         open_catalog(nowhere)
     create_missing(str(tables.location))
     open_catalog(tables)
     moved = tables.model_copy(update={"root": CatalogRoot(str(tables.root), f"{tables.location}-2")})
-    with pytest.raises(TableElsewhere, match=r"quotas must lie at .*-2/quotas, by 'tables.location'; got .*/t/quotas"):
+    with pytest.raises(UsageError, match=r"quotas lies at .*/t/quotas, not at .*-2/quotas, where 'tables.location'"):
         open_catalog(moved)

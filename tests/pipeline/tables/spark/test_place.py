@@ -8,8 +8,8 @@ from pipeline.settings.places import CatalogRoot
 
 pytest.importorskip("pyspark")
 
+from pipeline.errors import UsageError
 from pipeline.tables.catalog import CatalogPlace, folder_of, plain, properties_at, refuse_unfit
-from pipeline.tables.errors import CommitsOverwritten
 
 ROOT = CatalogRoot("catalog:main.kquota", None)
 
@@ -41,13 +41,13 @@ def test_a_managed_table_lies_at_a_place_of_no_name() -> None:
     ],
 )
 def test_the_log_says_who_can_open_them(place: CatalogPlace, told: str) -> None:
-    assert place.told(ROOT).endswith(told)
+    assert place.described(ROOT).endswith(told)
 
 
 def test_commits_in_s3_need_something_that_orders_them() -> None:
     detail = {"location": "s3://bucket/t/usage"}
     refuse_unfit(ROOT, "usage", detail, is_ordered=True)
-    with pytest.raises(CommitsOverwritten, match=r"catalog:main.kquota.usage must not be in S3"):
+    with pytest.raises(UsageError, match=r"catalog:main.kquota.usage is in S3 at"):
         refuse_unfit(ROOT, "usage", detail, is_ordered=False)
 
 
