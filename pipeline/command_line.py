@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
+from pipeline.errors import PipelineError
+
 CONFIG: Final = "KQUOTA_CONFIG"
 COMMAND_CONFIG: Final = "KQUOTA_COMMAND_CONFIG"
 TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
@@ -79,6 +81,11 @@ def extra_text(extra: str) -> str:
     pip takes kquota itself as it is installed, wherever its wheel came from, and adds what the extra names.
     """
     return pip_text("install", f"{DISTRIBUTION}[{extra}]")
+
+
+def not_installed(library: str, extra: str) -> PipelineError:
+    """The error of a command whose libraries are an extra, where only the core is installed."""
+    return PipelineError(f"{library} is not installed", extra_text(extra))
 
 
 def pip_text(*arguments: str) -> str:

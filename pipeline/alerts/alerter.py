@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from pipeline.alerts.errors import AlertsAreRunning
 from pipeline.alerts.judging import (
     ALERTS,
     Book,
@@ -33,7 +32,7 @@ from pipeline.alerts.judging import (
 from pipeline.alerts.receivers import Answer, Message, Receiver, messages_of, receivers_of
 from pipeline.clock import wall_ms
 from pipeline.dashboard.reader import TablesReader
-from pipeline.errors import first_line
+from pipeline.errors import Conflict, first_line
 from pipeline.process import Background, JobSigns, LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
 
@@ -464,7 +463,7 @@ def own_state(path: Path) -> Iterator[AlertsState]:
     """The state file, for this process alone while the block runs.
 
     Raises:
-        AlertsAreRunning: Another process has it.
+        Conflict: Another process has it.
         OSError: It can not be read, or its folder not be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -473,7 +472,8 @@ def own_state(path: Path) -> Iterator[AlertsState]:
         with ProcessLock(lock):
             yield read_state(path)
     except LockHeld as exc:
-        raise AlertsAreRunning(path, exc.holder) from exc
+        msg = f"process {exc.holder} already sends alerts; it holds 'alerts.state_file' {path}"
+        raise Conflict(msg, "stop that process, or name another file") from exc
 
 
 # The life of `kquota alerts run`, and the test of receivers.
@@ -496,8 +496,8 @@ def run_alerts(
         wait: Rests some seconds; True = stop.
 
     Raises:
-        ReceiversMissing, ReceiversInvalid: There is nobody to tell, or a receiver can not be used.
-        AlertsAreRunning: Another process tells the same alerts.
+        UsageError: No receiver is set, or one cannot be used.
+        Conflict: Another process sends the same alerts.
     """
     receivers = receivers_of(settings)
     with own_state(state_path(settings)) as state:
@@ -540,7 +540,7 @@ def try_receivers(settings: Settings, now_ms: int) -> Iterator[Trial]:
     """Send one test alert to each receiver, once.
 
     Raises:
-        ReceiversMissing, ReceiversInvalid: As of `run_alerts`.
+        UsageError: As of `run_alerts`.
     """
     labels = {"alertname": TEST_ALERT, "severity": "info"}
     annotations = {"summary": "a test of kquota's alerts: nothing is wrong", "action": "nothing is to be done"}

@@ -19,13 +19,13 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from pydantic import SecretStr
 
-from pipeline.alerts.errors import ReceiversInvalid, ReceiversMissing
 from pipeline.alerts.judging import Book, Change, Key
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.errors import ClientPropertiesInvalid
 from pipeline.cluster.properties_file import resolved
-from pipeline.errors import PipelineError, first_line, printable
+from pipeline.command_line import command_text
+from pipeline.errors import PipelineError, UsageError, first_line, printable
 from pipeline.settings.model import Settings
 
 # Messages in the format of Alertmanager's webhook, version 4: what reads those reads these.
@@ -335,8 +335,7 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     """All of them, ready to be sent to; none has been asked yet.
 
     Raises:
-        ReceiversMissing: There is none.
-        ReceiversInvalid: One can not be used, or a secret can not be found.
+        UsageError: There is none, one can not be used, or a secret can not be found.
         BootstrapServersMissing: There is a topic, and the settings do not say where the cluster is.
     """
     alerts, mistakes = settings.alerts, list[str]()
@@ -355,7 +354,7 @@ def receivers_of(settings: Settings) -> list[Receiver]:
         elif name in keys and len(keys[name].encode()) < _SHORTEST_KEY_BYTES:
             mistakes.append(f"'alerts.signing_keys.{name}' must have {_SHORTEST_KEY_BYTES} bytes or more; got fewer")
     if mistakes:
-        raise ReceiversInvalid(mistakes)
+        raise UsageError("; ".join(mistakes), "correct the settings under alerts: docs/alerts.md has an example")
     found: list[Receiver] = [
         Webhook(name, url, keys[name].encode() if name in keys else None, alerts.timeout_ms)
         for name, url in urls.items()
@@ -363,7 +362,9 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     if alerts.topic is not None:
         found.append(KafkaReceiver(alerts.topic, ClusterAccess.from_settings(settings.kafka), alerts.timeout_ms))
     if not found:
-        raise ReceiversMissing
+        msg = "alerts have no receiver: neither alerts.webhooks nor alerts.topic is set"
+        schema = command_text("config", "schema", about="program")
+        raise UsageError(msg, f"add one to the settings: {schema} has every key")
     return found
 
 

@@ -66,7 +66,7 @@ def _run(
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.cli.options import call_on_signals
     from pipeline.cli.services import free_port
-    from pipeline.dashboard.errors import DashboardExtraMissing
+    from pipeline.command_line import not_installed
     from pipeline.demo.folder import start_over
     from pipeline.demo.run import Demo
     from pipeline.jvm.jars import fetch_missing
@@ -81,7 +81,7 @@ def _run(
     fetch_missing()
     page_port = free_port(port)
     if port is not None and page_port is None:
-        sys.stderr.write(f"no web page: {DashboardExtraMissing('starlette or uvicorn')}\n")
+        sys.stderr.write(f"no web page: {not_installed('starlette or uvicorn', 'dashboard')}\n")
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
     heard = console.alert if alerts else None
     running = Demo(place, settings, console.listeners(), console.client_report, count, page_port, heard)

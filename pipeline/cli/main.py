@@ -12,7 +12,7 @@ import typer
 
 from pipeline.cli.on_demand import Place, group_of
 from pipeline.cli.output import discard_output
-from pipeline.command_line import carry_nothing
+from pipeline.command_line import carry_nothing, not_installed
 from pipeline.errors import PipelineError, first_line
 from pipeline.process import exit_code_of, run_to_exit, steps_left
 
@@ -116,10 +116,8 @@ def _report_unexpected(failure: Exception) -> int:
     if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
         traceback.print_exception(failure)
     if isinstance(failure, ModuleNotFoundError) and (library := str(failure.name).partition(".")[0]) in _OF_THE_JOB:
-        from pipeline.jvm.errors import JobExtraMissing
-
-        sys.stderr.write(f"kquota: {JobExtraMissing(library)}\n")
-        return JobExtraMissing.exit_code
+        sys.stderr.write(f"kquota: {not_installed(library, 'job')}\n")
+        return PipelineError.exit_code
     line = f"{type(failure).__name__}: {first_line(failure)}"
     sys.stderr.write(f"kquota: {line}. Fix: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened\n")
     return 1

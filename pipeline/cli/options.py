@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
-from pipeline.errors import PipelineError
+from pipeline.errors import UsageError
 from quota.entity import QUOTA_TYPES
 
 
@@ -138,30 +138,13 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w
 _END_OF_YEAR_9999_MS: Final = 253_402_300_799_999  # the last instant that Python can show
 
 
-class UnknownInstant(PipelineError):
-    """A text that can not be read as an instant.
-
-    Attributes:
-        given: The text.
-    """
-
-    exit_code = 2
-
-    def __init__(self, option: str, given: str) -> None:
-        self.given = given
-        super().__init__(
-            f"'{option}' must be an age (90s, 30m, 2h, 7d), an ISO 8601 time or epoch milliseconds; got {given}",
-            f"write for example {option} 2h, or {option} 2026-11-21T10:00:00",
-        )
-
-
 def parse_instant(option: str, given: str, now_ms: int) -> int:
     """Epoch milliseconds of an instant; a time without an offset is UTC.
 
     An age that reaches further back than 1970 is 0.
 
     Raises:
-        UnknownInstant: It is none of the three.
+        UsageError: It is none of the three.
     """
     age = re.fullmatch(r"-?(\d+)([smhdw])", given)
     if age:
@@ -171,7 +154,8 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
     try:
         instant = datetime.fromisoformat(given)
     except ValueError as exc:
-        raise UnknownInstant(option, given) from exc
+        msg = f"cannot read {option} {given}; use an age (90s, 30m, 2h, 7d), an ISO 8601 time or epoch milliseconds"
+        raise UsageError(msg, f"write for example {option} 2h, or {option} 2026-11-21T10:00:00") from exc
     instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)
 
@@ -189,29 +173,18 @@ QuotaTypeOption = Annotated[
 ]
 
 
-class UnknownQuotaType(PipelineError):
-    """`--type` names no quota type, or several."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"'--type' must be one of {', '.join(QUOTA_TYPES)}, or the beginning of one; got {given}",
-            f"for example --type {QUOTA_TYPES[0]}",
-        )
-
-
 def quota_type_of(given: str | None) -> str | None:
     """The quota type that is meant; None if none was given.
 
     Raises:
-        UnknownQuotaType: No quota type begins like this, or several do.
+        UsageError: No quota type begins like this, or several do.
     """
     if given is None:
         return None
     found = [quota_type for quota_type in QUOTA_TYPES if quota_type.startswith(given)]
     if len(found) != 1:
-        raise UnknownQuotaType(given)
+        msg = f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}, or the beginning of one"
+        raise UsageError(msg, f"for example --type {QUOTA_TYPES[0]}")
     return found[0]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from pipeline.errors import PipelineError, printable
+from pipeline.errors import UsageError, printable
 
 # Lays out a table of text so that its lines are no longer than a terminal is wide. Decides only; prints nothing.
 #
@@ -197,13 +197,9 @@ _ALL_COLUMNS: Final = Layout()
 Row = Mapping[str, Any]
 
 
-class UnknownFormat(PipelineError):
-    """`-o` names an unknown format."""
-
-    exit_code = 2
-
-    def __init__(self, given: str, known: Sequence[str] = FORMATS) -> None:
-        super().__init__(f"'--output' must be one of {', '.join(known)}; got {given}", f"for example -o {known[0]}")
+def unknown_format(given: str, known: Sequence[str] = FORMATS) -> UsageError:
+    """The error of a format that is not known."""
+    return UsageError(f"unknown format -o {given}; use {', '.join(known)}", f"for example -o {known[0]}")
 
 
 def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
@@ -214,10 +210,10 @@ def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
         also: Formats this command has beside the known ones.
 
     Raises:
-        UnknownFormat: It is none of them.
+        UsageError: It is none of them.
     """
     if output not in {*FORMATS, *also}:
-        raise UnknownFormat(output, (*also, *FORMATS))
+        raise unknown_format(output, (*also, *FORMATS))
 
 
 def is_table(output: str) -> bool:
@@ -247,7 +243,7 @@ def print_rows(
         document: What JSON and YAML print in place of the rows, where there is more to say than rows can; None = rows.
 
     Raises:
-        UnknownFormat: Another output format.
+        UsageError: Another output format.
     """
     refuse_unknown_format(output)
     if is_table(output):
@@ -262,7 +258,7 @@ def print_document(document: Any, output: str) -> None:
     """Print one value as JSON or YAML.
 
     Raises:
-        UnknownFormat: Another output format.
+        UsageError: Another output format.
     """
     sys.stdout.write(document_text(document, output))
 
@@ -271,12 +267,12 @@ def document_text(document: Any, output: str) -> str:
     """One value as JSON or YAML.
 
     Raises:
-        UnknownFormat: Another output format.
+        UsageError: Another output format.
     """
     if output == "json":
         return json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n"
     if output != "yaml":
-        raise UnknownFormat(output, DOCUMENTS)
+        raise unknown_format(output, DOCUMENTS)
     import yaml
 
     plain = json.loads(json.dumps(document, default=str))

@@ -19,7 +19,8 @@ from pipeline.cli.options import (
     flags,
     metrics_flags,
 )
-from pipeline.errors import PipelineError
+from pipeline.command_line import not_installed
+from pipeline.errors import Unreachable, UsageError
 from pipeline.process import do_without_pandas, return_memory_at_once, return_query_memory_soon, share_one_allocator
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ def dashboard(
     import sys
 
     from pipeline.cli.options import call_on_signals
-    from pipeline.dashboard.errors import DashboardExtraMissing
     from pipeline.job.status import signs_of
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
@@ -68,7 +68,7 @@ def dashboard(
         from pipeline.dashboard.http import TOKEN_VARIABLE, DashboardServer
         from pipeline.web import Listen, read_token
     except ModuleNotFoundError as exc:
-        raise DashboardExtraMissing(exc.name or "starlette") from exc
+        raise not_installed(exc.name or "starlette", "dashboard") from exc
     settings = load_settings(config, flags(tables=tables))
     set_up_logging(settings.log_level)
     token = read_token(token_file, TOKEN_VARIABLE)
@@ -81,18 +81,6 @@ def dashboard(
         # A job on the same machine goes first.
         os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         server.run()
-
-
-class SyncNeedsAllUsers(PipelineError):
-    """`--sync` beside a shard: it needs the usage of all users."""
-
-    exit_code = 2
-
-    def __init__(self, shard: str) -> None:
-        super().__init__(
-            f"'--sync' must be without a shard, as it needs the usage of all users; got shard {shard}",
-            "leave --sync out, or run one job for all users",
-        )
 
 
 def run(
@@ -158,7 +146,8 @@ def run(
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
     if sync and settings.shard is not None:
-        raise SyncNeedsAllUsers(settings.shard)
+        msg = f"--sync needs the usage of all users; shard {settings.shard} has a share of them"
+        raise UsageError(msg, "leave --sync out, or run one job for all users")
     refuse_other_division(settings)
     refuse_without_connectors()
     if runs_in_the_cluster():
@@ -212,7 +201,6 @@ def gate(
 
     from pipeline.cli.options import call_on_signals
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.gate.errors import GateExtraMissing
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
     from pipeline.gate.http import gate_metrics
@@ -225,7 +213,7 @@ def gate(
         from pipeline.gate.http import TOKEN_VARIABLE, GateServer
         from pipeline.web import parse_listen, read_token
     except ModuleNotFoundError as exc:
-        raise GateExtraMissing(exc.name or "starlette") from exc
+        raise not_installed(exc.name or "starlette", "gate") from exc
     metrics = metrics_flags(None, metrics_clients)
     settings = load_settings(config, flags(bootstrap_server, command_config, cluster=cluster, metrics=metrics))
     set_up_logging(settings.log_level)
@@ -267,17 +255,16 @@ def dashboard_beside(wanted: bool, port: int, config: Path | None, tables_root: 
         tables_root: The tables, whatever the file says.
 
     Raises:
-        DashboardExtraMissing: Its libraries are not installed.
+        PipelineError: Its libraries are not installed.
     """
     if not wanted:
         yield
         return
-    from pipeline.dashboard.errors import DashboardExtraMissing
     from pipeline.demo.process import spawn, terminate
 
     for library in ("starlette", "uvicorn"):
         if find_spec(library) is None:
-            raise DashboardExtraMissing(library)
+            raise not_installed(library, "dashboard")
     command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", str(port), "--tables", tables_root]
     command += [] if config is None else ["--config", str(config)]
     child = spawn(command, cwd=Path.cwd(), output=sys.stderr.fileno())
@@ -300,7 +287,7 @@ def alerts_beside(
         command_config: The job's client.properties; None = none.
 
     Raises:
-        ReceiversMissing, ReceiversInvalid: There is nobody to tell, or a receiver can not be used.
+        UsageError: No receiver is set, or one cannot be used.
     """
     if not wanted:
         yield
@@ -379,7 +366,6 @@ def send_test(
     Ends with 6 if one of them does not take it.
     """
     from pipeline.alerts.alerter import try_receivers
-    from pipeline.alerts.errors import ReceiversRefused
     from pipeline.cli.output import print_rows
     from pipeline.clock import wall_ms
     from pipeline.settings.loading import load_settings
@@ -399,4 +385,5 @@ def send_test(
     print_rows(rows, output)
     failed = [trial.receiver for trial in trials if trial.answer.verdict != "taken"]
     if failed:
-        raise ReceiversRefused(failed)
+        msg = f"the test alert did not arrive at {', '.join(failed)}"
+        raise Unreachable(msg, "the column answer has the reason")

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
-from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.command_line import command_text
+from pipeline.errors import UsageError
 
 app = typer.Typer(help="Create the Delta tables of the pipeline; print SQL for views over them.", no_args_is_help=True)
 
@@ -84,7 +84,7 @@ def mode(
 
     if wanted not in {None, *_MODES}:
         msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
-        raise QuotaUsage(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")
+        raise UsageError(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)
     if wanted is not None:

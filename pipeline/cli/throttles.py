@@ -17,15 +17,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pipeline.cli.options import BootstrapServers, CommandConfig
-from pipeline.errors import PipelineError
 from schemas.names import THROTTLE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeline.gate.follower import Tailed, ThrottleTail
-from pipeline.cli.quotas.errors import QuotaUsage
-from pipeline.errors import printable
+from pipeline.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from pipeline.cli.output import Row
@@ -149,20 +147,11 @@ _FORMATS: Final = ("table", "json")
 _POLL_MS: Final = 200
 
 
-class SinceTwice(PipelineError):
-    """Both ways to say where to begin were given."""
-
-    exit_code = 2
-
-    def __init__(self, since: str) -> None:
-        super().__init__(f"'--since' must not be given with --from-beginning; got {since}", "leave out one of the two")
-
-
 def _known_format(output: str) -> str:
-    from pipeline.cli.output import UnknownFormat
+    from pipeline.cli.output import unknown_format
 
     if output not in _FORMATS:
-        raise UnknownFormat(output, _FORMATS)
+        raise unknown_format(output, _FORMATS)
     return output
 
 
@@ -202,7 +191,8 @@ def tail(
     from pipeline.settings.loading import load_settings
 
     if since is not None and from_beginning:
-        raise SinceTwice(since)
+        msg = "--since and --from-beginning contradict each other"
+        raise UsageError(msg, "leave out one of the two")
     since_ms = BEGINNING if from_beginning else None if since is None else parse_instant("--since", since, wall_ms())
     wanted_type = quota_type_of(quota_type)
     settings = load_settings(config, flags(bootstrap_server, command_config, topics={"throttle_topic": topic}))
@@ -394,7 +384,7 @@ def _decision(root: str, client: ClientNames, first: str | None, client_id: str 
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:
         message = "'DECISION' must be given; got none"
-        raise QuotaUsage(message, "write the beginning of a decision_id, or a user and a client-id")
+        raise UsageError(message, "write the beginning of a decision_id, or a user and a client-id")
     return newest_decision(root, user, client_id)
 
 

@@ -10,7 +10,7 @@ import typer
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.output import Layout, fitted
 from pipeline.clock import clock_time, seconds, wall_ms
-from pipeline.errors import PipelineError, printable
+from pipeline.errors import PipelineError, UsageError, printable
 from quota.units import age_text, rate_text, rate_unit
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     """Shows a state, and what has kept it from being read anew."""
 
 _DRAW_SECONDS: Final = 0.25
-
-
-class OnceOnly(PipelineError):
-    """`-o` asks for a document of something that goes on."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(f"'--output' must be table, or be given with --once; got {given}", f"write --once -o {given}")
 
 
 def top(
@@ -63,7 +54,8 @@ def top(
     from pipeline.settings.loading import load_settings
 
     if not once and not is_table(output):
-        raise OnceOnly(output)
+        msg = f"-o {output} prints one document, so it needs --once"
+        raise UsageError(msg, f"write --once -o {output}")
     settings = load_settings(config, flags(tables=tables))
 
     def read() -> "Overview":

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
-from pipeline.errors import PipelineError
+from pipeline.errors import UsageError
 
 app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
 
@@ -187,17 +187,6 @@ def _settings(spec: Any) -> str:
 # What `kquota topics check --acls` prints: the rights of each role, as the commands that grant them.
 
 
-class UnknownRole(PipelineError):
-    """`--role` names an unknown role."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"'--role' must be one of {', '.join(ROLES)}; got {given!r}", f"for example --role {next(iter(ROLES))}"
-        )
-
-
 _PRINCIPAL: Final = "User:kquota-{role}"
 
 
@@ -214,11 +203,12 @@ def print_acls(
         output: One of `pipeline.cli.output.FORMATS`; a table is the commands.
 
     Raises:
-        UnknownRole: There is no role of this name.
+        UsageError: There is no role of this name.
     """
     unknown = [role for role in roles or () if role not in ROLES]
     if unknown:
-        raise UnknownRole(unknown[0])
+        msg = f"unknown role {unknown[0]!r}; roles are {', '.join(ROLES)}"
+        raise UsageError(msg, f"for example --role {next(iter(ROLES))}")
     rows = []
     for role, purpose in ROLES.items():
         if roles and role not in roles:

@@ -9,17 +9,8 @@ from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.state import State, event_row, throttled_row
 from pipeline.dashboard.views import dead_letters, explained, pipeline_document, quota_history, quotas_document
-from pipeline.errors import PipelineError
+from pipeline.errors import Unreachable
 from pipeline.settings.model import Settings
-
-
-class NotReady(PipelineError):
-    """The tables were not looked at yet."""
-
-    exit_code = 6
-
-    def __init__(self) -> None:
-        super().__init__("'tables' must have been read once; got none so far", "ask again in a second")
 
 
 class Answers:
@@ -81,7 +72,8 @@ class Answers:
     def _state(self) -> State:
         state = self._feed.state
         if state is None:
-            raise NotReady
+            msg = "the dashboard has not read the tables yet"
+            raise Unreachable(msg, "repeat this in a second")
         return state
 
 

@@ -33,11 +33,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.clock import wall_ms
 from pipeline.dashboard.api import PARAMETERS, WHAT_IF, Answers, document
-from pipeline.dashboard.editing import Editing
-from pipeline.dashboard.errors import EditRefused, WritingUnguarded
+from pipeline.dashboard.editing import Editing, edit_refused
 from pipeline.dashboard.query import Query, read_query
 from pipeline.dashboard.reader import LOOK_EVERY_SECONDS, Feed, TablesReader, encoded
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, UsageError
 from pipeline.metrics import ReadAtScrape, new_registry
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings
@@ -253,16 +252,16 @@ async def _until_over(feed: Feed) -> None:
 async def _json_object(request: Request) -> Mapping[str, Any]:
     # No form of another site can send this type, and its scripts may not ask: an edit comes from our own page.
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-        msg = "'Content-Type' must be application/json"
-        raise EditRefused(msg)
+        msg = "the content type is not application/json"
+        raise edit_refused(msg)
     try:
         body = json.loads(await read_body(request.receive))
     except (ValueError, RecursionError) as exc:
-        msg = "the body must be JSON"
-        raise EditRefused(msg) from exc
+        msg = "the body is not JSON"
+        raise edit_refused(msg) from exc
     if not isinstance(body, dict):
-        msg = "the body must be a JSON object"
-        raise EditRefused(msg)
+        msg = "the body is not a JSON object"
+        raise edit_refused(msg)
     return body
 
 
@@ -332,7 +331,7 @@ async def _failed(_request: Request, exc: Exception) -> Response:
 
 async def _not_ours(request: Request, exc: Exception) -> Response:
     status = exc.status_code if isinstance(exc, HTTPException) else 500
-    what = f"'request' must be one this dashboard answers; got {request.method} {request.url.path}"
+    what = f"not found: {request.method} {request.url.path}"
     return refused(status, what, "see /api/v1/openapi.json")
 
 
@@ -359,7 +358,7 @@ class DashboardServer:
         may_write: Whether quotas may be edited.
 
     Raises:
-        WritingUnguarded: They may, and there is no token.
+        UsageError: They may, and there is no token.
         ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
     """
 
@@ -373,7 +372,8 @@ class DashboardServer:
     ) -> None:
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
         if may_write and token is None:
-            raise WritingUnguarded
+            msg = "--allow-edits needs a token, so that not everybody can edit quotas"
+            raise UsageError(msg, f"give --token-file or {TOKEN_VARIABLE}, or leave out --allow-edits")
         reader = TablesReader(settings.tables.root, signs, settings.scope)
         self._feed = Feed(reader)
         answers = Answers(reader, self._feed, settings, may_write)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,7 +19,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from pipeline.demo import process
-from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
+from pipeline.errors import Conflict, PipelineError
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, class_archive, find_java, options_to_make, options_to_use
 
@@ -375,9 +376,8 @@ class EmbeddedBroker:
 
         Raises:
             JavaNotFound, JarMissing, JarAltered: what it runs on is not there.
-            PortBusy: a port that was asked for is taken.
-            BrokerAlreadyRunning: another process has this folder.
-            BrokerStartFailed: it ended, or did not answer within `start_timeout_seconds`.
+            Conflict: a port that was asked for is taken, or another process has this folder.
+            PipelineError: it ended, or did not answer within `start_timeout_seconds`.
         """
         if self.pid is not None:
             return
@@ -410,7 +410,7 @@ class EmbeddedBroker:
         """Keep every broker out of the folder until the end of the block, without starting one.
 
         Raises:
-            BrokerAlreadyRunning: another process runs a broker there.
+            Conflict: another process runs a broker there.
         """
         self._acquire()
         try:
@@ -423,7 +423,9 @@ class EmbeddedBroker:
         try:
             self._lock.acquire(timeout=0)
         except Timeout as error:
-            raise BrokerAlreadyRunning(self.directory, self._run_file().get("pid")) from error
+            pid = self._run_file().get("pid")
+            msg = f"broker directory {self.directory} is in use{f' by process {pid}' if pid else ''}"
+            raise Conflict(msg, "stop that process, or choose another directory") from error
 
     def _release(self) -> None:
         self._process = None
@@ -479,7 +481,9 @@ class EmbeddedBroker:
         for listener, spare in zip(listeners, process.free_ports(len(listeners)), strict=True):
             wanted = self._wanted_ports.get(listener)
             if wanted is not None and not process.is_free(wanted):
-                raise PortBusy(listener, wanted)
+                msg = f"port {wanted} of listener '{listener}' on 127.0.0.1 is in use"
+                stop = f"stop what listens there (`ss -ltnp 'sport = :{wanted}'` names it)"
+                raise Conflict(msg, f"{stop}, or choose another port or none")
             # The former port keeps clients of a broker that was killed and started again connected.
             kept = former.get(listener, 0)
             chosen[listener] = wanted or (kept if kept and process.is_free(kept) else spare)
@@ -524,13 +528,14 @@ class EmbeddedBroker:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _start_failed(self, reason: str) -> BrokerStartFailed:
+    def _start_failed(self, reason: str) -> PipelineError:
         for path in (self.server_log_path, self._console):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
             failures = [line for line in lines if "ERROR" in line or "FATAL" in line or "xception" in line]
             if failures or lines:
-                return BrokerStartFailed(reason, path, " | ".join((failures or lines)[-3:])[:600])
-        return BrokerStartFailed(reason, self._console, "")
+                cause = f"; its log ends with: {' | '.join((failures or lines)[-3:])[:600]}"
+                return PipelineError(f"the embedded broker {reason}{cause}", f"tail -n 50 {quote(str(path))}")
+        return PipelineError(f"the embedded broker {reason}", f"tail -n 50 {quote(str(self._console))}")
 
 
 # How kafka-python signs in at the SASL listeners of the embedded broker.

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path_text
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.errors import DemoIsRunning, NotADemoFolder, OtherBrokerCount
 from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS, demo_users
+from pipeline.errors import Conflict, UsageError
 from pipeline.job.lock import JobLock
 from pipeline.process import LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
@@ -56,11 +56,12 @@ class DemoFolder:
         """The number of brokers of the next demo: as many as the one before, if there was one.
 
         Raises:
-            OtherBrokerCount: Another number is wanted; topics would have partitions on brokers that are not there.
+            UsageError: Another number is wanted; topics would have partitions on brokers that are not there.
         """
         former = self.former_brokers()
         if former and wanted is not None and wanted != former:
-            raise OtherBrokerCount(former, wanted)
+            msg = f"the demo in this folder has {former} brokers; --brokers {wanted} cannot change that"
+            raise UsageError(msg, "leave --brokers out, or start over with --fresh")
         return former or wanted or 1
 
     def stock_client(self, client_id: str) -> Path:
@@ -133,11 +134,12 @@ class DemoFolder:
         Commands that are printed meanwhile find the demo's settings.
 
         Raises:
-            NotADemoFolder: It has content and no mark; nothing in it is touched.
-            DemoIsRunning: Another process runs a demo there.
+            UsageError: It has content and no mark; nothing in it is touched.
+            Conflict: Another process runs a demo there.
         """
         if self.root.exists() and any(self.root.iterdir()) and not (self.root / MARK).exists():
-            raise NotADemoFolder(self.root, MARK)
+            msg = f"{self.root} is not a demo's folder: it has content and no {MARK}"
+            raise UsageError(msg, "give another --folder; if an old demo made this one, delete it yourself")
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / MARK).write_text(_MARK_TEXT, encoding="utf-8")
         carry(CONFIG, path_text(self.settings_file))
@@ -147,7 +149,9 @@ class DemoFolder:
             with ProcessLock(self.root / "demo.lock"):
                 yield
         except LockHeld as exc:
-            raise DemoIsRunning(self.root, exc.holder) from exc
+            msg = f"another demo runs in {self.root}, as process {exc.holder}"
+            see = f"see what it does: {command_text('status')}"
+            raise Conflict(msg, f"stop that one, give another --folder, or {see}") from exc
 
     def passwords(self) -> dict[str, str]:
         """The clients' passwords: random at the first start, the same at later starts."""
@@ -243,7 +247,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
         job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
 
     Raises:
-        JobIsRunning, BrokerAlreadyRunning: A job or a broker runs there; nothing is deleted.
+        Conflict: A job or a broker runs there; nothing is deleted.
     """
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)

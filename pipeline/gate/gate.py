@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.gate.errors import GateTimeout
+from pipeline.errors import PipelineError
 from pipeline.gate.follower import Follower, FollowerState, KafkaFollower
 from pipeline.gate.throttle_state import Lease
 from pipeline.gate.waiting_room import GateLimits, Occupancy, WaitingCaller, WaitingRoom
@@ -169,6 +169,27 @@ class TaskPassage:
     ) -> None:
         if self._caller is not None:
             self._waiting_room.leave(self._caller)
+
+
+class GateTimeout(PipelineError, TimeoutError):
+    """A caller still had to wait after its time-out.
+
+    Attributes:
+        user: Who is throttled.
+        client_id: With which client-id.
+        timeout_ms: How long the caller waited.
+        remaining_ms: How much longer the throttle lasts, as known now; 0 when the caller waited only for memory.
+    """
+
+    def __init__(self, user: str, client_id: str, timeout_ms: int, remaining_ms: int) -> None:
+        self.user = user
+        self.client_id = client_id
+        self.timeout_ms = timeout_ms
+        self.remaining_ms = remaining_ms
+        super().__init__(
+            f"{user}/{client_id} is still throttled after {timeout_ms} ms, for {remaining_ms} ms more",
+            f"come back in {-(-remaining_ms // 1000)} s, or wait longer",
+        )
 
 
 def timed_out(waiting_room: WaitingRoom, client: ClientKey, timeout_ms: int) -> GateTimeout:

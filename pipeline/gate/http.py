@@ -25,8 +25,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.gate.errors import GateDepleted, GateTimeout
-from pipeline.gate.gate import Gate, Throttled
+from pipeline.gate.gate import Gate, GateTimeout, Throttled
+from pipeline.gate.waiting_room import GateDepleted
 from pipeline.web import (
     Guard,
     Listen,

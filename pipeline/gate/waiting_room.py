@@ -7,13 +7,54 @@ from threading import Lock
 from typing import Final, Literal, Protocol
 
 from pipeline.clock import Clock
-from pipeline.gate.errors import GateDepleted, RequestSizeRefused
+from pipeline.errors import PipelineError
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool
 from purgatory.timer import MonotonicClock, SystemTimer, Timer
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
+
+
+class GateDepleted(PipelineError):
+    """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass.
+
+    Attributes:
+        request_bytes: Size of the request that was refused.
+        available_bytes: What is left of the pool, at or below 0.
+        pool_bytes: Size of the pool.
+    """
+
+    exit_code = 5
+
+    def __init__(self, request_bytes: int, available_bytes: int, pool_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.available_bytes = available_bytes
+        self.pool_bytes = pool_bytes
+        super().__init__(
+            f"the gate's pool of {pool_bytes} bytes has {available_bytes} left, too few for {request_bytes}",
+            "answer the client that it is throttled, or give the gate a larger pool_bytes or when_full='wait'",
+        )
+
+
+class RequestSizeRefused(PipelineError, ValueError):
+    """A request of a size that the gate never lets in, however much memory is free.
+
+    Attributes:
+        request_bytes: What was given.
+        max_request_bytes: The largest size allowed.
+    """
+
+    exit_code = 5
+
+    def __init__(self, request_bytes: int, max_request_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.max_request_bytes = max_request_bytes
+        super().__init__(
+            f"the gate lets in requests of 0 to {max_request_bytes} bytes; this one has {request_bytes}",
+            "split the request, or give the gate a larger max_request_bytes",
+        )
+
 
 # One caller that waits at the gate until its client is no longer throttled.
 

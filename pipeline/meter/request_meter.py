@@ -9,6 +9,7 @@ A memory pool bounds what was read and is not stored yet: while the broker is aw
 
 import json
 import logging
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from pydantic import ValidationError
 
 from pipeline.clock import Clock
-from pipeline.meter.errors import MeterStateDamaged
+from pipeline.errors import Refused
 from pipeline.meter.log_follower import READ_BYTES, FollowerCounts, LogFollower, LogPlace
 from pipeline.meter.long_line import Line
 from pipeline.meter.request_log import LineCounts, MalformedLine, RequestLogParser
@@ -204,7 +205,7 @@ def read_state(path: Path) -> LogPlace | None:
     """The place at which an earlier meter stopped; None if there is no state file.
 
     Raises:
-        MeterStateDamaged: The file is not a state that a meter has written, or it cannot be read. To begin at the end
+        Refused: The file is not a state that a meter has written, or it cannot be read. To begin at the end
             of the log instead would leave out usage without a word.
     """
     try:
@@ -212,21 +213,29 @@ def read_state(path: Path) -> LogPlace | None:
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise MeterStateDamaged(path, exc.strerror or type(exc).__name__) from exc
+        raise _state_damaged(path, exc.strerror or type(exc).__name__) from exc
     except ValueError as exc:
         reason = f"Invalid JSON: {exc}"
-        raise MeterStateDamaged(path, reason) from exc
+        raise _state_damaged(path, reason) from exc
     if not isinstance(stored, dict):
-        reason = "it is no JSON object"
-        raise MeterStateDamaged(path, reason)
+        reason = "it is not a JSON object"
+        raise _state_damaged(path, reason)
     if stored.pop("version", None) != 1:
-        reason = "version: must be 1"
-        raise MeterStateDamaged(path, reason)
+        reason = "its version is not 1"
+        raise _state_damaged(path, reason)
     try:
         return LogPlace.model_validate(stored)
     except ValidationError as exc:
         first = exc.errors()[0]
-        raise MeterStateDamaged(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from exc
+        raise _state_damaged(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from exc
+
+
+def _state_damaged(path: Path, reason: str) -> Refused:
+    return Refused(
+        f"cannot read the meter's state {path}: {reason}",
+        f"rm {shlex.quote(str(path))}, then start with --from-beginning, which reports the whole log again, or "
+        "without, which leaves out what was logged until now",
+    )
 
 
 def retire_state(path: Path) -> None:

@@ -24,8 +24,7 @@ from pipeline.cluster.errors import (
     TransactionUndecided,
 )
 from pipeline.cluster.transactions import Mark, MarkedTransactions
-from pipeline.errors import PipelineError
-from pipeline.meter.errors import MeterFenced, MeterMarkDamaged
+from pipeline.errors import Conflict, PipelineError, Refused
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.usage_messages import Message
 from schemas.names import USAGE_TOPIC
@@ -116,7 +115,7 @@ def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) 
         bootstrap_servers: The same.
 
     Raises:
-        MeterMarkDamaged: Its text is empty, damaged, or of a later release. To begin anywhere else instead would leave
+        Refused: Its text is empty, damaged, or of a later release. To begin anywhere else instead would leave
             out usage, or report it twice, without a word.
     """
     try:
@@ -124,7 +123,13 @@ def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) 
     except ValidationError as exc:
         first = exc.errors()[0]
         reason = ": ".join([*(str(part) for part in first["loc"]), first["msg"]]) if mark.text else "it is empty"
-        raise MeterMarkDamaged(group, marker_topic, bootstrap_servers, reason) from exc
+        msg = f"the offset of group '{group}' on {marker_topic} has metadata that no meter has written: {reason}"
+        fix = (
+            f"kafka-consumer-groups --bootstrap-server {bootstrap_servers} --delete-offsets --group {group} --topic "
+            f"{marker_topic}, then start with --from-beginning, which reports the whole log again, or without, which "
+            "leaves out what was logged until now"
+        )
+        raise Refused(msg, fix) from exc
 
 
 def mark_of(number: int, meter: str, place: LogPlace) -> Mark:
@@ -153,7 +158,7 @@ class UsageWriter(Protocol):
         ...
 
     def place_of(self, mark: Mark) -> LogPlace:
-        """The place that a mark says. Raises `MeterMarkDamaged`."""
+        """The place that a mark says. Raises `Refused`."""
         ...
 
     def open(self) -> Mark | None:
@@ -317,7 +322,7 @@ class UsagePublisher:
             Where the earlier meter has stopped, None if there was none. Then the first batch makes the mark.
 
         Raises:
-            MeterMarkDamaged: The mark is none that a meter has written.
+            Refused: The mark is none that a meter has written.
             ClusterUnreachable, PermissionMissing, SignInRefused, TransactionUndecided: The topic can not be written.
             TransactionFenced: Another meter of this broker takes the topic back, again and again.
         """
@@ -350,7 +355,7 @@ class UsagePublisher:
             Whether they are stored. False: the next try is due later; nothing is known yet.
 
         Raises:
-            MeterFenced: A second meter has taken over; it goes on at the place of the last batch that was stored.
+            Conflict: A second meter has taken over; it goes on at the place of the last batch that was stored.
         """
         if self._retry_at_ms is not None and now_ms < self._retry_at_ms:
             return False
@@ -391,7 +396,8 @@ class UsagePublisher:
 
     def _refuse_another(self, mark: Mark | None) -> None:
         if mark not in (self._mark, self._tried):
-            raise MeterFenced(self._broker_id)
+            msg = f"another meter with --broker-id {self._broker_id} has taken over and goes on where this one stopped"
+            raise Conflict(msg, "stop one of the two, or give each the id of its own broker")
 
     def _put_off(self, error: PipelineError, events: int, now_ms: int) -> None:
         self.counts.failures += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, Self
 
-from pipeline.replay.errors import BadFailCondition
+from pipeline.errors import UsageError
 from pipeline.replay.usage_batches import Outcome, ReplayResult
 from schemas.names import ClientKey
 
@@ -171,11 +171,12 @@ class FailCondition:
         """Read an expression like `newly_throttled>3`; spaces are ignored.
 
         Raises:
-            BadFailCondition: It is not a comparison of a known metric with a number.
+            UsageError: It is not a comparison of a known metric with a number.
         """
         found = _FORM.fullmatch(text)
         if found is None or found[1] not in METRICS:
-            raise BadFailCondition(text, METRICS)
+            msg = f"cannot read --fail-if {text}; write a metric, one of > >= < <= == !=, and a number"
+            raise UsageError(msg, f"metrics are {', '.join(METRICS)}")
         return cls(found[1], found[2], float(found[3]))
 
     def is_met(self, totals: Totals) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from pipeline.replay.errors import SampleTooFine
+from pipeline.errors import NotFound, UsageError
 from pipeline.replay.usage_batches import Scope, Source, UsageReader
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
@@ -28,6 +28,16 @@ from quota.entity import REQUEST
 from quota.shares import ALL_USERS, Share, can_be_divided
 from quota.slicing import Slicing
 from quota.snapshot import Quota
+
+
+def usage_not_kept(uri: str) -> NotFound:
+    """The error of a range of which the table at a URI has no usage."""
+    return NotFound(
+        f"{uri} has no usage of this range",
+        "give another range: `usage` is kept for `tables.usage_retention_ms`, and usage_by_second is written some "
+        "minutes after it (what-if reads the exact batches with --from usage)",
+    )
+
 
 # The quotas of a replay: those that were in force, by time, or those of a file.
 
@@ -201,13 +211,14 @@ class Plan:
             slice_ms: How long a slice is, about; None = `slice_length_ms`.
 
         Raises:
-            SampleTooFine: The source has one row per second, and the sample windows are no whole seconds.
+            UsageError: The source has one row per second, and the sample windows are no whole seconds.
             TableMissing: The root has no such table.
             TablesInCatalog: The root is in a catalog, and nobody has said where it lies.
         """
         w = request.settings.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:
-            raise SampleTooFine(w)
+            msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
+            raise UsageError(msg, "replay the exact batches: --from usage")
         table = request.reader().table
         whole_ms = request.until_ms - request.begin_ms
         if slice_ms is None:

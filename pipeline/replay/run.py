@@ -17,10 +17,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pipeline.errors import Unreachable
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.replay.errors import UsageNotKept, UsageOutOfReach
-from pipeline.replay.request import Part, Plan, ReplayRequest
+from pipeline.replay.request import Part, Plan, ReplayRequest, usage_not_kept
 from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import unfit_python
@@ -133,7 +133,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
         What each replay found, and a description of where it ran.
 
     Raises:
-        UsageNotKept: The range has no usage.
+        NotFound: The range has no usage.
     """
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
@@ -153,13 +153,13 @@ def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
     """The results of all parts, in the order of `plan.parts`, as one result per replay.
 
     Raises:
-        UsageNotKept: Nothing was evaluated.
+        NotFound: Nothing was evaluated.
     """
     of_replay = [ReplayResult() for _ in plan.request.quotas]
     for part, result in zip(plan.parts, results, strict=True):
         of_replay[part.replay].add_users(result)
     if not of_replay[0].evaluations:
-        raise UsageNotKept(plan.uri)
+        raise usage_not_kept(plan.uri)
     return of_replay
 
 
@@ -263,8 +263,8 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
 
     Raises:
         ExecutorPythonUnfit: The Python of the executors can not run a replay.
-        UsageOutOfReach: They do not find the table.
-        UsageNotKept: The range has no usage.
+        Unreachable: They do not find the table.
+        NotFound: The range has no usage.
     """
     context = session.sparkContext
     plan = plan.for_processes(context.defaultParallelism)
@@ -275,7 +275,9 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     except (Py4JJavaError, PySparkException) as exc:
         missing, cause = _OUT_OF_REACH.search(str(exc)), unfit_python(exc)
         if missing is not None:
-            raise UsageOutOfReach(str(context.master), plan.uri, missing[1]) from exc
+            msg = f"the executors of {context.master} cannot read {plan.uri}: {missing[1]}"
+            fix = "use a store or a folder that every machine mounts under the same path; or leave out --on spark"
+            raise Unreachable(msg, fix) from exc
         if cause is None:
             raise
         raise ExecutorPythonUnfit(str(context.master), str(context.pythonExec), cause, NEEDED_TO_REPLAY) from exc

@@ -7,22 +7,13 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from pipeline.errors import PipelineError
+from pipeline.errors import UsageError
 from pipeline.tables.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaTable
 from quota.owners import Owners
 
 MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000
-
-
-class UnknownPeriod(PipelineError):
-    """`--by` names no period."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(f"'--by' must be day, week or month; got {given}", "for example --by week")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +56,11 @@ def known_period(given: str) -> str:
     """`day`, `week` or `month`.
 
     Raises:
-        UnknownPeriod: It is another word.
+        UsageError: It is another word.
     """
     if given not in _KINDS:
-        raise UnknownPeriod(given)
+        msg = f"unknown period --by {given}; use day, week or month"
+        raise UsageError(msg, "for example --by week")
     return given
 
 

@@ -6,24 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.errors import PipelineError
+from pipeline.errors import UsageError
 from pipeline.reports.page import Bars, Line, Parts, bar_chart, minute_text, page, paragraph, table, time_chart
 from pipeline.reports.periods import MINUTE_MS, OwnerOf, Period, length_ms, whole_minutes
 from pipeline.tables.minute_sums import Minutes
 
 _UNITS_MINUTES: Final = {"m": 1, "h": 60, "d": 1440}
-
-
-class UnknownTarget(PipelineError):
-    """`--target` is neither a time nor a share."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"'--target' must be a time throttled at most (30m, 2h), or a share not throttled (99.9%); got {given}",
-            "for example --target 30m",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +33,14 @@ class Target:
         """Read `30m`, `2h`, `1d` or `99.9%`.
 
         Raises:
-            UnknownTarget: It is none of these.
+            UsageError: It is none of these.
         """
         if time := re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text):
             return cls(text, float(time[1]) * _UNITS_MINUTES[time[2]])
         if (share := re.fullmatch(r"(\d+(?:\.\d+)?)\s?%", text)) and float(share[1]) <= 100:
             return cls(text, None, float(share[1]))
-        raise UnknownTarget(text)
+        msg = f"cannot read --target {text}; give a longest time throttled (30m) or a share not throttled (99.9%)"
+        raise UsageError(msg, "for example --target 30m")
 
     def minutes_in(self, period_ms: int) -> float:
         """The minutes of a period that it allows."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import flags
-from pipeline.cli.quotas.errors import QuotaUsage
-from pipeline.errors import printable
+from pipeline.errors import PipelineError, Refused, UsageError, printable
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.files import DeclaredQuota
@@ -19,8 +18,6 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, quota_table
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
-from pipeline.cli.quotas.errors import WouldDeleteAll
-from pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.files import DeclaredQuota
@@ -57,19 +54,19 @@ def refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, boot
         bootstrap_server: Likewise.
 
     Raises:
-        QuotaUsage: They do.
+        UsageError: They do.
     """
     if from_cluster == (source is not None):
         got = "both" if from_cluster else "neither"
         msg = f"One of '--from' and '--from-cluster' must be given; got {got}"
-        raise QuotaUsage(msg, "give --from FILE, or --from-cluster with --bootstrap-server")
+        raise UsageError(msg, "give --from FILE, or --from-cluster with --bootstrap-server")
     for option, value in (("--scale", scale), ("--bootstrap-server", bootstrap_server)):
         if value is not None and not from_cluster:
             msg = f"'{option}' must be given with --from-cluster; got it with --from"
-            raise QuotaUsage(msg, f"leave out {option}")
+            raise UsageError(msg, f"leave out {option}")
     if scale not in {None, *SCALES}:
         msg = f"'--scale' must be one of {', '.join(SCALES)}; got {scale}"
-        raise QuotaUsage(msg, f"for example --scale {SCALES[0]}")
+        raise UsageError(msg, f"for example --scale {SCALES[0]}")
 
 
 def read_cluster(
@@ -205,7 +202,7 @@ def import_(
     refuse_mixed(source, from_cluster, scale, bootstrap_server)
     if not (no_confirm or dry_run or sys.stdin.isatty()):
         msg = "'--no-confirm' must be given where standard input is no terminal"
-        raise QuotaUsage(msg, "give --no-confirm, or see first what would change: --dry-run")
+        raise UsageError(msg, "give --no-confirm, or see first what would change: --dry-run")
     declared = _given(source) if source is not None else read_cluster(config, bootstrap_server, command_config, scale)
 
     def edit(*, only_show: bool, at_version: int | None, allow_empty: bool) -> "QuotaEdit":
@@ -236,7 +233,8 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         left = applied(rows, declared, prune=prune)
         if rows and not left and not allow_empty:
-            raise WouldDeleteAll(len(rows))
+            msg = f"quotas were not changed: the file would delete all {len(rows)} quotas of the table and leave none"
+            raise Refused(msg, "correct the file, or repeat the command with --allow-empty to delete them all")
         return left
 
     return change

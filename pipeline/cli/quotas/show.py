@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pipeline.cli.options import Output
 from pipeline.cli.quotas.entity import ClientNames, for_client
-from pipeline.cli.quotas.errors import QuotaUsage
+from pipeline.errors import UsageError
 from quota.entity import QUOTA_TYPES
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def effective(
     user, client_id = client.or_arguments(user, client_id)
     if user is None:
         message = "'USER' must be given; got none"
-        raise QuotaUsage(message, "write the user, and the client-id after it if it has one")
+        raise UsageError(message, "write the user, and the client-id after it if it has one")
     client_id = client_id or ""
     settings = load_settings(config, flags(tables=tables))
     snapshot = QuotaSource(open_quota_table(settings.tables), settings.share).pin()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.alerts.errors import ReceiversMissing
 from pipeline.cli.services import alerts_beside
+from pipeline.errors import UsageError
 from pipeline.settings.loading import load_settings
 from tests.metrics_reading import metrics_named_in
 from tests.pipeline.alerts.receiving import Inbox, receiving
@@ -94,5 +94,8 @@ def test_beside_a_job_it_ends_with_it_and_is_refused_without_receivers(
     with alerts_beside(False, load_settings(file), file, None):
         pass
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ReceiversMissing), alerts_beside(True, load_settings(settings_file(tmp_path)), file, None):
+    with (
+        pytest.raises(UsageError, match="no receiver"),
+        alerts_beside(True, load_settings(settings_file(tmp_path)), file, None),
+    ):
         pass

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.meter.errors import MeterStateDamaged
+from pipeline.errors import Refused
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.request_meter import read_state, retire_state
 from tests.log_messages import messages_of
@@ -46,16 +46,16 @@ def test_a_meter_without_a_state_file_has_no_place_yet(path: Path) -> None:
 )
 def test_a_damaged_state_is_refused_and_not_taken_for_none(path: Path, text: str, reason: str) -> None:
     path.write_text(text)
-    with pytest.raises(MeterStateDamaged) as refused:
+    with pytest.raises(Refused) as refused:
         read_state(path)
-    assert f"'--state-file' must name a state that a meter has written; got {path}: {reason}" in str(refused.value)
+    assert f"cannot read the meter's state {path}: {reason}" in str(refused.value)
     assert f"rm '{path}'" in refused.value.fix
     assert path.read_text() == text
 
 
 def test_a_state_that_can_not_be_read_is_refused(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(MeterStateDamaged, match="Is a directory"):
+    with pytest.raises(Refused, match="Is a directory"):
         read_state(path)
 
 

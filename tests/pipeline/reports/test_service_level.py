@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reports.service_level import Target, UnknownTarget
+from pipeline.errors import UsageError
+from pipeline.reports.service_level import Target
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.reports.minutes_kept import KeptMinutes
 
@@ -21,7 +22,7 @@ def test_a_target_is_a_time_throttled_or_a_share_not_throttled(text: str, minute
 
 @pytest.mark.parametrize("text", ["", "30", "30s", "-1m", "100.1%", "99,9%", "inf%"])
 def test_another_target_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UnknownTarget, match="for example --target 30m"):
+    with pytest.raises(UsageError, match="for example --target 30m"):
         Target.parse(text)
 
 
