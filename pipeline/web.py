@@ -43,7 +43,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Read = Callable[[str], object]
-"""Reads the text of a parameter. Raises ValueError with what it must be, such as `must be now or head`."""
+"""Reads the text of a parameter. Raises ValueError with what to give, such as `use now or head`."""
 
 _T = TypeVar("_T")
 
@@ -58,7 +58,7 @@ class QueryRefused(PipelineError):
     """A request has parameters that can not be answered. It names all mistakes at once.
 
     Attributes:
-        mistakes: One text per mistake: `'name' must …; got …`.
+        mistakes: One sentence per mistake.
     """
 
     exit_code = 2
@@ -160,16 +160,16 @@ def read_parameters(
     given: dict[str, Any] = {}
     for name, text in parameters:
         if name not in known:
-            mistakes.append(f"'{name[:40]}' must be one of {', '.join(known)}; got {name[:40]!r}")
+            mistakes.append(f"unknown parameter '{name[:40]}'; use {', '.join(known)}")
         elif name in given:
-            mistakes.append(f"'{name}' must be given once; got it again")
+            mistakes.append(f"'{name}' is given twice")
         else:
             given[name] = None
             try:
                 given[name] = known[name](text)
             except ValueError as exc:
-                mistakes.append(f"'{name}' {exc}; got {text[:40]!r}")
-    mistakes += [f"'{name}' must be given; got none" for name in required if name not in given]
+                mistakes.append(f"cannot read '{name}' {text[:40]!r}; {exc}")
+    mistakes += [f"'{name}' is missing" for name in required if name not in given]
     if mistakes:
         raise QueryRefused(mistakes, fix)
     return given
@@ -180,7 +180,7 @@ def whole_number(lowest: int, highest: int) -> Read:
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) < 16 and lowest <= int(text) <= highest):
-            msg = f"must be a whole number from {lowest} to {highest}"
+            msg = f"use a whole number from {lowest} to {highest}"
             raise ValueError(msg)
         return int(text)
 
@@ -245,12 +245,11 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1")
             if self._any_host or _is_this_machine(_without_port(host)):
                 return None
-            return 421, f"'Host' must be a name of this machine; got {host[:80]}", "ask it as 127.0.0.1"
+            return 421, f"host {host[:80]} is not a name of this machine", "send the request to 127.0.0.1"
         given = headers.get(b"authorization", b"")
         if self._is_open(path) or hmac.compare_digest(given, self._wanted):
             return None
-        what = "another one" if given else "none"
-        return 401, f"'Authorization' must carry the token; got {what}", "send Bearer <token>"
+        return 401, "invalid token" if given else "no token", "send Authorization: Bearer <token>"
 
 
 def _without_port(host: str) -> str:

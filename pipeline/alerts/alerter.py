@@ -74,7 +74,7 @@ class AlertsState:
         """
         document = json.loads(text)
         if document["version"] != _VERSION:
-            msg = f"'version' must be {_VERSION}; got {document['version']}"
+            msg = f"the state has version {document['version']}, not {_VERSION}"
             raise ValueError(msg)
         book: dict[Key, Watched] = {}
         for row in document["watched"]:

@@ -343,16 +343,16 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     keys = _looked_up("signing_keys", alerts.signing_keys, mistakes)
     mistakes += [mistake for name, url in urls.items() if (mistake := _mistake_in(name, url)) is not None]
     mistakes += [
-        f"'alerts.signing_keys' must name webhooks; got {name!r}, which is none"
+        f"'alerts.signing_keys' has a key for {name!r}, which is not a webhook"
         for name in alerts.signing_keys
         if name not in alerts.webhooks
     ]
     for name, given in alerts.signing_keys.items():
         if not _REFERENCE.fullmatch(given.get_secret_value()):
-            rule = "must be ${env:NAME} or ${file:/path}, so that no key stands in the settings"
-            mistakes.append(f"'alerts.signing_keys.{name}' {rule}; got something else")
+            rule = "write ${env:NAME} or ${file:/path}, so that no key is in the settings"
+            mistakes.append(f"'alerts.signing_keys.{name}' is not a reference; {rule}")
         elif name in keys and len(keys[name].encode()) < _SHORTEST_KEY_BYTES:
-            mistakes.append(f"'alerts.signing_keys.{name}' must have {_SHORTEST_KEY_BYTES} bytes or more; got fewer")
+            mistakes.append(f"'alerts.signing_keys.{name}' is too short; use {_SHORTEST_KEY_BYTES} bytes or more")
     if mistakes:
         raise UsageError("; ".join(mistakes), "correct the settings under alerts: docs/alerts.md has an example")
     found: list[Receiver] = [
@@ -382,17 +382,17 @@ def _looked_up(branch: str, given: Mapping[str, SecretStr], mistakes: list[str])
 def _mistake_in(name: str, url: str) -> str | None:
     """What is wrong with a webhook. The URL is not shown: it may hold a secret."""
     if _NAME.fullmatch(name) is None or name == TOPIC:
-        return f"'alerts.webhooks' must have names of a-z, 0-9, _ and -, other than {TOPIC}; got {name[:40]!r}"
-    subject = f"'alerts.webhooks.{name}' must be an http or https URL"
+        return f"'alerts.webhooks' has the invalid name {name[:40]!r}; use a-z, 0-9, _ and -, and not {TOPIC}"
+    subject = f"'alerts.webhooks.{name}'"
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return f"{subject}; got one that can not be read"
+        return f"{subject} is not a URL"
     if parts.scheme not in {"http", "https"}:
-        return f"{subject}; got another scheme"
+        return f"{subject} is not an http or https URL"
     if not has_host:
-        return f"{subject}; got none with a host"
+        return f"{subject} has no host"
     if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
-        return f"{subject} of visible ASCII, without user and password; got another one"
+        return f"{subject} has a user, a password, or characters other than visible ASCII"
     return None

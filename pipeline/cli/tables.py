@@ -83,7 +83,7 @@ def mode(
     from pipeline.tables.from_settings import open_quota_table
 
     if wanted not in {None, *_MODES}:
-        msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
+        msg = f"unknown mode {wanted}; use {', '.join(_MODES)}"
         raise UsageError(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)

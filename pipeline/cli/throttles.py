@@ -383,7 +383,7 @@ def _decision(root: str, client: ClientNames, first: str | None, client_id: str 
         return decision_with_id(root, first)
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:
-        message = "'DECISION' must be given; got none"
+        message = "name a decision or a client"
         raise UsageError(message, "write the beginning of a decision_id, or a user and a client-id")
     return newest_decision(root, user, client_id)
 

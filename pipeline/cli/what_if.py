@@ -130,7 +130,7 @@ def what_if(
 
 def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
     if given not in known:
-        message = f"'{name}' must be one of {', '.join(known)}; got {given}"
+        message = f"unknown value {name} {given}; use {', '.join(known)}"
         raise typer.BadParameter(message)
 
 
@@ -275,7 +275,7 @@ def simulate(
     from pipeline.throttle.explain import line_of
 
     if scope not in {"cluster", "broker"}:
-        message = f"'--scope' must be cluster or broker; got {scope}"
+        message = f"unknown scope {scope}; use cluster or broker"
         raise typer.BadParameter(message)
     settings = load_settings(config)
     events, quotas = _read([*(files or ()), *(more_files or ())])
@@ -306,7 +306,7 @@ def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
         text = read_text_file("FILE", path)
         if not holds_events(text):
             if snapshot is not None:
-                message = f"'FILE' must hold quotas once; got a second file of them, {path}"
+                message = f"{path} is a second file with quotas; give one"
                 raise typer.BadParameter(message)
             snapshot = snapshot_of_text(path, text, version=1)
             continue

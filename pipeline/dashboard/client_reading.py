@@ -460,14 +460,14 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     """
     user, client_id, snapshot = query.user, query.client_id or "", reader.snapshot()
     if not user:
-        raise QueryRefused(["'user' must be given; got none"], SEE)
+        raise QueryRefused(["'user' is missing"], SEE)
     if snapshot is None:
         raise TableMissing(reader.tables["quotas"].uri)
     until_ms = min(query.until_ms or state.now_ms, state.now_ms)
     since_ms = max(query.since_ms if query.since_ms is not None else until_ms - _DEFAULT_SPAN_MS,
                    until_ms - _LONGEST_SPAN_MS)  # fmt: skip
     if since_ms >= until_ms:
-        raise QueryRefused([f"'since' must be before 'until'; got {since_ms} and {until_ms}"], SEE)
+        raise QueryRefused([f"'since' {since_ms} is not before 'until' {until_ms}"], SEE)
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
     span, series = read_series(reader, found, (user, client_id), (since_ms, until_ms), state.rates_at_ms)
     told = read_throttles(reader, (user, client_id), span)

@@ -62,7 +62,7 @@ def _readers(now_ms: int) -> Mapping[str, Read]:
             return int(text)
         age = _AGE.fullmatch(text)
         if age is None:
-            msg = "must be epoch milliseconds or an age like 15m, 6h, 7d"
+            msg = "use epoch milliseconds or an age like 15m, 6h, 7d"
             raise ValueError(msg)
         return now_ms - int(age[1]) * _UNIT_MS[age[2]]
 
@@ -72,7 +72,7 @@ def _readers(now_ms: int) -> Mapping[str, Read]:
 
 def _view(text: str) -> str:
     if text not in {"now", "head"}:
-        msg = "must be now or head"
+        msg = "use now or head"
         raise ValueError(msg)
     return text
 

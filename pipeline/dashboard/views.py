@@ -258,7 +258,7 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
     elif query.user is not None:
         decision = newest_decision(root, query.user, query.client_id)
     else:
-        raise QueryRefused(["'decision_id' or 'user' must be given; got none"], SEE)
+        raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
     story = story_of(root, decision)
     quotas = QuotaTable(root)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})

@@ -194,10 +194,10 @@ def _jaas(users: Mapping[str, str]) -> str:
     words = ["org.apache.kafka.common.security.plain.PlainLoginModule required"]
     for name, password in users.items():
         if not _USER_NAME.fullmatch(name):
-            msg = f"'user' must be letters, digits, '_', '-', '$' and inner dots; got {name!r}"
+            msg = f"invalid user name {name!r}; use letters, digits, '_', '-', '$' and inner dots"
             raise ValueError(msg)
         if not password.isprintable() or not password.isascii():
-            msg = f"'password' of user '{name}' must be printable ASCII"
+            msg = f"the password of user '{name}' is not printable ASCII"
             raise ValueError(msg)
         quoted = password.replace("\\", "\\\\").replace('"', '\\"')
         words.append(f'user_{name}="{quoted}"')
@@ -313,7 +313,7 @@ class EmbeddedBroker:
         listeners = self.options.listeners_of(controls=joins is None)
         unknown = set(ports or {}) - set(listeners)
         if unknown:
-            msg = f"'ports' must name {', '.join(listeners)}; got {', '.join(sorted(unknown))}"
+            msg = f"unknown listeners {', '.join(sorted(unknown))}; this broker has {', '.join(listeners)}"
             raise ValueError(msg)
         self.directory = directory.absolute()
         self.users = dict(users or {})

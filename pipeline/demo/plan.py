@@ -154,7 +154,7 @@ class DemoPlan:
     def __post_init__(self) -> None:
         missing = sorted({client.user for client in self.clients} - set(self.passwords))
         if missing:
-            msg = f"'passwords' must have one for each user; got none for {', '.join(missing)}"
+            msg = f"users without a password: {', '.join(missing)}"
             raise ValueError(msg)
 
     def write(self, path: Path) -> None:
@@ -171,7 +171,7 @@ class DemoPlan:
         """
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored.pop("version", None) != PLAN_VERSION:
-            msg = f"'version' of {path} must be {PLAN_VERSION}"
+            msg = f"{path} is a plan of another version than {PLAN_VERSION}"
             raise ValueError(msg)
         return cls(**stored | {"clients": tuple(DemoClient(**client) for client in stored["clients"])})
 

@@ -116,7 +116,7 @@ def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
 
 def _not_empty(text: str) -> str:
     if not text:
-        msg = "must not be empty"
+        msg = "give a name that is not empty"
         raise ValueError(msg)
     return text
 
@@ -187,7 +187,7 @@ async def _refused(_request: Request, exc: Exception) -> Response:
 
 async def _not_ours(request: Request, exc: Exception) -> Response:
     status = exc.status_code if isinstance(exc, HTTPException) else 500
-    what = f"'request' must be one this gate answers; got {request.method} {request.url.path}"
+    what = f"not found: {request.method} {request.url.path}"
     return _error(status, what, "GET /v1/throttle, /v1/throttles or /healthz")
 
 

@@ -139,7 +139,7 @@ class UnsupportedVersion(ValueError):
     def __init__(self, version: int, known: range, api: str) -> None:
         self.api = api
         self.version = version
-        super().__init__(f"'requestApiVersion' of {api} must be {known[0]} to {known[-1]}; got {version}")
+        super().__init__(f"version {version} of {api} is unknown; known are {known[0]} to {known[-1]}")
 
 
 def unsigned_varint_size(value: int) -> int:
@@ -269,7 +269,7 @@ _OF_ANOTHER: Final = re.compile(
     rb"\[\d[^\]]*\] [A-Z]+ +(?!Completed request:).* \((?!kafka\.request\.logger\))[\w.$-]+\)", re.DOTALL
 )
 _NOT_ITS_LAYOUT: Final = (
-    f"must be '[time] DEBUG Completed request:{{…}} (kafka.request.logger)'. Fix: give the appender of "
+    f"not of the form '[time] DEBUG Completed request:{{…}} (kafka.request.logger)'. Fix: give the appender of "
     f"kafka.request.logger the pattern {LAYOUT}, and a file to which no other logger writes"
 )
 _MOST_CLIENTS: Final = 20_000

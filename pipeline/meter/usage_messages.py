@@ -105,7 +105,7 @@ def check_measures(usage: RequestUsage) -> None:
 
 def _measure(name: str, value: int, largest: int = LARGEST_MEASURE) -> int:
     if type(value) is not int or not 0 <= value <= largest:
-        msg = f"'{name}' must be an integer from 0 to {largest}; got {value!r}"
+        msg = f"'{name}' is not an integer from 0 to {largest}: {value!r}"
         raise ValueError(msg)
     return value
 

@@ -135,7 +135,7 @@ def _alteration(
     taken = parse_deleted(deleted, entity.names, mistakes.at("--delete-config")) if deleted is not None else {}
     both = sorted(values.keys() & taken.keys())
     if both:
-        mistakes.add(f"'--delete-config' must not name what --add-config sets; got {', '.join(both)}")
+        mistakes.add(f"--add-config sets and --delete-config deletes {', '.join(both)}")
     if mistakes.found:
         raise QuotaEditRefused(mistakes.found)
 

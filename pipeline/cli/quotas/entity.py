@@ -145,7 +145,7 @@ def entity_filter(
         raise UsageError(msg, "use --user, --client-id, --user-defaults and --client-defaults alone")
     if rpk:
         if named or types or long_names:
-            msg = "'--name', '--default' and '--any' must not be mixed with other flags that name an entity"
+            msg = "--name, --default and --any cannot be mixed with other flags that name an entity"
             raise UsageError(msg, "use --user and --client-id alone")
         _refuse_types([kind for kind, _ in rpk], needed=True)
         return EntityFilter(dict(rpk), is_strict=is_strict or exact)
@@ -169,7 +169,7 @@ def refuse_empty(option: str, names: Sequence[str] | None, of_default: str) -> N
         UsageError: A name is empty.
     """
     if names and not all(names):
-        msg = f"'{option}' must not be empty; got ''"
+        msg = f"{option} is empty"
         raise UsageError(msg, f'see whether the variable in {option} "$NAME" is set; the default is {of_default}')
 
 
@@ -216,7 +216,7 @@ def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) ->
         msg = "An entity name must be specified for every entity type"
         raise UsageError(msg, "give an --entity-name or --entity-default after each --entity-type")
     if DEFAULT in names:
-        msg = f"'--entity-name' must not be {DEFAULT}, which is reserved for the default entity; got {DEFAULT}"
+        msg = f"{DEFAULT} is reserved for the default entity; --entity-name cannot have it"
         raise UsageError(
             msg,
             "say --entity-default, --user-defaults or --client-defaults",
@@ -268,7 +268,7 @@ def rpk_parts(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     for value in _values(given.get("name")):
         kind, equals, name = value.partition("=")
         if not equals or not name or name == DEFAULT:
-            message = f"'--name' must be user=NAME or client-id=NAME; got {value}"
+            message = f"cannot read --name {value}; write user=NAME or client-id=NAME"
             raise UsageError(message, "name the default entity with --default user or --default client-id")
         parts.append((_kind("--name", kind), name))
     parts += [(_kind("--default", value), DEFAULT) for value in _values(given.get("default"))]
@@ -283,7 +283,7 @@ def _values(texts: Sequence[str] | None) -> Iterator[str]:
 
 def _kind(option: str, given: str) -> str:
     if given not in _KINDS:
-        message = f"'{option}' must be for one of {', '.join(_KINDS)}; got {given}"
+        message = f"unknown entity type {option} {given}; use {', '.join(_KINDS)}"
         raise UsageError(message, "Kafka has quotas of users and client-ids only")
     return _KINDS[given]
 
@@ -329,12 +329,12 @@ class ClientNames(NamedTuple):
             UsageError: A name was given as both, or the user is empty, as of a variable that is not set.
         """
         if user == "":
-            message = "'USER' must not be empty; got ''"
+            message = "USER is empty"
             raise UsageError(message, 'see whether the variable in "$NAME" is set')
         given = (("USER", "--user", user, self.user), ("CLIENT_ID", "--client-id", client_id, self.client_id))
         for argument, flag, first, second in given:
             if first is not None and second is not None:
-                message = f"'{argument}' must be given once; got {first}, and {second} with {flag}"
+                message = f"{argument} is given twice: {first}, and {second} with {flag}"
                 raise UsageError(message, f"leave out {flag}")
         return ClientNames(self.user if user is None else user, self.client_id if client_id is None else client_id)
 
@@ -370,13 +370,13 @@ def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) ->
 def _client(context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
     users, clients = given["user_flag"], given["client_id_flag"]
     if "" in (users or ()):
-        message = "'--user' must not be empty; got ''"
+        message = "--user is empty"
         raise UsageError(message, 'see whether the variable in --user "$NAME" is set')
     is_nameless = clients == [""]  # a client-id may be empty, and then it is not the default
     named = {**given, "user": users, "client_id": None if is_nameless else clients}
     names = _entity(context, named, exact=False).names
     if None in names.values() or DEFAULT in names.values():
-        message = "'--entity-name' must be given for each --entity-type; got fewer names than types"
+        message = "there are fewer names than types: each --entity-type needs an --entity-name"
         raise UsageError(message, "name the client with --user and --client-id")
     return ClientNames(names.get("users"), "" if is_nameless else names.get("clients"))
 

@@ -57,15 +57,15 @@ def refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, boot
         UsageError: They do.
     """
     if from_cluster == (source is not None):
-        got = "both" if from_cluster else "neither"
-        msg = f"One of '--from' and '--from-cluster' must be given; got {got}"
+        given = "both are" if from_cluster else "neither is"
+        msg = f"give either --from or --from-cluster; {given} given"
         raise UsageError(msg, "give --from FILE, or --from-cluster with --bootstrap-server")
     for option, value in (("--scale", scale), ("--bootstrap-server", bootstrap_server)):
         if value is not None and not from_cluster:
-            msg = f"'{option}' must be given with --from-cluster; got it with --from"
+            msg = f"{option} works only with --from-cluster"
             raise UsageError(msg, f"leave out {option}")
     if scale not in {None, *SCALES}:
-        msg = f"'--scale' must be one of {', '.join(SCALES)}; got {scale}"
+        msg = f"unknown scale {scale}; use {', '.join(SCALES)}"
         raise UsageError(msg, f"for example --scale {SCALES[0]}")
 
 
@@ -201,7 +201,7 @@ def import_(
     """
     refuse_mixed(source, from_cluster, scale, bootstrap_server)
     if not (no_confirm or dry_run or sys.stdin.isatty()):
-        msg = "'--no-confirm' must be given where standard input is no terminal"
+        msg = "cannot ask for confirmation: standard input is not a terminal"
         raise UsageError(msg, "give --no-confirm, or see first what would change: --dry-run")
     declared = _given(source) if source is not None else read_cluster(config, bootstrap_server, command_config, scale)
 

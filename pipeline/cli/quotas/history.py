@@ -68,7 +68,7 @@ def diff(
 
     if brokers:
         if old is not None:
-            message = "'OLD' must not be given with --brokers; got both"
+            message = "OLD and --brokers contradict each other"
             raise UsageError(message, "leave out one of them")
         print_broker_differences(config, bootstrap_server, command_config, tables, output)
         return

@@ -149,7 +149,7 @@ def effective(
 
     user, client_id = client.or_arguments(user, client_id)
     if user is None:
-        message = "'USER' must be given; got none"
+        message = "name a user"
         raise UsageError(message, "write the user, and the client-id after it if it has one")
     client_id = client_id or ""
     settings = load_settings(config, flags(tables=tables))

@@ -113,5 +113,5 @@ def test_a_command_refuses_another_format_before_it_does_anything(
     monkeypatch.chdir(tmp_path)
     answer = kquota(*command.split(), "-o", "xml")
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"kquota: '--output' must be one of {known}, wide, csv, json, yaml; got xml")
+    assert answer.stderr.startswith(f"kquota: unknown format -o xml; use {known}, wide, csv, json, yaml")
     assert list(tmp_path.iterdir()) == []

@@ -251,4 +251,4 @@ def test_an_empty_user_is_refused(command: str, names: tuple[str, ...], tmp_path
     job.flush()
     answer = kquota(*command.split(), *names, "--tables", job.root)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("kquota: 'USER' must not be empty; got ''. Fix: see whether the variable in")
+    assert answer.stderr.startswith("kquota: USER is empty. Fix: see whether the variable in")

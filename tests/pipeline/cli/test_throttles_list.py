@@ -113,7 +113,7 @@ def test_another_quota_type_is_refused_with_the_known_ones(events: EventTable) -
         answer = listed(events, "--type", given)
         assert answer.exit_code == 2
         assert (
-            f"'--type' must be one of {', '.join(QUOTA_TYPES)}, or the beginning of one; got {given}" in answer.stderr
+            f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}, or the beginning of one" in answer.stderr
         )
 
 

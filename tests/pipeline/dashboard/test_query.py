@@ -30,13 +30,13 @@ def test_an_instant_is_epoch_milliseconds_or_an_age(text: str, since_ms: int) ->
 @pytest.mark.parametrize(
     ("name", "text", "mistake"),
     [
-        ("since", "yesterday", "'since' must be epoch milliseconds or an age like 15m, 6h, 7d; got 'yesterday'"),
-        ("since", "-1", "'since' must be epoch milliseconds or an age like 15m, 6h, 7d; got '-1'"),
-        ("limit", "0", "'limit' must be a whole number from 1 to 10000; got '0'"),
-        ("limit", "10001", "'limit' must be a whole number from 1 to 10000; got '10001'"),
-        ("limit", "٣", "'limit' must be a whole number from 1 to 10000; got '٣'"),
-        ("view", "all", "'view' must be now or head; got 'all'"),
-        ("usr", "alice", "'usr' must be one of user, client_id, owner, since, until, limit, view; got 'usr'"),
+        ("since", "yesterday", \"cannot read 'since' 'yesterday'; use epoch milliseconds or an age like 15m, 6h, 7d\"),
+        ("since", "-1", \"cannot read 'since' '-1'; use epoch milliseconds or an age like 15m, 6h, 7d\"),
+        ("limit", "0", \"cannot read 'limit' '0'; use a whole number from 1 to 10000\"),
+        ("limit", "10001", \"cannot read 'limit' '10001'; use a whole number from 1 to 10000\"),
+        ("limit", "٣", \"cannot read 'limit' '٣'; use a whole number from 1 to 10000\"),
+        ("view", "all", "cannot read 'view' 'all'; use now or head"),
+        ("usr", "alice", "unknown parameter 'usr'; use user, client_id, owner, since, until, limit, view"),
     ],
 )
 def test_a_mistake_is_named(name: str, text: str, mistake: str) -> None:

@@ -59,7 +59,7 @@ def test_the_folder_of_a_real_job_is_refused_and_stays_as_it_is(fresh: tuple[str
     before = content(production)
     answer = kquota("demo", *fresh, "--folder", str(production))
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert f"'--folder' must be new, empty or made by an earlier demo; got {production}" in answer.stderr
+    assert f"{production} is not a demo's folder" in answer.stderr
     assert content(production) == before
 
 

@@ -34,9 +34,9 @@ def test_a_meter_without_a_state_file_has_no_place_yet(path: Path) -> None:
         ("", "Invalid JSON: Expecting value"),
         ("\0" * 80, "Invalid JSON: Expecting value"),
         (WHOLE[:40], "Invalid JSON: Unterminated string"),
-        ("{}", "version: must be 1"),
+        ("{}", "its version is not 1"),
         ("[]", "it is no JSON object"),
-        (WHOLE.replace("1,", "99,", 1), "version: must be 1"),
+        (WHOLE.replace("1,", "99,", 1), "its version is not 1"),
         (WHOLE.replace("7", '"7"'), "inode: Input should be a valid integer"),
         (WHOLE.replace("1000", "-1"), "offset_bytes: Input should be greater than or equal to 0"),
         (WHOLE.replace("256", "1025"), "head_bytes: Input should be less than or equal to 1024"),
@@ -66,7 +66,7 @@ def test_the_command_refuses_a_damaged_state_before_it_connects(path: Path) -> N
         "--bootstrap-server", "127.0.0.1:1",
     )  # fmt: skip
     assert answer.exit_code == 5
-    assert answer.stderr.startswith(f"kquota: '--state-file' must name a state that a meter has written; got {path}: ")
+    assert answer.stderr.startswith(f"kquota: cannot read the meter's state {path}: ")
 
 
 def test_a_state_whose_place_is_on_the_cluster_is_put_aside_and_that_is_told(
