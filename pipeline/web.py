@@ -43,7 +43,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Read = Callable[[str], object]
-"""Reads the text of a parameter. Raises ValueError with what to give, such as `use now or head`."""
+"""Reads the text of a parameter. Raises ValueError with the mistake, such as `unknown view 'x'; use now or head`."""
 
 _T = TypeVar("_T")
 
@@ -168,19 +168,19 @@ def read_parameters(
             try:
                 given[name] = known[name](text)
             except ValueError as exc:
-                mistakes.append(f"cannot read '{name}' {text[:40]!r}; {exc}")
+                mistakes.append(str(exc))
     mistakes += [f"'{name}' is missing" for name in required if name not in given]
     if mistakes:
         raise QueryRefused(mistakes, fix)
     return given
 
 
-def whole_number(lowest: int, highest: int) -> Read:
+def whole_number(name: str, lowest: int, highest: int) -> Read:
     """Reads a whole number from lowest to highest, in ASCII digits."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) < 16 and lowest <= int(text) <= highest):
-            msg = f"use a whole number from {lowest} to {highest}"
+            msg = f"'{name}' is not a whole number from {lowest} to {highest}: {text[:40]!r}"
             raise ValueError(msg)
         return int(text)
 

@@ -103,7 +103,7 @@ def read_state(path: Path) -> AlertsState:
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         aside = path.with_name(f"{path.name}.damaged")
         path.replace(aside)
-        log.warning("%s is not the state of alerts (%s): it is now %s, and all that goes on is told anew",
+        log.warning("%s is not the state of alerts (%s): it is now %s, and firing alerts are sent again",
                     path, exc, aside)  # fmt: skip
         return AlertsState()
 
@@ -135,16 +135,16 @@ class AlertsMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._firing = Gauge("kquota_alerts_firing", "Alerts that go on.", ["alertname"], registry=registry)
+        self._firing = Gauge("kquota_alerts_firing", "Alerts that are firing.", ["alertname"], registry=registry)
         self._last = Gauge(
-            "kquota_alerts_last_look_timestamp_seconds", "When the tables were last looked at.", registry=registry
+            "kquota_alerts_last_look_timestamp_seconds", "Time of the last look at the tables.", registry=registry
         )
         self._unsaved = Counter(
             "kquota_alerts_state_failures", "Times that the state file could not be written.", registry=registry
         )
         self._sent = Counter("kquota_alerts_sent", "Alerts the receiver took.", _OF_RECEIVER, registry=registry)
         self._failed = Counter(
-            "kquota_alerts_failed_tries", "Messages that did not arrive and are sent again.", _OF_RECEIVER,
+            "kquota_alerts_failed_tries", "Messages that did not arrive and are retried.", _OF_RECEIVER,
             registry=registry,
         )  # fmt: skip
         self._dropped = Counter(
@@ -329,9 +329,9 @@ class Delivery:
             self._counts.sent(alerts)
         else:
             self._counts.refused(alerts)
-            log.error("%s: %d alerts are lost, it would refuse them again: %s", self.name, alerts, answer.told)
+            log.error("%s refuses %d alerts, which are dropped: %s", self.name, alerts, answer.told)
         if self._failures:
-            log.info("%s: answers again after %d failures", self.name, self._failures)
+            log.info("%s answers after %d failures", self.name, self._failures)
         self._failures = 0
 
     def _failed(self, answer: Answer) -> float:
@@ -340,7 +340,7 @@ class Delivery:
         rest_seconds = rest_ms(self._failures, self._longest_rest_ms, random.random()) / 1000  # noqa: S311 - no secret
         self._not_before = self._steady_seconds() + rest_seconds
         told = log.warning if self._failures == 1 else log.debug
-        told("%s: %s; tried again with back-off until it works", self.name, answer.told)
+        told("%s: %s; retried with back-off until it works", self.name, answer.told)
         return 0.0
 
     def _ended(self, failure: BaseException) -> None:
@@ -386,7 +386,7 @@ class Alerter:
         try:
             facts = self._look(now_ms)
         except Exception:
-            log.exception("the alerts could not be looked for; it is tried again")
+            log.exception("the alerts could not be evaluated; it is retried")
             return
         alerts = self._settings.alerts
         rules = Rules(alerts.resolve_after_ms, alerts.repeat_ms)
@@ -429,7 +429,7 @@ class Alerter:
             write_state(self._path, state)
         except OSError as exc:
             self._metrics.could_not_save()
-            log.warning("%s can not be written (%s): a crash would repeat or lose alerts", self._path, exc.strerror)
+            log.warning("%s cannot be written (%s): a crash would repeat or lose alerts", self._path, exc.strerror)
         else:
             self._saved = state
 
@@ -444,7 +444,7 @@ def deliveries_of(
     """A queue for each receiver, with what an earlier process left undelivered."""
     for name in state.undelivered.keys() - {receiver.name for receiver in receivers}:
         count = len(state.undelivered[name])
-        log.warning("%s is no receiver any more: %d messages for it are dropped", name, count)
+        log.warning("receiver %s was removed: %d messages for it are dropped", name, count)
     return [
         Delivery(
             receiver,
@@ -543,7 +543,7 @@ def try_receivers(settings: Settings, now_ms: int) -> Iterator[Trial]:
         UsageError: As of `run_alerts`.
     """
     labels = {"alertname": TEST_ALERT, "severity": "info"}
-    annotations = {"summary": "a test of kquota's alerts: nothing is wrong", "action": "nothing is to be done"}
+    annotations = {"summary": "a test of kquota's alerts", "action": "no action is needed"}
     key = (TEST_ALERT, str(now_ms))
     watched = Watched(now_ms, now_ms, None, labels, annotations)
     change, external_url = Change("firing", key, watched), settings.alerts.external_url

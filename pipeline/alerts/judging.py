@@ -325,7 +325,7 @@ def _words_of_rate(name: str, state: State, one: SensorRate, rules: AlertsSettin
     observed, bound = rate_text(one.quota_type, one.observed), bound_text(one.quota_type, one.bound)
     annotations = {
         "summary": f"{who} uses {int(one.used * 100)} % of its {one.quota_type}: {observed} of {bound}",
-        "action": f"tell its owner, or look what a larger quota would do: {command_text('what-if', '--help')}",
+        "action": f"inform its owner, or try a larger quota: {command_text('what-if', '--help')}",
         **link(rules.external_url, one.user, one.client_id),
     }
     labels = _labels(one.sensor_user, one.sensor_client_id, one.broker_id, one.quota_type, one.owner)

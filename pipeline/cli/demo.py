@@ -32,10 +32,10 @@ def demo(
     ] = 250,
     dashboard: Annotated[bool, typer.Option(help="Show it on a web page, too.")] = True,
     port: Annotated[
-        int, typer.Option(help="Of the page; another one if it is taken.", min=1, max=65_535)
+        int, typer.Option(help="Port of the page; a free one if it is taken.", min=1, max=65_535)
     ] = DEFAULT_PORT,
     alerts: Annotated[
-        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print what it tells a webhook.")
+        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print the alerts that a webhook gets.")
     ] = False,
 ) -> None:
     """Start a real Kafka broker, ten clients, a meter and the job; show who is throttled, why, until when.

@@ -152,7 +152,7 @@ def _run(
     from pipeline.meter.request_meter import MeterGauges, RequestMeter, retire_state
 
     if not file.parent.is_dir():
-        raise _log_unreadable(file, "there is no such folder")
+        raise _log_unreadable(file, "its folder does not exist")
     try:
         place = publisher.take_over()
         if place is not None:
@@ -175,7 +175,7 @@ def _run(
     typer.echo(f"{parser.counts}; {publisher.counts}; {follower.counts}", err=True)
     if not stored:
         msg = f"{meter.unstored_events:,} usage events could not be stored on {destination}"
-        raise Unreachable(msg, "start the meter again: it goes on at the first of them")
+        raise Unreachable(msg, "start the meter again: it continues with the first of them")
 
 
 def _log_unreadable(file: Path, reason: str) -> PipelineError:

@@ -52,7 +52,7 @@ def asked_range(since: str, until: str) -> tuple[int, int]:
 
 
 def kept_range(asked: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
-    """What of a range `usage_by_minute` has. Says on stderr which range that is.
+    """What of a range `usage_by_minute` has. Prints that range on stderr.
 
     Raises:
         NotFound: It has none of it.
@@ -74,8 +74,8 @@ def kept_range(asked: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
         )
     missing = [f"begins {age_text(begin_ms - since_ms)} after --since"] if begin_ms > since_ms else []
     missing += [f"ends {age_text(until_ms - end_ms)} before --until"] if end_ms < until_ms else []
-    told = f"; it {' and '.join(missing)}" if missing else ""
-    sys.stderr.write(f"usage from {as_iso(begin_ms)} to {as_iso(end_ms)} UTC{told}\n")
+    limits = f"; it {' and '.join(missing)}" if missing else ""
+    sys.stderr.write(f"usage from {as_iso(begin_ms)} to {as_iso(end_ms)} UTC{limits}\n")
     return begin_ms, end_ms
 
 
@@ -165,7 +165,7 @@ def _shown(row: "Row") -> "Row":
     return shown
 
 
-# `kquota report rightsizing`: bounds against what is used of them, and a candidate with bounds that fit.
+# `kquota report rightsizing`: bounds against their use, and a candidate with recommended bounds.
 
 _LAYOUT: Final = Layout(
     ("user", "client_id", "type", "T", "p95", "p99", "advice", "suggested", "throttled", "sensors"),
@@ -319,7 +319,7 @@ def _shown_of_slo(row: "Row") -> "Row":
     return shown | {"target": f"{row['target']} ({allowed})", "held": age_text(row["held_seconds"] * 1000)}
 
 
-app = typer.Typer(help="Who used how much, who was throttled how long, and which bounds fit.", no_args_is_help=True)
+app = typer.Typer(help="Usage and throttled time per client, and recommended quotas.", no_args_is_help=True)
 app.command("chargeback")(chargeback)
 app.command("slo")(slo)
 app.command("rightsizing")(rightsizing)

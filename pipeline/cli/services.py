@@ -103,12 +103,12 @@ def run(
     ] = False,
     metrics_port: MetricsPort = None,
     metrics_clients: MetricsClients = False,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard` beside it.")] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard`, too.")] = False,
     dashboard_port: Annotated[
         int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
     ] = DEFAULT_PORT,
     alerts: Annotated[
-        bool, typer.Option("--alerts", help="Run `kquota alerts run` beside it: tell the receivers of the settings.")
+        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, for the receivers of the settings.")
     ] = False,
     sync: Annotated[
         bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
@@ -116,8 +116,8 @@ def run(
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
-    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, the end
-    of one of the two is the end of both.
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, job and sync
+    end together.
     """
     return_memory_at_once()
     from pipeline.brokers.running import sync_beside
@@ -192,7 +192,7 @@ def gate(
     """Answer over HTTP whether a client is throttled, until when and why. Requests may wait until it is not.
 
     GET /v1/throttle?user=&client_id=[&wait_ms=] is answered with 200, or with 429 and Retry-After. GET /v1/throttles
-    lists all running throttles. GET /healthz says ok, catching-up or stale; GET /metrics is for Prometheus.
+    lists all running throttles. GET /healthz returns ok, catching-up or stale; GET /metrics is for Prometheus.
 
     It also starts while the broker is away: then no client is throttled, and it keeps trying to reach the broker. Runs
     until SIGTERM or Ctrl-C.
@@ -232,11 +232,11 @@ def gate(
         server.run()
 
 
-# The dashboard and the alerts beside a job: processes of their own, which end with it.
+# The dashboard and the alerts of a job: processes of their own, which end with it.
 
 
 def free_port(wanted: int | None) -> int | None:
-    """The port for a page, or another one if it is taken; None for no page, or if its libraries are not installed."""
+    """The port for a page, or a free one if it is taken; None for no page, or if its libraries are not installed."""
     from pipeline.demo.process import free_ports, is_free
 
     if wanted is None or find_spec("uvicorn") is None or find_spec("starlette") is None:
@@ -252,7 +252,7 @@ def dashboard_beside(wanted: bool, port: int, config: Path | None, tables_root: 
         wanted: Whether it is.
         port: Where it listens, on this machine only.
         config: The job's settings file; None = none.
-        tables_root: The tables, whatever the file says.
+        tables_root: The tables; wins over the file.
 
     Raises:
         PipelineError: Its libraries are not installed.
@@ -311,11 +311,11 @@ def alerts_beside(
         terminate(child, 5.0)
 
 
-# `kquota alerts`: tell people by webhook and Kafka topic, and test that they can be told.
+# `kquota alerts`: send alerts to webhooks and a Kafka topic, and test the receivers.
 
 _NICER: Final = 5
 
-alerts_app = typer.Typer(help="Tell people of throttles, clients near their bounds, and trouble.", no_args_is_help=True)
+alerts_app = typer.Typer(help="Send alerts of throttles, clients near their bounds, and trouble.", no_args_is_help=True)
 
 
 @alerts_app.command("run")
@@ -326,11 +326,11 @@ def run_alerts_command(
     tables: TablesRoot = None,
     metrics_port: MetricsPort = None,
 ) -> None:
-    """Look at the tables and tell the receivers of the settings, until SIGTERM or Ctrl-C.
+    """Read the tables and send alerts to the receivers of the settings, until SIGTERM or Ctrl-C.
 
-    An alert is told when it begins, when it ends, and again after alerts.repeat_ms. What goes on and what has not
-    arrived is kept in a file, so a restart repeats little and loses nothing. Ends with 2 without receivers, and with 4
-    if another process tells the same alerts.
+    An alert is sent when it begins, when it ends, and again after alerts.repeat_ms. Alerts that last and messages that
+    have not arrived are kept in a file, so a restart repeats little and loses nothing. Ends with 2 without receivers,
+    and with 4 if another process sends the same alerts.
     """
     from pipeline.process import do_without_pandas, return_memory_at_once
 
@@ -363,7 +363,7 @@ def send_test(
 ) -> None:
     """Send one test alert to each receiver of the settings, once, and print what it answered.
 
-    Ends with 6 if one of them does not take it.
+    Ends with 6 if one does not take it.
     """
     from pipeline.alerts.alerter import try_receivers
     from pipeline.cli.output import print_rows

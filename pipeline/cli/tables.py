@@ -73,7 +73,7 @@ def mode(
 ) -> None:
     """Print the mode of all quotas and the table it is set in, or set it; a running job follows within one trigger.
 
-    In shadow mode every throttle is released at once and nobody is throttled; decisions are recorded as they would be.
+    In shadow mode every throttle is released at once and no client is throttled; decisions are recorded.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
     from pipeline.cli.output import is_table, print_rows

@@ -181,7 +181,7 @@ def tail(
 
     Reads committed records only, and needs no tables. -o json prints each record as it was published. Of a client the
     topic keeps the newest record, and older ones for a time. A broker that goes away is waited for. Ends with 0 on
-    Ctrl-C, on SIGTERM, and when nobody reads the output any more.
+    Ctrl-C, on SIGTERM, and when its output is closed.
     """
     from pipeline.cli.options import parse_instant
     from pipeline.cli.output import until_reader_goes

@@ -46,7 +46,7 @@ def top(
 
     Throttled clients come first, then those that are nearest to their bound. The rates are those of the newest
     micro-batch; its age is in the first line, and is loud when no new batch comes. Without a terminal the state is
-    printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only; asks no cluster.
+    printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only; connects to no cluster.
     """
     from pipeline.cli.options import wait_until_stopped
     from pipeline.cli.output import is_table, print_rows, until_reader_goes
@@ -80,10 +80,10 @@ def follow(
     read_seconds: float,
     draw_seconds: float,
 ) -> None:
-    """Read a state, show it, and show it again while time goes on, until told to stop.
+    """Read a state, show it, and show it again as time passes, until it is stopped.
 
     Args:
-        read: Reads the state. What it raises the first time ends it; later it is shown beside the last state.
+        read: Reads the state. What it raises the first time ends it; later it is shown with the last state.
         show: Shows it.
         wait: Waits some seconds; True = stop.
         read_seconds: How long a state is shown.
@@ -194,7 +194,7 @@ def view(
         height: Most lines in all; None = no limit.
         trouble: Why the state could not be read anew, if it could not.
     """
-    shown = [*_head(state, now_ms), *([("bold red", printable(f"CAN NOT BE READ: {trouble}"))] if trouble else [])]
+    shown = [*_head(state, now_ms), *([("bold red", printable(f"not readable: {trouble}"))] if trouble else [])]
     shown = [(style, text if width is None else text[:width]) for style, text in shown]
     lines = state.lines[:limit]
     if height is not None:

@@ -45,7 +45,7 @@ ThrottleTopic = Annotated[str | None, typer.Option(help="Name of the throttle to
 MarkerTopic = Annotated[str | None, typer.Option(help="Name of the marker topic.", show_default=MARKER_TOPIC)]
 AlertsTopic = Annotated[
     str | None,
-    typer.Option(help="The topic that is told of alerts; default: by the settings, else none.", show_default=False),
+    typer.Option(help="Topic for alerts; default: by the settings, else none.", show_default=False),
 ]
 
 
@@ -106,7 +106,8 @@ def check(
     marker_topic: MarkerTopic = None,
     alerts_topic: AlertsTopic = None,
     acls: Annotated[
-        bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; asks no cluster.")
+        bool,
+        typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; connects to no cluster."),
     ] = False,
     principal: Annotated[
         str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)

@@ -221,8 +221,8 @@ def _covered(about: dict[str, Any]) -> str:
         missing.append(f"begins {age_text(about['usage_since_ms'] - about['since_ms'])} after --since")
     if about["usage_until_ms"] < about["until_ms"]:
         missing.append(f"ends {age_text(about['until_ms'] - about['usage_until_ms'])} before --until")
-    told = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
-    return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{told}"
+    limits = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
+    return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{limits}"
 
 
 def _readable(about: dict[str, Any]) -> dict[str, Any]:

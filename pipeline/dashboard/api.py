@@ -107,13 +107,13 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
         "explain",
     ),
     "/api/v1/quotas": (
-        "Rows of the quota table, each bound beside the rate that is nearest to it.",
+        "Rows of the quota table, each bound with the rate that is nearest to it.",
         ("user", "client_id", "owner", "search", "limit"),
         "quotas",
     ),
-    "/api/v1/quotas/history": ("Versions of the quota table: who, when, why, what changed.", ("limit",), "history"),
+    "/api/v1/quotas/history": ("Versions of the quota table: actor, time, reason and changes.", ("limit",), "history"),
     "/api/v1/pipeline": ("The view Pipeline: batches, purgatory, dead letters, sources.", (), "pipeline"),
-    "/api/v1/dead_letters": ("Records that are no usage events, newest first.", ("since", "limit"), "dead_letters"),
+    "/api/v1/dead_letters": ("Messages that are not usage events, newest first.", ("since", "limit"), "dead_letters"),
     "/api/v1/stream": (
         "Server-sent events: `state` at once, whenever it has changed, and every few seconds.",
         ("view",),
@@ -123,8 +123,11 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
 
 WHAT_IF: Final = "/api/v1/quotas/what-if"
 POSTED: Final[Mapping[str, tuple[str, str]]] = {
-    "/api/v1/quotas/plan": ("What an edit of one quota would change, and for which clients. Writes nothing.", "plan"),
-    WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Writes nothing.", "what_if"),
+    "/api/v1/quotas/plan": (
+        "Preview of an edit of one quota: changes, and clients affected. Nothing is saved.",
+        "plan",
+    ),
+    WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Nothing is saved.", "what_if"),
     "/api/v1/quotas/edit": ("Makes the edit; only with --allow-edits, a reason and the version.", "edit"),
 }
 """Path -> what a POST to it does, and its name."""
@@ -177,9 +180,9 @@ def _operation(summary: str, parameters: tuple[str, ...], name: str) -> dict[str
         "responses": {
             "200": {"description": "The answer.", "content": {kind: {"schema": schema}}},
             "400": {"description": "A parameter is wrong: {error, fix}."},
-            "401": {"description": "The token is missing or another one."},
-            "404": {"description": "Nothing matches."},
-            "503": {"description": "The tables can not be read."},
+            "401": {"description": "The token is missing or invalid."},
+            "404": {"description": "Not found."},
+            "503": {"description": "The tables cannot be read."},
         },
     }
 
@@ -192,7 +195,10 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
             "type": "object",
             "description": "Column to value: bounds as `150kB/s`, `50%` or numbers; null: none.",
         },
-        "if_version": {"type": "integer", "description": "The version that was looked at; another one is a conflict."},
+        "if_version": {
+            "type": "integer",
+            "description": "The version that the edit is based on; any other is a conflict.",
+        },
         "reason": {"type": "string", "description": "Why; kept in the commit."},
     }
     return {
@@ -204,7 +210,7 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
         },
         "responses": {
             "200": {"description": "The answer.", "content": {"application/json": {"schema": {"type": "object"}}}},
-            "401": {"description": "The token is missing or another one."},
+            "401": {"description": "The token is missing or invalid."},
             "409": {
                 "description": "The table is at another version, another what-if runs, or the dashboard only reads."
             },

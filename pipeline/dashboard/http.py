@@ -124,7 +124,7 @@ def tell_age(registry: CollectorRegistry, feed: Feed, now_ms: Callable[[], int])
             return
         look_age_ms = max(now_ms() - state.now_ms, 0)
         yield GaugeMetricFamily(
-            "kquota_dashboard_look_age_seconds", "How long ago the tables were looked at.", look_age_ms / 1000
+            "kquota_dashboard_look_age_seconds", "Age of the newest look at the tables.", look_age_ms / 1000
         )
         batch_age_ms = state.health.last_batch_age_ms
         if batch_age_ms is not None:

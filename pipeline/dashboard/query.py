@@ -62,17 +62,17 @@ def _readers(now_ms: int) -> Mapping[str, Read]:
             return int(text)
         age = _AGE.fullmatch(text)
         if age is None:
-            msg = "use epoch milliseconds or an age like 15m, 6h, 7d"
+            msg = f"unknown time range {text[:40]!r}; use 15m, 6h, 7d or epoch milliseconds"
             raise ValueError(msg)
         return now_ms - int(age[1]) * _UNIT_MS[age[2]]
 
     texts = dict.fromkeys(("user", "client_id", "owner", "decision_id", "search"), str)
-    return {**texts, "since": instant, "until": instant, "limit": whole_number(1, MOST_ROWS), "view": _view}
+    return {**texts, "since": instant, "until": instant, "limit": whole_number("limit", 1, MOST_ROWS), "view": _view}
 
 
 def _view(text: str) -> str:
     if text not in {"now", "head"}:
-        msg = "use now or head"
+        msg = f"unknown view {text[:40]!r}; use now or head"
         raise ValueError(msg)
     return text
 

@@ -126,7 +126,7 @@ class Feed:
             try:
                 state = self._reader.look(self._now())
             except Exception:
-                log.exception("the dashboard could not look at the tables; it tries again")
+                log.exception("the dashboard could not read the tables; it retries")
             else:
                 with self._lock:
                     self._state = state
@@ -291,7 +291,7 @@ class TablesReader:
             if failure is None:
                 self._read(new)
         except (PipelineError, QuotaError) as exc:
-            log.warning("the tables can not be read: %s", exc)
+            log.warning("the tables cannot be read: %s", exc)
             failure = str(exc)
         return self._state(now_ms, failure, bool(new))
 

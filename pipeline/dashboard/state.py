@@ -119,12 +119,12 @@ def totals(
     }
 
 
-# Whether the pipeline works, as a function of what was last seen. A job that stalls must never look calm.
+# Whether the pipeline works, as a function of what was last seen. If data stops, a banner says so.
 
 STALLED_AFTER_MS: Final = 5_000
 """How old the newest micro-batch may be before the page says so."""
 
-_LAPSE: Final = "Running throttles lapse by themselves; nobody is throttled anew. What is shown is that old."
+_LAPSE: Final = "Running throttles end by themselves; no new ones begin. The figures below are that old."
 
 _AHEAD: Final = "The time of the rates is {} ahead of the wall clock: a clock was set back, and usage of now is late."
 
@@ -187,7 +187,7 @@ def health(
     ahead = 0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms)
     wait_age_ms = None if waited_ms is None else now_ms - waited_ms
     if failure is not None:
-        told: tuple[HealthState, str, str] = ("unreadable", "The tables can not be read", failure)
+        told: tuple[HealthState, str, str] = ("unreadable", "The tables cannot be read", failure)
     elif age_ms is None:
         told = _without_batch(process, wait_age_ms)
     elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
@@ -232,9 +232,7 @@ def _gone(age_ms: int, was_seen: bool) -> tuple[HealthState, str, str]:
 
 
 def _last_look(process: str, wait_age_ms: int | None) -> str:
-    return (
-        f"Its process {process} last looked for usage {age_text(wait_age_ms or 0)} ago; its log may say what keeps it."
-    )
+    return f"Its process {process} last looked for usage {age_text(wait_age_ms or 0)} ago; its log may have the reason."
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class DemoClientThread:
             except (KafkaError, PipelineError, OSError) as exc:
                 if self._stopping.is_set():  # `leave` has failed what it waited for
                     return
-                log.warning("%s: %s; trying again", self._thread.name, first_line(exc))
+                log.warning("%s: %s; retrying", self._thread.name, first_line(exc))
                 self._stopping.wait(RETRY_SECONDS)
 
     def _produce(self) -> None:

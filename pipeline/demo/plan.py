@@ -40,7 +40,7 @@ DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
         ("billing", "invoices", 60_000.0, None, None, "finance", "month end included"),
         ("inventory", "<default>", 80_000.0, None, None, "warehouse", "any scanner gateway"),
         ("search", "", None, 100_000.0, None, "search", "all indexers together"),
-        ("erp", "", 200_000.0, None, None, "back office", "exports; a program that listens to nobody"),
+        ("erp", "", 200_000.0, None, None, "back office", "exports; a program that obeys no throttles"),
         ("archive", "", None, 100_000.0, None, "back office", "copies the exports; neither does it"),
         ("clickstream", "", 400_000.0, None, None, "web", "all trackers together"),
         ("<default>", "scorer", None, 200_000.0, None, "fraud", "scorers of any team"),

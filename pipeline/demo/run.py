@@ -232,7 +232,7 @@ class Load:
                 if broker.node_id not in told:
                     told.add(broker.node_id)
                     log.warning(
-                        "broker %d has ended (%s); its partitions are away until the demo is started again",
+                        "broker %d has ended (%s); its partitions are away until the demo is restarted",
                         broker.node_id,
                         broker.exit_code,
                     )
@@ -265,7 +265,7 @@ class Load:
                 try:
                     report = json.loads(line)
                 except ValueError:
-                    log.warning("a client says: %s", line.decode(errors="replace").rstrip())
+                    log.warning("a client: %s", line.decode(errors="replace").rstrip())
                     continue
                 self._report(report)
 

@@ -113,7 +113,7 @@ class StockProducer:
 
     def _tell(self, failure: KafkaError) -> None:
         if not self._stopping.is_set():
-            log.error("%s; trying again", failure)
+            log.error("%s; retrying", failure)
 
 
 class StockConsumer:
@@ -150,7 +150,7 @@ class StockConsumer:
             try:
                 read = self.client.poll(200).values()
             except KafkaError as exc:
-                log.error("%s; trying again", exc)
+                log.error("%s; retrying", exc)
                 self._stopping.wait(_RETRY_SECONDS)
                 continue
             size_bytes = sum(len(record.value or b"") for records in read for record in records)

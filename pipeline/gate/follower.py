@@ -302,7 +302,7 @@ class KafkaFollower:
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 log.log(
                     level,
-                    "the throttle topic can not be followed, new throttles are not seen: %s",
+                    "the throttle topic cannot be followed, new throttles are not seen: %s",
                     self._reader.told(exc),
                 )
                 self._stopping.wait(wait_seconds)
@@ -315,7 +315,7 @@ class KafkaFollower:
         probe_at = time.monotonic() + PROBE_EVERY_SECONDS
         while not self._stopping.is_set():
             if self._reader.take_is_new_topic():
-                log.warning("the throttle topic was made anew; it is read from its start, earlier throttles are void")
+                log.warning("the throttle topic was recreated; it is read from its start, earlier throttles are void")
                 self._first = {}
                 self._hand_over([], is_new_topic=True)
                 ends, knows_all, self._state = self._reader.ends(), False, "catching-up"
@@ -438,10 +438,10 @@ class ThrottleTail:
             self._reader.probe()
         except KafkaError as exc:
             if not self._is_away:
-                log.warning("the throttle topic does not answer, it is tried again: %s", self._reader.told(exc))
+                log.warning("the throttle topic does not answer, it is retried: %s", self._reader.told(exc))
             self._is_away = True
         else:
             if self._is_away:
-                log.warning("the throttle topic answers again; nothing was missed")
+                log.warning("the throttle topic answers; no record was missed")
             self._is_away = False
         self._probe_at = time.monotonic() + PROBE_EVERY_SECONDS

@@ -395,4 +395,4 @@ class Gate:
 
 
 def _log_failure(failure: Exception) -> None:
-    log.error("a caller that may go on could not be woken: %s", failure)
+    log.error("a caller whose throttle ended could not be woken: %s", failure)

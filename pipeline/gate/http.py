@@ -116,7 +116,7 @@ def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
 
 def _not_empty(text: str) -> str:
     if not text:
-        msg = "give a name that is not empty"
+        msg = "'user' is empty"
         raise ValueError(msg)
     return text
 
@@ -125,7 +125,7 @@ _KNOWN: Final[Mapping[str, Read]] = {
     "user": _not_empty,
     "client_id": str,
     "broker_id": str,
-    "wait_ms": whole_number(0, MAX_WAIT_MS),
+    "wait_ms": whole_number("wait_ms", 0, MAX_WAIT_MS),
 }
 
 

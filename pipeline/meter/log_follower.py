@@ -488,7 +488,7 @@ class LogFollower:
                 if self._open(path, place.offset_bytes):
                     return True
             except UNREADABLE as exc:
-                logger.warning("%s can not be read: %s", path, exc)
+                logger.warning("%s cannot be read: %s", path, exc)
             except FileNotFoundError:
                 continue
         return False
@@ -518,7 +518,7 @@ class LogFollower:
             if not file.is_compressed:
                 raise
             self.counts.damaged += 1
-            logger.warning("%s can not be read beyond byte %s: %s", file.path, f"{self._offset:,}", exc)
+            logger.warning("%s cannot be read beyond byte %s: %s", file.path, f"{self._offset:,}", exc)
             return b""
 
     def _moved_on(self, file: LogFile) -> bool:

@@ -246,9 +246,9 @@ def retire_state(path: Path) -> None:
     try:
         path.rename(old)
     except OSError as exc:
-        logger.warning("%s is no longer used; it can not be renamed: %s", path, exc)
+        logger.warning("%s is not used any more; it cannot be renamed: %s", path, exc)
         return
-    logger.info("the place in the log is on the cluster now; the state file is no longer used and lies at %s", old)
+    logger.info("the place in the log is on the cluster now; the state file is not used any more and is now %s", old)
 
 
 # What a meter tells Prometheus, read from its counts at each scrape.
@@ -286,7 +286,7 @@ def meter_metrics(meter: MeterGauges, broker_id: str) -> Iterable[Metric]:
         ("uncharged_bytes", "Length of the malformed lines: no client is charged.", lines.uncharged_bytes),
         ("stored_events", "Events stored on the usage topic.", delivery.events),
         ("stored_messages", "Messages stored on the usage topic.", delivery.messages),
-        ("failed_transactions", "Transactions that were tried again.", delivery.failures),
+        ("failed_transactions", "Transactions that were retried.", delivery.failures),
     ):
         counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
         counter.add_metric([broker_id], count)

@@ -285,7 +285,7 @@ class DeliveryCounts:
     failures: int = 0
 
     def __str__(self) -> str:
-        return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions tried again"
+        return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions retried"
 
 
 class UsagePublisher:
@@ -396,7 +396,9 @@ class UsagePublisher:
 
     def _refuse_another(self, mark: Mark | None) -> None:
         if mark not in (self._mark, self._tried):
-            msg = f"another meter with --broker-id {self._broker_id} has taken over and goes on where this one stopped"
+            msg = (
+                f"another meter with --broker-id {self._broker_id} has taken over and continues where this one stopped"
+            )
             raise Conflict(msg, "stop one of the two, or give each the id of its own broker")
 
     def _put_off(self, error: PipelineError, events: int, now_ms: int) -> None:
@@ -411,7 +413,7 @@ class UsagePublisher:
         if isinstance(error, TransactionFenced):
             cause = "a transaction was open for longer than its time-out, or a second meter of this broker has started"
         logger.warning(
-            "%s usage events are not known to be stored on %s: %s; trying again",
+            "%s usage events are not known to be stored on %s: %s; retrying",
             f"{events:,}",
             self._destination,
             cause,

@@ -148,7 +148,9 @@ def _elements(value: Any, number: int) -> Iterator[tuple[str, Any]]:
 
 
 def _mistakes(errors: Sequence[Any]) -> str:
-    return "; ".join(f"'{'.'.join(map(str, error['loc']))}': {error['msg']}, not {error['input']!r}" for error in errors)
+    return "; ".join(
+        f"'{'.'.join(map(str, error['loc']))}': {error['msg']}, not {error['input']!r}" for error in errors
+    )
 
 
 # The clock, outbox and topic of a simulation: the clock is set by hand, and nothing is stored or sent.

@@ -125,7 +125,7 @@ def chargeback_page(charges: Sequence[Charge], minutes: Minutes, span_ms: tuple[
     clients = [row for one in charges for row in one.client_rows()]
     return page(
         "Chargeback · kquota",
-        "Who used how much?",
+        "Usage by client",
         about,
         {
             "Bytes per second, all clients": _time_chart(minutes, span_ms),

@@ -73,7 +73,7 @@ def table(rows: Sequence[Mapping[str, Any]], marks: Mapping[str, str] | None = N
         marks: Text of a cell -> its CSS class: `new` or `gone`.
     """
     if not rows:
-        return paragraph("Nothing.")
+        return paragraph("No rows.")
     header = "".join(
         f'<th class="{"n" if _is_number(value) else ""}">{_text(name.replace("_", " "))}</th>'
         for name, value in rows[0].items()

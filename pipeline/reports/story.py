@@ -73,7 +73,7 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
         "not_applied": _NOT_APPLIED,
         "extension": f"under this id: it made a running throttle longer, with {record_name}",
         "too_old": "it was too old when the job could publish it, after a restart",
-        "told_already": f"the client was told already: {record_name} holds it until "
+        "told_already": f"the client already waits: {record_name} holds it until "
         f"{_clock(record.get('throttled_until_ms', 0))}",
         "edited": f"quotas v{found.quota_version} came into force before it could be published",
     }
@@ -86,7 +86,7 @@ def applied_text(decision: Mapping[str, Any]) -> str:
     if decision["applied"]:
         return f"mode {decision['mode']}, applied"
     if decision["mode"] == "shadow":
-        return "mode shadow, which throttles nobody"
+        return "mode shadow, which never throttles"
     return f"mode {decision['mode']}, not applied: {_NOT_APPLIED if decision['throttle_time_ms'] else _NO_TIME}"
 
 
@@ -156,7 +156,7 @@ def on_brokers_line(one: "Enforced") -> str:
         f"{broker_id}: {'more than it gets' if rate is None else rate_text(key.quota_type, rate)}"
         for broker_id, rate in change.demand.items()
     )
-    asked = f"; asked of broker {wanted}" if wanted else ""
+    asked = f"; requested of broker {wanted}" if wanted else ""
     return (
         f"{value}{of_bound} on each broker, for {label(key.user, key.client_id)}, since {since:%Y-%m-%d %H:%M:%S} UTC: "
         f"{WORDS[change.cause]}{asked}"

@@ -101,9 +101,7 @@ def _no_quota(entity: str, alike: Sequence[str]) -> NotFound:
     """The error of an entity without a quota. `alike` are entities with one that can hold in its place."""
     shown = [*alike[:_SHOWN], *([f"{len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else [])]
     instead = f"; there is one for {'; '.join(shown)}" if shown else ""
-    return NotFound(
-        f"there is no quota for {entity}{instead}", f"see which exist: {command_text('quotas', 'describe')}"
-    )
+    return NotFound(f"no quota found for {entity}{instead}", f"see which exist: {command_text('quotas', 'describe')}")
 
 
 def _alteration(
@@ -119,7 +117,7 @@ def _alteration(
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"
-        raise UsageError(msg, f"put what {added} says into {added_file}, or give one of the two")
+        raise UsageError(msg, f"put {added} into {added_file}, or give one of the two")
     if added is None and added_file is None and deleted is None:
         msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         raise UsageError(

@@ -21,7 +21,10 @@ IfVersion = Annotated[
     int | None,
     typer.Option("--if-version", help="Edit only if the table has this version; else exit with 4.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change and for which clients; write nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Preview only: show the changes and the clients they affect; nothing is saved."),
+]
 
 CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("entity", "old", "new"))
 _MOVED: Final = Layout(dropped_first=("old_level", "new_level", "old_mode", "new_mode"))
@@ -67,10 +70,10 @@ def make_edit(
     else:
         edit = table.edit(change, local_audit(reason), if_version, once_stored)
     if output == "kafka" and not dry_run:
-        # Kafka's line names only a part of a pair, so stderr says what was changed. stdout is as Kafka's.
+        # Kafka's line names only a part of a pair, so stderr has the changes. stdout is as Kafka's.
         sys.stdout.write(f"{printable(str(answer))}\n")
-        told = entity_texts(differences(edit.before.rows, edit.rows))
-        sys.stderr.write("".join(f"{printable(text)}\n" for text in told))
+        texts = entity_texts(differences(edit.before.rows, edit.rows))
+        sys.stderr.write("".join(f"{printable(text)}\n" for text in texts))
     else:
         print_edit(settings, edit, "table" if output == "kafka" else output, with_clients=dry_run)
     changed = edit.rows != edit.before.rows

@@ -219,7 +219,7 @@ def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) ->
         msg = f"{DEFAULT} is reserved for the default entity; --entity-name cannot have it"
         raise UsageError(
             msg,
-            "say --entity-default, --user-defaults or --client-defaults",
+            "give --entity-default, --user-defaults or --client-defaults",
         )
 
 

@@ -72,7 +72,7 @@ def refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, boot
 def read_cluster(
     config: Path | None, bootstrap_server: str | None, command_config: Path | None, scale: str | None
 ) -> "list[DeclaredQuota]":
-    """The quotas of a cluster, for the table. Says on stderr the factor, and line by line what is not imported.
+    """The quotas of a cluster, for the table. Prints on stderr the factor, and a line for each quota that is not imported.
 
     Args:
         config: Settings file.
@@ -184,7 +184,7 @@ def import_(
     scale: Scale = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
-    no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask.")] = False,
+    no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask for confirmation.")] = False,
     allow_empty: AllowEmpty = False,
     reason: Reason = "",
     if_version: IfVersion = None,
@@ -217,17 +217,17 @@ def import_(
             output=output,
         )
 
-    asks = not (no_confirm or dry_run)
-    done = edit(only_show=dry_run or asks, at_version=if_version, allow_empty=allow_empty or asks)
+    confirms = not (no_confirm or dry_run)
+    done = edit(only_show=dry_run or confirms, at_version=if_version, allow_empty=allow_empty or confirms)
     if from_cluster:
         tell_others(done.before.rows, declared)
-    if asks and done.rows != done.before.rows:
+    if confirms and done.rows != done.before.rows:
         typer.confirm("Import these quotas?", abort=True, err=True)
         edit(only_show=False, at_version=done.version, allow_empty=True)
 
 
 def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Any:
-    """The change that a file asks for, as a function from old rows to new rows. It may refuse to delete all rows."""
+    """The change to the rows of a file, as a function from old rows to new rows. It may refuse to delete all rows."""
     from pipeline.tables.quotas.files import applied
 
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:

@@ -83,7 +83,7 @@ def diff(
 
 @for_entities
 def at(
-    time: Annotated[str, typer.Argument(help="ISO 8601, UTC unless it says otherwise, or an age: -15m, -2h, 3d.")],
+    time: Annotated[str, typer.Argument(help="ISO 8601, UTC if it has no offset, or an age: -15m, -2h, 3d.")],
     entity: EntityFilter,
     config: ConfigFile = None,
     tables: TablesRoot = None,

@@ -1,4 +1,4 @@
-"""`kquota quotas describe -o wide`: each bound beside the current rate under it, nearest to its bound first."""
+"""`kquota quotas describe -o wide`: each bound with the current rate under it, nearest to its bound first."""
 
 import math
 import sys

@@ -41,7 +41,7 @@ def describe(
     """Print the quotas, all of them or those of the entity given; exits with 3 if there are none.
 
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
-    --entity-name alice --entity-type clients are all of these. -o wide shows the current rate beside each bound, the
+    --entity-name alice --entity-type clients are all of these. -o wide shows the current rate with each bound, the
     nearest to its bound first: the rates at the newest micro-batch, from the stored usage.
     """
     from pipeline.settings.loading import load_settings
@@ -101,9 +101,11 @@ def _tell_what_applies(rows: "Sequence[Mapping[str, Any]]", wanted: EntityFilter
     found = may_apply(rows, wanted.user, wanted.client_id)
     lines = [described_line(row) for row in found[:_SHOWN]]
     more = [f"and {len(found) - _SHOWN} more: {command_text('quotas', 'describe')}"] if len(found) > _SHOWN else []
-    told = "these hold in its place, the most specific first:" if found else "and no other quota holds in its place"
-    said = [f"{who} has no quota of its own; {told}", *(f"  {line}" for line in (*lines, *more))]
-    sys.stderr.write("".join(f"{printable(line)}\n" for line in said))
+    instead = (
+        "these apply in its place, the most specific first:" if found else "and no other quota applies in its place"
+    )
+    lines_shown = [f"{who} has no quota of its own; {instead}", *(f"  {line}" for line in (*lines, *more))]
+    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines_shown))
 
 
 def _readable(row: "Mapping[str, Any]") -> "Mapping[str, Any]":

@@ -24,7 +24,7 @@ def sync(
     tables: TablesRoot = None,
     once: Annotated[bool, typer.Option("--once", help="Do one period and end; the changes are in the log.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what it would change, and what others changed; write nothing.")
+        bool, typer.Option("--dry-run", help="Print what it would change, and what others changed; nothing is saved.")
     ] = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over values that others wrote; they are given back at the end.")

@@ -88,7 +88,7 @@ def test_a_look_that_fails_is_made_again_and_changes_nothing(
     with monkeypatch.context() as broken:
         broken.setattr("pipeline.alerts.alerter.facts_of", lambda *_arguments: 1 / 0)
         told.look(tables.now_ms)
-    assert "could not be looked for; it is tried again" in caplog.text
+    assert "could not be evaluated; it is retried" in caplog.text
     live(tables, told, 1)
     assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
 

@@ -126,8 +126,8 @@ def test_one_line_of_the_log_tells_an_outage_and_one_its_end(inbox: Inbox, caplo
         queue.delivery.step()
         queue.seconds += 60
     assert [line for line in caplog.messages if line.startswith("ops")] == [
-        "ops: 500 Internal Server Error; tried again with back-off until it works",
-        "ops: answers again after 5 failures",
+        "ops: 500 Internal Server Error; retried with back-off until it works",
+        "ops answers after 5 failures",
     ]
 
 

@@ -141,7 +141,7 @@ def test_an_entity_without_a_quota_of_its_own_shows_what_holds_in_its_place(root
     none = kquota("quotas", "describe", "--user", "bob", "--tables", root)
     assert (none.exit_code, none.stdout) == (3, "")
     assert none.stderr.splitlines()[1:] == [
-        "user-principal 'bob' has no quota of its own; these hold in its place, the most specific first:",
+        "user-principal 'bob' has no quota of its own; these apply in its place, the most specific first:",
         "  Quota configs for user-principal 'bob', client-id 'etl' are producer_byte_rate=1000000.0",
         "  Quota configs for the default user-principal are producer_byte_rate=2000000.0",
     ]

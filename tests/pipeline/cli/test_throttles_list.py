@@ -112,9 +112,7 @@ def test_another_quota_type_is_refused_with_the_known_ones(events: EventTable) -
     for given in ("produce_bytes", "", "x"):
         answer = listed(events, "--type", given)
         assert answer.exit_code == 2
-        assert (
-            f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}, or the beginning of one" in answer.stderr
-        )
+        assert f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}, or the beginning of one" in answer.stderr
 
 
 def test_a_watch_shows_what_has_changed_and_nothing_else() -> None:

@@ -30,12 +30,12 @@ def test_an_instant_is_epoch_milliseconds_or_an_age(text: str, since_ms: int) ->
 @pytest.mark.parametrize(
     ("name", "text", "mistake"),
     [
-        ("since", "yesterday", \"cannot read 'since' 'yesterday'; use epoch milliseconds or an age like 15m, 6h, 7d\"),
-        ("since", "-1", \"cannot read 'since' '-1'; use epoch milliseconds or an age like 15m, 6h, 7d\"),
-        ("limit", "0", \"cannot read 'limit' '0'; use a whole number from 1 to 10000\"),
-        ("limit", "10001", \"cannot read 'limit' '10001'; use a whole number from 1 to 10000\"),
-        ("limit", "٣", \"cannot read 'limit' '٣'; use a whole number from 1 to 10000\"),
-        ("view", "all", "cannot read 'view' 'all'; use now or head"),
+        ("since", "yesterday", "unknown time range 'yesterday'; use 15m, 6h, 7d or epoch milliseconds"),
+        ("since", "-1", "unknown time range '-1'; use 15m, 6h, 7d or epoch milliseconds"),
+        ("limit", "0", "'limit' is not a whole number from 1 to 10000: '0'"),
+        ("limit", "10001", "'limit' is not a whole number from 1 to 10000: '10001'"),
+        ("limit", "٣", "'limit' is not a whole number from 1 to 10000: '٣'"),
+        ("view", "all", "unknown view 'all'; use now or head"),
         ("usr", "alice", "unknown parameter 'usr'; use user, client_id, owner, since, until, limit, view"),
     ],
 )

@@ -175,7 +175,7 @@ def test_mistakes_are_named_in_the_answer(client: Client) -> None:
     assert answer.status_code == 400
     assert answer.json()["error"] == (
         "unknown parameter 'client'; use user, client_id, broker_id, wait_ms; "
-        "cannot read 'wait_ms' '-1'; use a whole number from 0 to 60000; 'user' is missing"
+        "'wait_ms' is not a whole number from 0 to 60000: '-1'; 'user' is missing"
     )
 
 

@@ -35,7 +35,7 @@ def test_a_meter_without_a_state_file_has_no_place_yet(path: Path) -> None:
         ("\0" * 80, "Invalid JSON: Expecting value"),
         (WHOLE[:40], "Invalid JSON: Unterminated string"),
         ("{}", "its version is not 1"),
-        ("[]", "it is no JSON object"),
+        ("[]", "it is not a JSON object"),
         (WHOLE.replace("1,", "99,", 1), "its version is not 1"),
         (WHOLE.replace("7", '"7"'), "inode: Input should be a valid integer"),
         (WHOLE.replace("1000", "-1"), "offset_bytes: Input should be greater than or equal to 0"),
@@ -80,4 +80,6 @@ def test_a_state_whose_place_is_on_the_cluster_is_put_aside_and_that_is_told(
 
     assert [each.name for each in path.parent.iterdir()] == ["meter 1.json.moved"]
     (told,) = messages_of(caplog, "pipeline.meter.request_meter")
-    assert told.startswith("the place in the log is on the cluster now; the state file is no longer used and lies at ")
+    assert told.startswith(
+        "the place in the log is on the cluster now; the state file is not used any more and is now "
+    )
