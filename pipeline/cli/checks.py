@@ -57,7 +57,7 @@ def status(
 ) -> None:
     """Print whether the job runs, its last batch, the quotas in force, how many clients are held, and addresses.
 
-    Reads the tables and the job's lock; connects to no cluster. It ends with 0 also if the job is down. The gate is looked for
+    Reads the tables and the job's lock, not the cluster. It ends with 0 also if the job is down. It looks for the gate
     where `kquota gate` listens by default.
     """
     from pipeline.cli.output import is_table, print_rows

@@ -116,8 +116,8 @@ def run(
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
-    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, job and sync
-    end together.
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, both end
+    together.
     """
     return_memory_at_once()
     from pipeline.brokers.running import sync_beside

@@ -46,7 +46,7 @@ def top(
 
     Throttled clients come first, then those that are nearest to their bound. The rates are those of the newest
     micro-batch; its age is in the first line, and is loud when no new batch comes. Without a terminal the state is
-    printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only; connects to no cluster.
+    printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only.
     """
     from pipeline.cli.options import wait_until_stopped
     from pipeline.cli.output import is_table, print_rows, until_reader_goes

@@ -107,7 +107,7 @@ def check(
     alerts_topic: AlertsTopic = None,
     acls: Annotated[
         bool,
-        typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; connects to no cluster."),
+        typer.Option("--acls", help="Print the kafka-acls commands each role needs, without a cluster."),
     ] = False,
     principal: Annotated[
         str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)

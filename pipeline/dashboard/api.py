@@ -124,7 +124,7 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
 WHAT_IF: Final = "/api/v1/quotas/what-if"
 POSTED: Final[Mapping[str, tuple[str, str]]] = {
     "/api/v1/quotas/plan": (
-        "Preview of an edit of one quota: changes, and clients affected. Nothing is saved.",
+        "Preview of an edit: changes, and clients affected. Nothing is saved.",
         "plan",
     ),
     WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Nothing is saved.", "what_if"),
@@ -197,7 +197,7 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
         },
         "if_version": {
             "type": "integer",
-            "description": "The version that the edit is based on; any other is a conflict.",
+            "description": "The version edited; any other is a conflict.",
         },
         "reason": {"type": "string", "description": "Why; kept in the commit."},
     }

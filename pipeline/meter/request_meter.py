@@ -248,7 +248,7 @@ def retire_state(path: Path) -> None:
     except OSError as exc:
         logger.warning("%s is not used any more; it cannot be renamed: %s", path, exc)
         return
-    logger.info("the place in the log is on the cluster now; the state file is not used any more and is now %s", old)
+    logger.info("the place in the log is on the cluster now; the unused state file is now %s", old)
 
 
 # What a meter tells Prometheus, read from its counts at each scrape.

@@ -396,9 +396,7 @@ class UsagePublisher:
 
     def _refuse_another(self, mark: Mark | None) -> None:
         if mark not in (self._mark, self._tried):
-            msg = (
-                f"another meter with --broker-id {self._broker_id} has taken over and continues where this one stopped"
-            )
+            msg = f"another meter with --broker-id {self._broker_id} has taken over and continues from here"
             raise Conflict(msg, "stop one of the two, or give each the id of its own broker")
 
     def _put_off(self, error: PipelineError, events: int, now_ms: int) -> None:

@@ -23,7 +23,7 @@ IfVersion = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Preview only: show the changes and the clients they affect; nothing is saved."),
+    typer.Option("--dry-run", help="Show changes and affected clients; save nothing."),
 ]
 
 CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("entity", "old", "new"))

@@ -72,7 +72,7 @@ def refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, boot
 def read_cluster(
     config: Path | None, bootstrap_server: str | None, command_config: Path | None, scale: str | None
 ) -> "list[DeclaredQuota]":
-    """The quotas of a cluster, for the table. Prints on stderr the factor, and a line for each quota that is not imported.
+    """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr.
 
     Args:
         config: Settings file.

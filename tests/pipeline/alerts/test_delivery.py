@@ -100,7 +100,7 @@ def test_a_message_that_would_be_refused_again_is_passed_over_and_told(
     queue.delivery.step()
     queue.delivery.step()
     assert (numbers(inbox), queue.count("refused"), queue.count("sent")) == ([1, 2], 3, 1)
-    assert "ops: 3 alerts are lost, it would refuse them again: 413" in caplog.text
+    assert "ops refuses 3 alerts, which are dropped: 413" in caplog.text
 
 
 def test_a_defect_of_a_receiver_does_not_end_the_queue(

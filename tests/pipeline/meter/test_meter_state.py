@@ -80,6 +80,4 @@ def test_a_state_whose_place_is_on_the_cluster_is_put_aside_and_that_is_told(
 
     assert [each.name for each in path.parent.iterdir()] == ["meter 1.json.moved"]
     (told,) = messages_of(caplog, "pipeline.meter.request_meter")
-    assert told.startswith(
-        "the place in the log is on the cluster now; the state file is not used any more and is now "
-    )
+    assert told.startswith("the place in the log is on the cluster now; the unused state file is now ")
