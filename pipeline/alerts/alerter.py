@@ -53,7 +53,6 @@ class AlertsState:
 
     Attributes:
         book: See `decide`.
-        undelivered: By receiver, oldest first.
     """
 
     book: Book = field(default_factory=dict)
@@ -128,11 +127,7 @@ _OF_RECEIVER = ["receiver"]
 
 
 class AlertsMetrics:
-    """Fills a registry.
-
-    Args:
-        registry: Of this process.
-    """
+    """Fills a registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._firing = Gauge("kquota_alerts_firing", "Alerts that are firing.", ["alertname"], registry=registry)
@@ -164,13 +159,7 @@ class AlertsMetrics:
         )
 
     def looked(self, book: Book, waiting: Iterable[tuple[str, int]], now_ms: int) -> None:
-        """A look is done.
-
-        Args:
-            book: What goes on.
-            waiting: Names of receivers, and how many messages wait for each.
-            now_ms: Wall clock.
-        """
+        """A look is done."""
         self._last.set(now_ms / 1000)
         firing = CountBy(key[0] for key, watched in book.items() if watched.is_firing)
         for name in ALERTS:
@@ -184,14 +173,7 @@ class AlertsMetrics:
 
 
 class ReceiverCounts:
-    """Counts what becomes of the messages of one receiver; for any thread.
-
-    Args:
-        sent: Alerts that arrived.
-        failed: Tries that failed.
-        dropped: Alerts that did not fit.
-        refused: Alerts that the receiver will never take.
-    """
+    """Counts what becomes of the messages of one receiver; for any thread."""
 
     def __init__(self, sent: Counter, failed: Counter, dropped: Counter, refused: Counter) -> None:
         self._sent, self._failed, self._dropped, self._refused = sent, failed, dropped, refused
@@ -225,7 +207,6 @@ def rest_ms(failures: int, longest_ms: int, jitter: float) -> int:
 
     Args:
         failures: In a row, at least 1.
-        longest_ms: The cap.
         jitter: From 0 to 1. The rest is between half of the whole and all of it.
 
     >>> [rest_ms(failures, 10_000, 1.0) for failures in (1, 2, 4, 5, 900)]
@@ -245,8 +226,6 @@ class Delivery:
         messages: What an earlier process left undelivered, oldest first.
         most: How many may wait. When there are more, the oldest is dropped, counted and told in the log.
         longest_rest_ms: The cap of `rest_ms`.
-        counts: Hears of every message.
-        steady_seconds: A clock that never steps.
     """
 
     def __init__(
@@ -358,10 +337,7 @@ class Alerter:
     """Makes one look after the other. Not for several threads.
 
     Args:
-        settings: The whole tree.
         look: See `Look`.
-        deliveries: One for each receiver.
-        metrics: Hear of every look.
         state: What the state file had; see `deliveries_of` for what was undelivered.
     """
 
@@ -407,7 +383,6 @@ class Alerter:
 
         Args:
             wait: Rests some seconds; True = stop.
-            now: The wall clock.
         """
         for delivery in self._deliveries:
             delivery.start()
@@ -490,9 +465,6 @@ def run_alerts(
     """Tell the receivers of the settings until told to stop.
 
     Args:
-        settings: The whole tree.
-        signs: Of the job.
-        registry: Of this process.
         wait: Rests some seconds; True = stop.
 
     Raises:
@@ -521,14 +493,7 @@ def look_at(settings: Settings, signs: JobSigns) -> Callable[[int], Facts]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a test message.
-
-    Attributes:
-        receiver: Its name.
-        place: Where it is, without secrets.
-        answer: What it said.
-        took_ms: After how long.
-    """
+    """What became of a test message."""
 
     receiver: str
     place: str

@@ -34,7 +34,6 @@ class Words:
     """What people and programs read of an alert.
 
     Attributes:
-        labels: What it is about.
         annotations: What is so, and what to do.
     """
 
@@ -134,12 +133,7 @@ def decide(book: Book, facts: Facts, now_ms: int, rules: Rules) -> tuple[dict[Ke
 
     Args:
         book: What the last call returned; empty at first.
-        facts: What is known now.
         now_ms: Wall clock. If it steps back, everything takes that much longer.
-        rules: How long things take.
-
-    Returns:
-        What to remember, and what to tell.
     """
     findings = {finding.key: finding for finding in facts.findings}
     remembered: dict[Key, Watched] = {}
@@ -205,7 +199,6 @@ class RecentDeadLetters:
 
     Args:
         reader: It has looked before each `count`.
-        span_ms: How far back.
     """
 
     def __init__(self, reader: TablesReader, span_ms: int) -> None:
@@ -281,10 +274,8 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
     """All that is known at `state.now_ms`.
 
     Args:
-        state: What the tables say.
         dead_letters: How many were refused in the last `rules.dead_letters_ms`.
         is_idle: The job was seen to wait for usage, and there is none: that is no failure, and all rates are 0.
-        rules: Thresholds and spans.
     """
     findings = [*_stalled(state, is_idle, rules)]
     if state.health.state == "unreadable":

@@ -48,7 +48,6 @@ def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: s
 
     Args:
         changes: As `decide` returned them.
-        book: Likewise: with what goes on.
         job: Part of each `groupKey`.
         external_url: Address of the dashboard; None = not known.
     """
@@ -172,7 +171,6 @@ class KafkaReceiver:
 
     Args:
         topic: It must exist, or the cluster makes topics by itself.
-        access: How to reach the cluster.
         timeout_ms: How long the broker may take to have a record.
     """
 
@@ -227,9 +225,7 @@ def signature(key: bytes, timestamp: str, body: bytes) -> str:
     """The value of `SIGNATURE_HEADER`: `sha256=` and HMAC-SHA256 of the timestamp, a full stop and the body, in hex.
 
     Args:
-        key: Shared with the receiver.
         timestamp: The value of `TIMESTAMP_HEADER`: whole seconds since the epoch, in decimal digits.
-        body: The body, byte for byte.
     """
     return f"sha256={hmac.new(key, timestamp.encode() + b'.' + body, hashlib.sha256).hexdigest()}"
 
@@ -244,11 +240,9 @@ class Webhook:
     """Sends to one URL. Redirects are not followed: a message goes where the settings say, and nowhere else.
 
     Args:
-        name: As in the settings.
         url: http or https; it may hold a secret, so no part but scheme and host is ever told.
         signing_key: See `signature`; None = not signed.
         timeout_ms: How long connecting, and each pause of the answer, may take.
-        now_ms: The wall clock, for the timestamp.
     """
 
     def __init__(

@@ -30,7 +30,6 @@ class DemoConsole:
     rate is just above and just below it by turns.
 
     Args:
-        candidate: The file with quotas to try.
         watched: Whether somebody watches it at a terminal. If not, the state is not printed.
     """
 

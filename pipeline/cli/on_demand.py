@@ -13,8 +13,6 @@ class Place(NamedTuple):
     """Where a command is: a function, or a `typer.Typer` for a group of commands.
 
     Attributes:
-        module: Its module.
-        name: Its name there.
         context_settings: Of a function: see `typer.Typer.command`.
     """
 

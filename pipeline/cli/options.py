@@ -100,7 +100,6 @@ def flags(
         command_config: `--command-config`.
         tables: `--tables`.
         topics: Names of topics, by their settings under `kafka`.
-        others: Further settings, by branch.
 
     Raises:
         UnreadableFile: The file can not be read.

@@ -65,7 +65,6 @@ class Fitted:
     Attributes:
         lines: The header, then the rows. A row may need several lines.
         dropped: Keys of the columns that are left out and have any value.
-        is_shortened: Whether a name lost its middle.
     """
 
     lines: tuple[str, ...]
@@ -97,7 +96,6 @@ def fitted(keys: Sequence[str], rows: Sequence[Sequence[str]], layout: Layout, w
     Args:
         keys: Keys of the columns, in order; not empty. They are the header, with spaces for underscores.
         rows: Cells of each row, as many as keys, printable and without line ends.
-        layout: What may be dropped, broken and shortened.
         width: Cells in a line; None = no limit. A table whose first column can not become narrower is wider than this.
     """
     columns = [_Column(key, [row[place] for row in rows]) for place, key in enumerate(keys)]
@@ -204,10 +202,6 @@ def unknown_format(given: str, known: Sequence[str] = FORMATS) -> UsageError:
 
 def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
     """Refuse an unknown format before any work is done.
-
-    Args:
-        output: What was given.
-        also: Formats this command has beside the known ones.
 
     Raises:
         UsageError: It is none of them.
@@ -320,9 +314,6 @@ def _csv_cell(value: Any) -> Any:
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar until the context ends.
 
-    Args:
-        what: Text before the bar.
-
     Yields:
         A function to call with the number of steps done and the number of all steps.
     """
@@ -376,7 +367,6 @@ def watch(read: Callable[[], Value], show: Callable[[Value], None], wait: Callab
 
     Args:
         read: Reads the value. What it raises ends the watch.
-        show: Prints a value.
         wait: Waits some seconds; True = stop.
     """
     shown = read()

@@ -249,10 +249,7 @@ def dashboard_beside(wanted: bool, port: int, config: Path | None, tables_root: 
     """Within the block the dashboard runs, if it is wanted. It prints its address itself, on stderr.
 
     Args:
-        wanted: Whether it is.
-        port: Where it listens, on this machine only.
         config: The job's settings file; None = none.
-        tables_root: The tables; wins over the file.
 
     Raises:
         PipelineError: Its libraries are not installed.
@@ -281,8 +278,6 @@ def alerts_beside(
     """Within the block `kquota alerts run` runs, if it is wanted. Its metrics, if the job has some, get a free port.
 
     Args:
-        wanted: Whether it is.
-        settings: Of the job.
         config: The job's settings file; None = none.
         command_config: The job's client.properties; None = none.
 

@@ -84,10 +84,7 @@ def follow(
 
     Args:
         read: Reads the state. What it raises the first time ends it; later it is shown with the last state.
-        show: Shows it.
         wait: Waits some seconds; True = stop.
-        read_seconds: How long a state is shown.
-        draw_seconds: How often it is shown, as its clocks go on.
     """
     state, trouble = read(), None
     while True:
@@ -187,7 +184,6 @@ def view(
     """The state as it is at an instant: what is throttled counts down, and the newest batch ages.
 
     Args:
-        state: As it was read.
         now_ms: The instant, by wall clock, at the reading or later.
         width: Cells in a line; None = no limit.
         limit: Most sensors that are shown; None = all.

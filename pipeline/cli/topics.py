@@ -199,8 +199,6 @@ def print_acls(
     Args:
         roles: The roles to print; None or empty prints all.
         principal: Who gets the rights; None = `User:kquota-<role>` for each role.
-        names: Names of the topics and of the job.
-        bootstrap_servers: Written into the commands.
         output: One of `pipeline.cli.output.FORMATS`; a table is the commands.
 
     Raises:

@@ -17,13 +17,7 @@ class Answers:
     """The answers of the API; for several threads.
 
     Args:
-        reader: The tables.
-        feed: The newest state.
         settings: Of the job, for the words of `throttles explain`.
-        may_write: Whether quotas may be edited.
-
-    Attributes:
-        editing: The edits.
     """
 
     def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:

@@ -91,10 +91,6 @@ def read_series(
     """The rate of each type's sensor, and of the client itself where it is not alone under it.
 
     Args:
-        reader: The tables.
-        found: The quotas of the client.
-        client: User and client-id.
-        ends_ms: Begin and end of the span.
         whole_until_ms: Usage is complete up to here: a step that ends later is not shown, or it would fall.
     """
     since_ms, until_ms = ends_ms
@@ -286,7 +282,6 @@ class Throttles:
         records: Rows of `throttle_events`, the newest; newest first. With the columns that `record_row` needs.
         bands: See `client_view.bands`.
         decisions_total: How many there are, as far as they were read.
-        records_total: Likewise.
         has_more: Whether there may be older ones that were not read.
     """
 
@@ -303,11 +298,6 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
 
     Where a step of the span is a minute or longer, the bands are those of `throttle_by_minute`: a day of records is not
     read to draw some minutes. Records that are not in it yet are added.
-
-    Args:
-        reader: The tables.
-        client: User and client-id.
-        span: Of time.
     """
     is_long = span.bin_ms >= _MINUTE_MS
     recent, enough = reader.recent, (MOST_DECISIONS, MOST_RECORDS) if is_long else (None, None)

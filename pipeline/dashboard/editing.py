@@ -39,7 +39,6 @@ class Editing:
     """The edits of one quota table; for several threads.
 
     Args:
-        root: Root of the tables.
         may_write: Whether an edit may be made; planning is always possible.
     """
 

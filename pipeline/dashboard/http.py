@@ -53,8 +53,6 @@ class CountedRequests:
     """Counts requests on their way to the application, and how long each waits for the beginning of its answer.
 
     Args:
-        app: What answers.
-        registry: Where the metrics are.
         routes: The paths that the application has. A path that it does not have, which anybody may make up, is
             counted as `other`, and all below /static as /static.
     """
@@ -110,13 +108,7 @@ class CountedRequests:
 
 
 def tell_age(registry: CollectorRegistry, feed: Feed, now_ms: Callable[[], int]) -> None:
-    """Tell at each scrape how old what the dashboard shows is; what is not known is left out.
-
-    Args:
-        registry: Where it is told.
-        feed: The newest state.
-        now_ms: The wall clock.
-    """
+    """Tell at each scrape how old what the dashboard shows is; what is not known is left out."""
 
     def read() -> Iterable[Metric]:
         state = feed.state
@@ -169,10 +161,7 @@ def build_app(
     """Make the ASGI application.
 
     Args:
-        feed: Started when the application starts, closed when it ends.
-        answers: What the API says.
         token: Requests to the API must carry it as `Authorization: Bearer …`; None: no token is needed.
-        now: The wall clock.
         registry: What /metrics tells, to which the requests and the age of what is shown are added; None: one of its
             own.
     """
@@ -351,11 +340,7 @@ class DashboardServer:
     """One listening socket in front of the application.
 
     Args:
-        settings: Root of the tables, the job's name, scope and limits.
-        signs: Of the job.
-        listen: Where to listen.
         token: See `build_app`.
-        may_write: Whether quotas may be edited.
 
     Raises:
         UsageError: They may, and there is no token.

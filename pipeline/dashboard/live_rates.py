@@ -50,7 +50,6 @@ class LiveRates:
 
     Args:
         settings: The engine's, as the newest batch was decided with them.
-        scope: Of the quotas.
     """
 
     def __init__(self, settings: EngineSettings, scope: Scope) -> None:
@@ -86,7 +85,6 @@ class LiveRates:
         """Put quotas in force.
 
         Args:
-            snapshot: The quotas.
             owners: Who is responsible, by user and client-id of the row.
             window: Usage of the windows of the rates, as far as it was recorded. A second engine, which the first
                 shadow quota needs, begins with it.
@@ -224,7 +222,6 @@ class RunningThrottle:
     Attributes:
         row: Its last row of `throttle_events`.
         since_ms: When the throttle began, by the driver's wall clock: its first record, before all renewals.
-        records: How many records it has had.
     """
 
     row: Mapping[str, Any]

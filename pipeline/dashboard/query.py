@@ -23,10 +23,8 @@ class Query:
         owner: Of quotas of this owner; None = of any.
         since_ms: From this instant on, inclusive; None = as far back as the view goes.
         until_ms: Up to this instant, exclusive; None = now.
-        limit: At most so many rows.
         decision_id: The beginning of a decision's id; None = none.
         search: Part of a name, an owner or a note; None = none.
-        view: Of the stream: now or head.
     """
 
     user: str | None = None

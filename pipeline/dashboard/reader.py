@@ -49,12 +49,7 @@ class Reader(Protocol):
 
 
 class Feed:
-    """The newest state. `start` it, and `close` it at the end.
-
-    Args:
-        reader: Called from the feed's own thread alone.
-        now: The wall clock.
-    """
+    """The newest state. `start` it, and `close` it at the end."""
 
     def __init__(self, reader: Reader, now: Callable[[], int] = wall_ms) -> None:
         self._reader = reader
@@ -187,10 +182,6 @@ class BatchParts:
         """The starts of the parts in which a batch was evaluated, in epoch ms and in order.
 
         Args:
-            batches: The table.
-            part_ms: Length of a part; parts begin at its multiples.
-            since_ms: Begin of the span; a part that it cuts belongs to it.
-            until_ms: End of the span, likewise.
             newest_at_ms: The instants of all batches of the newest time epoch from the first of them on, oldest first:
                 these are not read.
 
@@ -250,8 +241,6 @@ class TablesReader:
     """What is new in the tables, as a `State`.
 
     Args:
-        root: Root of the tables.
-        signs: Of the job.
         scope: Of the quotas; None = what the quota table says.
     """
 

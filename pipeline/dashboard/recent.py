@@ -147,11 +147,9 @@ class RecentTable:
     """A table with a key, of which the newest rows are in memory. `follow` is for one thread; reading is for any.
 
     Args:
-        table: The table.
         key: A column with statistics that tells the order in which the job wrote: within a time epoch no commit has a
             smaller one than the commit before it, and rows of one batch with the same one are in one commit. Only rows
             of the newest epoch are in memory. `publish_seq` goes on from epoch to epoch.
-        columns: Which ones are kept.
         most_rows: So many are kept, and some thousand more.
         spans: How far back from the newest key the first look reads: the first with at most `most_rows`.
     """
@@ -179,9 +177,6 @@ class RecentTable:
 
     def follow(self, also: Sequence[str] = ()) -> pa.Table | None:
         """Take the rows that came since the last call.
-
-        Args:
-            also: Further columns of the answer.
 
         Returns:
             Those rows; None at the first call, which may take many, at the first of a time epoch, and for a table
@@ -324,7 +319,6 @@ class Wanted(NamedTuple):
     """A sum of the usage of some clients.
 
     Attributes:
-        name: Of the sum.
         names: User and client-id; None = any.
         columns: What is added up; null is 0.
     """
@@ -343,8 +337,6 @@ def recent_sums(
         held: Rows of `usage`.
         since_ms: Begin of the span by `sample_start_ms`, inclusive.
         until_ms: Its end, exclusive.
-        step_ms: Length of a step; steps begin at its multiples.
-        wanted: Of whom, and of what.
 
     Returns:
         `step`, each once, and each sum by its name.

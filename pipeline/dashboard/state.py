@@ -98,10 +98,7 @@ def totals(
     """The figures over everything.
 
     Args:
-        running: Who is held.
         seconds: See `LiveRates.totals`. The newest second is not whole yet, and is in no mean.
-        sensors: All rates.
-        active_clients: How many clients sent anything lately.
     """
     whole = seconds[-RATE_SECONDS - 1 : -1]
     of_type = Counter(one.row["quota_type"] for one in running)
@@ -141,7 +138,6 @@ class Health:
             which of the two it is, or whether the job lives, is not known here: it was not seen to wait for usage in
             the last `FRESH_MS`. down: the job's process is gone.
             unreadable: the tables can not be read.
-        title: In a few words.
         text: What it means and what to do; "" if all is well.
         last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
         lag_ms: How old the newest event of that batch was then.
@@ -171,7 +167,6 @@ def health(
     """Judge the pipeline.
 
     Args:
-        now_ms: Wall clock.
         batch: The newest row of `batches`; None if there is none.
         process: The job's process on this machine; None if nobody holds its lock.
         was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
@@ -240,7 +235,6 @@ class Source:
     """One Delta table as the dashboard sees it.
 
     Attributes:
-        name: Of the table.
         version: The newest one; None if it can not be read.
         committed_at_ms: When that was committed; None if not known.
         failure: Why it can not be read; None if it can.
@@ -257,20 +251,15 @@ class State:
     """All of it.
 
     Attributes:
-        now_ms: Wall clock of the moment.
         seq: Counts up with every value that differs in more than its time.
-        health: Whether the pipeline works.
         cluster: Name of the Kafka cluster; None before the first batch.
         quotas: Version in force, the newest version, scope and mode.
         batch: The newest row of `batches`; None before the first.
-        running: Who is held.
         levels: See `now_view.Levels`; of the clients of `running` and `recent`.
         sensors: All rates, the nearest to their bound first.
         rates_at_ms: The instant of the rates, in event time.
         seconds: See `LiveRates.totals`.
-        active_clients: How many clients sent anything lately.
         recent: The newest rows of `throttle_events`, newest first.
-        sources: All tables.
     """
 
     now_ms: int

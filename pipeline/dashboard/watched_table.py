@@ -36,8 +36,6 @@ class WatchedTable:
     """One table. `refresh` is for one thread; reading is for any.
 
     Args:
-        root: Root of the tables.
-        name: The table.
         storage_options: See `Options`.
     """
 

@@ -77,7 +77,6 @@ class BrokerOptions:
         start_timeout_seconds: how long the broker may take to answer.
         settings: broker settings that replace or join ours.
         tls_listeners: SSL, SASL_SSL or both, beside the others; `settings` must hold the key store.
-        java_options: further options of its JVM.
         archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
@@ -102,7 +101,6 @@ class Seat:
 
     Attributes:
         node_id: not `FIRST_NODE_ID`, and not that of another one.
-        cluster_id: of the cluster it joins.
         controller: `host:port` of the controller.
     """
 
@@ -121,10 +119,7 @@ def server_properties(
     """The configuration of a node.
 
     Args:
-        data: folder of the topics.
-        ports: listener name to port.
         users: user name to password for the SASL listeners; may be empty, then nobody can sign in there.
-        settings: replace or join ours.
         seat: of a further broker; None = the node that is broker and controller.
 
     Raises:
@@ -287,11 +282,8 @@ class EmbeddedBroker:
 
     Args:
         directory: holds data, logs, configuration and the run file; made if missing.
-        users: user name to password on the SASL listener.
         ports: listener name to the port it must have; the others are chosen.
-        options: heap, logs, time-outs, further broker settings.
         joins: the node with the controller, which must have been started; None = this is one.
-        node_id: its id in the cluster.
 
     Attributes:
         node_id: as given; what a meter calls the broker's id.
@@ -547,7 +539,6 @@ def plain_sign_in(bootstrap_servers: str, user: str, password: str) -> dict[str,
     Args:
         bootstrap_servers: SASL_PLAINTEXT listeners, `host:port,…`.
         user: One of the broker's `users`.
-        password: Its password.
     """
     return {
         "bootstrap_servers": bootstrap_servers,

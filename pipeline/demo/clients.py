@@ -44,10 +44,6 @@ class Pace:
 
     A client that is late (it was blocked, or the broker was slow) continues at its rate. It does not catch up, so a
     throttled client returns to the rate it had before and not to a higher one.
-
-    Attributes:
-        bytes_per_second: The rate.
-        due_ms: Nothing is sent before this instant.
     """
 
     bytes_per_second: float
@@ -89,7 +85,6 @@ class DemoClientThread:
     It stays below its quota until `in_full` is set.
 
     Attributes:
-        sent_bytes: Payload sent, or read, so far.
         requests: Produce requests, or fetches with data, so far.
         blocked: Whether it waits now because of a throttle.
         held_ms: How long throttles have held it until now.
@@ -228,7 +223,6 @@ def create_demo_topics(admin: Any, brokers: int) -> None:
 
     Args:
         admin: A `KafkaAdminClient`.
-        brokers: How many there are; Kafka puts the partitions of a topic on one after the other.
     """
     create_topics(
         admin,

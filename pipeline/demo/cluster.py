@@ -17,11 +17,6 @@ class EmbeddedCluster:
 
     Args:
         directories: one directory per broker, at least one; see `EmbeddedBroker`. Their order gives the ids, from 1.
-        users: user name to password on the SASL listeners.
-        options: of every broker.
-
-    Attributes:
-        brokers: in the order of their ids.
     """
 
     def __init__(

@@ -243,7 +243,6 @@ def start_over(folder: DemoFolder, job: str) -> None:
     """Delete what earlier demos have left, while no job and no broker runs there. Other files stay.
 
     Args:
-        folder: A folder that this process has claimed.
         job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
 
     Raises:
@@ -278,8 +277,6 @@ def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[s
 
     Args:
         decision_id: A decision that was published in this run, or the beginning of its id; None if there was none.
-        batches: How many micro-batches this run has recorded.
-        candidate: The file with quotas to try.
     """
     what_if = command_text("what-if", "--quotas", path_text(candidate), "--from", "usage", "--since", "1h")
     if decision_id is not None:

@@ -68,10 +68,6 @@ class DemoClient:
     """One client and its load.
 
     Attributes:
-        user: Name on the SASL listener.
-        client_id: Of its requests.
-        role: produce or consume.
-        topic: Which topic.
         quota_bytes_per_second: What it may use; the bound its <user, client-id> resolves to.
         load_factor: Its rate as a multiple of that; above 1 it is noisy.
         requests_per_second: Into how many produce requests a second the load is cut. A consumer fetches what
@@ -134,12 +130,8 @@ class DemoPlan:
     """Everything the process of the demo clients needs to know, as one JSON file.
 
     Attributes:
-        bootstrap_servers: The SASL_PLAINTEXT listener, for the clients.
         view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
-        throttle_topic: Its name.
         cluster: The cluster whose throttles are obeyed; None = of any cluster.
-        passwords: User to password.
-        clients: The clients to run.
         starts_calm: Whether nobody is over quota until the process reads something on its stdin.
     """
 

@@ -40,8 +40,6 @@ def spawn(
     the child should. Ctrl-C in a terminal does not reach the child; its owner stops it.
 
     Args:
-        command: absolute path of the program, then its arguments.
-        cwd: its working folder.
         output: takes standard output and error; a file, or `subprocess.PIPE`.
         env: all its variables; None gives it ours.
         niceness: how much it yields to other processes, from 0 to 19.

@@ -68,9 +68,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
     """Write the files, create topics and tables that are missing, and fill a new quota table.
 
     Args:
-        folder: The demo's.
         settings: As `demo_settings` makes them.
-        brokers: How many the cluster has.
     """
     write_settings(folder, settings)
     write_candidate(folder)
@@ -174,10 +172,7 @@ class Load:
     """All processes that use the cluster. `start` and `watch` run in one thread, which lives as long as they.
 
     Args:
-        cluster: It is running.
-        folder: The demo's.
         report: Called with the counters of each client once per second, from several threads.
-        stack: Its end ends the processes.
     """
 
     def __init__(self, cluster: EmbeddedCluster, folder: DemoFolder, report: ClientReports, stack: ExitStack) -> None:
@@ -222,7 +217,6 @@ class Load:
 
         Args:
             duration_seconds: When to call `stop`, from now; None = never.
-            stop: Ends the demo.
         """
         ends = None if duration_seconds is None else time.monotonic() + duration_seconds
         archives_due = time.monotonic() + _ARCHIVES_AFTER_SECONDS
@@ -277,7 +271,6 @@ class Demo:
     Attributes:
         folder: Where everything is kept; this process has claimed it.
         settings: Of the job; addresses and folders are replaced by the demo's.
-        listeners: Called with what the job does.
         client_report: Called with the counters of each client once per second.
         brokers: How many; as many as in the demo before in this folder.
         dashboard_port: Where the page listens, on this machine only; None = no page.

@@ -40,8 +40,6 @@ class StockWork:
     """What the client does.
 
     Attributes:
-        role: produce or consume.
-        topic: Which topic.
         shares: For each partition, the part of the requests that go there; a consumer reads all partitions.
         bytes_per_second: What a producer sends while nothing slows it; a consumer reads whatever there is.
         requests_per_second: Into how many requests a second that is cut.

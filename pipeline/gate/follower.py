@@ -45,8 +45,6 @@ class ThrottleTopicReader:
     Records that are no throttle records are skipped and counted.
 
     Args:
-        bootstrap_servers: Of the cluster that has the topic.
-        topic: The throttle topic.
         options: Further kafka-python options, as of `client_properties.kafka_options`.
     """
 
@@ -359,7 +357,6 @@ class Tailed(NamedTuple):
     """A record as it is told.
 
     Attributes:
-        record: As it was published.
         extends: Whether it makes a running throttle longer: a violation under the id of the decision that began it.
     """
 
@@ -389,7 +386,6 @@ class ThrottleTail:
     It reads the whole topic first, as the throttles that run now began before: else it could not tell an extension.
 
     Args:
-        reader: Open, and nothing read from it.
         since_ms: Records that were written at this instant or later, by wall clock; `BEGINNING` = all that the topic
             still has; None = those that come from now on.
     """

@@ -52,7 +52,6 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     """Make the ASGI application.
 
     Args:
-        gate: Started. The application does not close it.
         token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed, and
             only names of this machine are answered.
         registry: What /metrics tells; None: there is no /metrics. How often throttles were asked for is added to it.
@@ -206,9 +205,7 @@ class GateServer:
 
     Args:
         gate: Started. `run` closes it at the end.
-        listen: Where to listen.
         token: See `pipeline.gate.http.build_app`.
-        registry: Likewise.
 
     Raises:
         ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
@@ -248,7 +245,6 @@ def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:
     """The gauges of a gate, now.
 
     Args:
-        gate: Started.
         clients: Also how much longer each throttled client must wait, a series for each.
     """
     stats = gate.stats()

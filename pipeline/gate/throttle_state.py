@@ -28,10 +28,6 @@ def lease_end_ms(record: ThrottleRecord, now: Moment) -> int:
     It is as far from now as `throttled_until_ms` is by the wall clock, but never farther than the record's whole
     `throttle_time_ms`. Without that limit a machine whose clock is behind the driver's would make its clients wait
     longer, by the difference of the clocks. A machine whose clock is ahead lets them go earlier, by the difference.
-
-    Args:
-        record: As read from the topic.
-        now: The moment at which it was read.
     """
     if record.action == "release":
         return 0
@@ -65,7 +61,6 @@ class ThrottleState:
         A release ends the throttle at once, and nothing is kept of it.
 
         Args:
-            record: As read from the topic.
             until_ms: Its end on another clock than the wall clock; None: `throttled_until_ms`.
         """
         if self._cluster is not None and record.cluster != self._cluster:

@@ -82,7 +82,6 @@ class WaitingCaller(DelayedOperation):
     is published before the caller wakes makes it wait on, and an earlier end wakes it earlier.
 
     Attributes:
-        client: Who waits.
         keys: Watch keys: the client on the whole cluster, and on its broker if one was named.
         size_bytes: What its request takes in memory; 0 takes none.
         has_memory: It does not wait for memory (any more). Guarded by the lock of the gatekeeper.
@@ -108,9 +107,7 @@ class WaitingCaller(DelayedOperation):
 
         Args:
             client: Who waits; `broker_id` "" means only throttles of the whole cluster count.
-            size_bytes: What its request takes in memory.
             gatekeeper: Says when the throttle ends, and whether there is memory then.
-            timer: Of the purgatory it will wait in.
             wake: Called once, from any thread, when the caller may go on. It must be quick.
         """
         super().__init__(delay_ms=0)
@@ -161,16 +158,13 @@ class Occupancy:
     """The gauges of a waiting room, all read at the same time.
 
     Attributes:
-        purgatory_size: PurgatorySize, entries of the watch lists.
         delayed_operations: NumDelayedOperations, callers that wait for a time-out.
         waiting: Callers that are not awake yet, including those that wait for memory.
         waiting_for_memory: Callers that wait for bytes of the pool.
-        pool_size_bytes: Of the memory pool.
         pool_available_bytes: What is left of it. Below 0 when the last request was larger than what was left.
         pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet. Bytes of
             callers that went on after their throttle without finding any in the pool are not part of it.
         pool_depleted_percent: Share of the last minute in which the pool refused, 0 to 100.
-        throttled_clients: Throttles that run now.
     """
 
     purgatory_size: int
@@ -226,10 +220,6 @@ class RequestMemory:
     the client's own requests use `pool_bytes` or more. So what piled up behind a throttle goes on no faster than it is
     worked off, and a client that fills the pool never makes another one wait. What these requests take is counted for
     the client, but not in the pool: the pool bounds the requests of clients that are throttled.
-
-    Args:
-        limits: Sizes, and what happens when the pool is depleted.
-        clock: For the share of the time in which the pool is depleted.
     """
 
     def __init__(self, limits: GateLimits, clock: MonotonicClock) -> None:
@@ -343,7 +333,6 @@ class WaitingRoom:
     Args:
         limits: How many bytes may wait.
         cluster: See `ThrottleState`.
-        clock: Throttles are timed on its steady time.
         wake_together: Makes a `with` block for work that may wake many callers. Whoever wakes them may wait until the
             end of the block and then wake all of them at once.
     """
@@ -371,7 +360,6 @@ class WaitingRoom:
         """Begin to wait; None when the client is not throttled and may go on at once.
 
         Args:
-            client: Whose request it is.
             size_bytes: What the request takes in memory while it waits; 0 charges nothing.
             wake: Called once when the caller may go on, from any thread, perhaps before this method returns.
 

@@ -45,7 +45,6 @@ class RolledFile(NamedTuple):
 
     Attributes:
         modified_ns: Time of its last change; for a compressed one that is when it was compressed.
-        path: Where it is.
     """
 
     modified_ns: int
@@ -89,8 +88,6 @@ class Head(NamedTuple):
     """The beginning of a file.
 
     Attributes:
-        size_bytes: How much of it is meant.
-        sha256: Hex digest of that.
         first: Its first bytes, the time of the first line.
     """
 
@@ -396,9 +393,7 @@ class LogFollower:
         path: The file that is written now. Rolled files lie beside it; `rolled_files` says which names they have.
             It need not exist yet.
         start: Where to begin without a place. A file that appears later is read from its beginning.
-        resume: Where an earlier reader stopped.
         read_bytes: The most bytes that are read at once.
-        max_line_bytes: Longer lines are not kept whole.
     """
 
     def __init__(

@@ -129,12 +129,7 @@ _FETCH_PARTITION_TAGS: Final = {
 
 
 class UnsupportedVersion(ValueError):
-    """The body's layout in this version is not known here.
-
-    Attributes:
-        api: PRODUCE or FETCH.
-        version: The version in the log.
-    """
+    """The body's layout in this version is not known here."""
 
     def __init__(self, version: int, known: range, api: str) -> None:
         self.api = api
@@ -286,11 +281,7 @@ EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
 
 
 class MalformedLine(ValueError):
-    """A line has `Completed request:` but cannot be read, or is not in Kafka's layout.
-
-    Attributes:
-        reason: What is wrong with it.
-    """
+    """A line has `Completed request:` but cannot be read, or is not in Kafka's layout."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -302,11 +293,8 @@ class LineCounts:
     """What the lines so far were. `events + own + malformed + other = lines`.
 
     Attributes:
-        lines: Lines read.
-        events: Usage events made.
         own: Lines left out: the cluster's own requests, follower fetches, what meters send to the usage topic.
         malformed: Request lines that could not be read.
-        other: Lines of another logger.
         unsized: Events without bytes although the request moved some. The layout of the version or API is not known,
             or the response was never sent. Their io time is counted.
         estimated: Events whose bytes are the most that their line allows: it was too long to be kept whole, or has been
@@ -331,8 +319,6 @@ class RequestLogParser:
     """Reads request lines of one broker. One thread.
 
     Args:
-        broker_id: Written to every event.
-        own_traffic: Requests that are left out.
         time_zone: Zone of the line times; None: the zone of this machine. Log4j writes local time without an
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
         codec: In which `elements` are.

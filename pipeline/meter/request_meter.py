@@ -52,10 +52,6 @@ class RequestMeter:
     """Runs the steps of the meter. One thread.
 
     Args:
-        follower: The log.
-        parser: Makes the events.
-        publisher: Stores them; it has taken over.
-        clock: Its steady time is used.
         wait: Sleeps for the given seconds, or less when the meter is asked to stop.
         pool_bytes: See `POOL_BYTES`; the lines of one read at least.
     """
@@ -89,7 +85,6 @@ class RequestMeter:
         """Run until `stopping()` is true, then store the rest.
 
         Args:
-            stopping: Asked at each step.
             begun: Called once, as soon as the place at which this meter begins is stored.
 
         Returns:

@@ -22,7 +22,6 @@ class Client(NamedTuple):
     """A client as its events name it. All names are valid.
 
     Attributes:
-        user: Name of its principal.
         client_id: "" if it has none.
         broker_id: Of the broker that logged its requests.
         number: See `Element.client`.
@@ -54,7 +53,6 @@ def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
     Args:
         principal: `Type:name`.
         client_id: None if it has none.
-        broker_id: Of the broker that logged it.
 
     Raises:
         ValueError: One of the names can not be in a usage event.
@@ -123,8 +121,6 @@ class UsageCodec:
         size_bytes: The most that one of them adds to a message.
         message: The value of a message of some of them, in their order.
         opening_bytes: The most that a message has besides them.
-        max_events: The most events of one message.
-        is_packed: Whether it writes packed messages.
     """
 
     element: Callable[[RequestUsage], tuple[int, Any]]
@@ -208,7 +204,6 @@ class Element(NamedTuple):
 
     Attributes:
         client: A number made of user and client-id: all events of a client go to one partition.
-        value: As the codec keeps it.
     """
 
     client: int
@@ -232,8 +227,6 @@ class UsageBatch:
     """Collects events until they are sent. One thread.
 
     Args:
-        partition_count: Of the topic.
-        codec: What was used to make the elements.
         max_events: The most events of one message; None: as many as is good for the codec.
         max_message_bytes: See `MAX_MESSAGE_BYTES`.
     """

@@ -49,7 +49,6 @@ class UsageTopic:
 
         Args:
             admin: A connected `kafka.KafkaAdminClient`.
-            name: The topic's name. A missing topic is no error here.
         """
         try:
             (topic,) = admin.describe_topics([name])
@@ -93,8 +92,6 @@ class MeterMark(BaseModel):
     """What the text of a mark says.
 
     Attributes:
-        version: Of this form.
-        meter: The process that wrote it.
         place: All lines before it are on the usage topic, those after it are not.
     """
 
@@ -107,12 +104,6 @@ class MeterMark(BaseModel):
 
 def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) -> LogPlace:
     """The place that a mark says.
-
-    Args:
-        mark: As it was committed.
-        group: Where; for the message.
-        marker_topic: The same.
-        bootstrap_servers: The same.
 
     Raises:
         Refused: Its text is empty, damaged, or of a later release. To begin anywhere else instead would leave
@@ -133,13 +124,7 @@ def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) 
 
 
 def mark_of(number: int, meter: str, place: LogPlace) -> Mark:
-    """The mark of a place.
-
-    Args:
-        number: Of the transaction.
-        meter: The process that writes it.
-        place: Where it is in the log.
-    """
+    """The mark of a place."""
     return Mark(number, MeterMark(meter=meter, place=place).model_dump_json())
 
 
@@ -182,10 +167,8 @@ class KafkaUsageTopic:
     """The usage topic of a cluster, for the meter of one broker.
 
     Args:
-        broker_id: Whose log is metered; group and transactional id are named after it.
         topic: The usage topic. Its partitions are counted once, at the start.
         marker_topic: As of `MarkedTransactions`.
-        access: How to reach the cluster.
         transaction_timeout_ms: As of `MarkedTransactions`.
 
     Raises:
@@ -275,8 +258,6 @@ class DeliveryCounts:
     """What was sent so far.
 
     Attributes:
-        events: Events stored on the topic.
-        messages: Messages stored on the topic.
         failures: Transactions that failed, or whose outcome was not known.
     """
 
@@ -289,13 +270,7 @@ class DeliveryCounts:
 
 
 class UsagePublisher:
-    """The one publisher of a broker's usage. One thread.
-
-    Args:
-        broker_id: For messages.
-        topic: The usage topic.
-        destination: Topic and address, for warnings.
-    """
+    """The one publisher of a broker's usage. One thread."""
 
     def __init__(self, broker_id: str, topic: UsageWriter, destination: str) -> None:
         self.counts = DeliveryCounts()
@@ -347,9 +322,6 @@ class UsagePublisher:
 
         Args:
             messages: The events; may be empty, which only moves the place.
-            events: How many.
-            place: After all lines of the batch.
-            now_ms: Steady time.
 
         Returns:
             Whether they are stored. False: the next try is due later; nothing is known yet.

@@ -20,10 +20,8 @@ class ClientComparison:
     """One client: what really happened to it, and what each replay found.
 
     Attributes:
-        client: Broker, user, client-id.
         happened: What really happened, by the stored decisions and records.
         live: Replay with the quotas that were in force, so that one replay is compared with another.
-        candidate: Replay with the candidate.
     """
 
     client: ClientKey
@@ -69,8 +67,6 @@ class Totals:
     """All clients together. `--fail-if` can use each of these figures.
 
     Attributes:
-        clients: Clients that sent usage.
-        throttled: Clients the candidate would throttle.
         newly_throttled: Of these, clients that the live quotas do not throttle.
         no_longer_throttled: Clients that the live quotas throttle and the candidate does not.
         windows_throttled: Sample windows in which a client is over the candidate, summed over clients.
@@ -159,7 +155,6 @@ class FailCondition:
     Attributes:
         metric: A field of `Totals`.
         comparison: One of > >= < <= == !=.
-        number: What the metric is compared with.
     """
 
     metric: str

@@ -68,8 +68,6 @@ def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> 
     """The quotas that were in force in a range, by the times of their commits. Invalid versions are left out.
 
     Args:
-        table: The quota table.
-        source: Reads its versions.
         since_ms: Begin of the range. Of the older versions only the one in force at that time is kept.
     """
     in_force: list[tuple[int, QuotaSnapshot]] = []
@@ -99,11 +97,6 @@ def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
 def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
     """The quotas of a text, in one of the forms that `pipeline.tables.quotas.files` reads.
 
-    Args:
-        path: The file it comes from, for the error.
-        text: JSON or YAML.
-        version: The version the snapshot gets.
-
     Raises:
         QuotaFileRefused: It does not hold valid quotas.
     """
@@ -125,10 +118,6 @@ class ReplayRequest:
     """What to replay. Plain values, so that it can be sent to other processes and machines.
 
     Attributes:
-        root: Of the tables.
-        source: Which table.
-        scope: The engine's.
-        settings: The engine's.
         slicing: How throttles are cut, looked at and renewed.
         since_ms: Begin of the range, inclusive.
         until_ms: End of the range, exclusive.
@@ -178,7 +167,6 @@ class Part:
 
     Attributes:
         replay: Position in `ReplayRequest.quotas`.
-        share: Which users.
     """
 
     replay: int
@@ -194,7 +182,6 @@ class Plan:
             executors have one of their own.
         parts: Can be replayed independently of each other. Together they are all replays of all users.
         slices: The range with its warm-up in pieces that fit into memory, as (start inclusive, end exclusive).
-        uri: The table with the usage.
     """
 
     request: ReplayRequest
@@ -207,7 +194,6 @@ class Plan:
         """Cut the range into slices; each replay is one part, for all users.
 
         Args:
-            request: What is to be replayed.
             slice_ms: How long a slice is, about; None = `slice_length_ms`.
 
         Raises:
@@ -262,12 +248,7 @@ def _cut(request: ReplayRequest, slice_ms: int) -> list[tuple[int, int]]:
 
 
 def slice_length_ms(whole_ms: int, rows: int) -> int:
-    """How long the slices of a range are: about 1.2 million rows, at least a minute and at most an hour.
-
-    Args:
-        whole_ms: Length of the range.
-        rows: How many rows it has, about.
-    """
+    """How long the slices of a range are: about 1.2 million rows, at least a minute and at most an hour."""
     return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), _LONGEST_MS), _SHORTEST_MS)
 
 
@@ -294,8 +275,6 @@ class Coverage:
         that is later and no newer usage is waiting to be rolled up: the job was at work then, and there was no usage.
 
         Args:
-            root: Of the tables.
-            source: The table that is replayed.
             since_ms: Begin of the range, inclusive.
             until_ms: End of the range, exclusive.
 

@@ -41,11 +41,6 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 
     A throttle depends on all usage before it, so one process goes through the whole range in order. It reads the usage
     slice by slice, so that memory does not grow with the range.
-
-    Args:
-        plan: What is replayed.
-        part: Which replay, and for which users.
-        slice_done: Called after each slice.
     """
     replay = _Replay(plan.request, part)
     for batches in replay.reader.read(plan.slices):
@@ -123,14 +118,6 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     """All replays of a range. The parts of a long range are shared by one process per core.
 
     Processes and not threads, because the work is many short NumPy calls that hold the interpreter's lock.
-
-    Args:
-        plan: What is replayed.
-        progress: Called after each slice.
-        worth_ms: A shorter range is replayed in this process: starting others would take longer.
-
-    Returns:
-        What each replay found, and a description of where it ran.
 
     Raises:
         NotFound: The range has no usage.
@@ -257,9 +244,6 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult], str]:
     """All replays of a range, one task per part; as many parts as the cluster has cores.
-
-    Returns:
-        What each replay found, and a description of where it ran.
 
     Raises:
         ExecutorPythonUnfit: The Python of the executors can not run a replay.

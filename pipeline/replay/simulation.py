@@ -41,7 +41,6 @@ class SimulatedBatch:
 
     Attributes:
         trigger_ms: When it runs: the first trigger after its newest event.
-        newest_event_ms: Its newest event.
         usage: Columns for `QuotaEngine.record`, one row per sample window and client.
     """
 
@@ -219,7 +218,6 @@ class ClientStory:
     Attributes:
         violations: How often a batch began a throttle or made it longer.
         renewals: How often a look made a throttle longer.
-        releases: How often it was released.
         shadowed: Batches in which a shadow quota would have throttled it.
         throttle_ms: How long it was held, all throttles together.
         held_since_ms: Begin of the running throttle; None while it is not throttled.
@@ -253,9 +251,6 @@ class Simulation:
     The clients ignore throttles: usage is what the events contain, whether a client is throttled or not.
 
     Args:
-        settings: Engine and purgatory.
-        trigger_ms: How often a batch starts; part of how long before its end a throttle is looked at.
-        quotas: In force all the time.
         scope: `cluster` or `broker`.
         tell: Called for every record, with the instant at which it is written.
     """

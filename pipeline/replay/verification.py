@@ -36,9 +36,7 @@ class Verification:
 
     Attributes:
         since_ms: Instant of the first batch that was compared.
-        until_ms: Instant of the last one.
         batches: How many batches with usage were decided again.
-        decisions: How many stored decisions were compared.
         mismatches: Every row that differs, is missing, or should not be there.
     """
 
@@ -71,12 +69,8 @@ def verify(
     the stored usage. Batches that a running job adds meanwhile are left out.
 
     Args:
-        root: Of the tables.
-        scope: The engine's.
-        snapshot_at: Quotas by version.
         since_ms: First instant, inclusive.
         until_ms: Last instant, inclusive.
-        progress: Called after each slice.
 
     Raises:
         NotFound: No batch of the range can be recomputed.
@@ -106,9 +100,6 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     """Recompute one decision from the usage of its sensor, up to its own batch inclusive.
 
     Args:
-        root: Of the tables.
-        scope: The engine's.
-        snapshot_at: Quotas by version.
         stored: The row of `decisions`.
 
     Raises:

@@ -22,8 +22,6 @@ class Use:
         produced_bytes: Bytes produced.
         fetched_bytes: Bytes fetched.
         request_time_ns: Time of io and network threads, without that of exempt requests.
-        exempt_time_ns: Time of exempt requests.
-        request_count: Requests.
     """
 
     produced_bytes: int = 0
@@ -48,7 +46,6 @@ class Charge:
     """What an owner is charged for, in one period.
 
     Attributes:
-        period: Name of the period.
         owner: The owner; None for clients that no quota row with an owner covers.
         clients: What each of the owner's clients used.
     """
@@ -83,8 +80,6 @@ def charges(minutes: Minutes, owner_times: OwnerTimes, periods: Iterable[Period]
 
     Args:
         minutes: `usage_by_minute`.
-        owner_times: The owners of the range.
-        periods: The periods, in order.
     """
     found = []
     for period in periods:
@@ -117,9 +112,7 @@ def chargeback_page(charges: Sequence[Charge], minutes: Minutes, span_ms: tuple[
     """The page.
 
     Args:
-        charges: What each owner used in each period.
         minutes: `usage_by_minute`.
-        span_ms: Begin and end of the range.
     """
     about = {"from": f"{minute_text(span_ms[0])} UTC", "to": f"{minute_text(span_ms[1])} UTC"}
     clients = [row for one in charges for row in one.client_rows()]

@@ -36,9 +36,6 @@ def page(title: str, heading: str, about: Mapping[str, Any], sections: Mapping[s
     """The page.
 
     Args:
-        title: Its title.
-        heading: Its heading.
-        about: What the report is about: names and values.
         sections: Heading -> HTML, made by this module and `pipeline.reports.page`.
     """
     facts = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in about.items())
@@ -69,7 +66,6 @@ def table(rows: Sequence[Mapping[str, Any]], marks: Mapping[str, str] | None = N
     """A table with a row for each mapping; numbers are on the right, None is empty. Long ones are cut, and say so.
 
     Args:
-        rows: They share their keys, which are the header.
         marks: Text of a cell -> its CSS class: `new` or `gone`.
     """
     if not rows:
@@ -152,8 +148,6 @@ def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms
         title: What the chart shows, for those who can not see it.
         lines: At most 4, each with as many values as `known`.
         known: Whether each part of the range has data. A gap of less than a minute is none.
-        span_ms: Begin and end of the range.
-        text: Writes a value with its unit.
     """
     most = max((max(line.values) for line in lines if line.values), default=0) or 1e-9
     stretches = list(_stretches(known, (span_ms[1] - span_ms[0]) / max(len(known), 1)))
@@ -178,8 +172,6 @@ def bar_chart(title: str, series: Sequence[str], bars: Sequence[Bars], text: Tex
     Args:
         title: What the chart shows, for those who can not see it.
         series: Names of the series, at most 4.
-        bars: From top to bottom.
-        text: Writes a value with its unit.
     """
     most = max((value for one in bars for value in one.values if value is not None), default=0) or 1
     room = _WIDTH - _NAMES_WIDTH - _TEXTS_WIDTH

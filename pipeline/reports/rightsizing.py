@@ -31,8 +31,6 @@ class Sized:
 
     Attributes:
         user: User of the quota entity; a name, `<default>` or "".
-        client_id: Client-id of the entity, likewise.
-        quota_type: What is bounded.
         bound: T, bytes per second or percent of one thread.
         p95: The 95th percentile of the rate per minute, of the sensor for which it is largest; None for no use.
         p99: The 99th percentile, likewise.
@@ -95,9 +93,7 @@ class Question:
     """What is asked of the usage.
 
     Attributes:
-        snapshot: The quotas.
         per_broker: Whether a bound holds for each broker on its own.
-        span_ms: Begin and end of the range.
         throttled: The clients that were throttled in the range.
         headroom: How far above the 99th percentile a bound should be, in percent.
     """
@@ -114,7 +110,6 @@ def sized(minutes: Minutes, asked: Question) -> list[Sized]:
 
     Args:
         minutes: `usage_by_minute`.
-        asked: Of which quotas, and of which time.
     """
     engine = QuotaEngine()
     engine.load_quotas(asked.snapshot)
@@ -208,10 +203,7 @@ def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span
     """The page.
 
     Args:
-        found: Every bound and its use.
         headroom: How far above p99 a bound should be, in percent.
-        version: Version of the quota table.
-        span_ms: Begin and end of the range.
     """
     about = {
         "from": f"{minute_text(span_ms[0])} UTC",

@@ -19,7 +19,6 @@ class Target:
     """The most minutes of a period in which a client may be throttled.
 
     Attributes:
-        text: As it was given.
         minutes: A number of minutes; None if it is a share.
         percent: The share of the period's minutes, in percent, in which the client is not throttled.
     """
@@ -55,14 +54,11 @@ class Held:
     """How a client was held in one period.
 
     Attributes:
-        period: Name of the period.
-        user: User of the client.
         client_id: Its client-id; may be "".
         owner: Who was responsible when it was held last; or who is now. None if no quota row names anybody.
         minutes: Minutes in which it was held for any time, at any broker.
         allowed_minutes: How many minutes the target allows in the whole period.
         held_ms: Time held; summed over brokers, if quotas hold for each broker.
-        throttle_count: Throttles begun.
         renewal_count: Records that gave a running throttle another end.
     """
 
@@ -106,8 +102,6 @@ def held_by_period(
         minutes: `throttle_by_minute`.
         by: What the periods are: `day`, `week` or `month`.
         periods: The periods, in order. One that is cut has the target of the whole one.
-        target: The target.
-        owner_now: Who owns a client now, for clients that nobody owned when they were held.
     """
     found = []
     for period in periods:
@@ -132,12 +126,8 @@ def service_level_page(
     """The page.
 
     Args:
-        held: How each client was held in each period.
-        target: The target of each period.
-        by: What the periods are.
         usage: `usage_by_minute`: it says for which time there is data.
         throttles: `throttle_by_minute`.
-        span_ms: Begin and end of the range.
     """
     about = {
         "from": f"{minute_text(span_ms[0])} UTC",

@@ -24,8 +24,6 @@ class Point:
 
     Attributes:
         entities: How many clients sent, all in turn.
-        events_per_second: Of all together.
-        batch_ms: The median micro-batch.
         driver_mb: The most memory that the Python process has held.
         jvm_mb: The most memory that Spark's JVM has held, in local mode.
         cores: CPU seconds of both per second.
@@ -51,7 +49,6 @@ class Measured:
     """What was measured, and where.
 
     Attributes:
-        machine: One line.
         points: The first ones differ in entities only, from few to many. The last one has as many entities as another
             of them, and more events.
     """
@@ -81,11 +78,8 @@ class Size:
     """What one job needs.
 
     Attributes:
-        batch_ms: A micro-batch, mostly.
         trigger_ms: The shortest trigger that leaves room for slow batches.
-        driver_mb: Memory of the Python process.
         jvm_mb: Memory of Spark's JVM in local mode.
-        cores: CPU that is used on average.
         back_s: From kill -9 until the next decisions.
         is_measured: False if there are more entities or events than were measured.
     """
@@ -105,7 +99,6 @@ def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
     Args:
         entities: Clients with usage in the last minutes, > 0.
         events_per_second: Of all together, >= 0.
-        measured: The points.
     """
     *few_events, most_events = measured.points
     figures = {

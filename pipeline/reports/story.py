@@ -182,7 +182,6 @@ class Words:
     """A throttle in words.
 
     Attributes:
-        title: Who is over what.
         facts: (name, text): how its numbers come about, in order.
         samples: What the samples are, or that they are no longer kept.
         published: A line on the records, and one for each.
@@ -204,8 +203,6 @@ def words_of(
     """Tell the decision, how its numbers are computed, its samples and the records published for it.
 
     Args:
-        story: The decision and what followed.
-        settings: Of the job.
         origin: The edit that set the bound, if it is known.
         unpublished: Why there are no records; None if there are.
         on_brokers: What the brokers themselves enforce now for its quota type, if kquota wrote it.

@@ -45,15 +45,10 @@ def make_edit(
     """Make an edit, or only plan it, and print the result.
 
     Args:
-        change: Returns the new rows, given the old ones.
         answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have.
-        reason: Kept in the commit.
         if_version: The version the table must have; None = any.
         dry_run: Write nothing. The changes are printed as a table even with `-o kafka`, which has no form for them.
-        config: Settings file.
-        tables: Root of the tables.
         output: kafka (if there is an answer), or one of `pipeline.cli.output.FORMATS`.
-        once_stored: Rows of an earlier version. They are accepted as they are.
 
     Raises:
         TableMissing: There is no quota table; an edit never creates it.

@@ -161,9 +161,7 @@ def refuse_empty(option: str, names: Sequence[str] | None, of_default: str) -> N
     """Refuse an empty name. A shell makes one of a variable that is not set, and Kafka takes it for the default.
 
     Args:
-        option: The option that the names were given with.
         names: The names; None = none.
-        of_default: The option that means the default entity.
 
     Raises:
         UsageError: A name is empty.

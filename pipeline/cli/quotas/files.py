@@ -51,7 +51,6 @@ def refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, boot
         source: Of `--from`; None = not given.
         from_cluster: Whether `--from-cluster` is given.
         scale: Of `--scale`; None = not given.
-        bootstrap_server: Likewise.
 
     Raises:
         UsageError: They do.
@@ -75,7 +74,6 @@ def read_cluster(
     """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr.
 
     Args:
-        config: Settings file.
         bootstrap_server: Of the cluster; None = as the settings say.
         command_config: client.properties; None = as the settings say.
         scale: One of `SCALES`; None = keep.

@@ -67,9 +67,6 @@ def print_quotas(
     """Print the quotas of one version that are meant, and on stderr the version.
 
     Args:
-        state: The version.
-        wanted: Which ones.
-        output: The format.
         wide: Prints them for `-o wide`; None = as a table with all columns.
 
     Raises:

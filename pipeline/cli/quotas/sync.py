@@ -89,7 +89,6 @@ def print_broker_differences(
     """Print what the brokers hold and what the table wants there, for `kquota quotas diff --brokers`.
 
     Args:
-        config: Settings file.
         bootstrap_server: Of the cluster; None = as the settings say.
         command_config: client.properties; None = as the settings say.
         tables: Root of the tables; None = as the settings say.

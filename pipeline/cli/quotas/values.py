@@ -25,7 +25,6 @@ def parse_added(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[str
 
     Args:
         text: `k=v` pairs; square brackets keep commas together: `note=[until May, then less]`.
-        types: The entity types, for the words of a refusal.
         mistakes: Gets what is wrong: a part that is not `key=value`, an unknown key or mode, an invalid bound.
     """
     pairs = [_EQUALS.split(part) for part in _SEPARATOR.split(text)]
