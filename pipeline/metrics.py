@@ -1,4 +1,7 @@
-"""A registry for one program. It is made once and passed on: nothing is registered where others could meet it."""
+"""Prometheus metrics: a registry for one program, its endpoint, and a histogram of columns.
+
+A registry is made once and passed on; the global one is not used.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +21,7 @@ from pipeline.web import Guard, Listen, ListenRefused, WebServer
 
 
 def new_registry(program: str) -> CollectorRegistry:
-    """A registry with what all programs tell: version, memory, processor time and open files.
+    """A registry with the metrics of all programs: version, memory, processor time and open files.
 
     Args:
         program: job, gate, meter, sync, dashboard or alerts.
@@ -31,7 +34,7 @@ def new_registry(program: str) -> CollectorRegistry:
 
 
 class _WithoutCreated(CollectorRegistry):
-    """Leaves out when each counter began: a second series for each one, which nobody reads."""
+    """Leaves out when each counter began: a second series for each counter, without use."""
 
     def collect(self) -> Iterable[Metric]:
         for metric in super().collect():
@@ -40,7 +43,7 @@ class _WithoutCreated(CollectorRegistry):
 
 
 class ReadAtScrape(Collector):
-    """Metrics whose values are read when Prometheus asks.
+    """Metrics whose values are read at each scrape.
 
     Args:
         read: Makes them; called on the endpoint's threads, so it must not change anything.
@@ -50,11 +53,11 @@ class ReadAtScrape(Collector):
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        """What is so now."""
+        """The values of now."""
         return self._read()
 
 
-# The address at which Prometheus reads a program's metrics, in its text format.
+# The endpoint.
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +73,6 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
 
     Args:
         settings: Host and port.
-        registry: What is told.
 
     Raises:
         ListenRefused: The system does not let it listen there.
@@ -95,7 +97,7 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
         thread.join()
 
 
-# A histogram that takes many values at once: prometheus_client's own takes one, and a wave has 10^5.
+# A histogram of columns: prometheus_client's own takes one value at a time, and a wave has 10^5.
 
 
 class ColumnHistogram(Collector):

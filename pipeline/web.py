@@ -1,4 +1,4 @@
-"""HTTP for the gate, the dashboard and the metrics: where to listen, who may ask, what is asked, and one server.
+"""HTTP for the gate, the dashboard and the metrics: addresses, tokens, queries, and one server.
 
 It needs uvicorn alone, so that a program without the extras can serve its metrics. It loads no client of Kafka.
 
@@ -304,7 +304,7 @@ class WebServer:
     Args:
         app: The ASGI application.
         listen: Where to listen.
-        lifespan: Whether the application is told of start and end.
+        lifespan: Whether the application gets events of start and end.
         finish_seconds: How long requests may take to finish at the end.
         most_connections: Further bounded by the descriptors that the process may open.
 
@@ -363,7 +363,7 @@ class WebServer:
 def connection_limit(most: int) -> int:
     """At most so many connections, and at most half of the descriptors that this process may open.
 
-    The rest is for all else, and for the connections that are taken at once before the first of them is closed.
+    The rest is for files, and for the connections that are taken at once before the first of them is closed.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if descriptors == resource.RLIM_INFINITY else min(most, descriptors // 2)

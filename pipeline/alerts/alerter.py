@@ -1,4 +1,4 @@
-"""The loop: look at the tables, decide, keep the state, hand messages to the receivers."""
+"""The loop of `kquota alerts run`: look at the tables, decide, keep the state, deliver messages to the receivers."""
 
 import json
 import logging
@@ -36,10 +36,8 @@ from pipeline.errors import Conflict, first_line
 from pipeline.process import Background, JobSigns, LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
 
-# What must survive a restart: which alerts go on since when, and which messages have not arrived.
-#
-# It is written before a message is handed to a receiver. A process that dies therefore sends a message again that had
-# arrived, with the same `fingerprint` and `startsAt`; and it loses none.
+# What survives a restart: firing alerts, and messages that have not arrived. It is written before a message is handed
+# to a receiver, so a process that dies repeats a message (same `fingerprint` and `startsAt`) and loses none.
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +119,7 @@ def write_state(path: Path, state: AlertsState) -> None:
     new.replace(path)
 
 
-# What `kquota alerts run` tells Prometheus.
+# Metrics.
 
 _OF_RECEIVER = ["receiver"]
 
@@ -195,7 +193,7 @@ class ReceiverCounts:
         self._refused.inc(alerts)
 
 
-# Brings messages to one receiver, in order, on a thread of its own. One that is down keeps no other waiting.
+# Delivery to one receiver, in order, on its own thread: a receiver that is down delays no other.
 
 _FIRST_REST_MS: Final = 1_000
 _IDLE_SECONDS: Final = 0.1
@@ -451,7 +449,7 @@ def own_state(path: Path) -> Iterator[AlertsState]:
         raise Conflict(msg, "stop that process, or name another file") from exc
 
 
-# The life of `kquota alerts run`, and the test of receivers.
+# The whole program, and the test of receivers.
 
 TEST_ALERT: Final = "KquotaTest"
 
@@ -462,7 +460,7 @@ def run_alerts(
     registry: CollectorRegistry,
     wait: Callable[[float], bool],
 ) -> None:
-    """Tell the receivers of the settings until told to stop.
+    """Send alerts to the receivers of the settings until `wait` returns True.
 
     Args:
         wait: Rests some seconds; True = stop.

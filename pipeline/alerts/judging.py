@@ -1,4 +1,4 @@
-"""What the tables say, as findings: a function of the state that the dashboard's reader makes of them."""
+"""Which alerts begin, last and end: findings from the state of the dashboard's reader, then changes. No I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from pipeline.errors import PipelineError, printable
 from pipeline.settings.model import AlertsSettings
 from quota.units import age_text, bound_text, rate_text
 
-# What the decision is made of: the findings at one instant.
+# Findings at one instant.
 
 NEAR_BOUND: Final = "KquotaNearBound"
 AT_BOUND: Final = "KquotaAtBound"
@@ -71,11 +71,11 @@ class Facts:
     unknown: frozenset[str] = frozenset()
 
 
-# Which alerts begin, go on and end: a function of what was so before, what is so now, and the instant. No I/O.
+# Changes, from the findings before and now, and the instant.
 #
-# * nothing becomes pending when it is so;
-# * what is pending is forgotten when it is not, or only nearly, and fires when it has been so for `pending_ms`;
-# * what fires ends when it has not been so, nor nearly, for `resolve_after_ms`.
+# * a new finding is pending;
+# * a pending alert fires after `pending_ms`, and is forgotten when the finding is gone or only near;
+# * a firing alert ends when there was no finding, not even a near one, for `resolve_after_ms`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _is_due(watched: Watched, finding: Finding | None, now_ms: int, rules: Rules
     return watched.gone_ms is None and now_ms - watched.told_ms >= rules.repeat_ms
 
 
-# Counts the messages refused lately, by the rows of `batches`: `dead_letters` has a row only for some of them.
+# Recent dead letters, counted from `batches`: `dead_letters` has rows only for some.
 
 _Batch = tuple[str, int]
 _COLUMNS: Final = ("query_id", "batch_id", "processed_at_ms", "dead_count")
@@ -228,7 +228,7 @@ class RecentDeadLetters:
         return sum(count for at_ms, count in self._refused.values() if at_ms >= begin_ms)
 
 
-# Names in messages: clients choose them, so they are made printable and short before anybody's screen shows them.
+# Names in messages: clients choose them, so they are made printable and short.
 
 _MOST_SIGNS: Final = 100
 

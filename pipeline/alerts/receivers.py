@@ -1,4 +1,4 @@
-"""The receivers that the settings name, with their secrets looked up."""
+"""Receivers of alerts: webhooks and a Kafka topic, the messages they get, and those that the settings name."""
 
 import hashlib
 import hmac
@@ -28,7 +28,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, UsageError, first_line, printable
 from pipeline.settings.model import Settings
 
-# Messages in the format of Alertmanager's webhook, version 4: what reads those reads these.
+# Messages in the format of Alertmanager's webhook, version 4.
 
 MOST_ALERTS: Final = 100
 """In one message, so that it is below 1 MB whatever the names are. More changes of a group are several messages."""
@@ -123,15 +123,15 @@ def _common(alerts: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
     return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
 
 
-# Whom messages go to: the port.
+# The port.
 
 
 class Answer(NamedTuple):
-    """What became of a message.
+    """The outcome of a message.
 
     Attributes:
         verdict: taken: the receiver has it. later: it is to be sent again. never: this message would be refused again.
-        told: What the receiver said, in one printable line without secrets.
+        told: The answer of the receiver, in one printable line without secrets.
     """
 
     verdict: Literal["taken", "later", "never"]
@@ -160,7 +160,7 @@ class Receiver(Protocol):
         ...
 
 
-# A receiver that is a Kafka topic: each message a record, all of a group under one key.
+# A Kafka topic: a record per message, one key per group.
 
 TOPIC: Final = "topic"
 """The name of this receiver."""
@@ -215,7 +215,7 @@ class KafkaReceiver:
             self._producer = None
 
 
-# The signature of a message: who has the key can tell that it is from here, unchanged and not old.
+# The signature: proves to holders of the key that a message is from here, unchanged and not old.
 
 TIMESTAMP_HEADER: Final = "X-Kquota-Timestamp"
 SIGNATURE_HEADER: Final = "X-Kquota-Signature"
@@ -230,7 +230,7 @@ def signature(key: bytes, timestamp: str, body: bytes) -> str:
     return f"sha256={hmac.new(key, timestamp.encode() + b'.' + body, hashlib.sha256).hexdigest()}"
 
 
-# A receiver over HTTP: one POST for each message, signed if there is a key.
+# A webhook: one POST per message, signed if there is a key.
 
 _MESSAGE_IS_WRONG: Final = frozenset({400, 405, 406, 410, 411, 413, 414, 415, 422, 431})
 """These say that the same request would be refused again. All others may pass: also a wrong token, which is mended."""
@@ -326,7 +326,7 @@ _SHORTEST_KEY_BYTES: Final = 16
 
 
 def receivers_of(settings: Settings) -> list[Receiver]:
-    """All of them, ready to be sent to; none has been asked yet.
+    """All receivers, ready to be sent to; none is contacted.
 
     Raises:
         UsageError: There is none, one can not be used, or a secret can not be found.

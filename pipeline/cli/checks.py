@@ -1,4 +1,4 @@
-"""`kquota doctor`: checks everything the job needs, and how to get what is missing."""
+"""`kquota doctor`, `status`, `size`, `config` and `jars`: what is missing, how far the job is, what it needs."""
 
 import socket
 import sys
@@ -44,7 +44,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-# `kquota status`: whether the job runs, how far it is, what is in force, and where everything is.
+# `kquota status`.
 
 _CONNECT_SECONDS: Final = 0.2
 
@@ -128,7 +128,7 @@ def _answers(address: str) -> bool:
         return False
 
 
-# `kquota size`: what a job needs, from measured figures.
+# `kquota size`.
 
 
 def size(
@@ -167,7 +167,7 @@ def _jobs(shards: int | None) -> str:
     return "1" if shards == 1 else f"{shards}, each for its share of the users; the figures are those of one"
 
 
-# `kquota config`: the settings in force, where each comes from, and their schema.
+# `kquota config`.
 
 app = typer.Typer(help="Show the settings in force, or their schema.", no_args_is_help=True)
 
@@ -205,7 +205,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return pairs
 
 
-# `kquota jars`: fetch, check and list the locked jars.
+# `kquota jars`.
 
 jars_app = typer.Typer(
     help="Fetch and check the locked jars of Spark and of the embedded broker.", no_args_is_help=True

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they become settings."""
+"""Options that several commands share, how they become settings, instants and quota types, and stop signals."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -103,7 +103,7 @@ def flags(
 
     Raises:
         UnreadableFile: The file can not be read.
-        ClientPropertiesInvalid: A line of it is no setting.
+        ClientPropertiesInvalid: A line of it is not a setting.
     """
     client = None
     if command_config is not None:
@@ -131,7 +131,7 @@ def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":
     return open_quota_table(load_settings(config, flags(tables=tables)).tables)
 
 
-# Reads instants from the command line: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.
+# Instants: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _END_OF_YEAR_9999_MS: Final = 253_402_300_799_999  # the last instant that Python can show
@@ -164,7 +164,7 @@ def as_iso(instant_ms: int) -> str:
     return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-# The option `--type` of commands that show throttles: a quota type, or the beginning of its name.
+# `--type`: a quota type, or the beginning of its name.
 
 QuotaTypeOption = Annotated[
     str | None,
@@ -187,7 +187,7 @@ def quota_type_of(given: str | None) -> str | None:
     return found[0]
 
 
-# Calls a function on SIGTERM and Ctrl-C, so that the running command can stop in an orderly way.
+# SIGTERM and Ctrl-C.
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -218,14 +218,14 @@ def wait_until_stopped() -> Iterator[Callable[[float], bool]]:
     It ends at the first SIGINT or SIGTERM; see `call_on_signals`.
     """
     # Not an Event: a signal handler that sets one may wait for the lock that its own thread holds.
-    told: SimpleQueue[None] = SimpleQueue()
+    stops: SimpleQueue[None] = SimpleQueue()
 
     def wait(seconds: float) -> bool:
         try:
-            told.get(timeout=seconds)
+            stops.get(timeout=seconds)
         except Empty:
             return False
         return True
 
-    with call_on_signals(lambda: told.put(None)):
+    with call_on_signals(lambda: stops.put(None)):
         yield wait

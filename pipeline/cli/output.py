@@ -1,4 +1,4 @@
-"""How data is printed: a table for people, with printable names; CSV, JSON or YAML for programs. Always on stdout."""
+"""How data is printed on stdout: tables for people, with printable names; CSV, JSON or YAML for programs."""
 
 import csv
 import json
@@ -17,12 +17,10 @@ from rich.cells import cell_len, set_cell_size
 
 from pipeline.errors import UsageError, printable
 
-# Lays out a table of text so that its lines are no longer than a terminal is wide. Decides only; prints nothing.
-#
-# Lengths are counted in cells of a terminal: a Chinese character takes two. What a column holds decides what may happen
-# to it. A text is broken between words, and within a word only if that has more than 32 cells. The name of a client or
-# of a place loses its middle, if nothing else helps. Every other column, and every header, is shown in full or not at
-# all.
+# The layout of a table for the width of a terminal. Pure. Lengths are counted in cells of a terminal: a Chinese
+# character takes two. What a column holds decides what may happen to it. A text is broken between words, and within a
+# word only if that has more than 32 cells. The name of a client or of a place loses its middle, if nothing else helps.
+# Every other column, and every header, is shown in full or not at all.
 
 _GAP: Final = "  "
 _SHORTEST_NAME: Final = 9  # so that <default> is never shortened
@@ -204,7 +202,7 @@ def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
     """Refuse an unknown format before any work is done.
 
     Raises:
-        UsageError: It is none of them.
+        UsageError: It is unknown.
     """
     if output not in {*FORMATS, *also}:
         raise unknown_format(output, (*also, *FORMATS))
@@ -226,7 +224,7 @@ def print_rows(
     """Print rows that share their keys.
 
     `table` fits the terminal, or 80 columns where there is none (or the variable COLUMNS). It shows the columns of the
-    layout, and says on stderr which of them had no room. `wide` shows all columns in full.
+    layout, and names on stderr the columns without room. `wide` shows all columns in full.
 
     Args:
         rows: May be empty: a table prints nothing, CSV too, JSON and YAML an empty list.
@@ -307,7 +305,7 @@ def _csv_cell(value: Any) -> Any:
     return value
 
 
-# A progress bar on stderr; prints nothing where stderr is no terminal.
+# A progress bar on stderr; prints nothing where stderr is not a terminal.
 
 
 @contextmanager
@@ -327,12 +325,12 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, whole: progress.update(task, completed=done, total=whole)
 
 
-# Commands that go on until they are stopped also end when nobody reads any more what they print (`| head`).
+# Commands that run until they are stopped also end when their output is closed (`| head`).
 
 
 @contextmanager
 def until_reader_goes() -> Iterator[None]:
-    """End the block, without a complaint, at the first output that nobody reads."""
+    """End the block, without an error, at the first output after stdout was closed."""
     try:
         yield
     except BrokenPipeError:
@@ -345,17 +343,17 @@ def discard_output() -> None:
 
 
 def reader_has_gone() -> bool:
-    """Whether standard output is a pipe or a terminal that nobody reads any more. Asks without printing anything."""
+    """Whether standard output is a pipe or a terminal that was closed. Prints nothing."""
     try:
         number = sys.stdout.fileno()
     except OSError:  # not a file: it has no reader
         return False
     poll = select.poll()
-    poll.register(number, 0)  # errors and hang-ups are told in any case
+    poll.register(number, 0)  # errors and hang-ups are always reported
     return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
 
 
-# Shows something, and shows it again when it has changed.
+# Shows a value, and shows it again when it has changed.
 
 PERIOD_SECONDS: Final = 1.0
 
@@ -363,7 +361,7 @@ Value = TypeVar("Value")
 
 
 def watch(read: Callable[[], Value], show: Callable[[Value], None], wait: Callable[[float], bool]) -> None:
-    """Show a value, then look at it every second and show it when it is no longer equal, until told to stop.
+    """Show a value, then look at it every second and show it when it has changed, until it is stopped.
 
     Args:
         read: Reads the value. What it raises ends the watch.

@@ -1,4 +1,4 @@
-"""`kquota report`: its commands."""
+"""`kquota report chargeback`, `rightsizing` and `slo`."""
 
 import sys
 from pathlib import Path
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from pipeline.cli.output import Row
 
-# The range of a report: what was asked for, and what of it the tables have.
+# The range of a report: the wanted part, and the part that the tables have.
 
 Since = Annotated[str, typer.Option(help="Begin of the range: 30d (ago), ISO 8601 in UTC, or epoch ms.")]
 Until = Annotated[str, typer.Option(help="End of the range, in the same formats.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")]
 
 
-def asked_range(since: str, until: str) -> tuple[int, int]:
+def wanted_range(since: str, until: str) -> tuple[int, int]:
     """The range in epoch ms.
 
     Raises:
@@ -125,7 +125,7 @@ def chargeback(
     if html is not None:
         refuse_unwritable("--html", html)
     settings = load_settings(config, flags(tables=tables)).tables
-    asked = asked_range(since, until)
+    asked = wanted_range(since, until)
     owners = OwnerTimes.of(open_quota_table(settings), asked[0])
     minutes = Minutes(settings.root, "usage_by_minute")
     span_ms = kept_range(asked, minutes)
@@ -207,7 +207,7 @@ def rightsizing(
     in_force = QuotaSource(table)
     snapshot, root = in_force.pin(), settings.tables.root
     usage = Minutes(root, "usage_by_minute")
-    span_ms = kept_range(asked_range(since, until), usage)
+    span_ms = kept_range(wanted_range(since, until), usage)
     held = Minutes(root, "throttle_by_minute").held_by_client(*span_ms).to_pylist()
     throttled = frozenset((row["user"], row["client_id"]) for row in held if row["minutes"])
     per_broker = (settings.scope or in_force.scope) == "broker"
@@ -297,7 +297,7 @@ def slo(
     settings = load_settings(config, flags(tables=tables)).tables
     root, owners = settings.root, Owners(open_quota_table(settings).read().rows)
     usage, throttles = Minutes(root, "usage_by_minute"), Minutes(root, "throttle_by_minute")
-    span_ms = kept_range(asked_range(since, until), usage)
+    span_ms = kept_range(wanted_range(since, until), usage)
     found = held_by_period(throttles, by, periods(by, *span_ms), wanted, owners.of)
     print_rows([one.to_row() for one in found], output, _LAYOUT_SLO, shown=_shown_of_slo)
     if is_table(output):

@@ -1,4 +1,4 @@
-"""`kquota run`: the job against your cluster."""
+"""Programs that run until they are stopped: `kquota run`, `dashboard`, `gate` and `alerts`."""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipeline.settings.model import Settings
 from pipeline.cli.options import Output
 
-# `kquota dashboard`: the page over the tables, and its JSON API.
+# `kquota dashboard`.
 
 DEFAULT_PORT: Final = 8788
 _NICENESS: Final = 10
@@ -165,7 +165,7 @@ def run(
             running.run()
 
 
-# `kquota gate`: the gate as a side-car, for services in any language.
+# `kquota gate`.
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8787"
 
@@ -306,7 +306,7 @@ def alerts_beside(
         terminate(child, 5.0)
 
 
-# `kquota alerts`: send alerts to webhooks and a Kafka topic, and test the receivers.
+# `kquota alerts`.
 
 _NICER: Final = 5
 

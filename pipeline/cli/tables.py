@@ -1,4 +1,4 @@
-"""`kquota tables`: create the Delta tables, and print SQL for views over them."""
+"""`kquota tables`: create the Delta tables, print SQL for views over them; `kquota mode`: enforce or shadow."""
 
 import sys
 from typing import Annotated
@@ -59,7 +59,7 @@ def views(
     typer.echo(view_sql(QUOTA_HISTORY if quota_history else VIEWS, root, schema), nl=False)
 
 
-# `kquota mode`: enforce the quotas, or only record what they would do.
+# `kquota mode`.
 
 _MODES = ("enforce", "shadow")
 

@@ -1,4 +1,4 @@
-"""`kquota throttles`: who is throttled now, and why."""
+"""`kquota throttles list`, `tail` and `explain`: who is throttled now or was, the records as they come, and why."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipeline.cli.output import Row
     from pipeline.settings.model import Settings
 
-# `kquota throttles list`: who is throttled now, or was since an instant.
+# `list`.
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
 _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
@@ -141,7 +141,7 @@ def _shown(row: "Row") -> "Row":
     return shown | {name: value for name, value in row.items() if name not in shown}
 
 
-# `kquota throttles tail`: the records of the throttle topic as they come, one line each.
+# `tail`.
 
 _FORMATS: Final = ("table", "json")
 _POLL_MS: Final = 200

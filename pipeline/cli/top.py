@@ -158,7 +158,7 @@ def _printed(limit: int | None, output: str) -> "Show":
     return show
 
 
-# What `kquota top` shows of a state: lines of text, each with its style. Decides only; prints nothing.
+# The lines of a state, each with its style. Pure.
 
 _COLUMNS: Final = ("client", "type", "used", "rate", "held", "until", "owner", "decision")
 _LAYOUT: Final = Layout(dropped_first=("decision", "until"))

@@ -1,4 +1,4 @@
-"""`kquota topics`: create the three topics and that of the alerts, and check existing ones.
+"""`kquota topics`: create the topics of the job and of alerts, check existing ones, and print the ACLs of each role.
 
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
@@ -185,7 +185,7 @@ def _settings(spec: Any) -> str:
     return " ".join(f"{key}={value}" for key, value in {**spec.required, **spec.advised}.items())
 
 
-# What `kquota topics check --acls` prints: the rights of each role, as the commands that grant them.
+# `check --acls`: the rights of each role, as the commands that grant them.
 
 
 _PRINCIPAL: Final = "User:kquota-{role}"

@@ -1,4 +1,4 @@
-"""`kquota what-if`: stored usage replayed with other quotas."""
+"""`kquota what-if`: stored usage replayed with other quotas; `kquota simulate`: usage and quotas from files."""
 
 import sys
 import time
@@ -235,7 +235,7 @@ def _readable(about: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# `kquota simulate`: usage events and quotas from files, decided by the job's own engine and purgatory.
+# `kquota simulate`, with the job's own engine and purgatory.
 
 _SHOWN_REFUSALS = 10
 _CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
@@ -282,13 +282,13 @@ def simulate(
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
 
-    def tell(now_ms: int, record: "Written") -> None:
+    def show(now_ms: int, record: "Written") -> None:
         if is_table(output):
             sys.stdout.write(f"{clock_time(now_ms)}  {line_of(record, quotas.version)}\n")
         else:
             records.append(_record_row(now_ms, record))
 
-    simulation = Simulation(settings, trigger, quotas, scope, tell)  # type: ignore[arg-type]
+    simulation = Simulation(settings, trigger, quotas, scope, show)  # type: ignore[arg-type]
     count = simulation.run(batches_of_events(events, trigger, settings.engine.sample_window_ms))
     clients = _client_rows(events, simulation.clients, scope == "broker")
     _print_of_simulate(records, clients, output)

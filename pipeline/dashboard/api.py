@@ -1,4 +1,4 @@
-"""What each path of the API answers: rows of the tables, through the views."""
+"""What each path of the API answers: rows of the tables, through the views; and the OpenAPI document of it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -76,7 +76,7 @@ def _is_wanted(row: dict[str, Any], query: Query) -> bool:
     return all(value is None or row.get(name) == value for name, value in wanted)
 
 
-# The OpenAPI document of the API, and which parameters each path takes: both from one list.
+# The OpenAPI document and the parameters of each path: both from one list.
 
 _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
     "/api/v1/summary": ("The view Now: totals, who is throttled, top talkers, the newest records.", (), "summary"),

@@ -1,4 +1,4 @@
-"""Reads what the view Client shows: of one `<user, client-id>`, over a span of time."""
+"""What the view Client shows of one `<user, client-id>` over a span: rates, decisions, throttles, bounds and edits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from quota.entity import QUOTA_TYPES
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
 
-# Reads the rates of a client's sensors over a span, from the table that has them with the fewest rows.
+# Rates of the client's sensors, from the table that has them with the fewest rows.
 
 _MEASURES: Final = dict(
     zip(QUOTA_TYPES, (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns")), strict=True)
@@ -257,7 +257,7 @@ def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
         return []
 
 
-# Reads of one client what was decided and published for it, and when it was held: the newest first, and no more.
+# Decisions, records and throttled spans, the newest first, and only as many as are shown.
 
 MOST_DECISIONS: Final = 1_000
 MOST_RECORDS: Final = 200
@@ -357,7 +357,7 @@ def _with_minutes(
     return [*bands_of_minutes(minutes, span.bin_ms), *of_records]
 
 
-# The bounds of one client over time, and the edits that changed them: from the versions of the quota table.
+# Bounds over time and the edits that changed them, from the versions of the quota table.
 
 _MOST_VERSIONS: Final = 60
 

@@ -1,9 +1,9 @@
-"""The dashboard over HTTP: the page, its JSON API, and one stream of what is new.
+"""The dashboard over HTTP: the page, its JSON API, one stream of new states, its metrics, and the server.
 
     GET /, /client, /quotas, /pipeline    the page
     GET /api/v1/…                         see /api/v1/openapi.json
-    POST /api/v1/quotas/…                 a candidate: planned, tried, and with --allow-edits made
-    GET /api/v1/stream                    server-sent events: the state, at once and whenever it has changed
+    POST /api/v1/quotas/…                 an edit: preview, what-if and, with --allow-edits, the commit
+    GET /api/v1/stream                    server-sent events: the state, at once and whenever it changes
     GET /metrics                          Prometheus' text format
     GET /healthz                          200 while the process works
     GET /readyz                           200 once the tables can be read, else 503
@@ -42,7 +42,7 @@ from pipeline.process import JobSigns
 from pipeline.settings.model import Settings
 from pipeline.web import Guard, Listen, WebServer, read_body, refuse_unguarded, until_gone, while_wanted
 
-# What the dashboard tells Prometheus: its requests, its streams, and how old what it shows is.
+# Metrics: requests, streams, and the age of the figures shown.
 
 STREAM: Final = "/api/v1/stream"
 _BOUNDS_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -329,7 +329,7 @@ def refused(status: int, error: str, fix: str) -> JSONResponse:
     return JSONResponse({"error": error, "fix": fix}, status)
 
 
-# The dashboard on a socket, until it is asked to stop; and the one function that puts its parts together.
+# The server: all parts, on one socket.
 
 TOKEN_VARIABLE: Final = "KQUOTA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _FINISH_SECONDS: Final = 2

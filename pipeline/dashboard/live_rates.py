@@ -1,4 +1,4 @@
-"""The rates of now, by the engine itself: the same usage, windows and quotas as the job's, so the same O.
+"""Rates of now by the engine itself, with the job's usage, windows and quotas, so the same O; and who is throttled.
 
 Only what is new is recorded. Two engines look at it where there are shadow quotas: one as the job enforces, and one as
 if shadow quotas were enforced, as `quota.current_rates` does.
@@ -207,7 +207,7 @@ def _texts(values: list[str]) -> pa.Array:
     return pa.array(Array(values, DataType.string()))
 
 
-# Who is throttled, kept up to date from the records of `throttle_events`. Pure: records and `now_ms` come in.
+# Who is throttled, kept up to date from the records of `throttle_events`. Pure.
 
 Client = tuple[str, str, str]
 """(broker_id, user, client_id)."""

@@ -1,4 +1,4 @@
-"""The one reader: it keeps the newest versions of all tables open, and reads only what is new.
+"""The one reader: it keeps the newest versions of all tables open, reads only what is new, and feeds the page.
 
 `look` is called a few times per second, from one thread. What it found is one immutable `State`.
 """
@@ -32,7 +32,7 @@ from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_record import ThrottleEventRow
 
-# Looks at the tables again and again, in one thread, and wakes whoever waits for the next state.
+# The feed: one thread that reads the tables repeatedly and wakes requests that wait for the next state.
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def encoded(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str).encode()
 
 
-# In which parts of time the job worked: read once from `batches`, then only what is new.
+# The parts of time in which the job worked: read once from `batches`, then only new rows.
 
 _SETTLED_MS: Final = 60_000
 """Nothing is added so long before the newest batch: within a time epoch the time of batches does not go back."""
@@ -231,7 +231,7 @@ _LOOK_BACK_MS: Final = 30 * 60_000
 """How far before the newest record the beginning of a running throttle is looked for."""
 _BATCHES_KEPT: Final = 240
 _MOST_RECENT: Final = 200
-# No instants: a table of pyarrow tells them slowly.
+# Without instants: pyarrow converts them slowly.
 _EVENT_COLUMNS: Final = tuple(
     name for name in ThrottleEventRow.model_fields if name not in {"date", "evaluated_at", "throttled_until"}
 )

@@ -1,4 +1,4 @@
-"""What the page shows at one moment: one immutable value that the reader makes and all requests share."""
+"""The state of one moment: the immutable value that the reader makes, what the view Now shows of it, and its health."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from pipeline.process import activity_of, ahead_ms
 from quota.units import age_text
 from schemas.throttle_record import verb, written_ms
 
-# What the view Now shows, as a function of what is held, used and wanted at `now_ms`.
+# The view Now. Pure.
 
 MOST_THROTTLED: Final = 200
 MOST_TALKERS: Final = 20
@@ -116,7 +116,7 @@ def totals(
     }
 
 
-# Whether the pipeline works, as a function of what was last seen. If data stops, a banner says so.
+# Whether the pipeline works. Pure. If data stops, a banner says so.
 
 STALLED_AFTER_MS: Final = 5_000
 """How old the newest micro-batch may be before the page says so."""

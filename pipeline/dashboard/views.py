@@ -1,4 +1,4 @@
-"""What the view Pipeline shows: batches and how long their steps took, the purgatory, dead letters, all sources."""
+"""The views Pipeline (batches, step times, purgatory, dead letters, sources), Quotas, and the story of a decision."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -157,7 +157,7 @@ def _percentile(ordered: Sequence[int], part: float) -> int | None:
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)] if ordered else None
 
 
-# What the view Quotas shows: every row with how near it is to its bound, and the history of the table.
+# The view Quotas: rows with their use, and the history of the table.
 
 _VERSIONS: Final = 30
 
@@ -242,7 +242,7 @@ def _is_wanted(row: Mapping[str, Any], query: Query) -> bool:
     return query.search.casefold() in text
 
 
-# The story of one decision for the page: the same words as `kquota throttles explain`.
+# The story of one decision, in the words of `kquota throttles explain`.
 
 
 def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:

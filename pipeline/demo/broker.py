@@ -23,10 +23,9 @@ from pipeline.errors import Conflict, PipelineError
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, class_archive, find_java, options_to_make, options_to_use
 
-# The text of the embedded broker's three inputs: server.properties, log4j2.properties, the java command.
-#
-# The first node is broker and controller in one process; further ones are brokers that join it. All are on 127.0.0.1
-# only. Sizes are those of a laptop demo and of tests.
+# Its three inputs: server.properties, log4j2.properties, the java command. The first node is broker and controller in
+# one process; further ones are brokers that join it. All are on 127.0.0.1 only. Sizes are those of a laptop demo and of
+# tests.
 
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
 
@@ -76,7 +75,7 @@ class BrokerOptions:
         quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
         start_timeout_seconds: how long the broker may take to answer.
         settings: broker settings that replace or join ours.
-        tls_listeners: SSL, SASL_SSL or both, beside the others; `settings` must hold the key store.
+        tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
         archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
@@ -100,7 +99,7 @@ class Seat:
     """The place of a further broker, whose controller is in another process.
 
     Attributes:
-        node_id: not `FIRST_NODE_ID`, and not that of another one.
+        node_id: not `FIRST_NODE_ID`, and not that of another broker.
         controller: `host:port` of the controller.
     """
 
@@ -119,7 +118,7 @@ def server_properties(
     """The configuration of a node.
 
     Args:
-        users: user name to password for the SASL listeners; may be empty, then nobody can sign in there.
+        users: user name to password for the SASL listeners; may be empty, then no client can sign in there.
         seat: of a further broker; None = the node that is broker and controller.
 
     Raises:
@@ -275,7 +274,7 @@ class EmbeddedBroker:
     Use it as a context manager, or call `start` and `stop`. Not thread-safe; start it from a thread that outlives
     it, because the kernel ends the broker with the thread that started it (see `process.spawn`).
 
-    It is broker and controller, or, with `joins`, a further broker of another one's cluster (see `EmbeddedCluster`).
+    It is broker and controller, or, with `joins`, a further broker of a cluster (see `EmbeddedCluster`).
 
     Listeners: PLAINTEXT, where every client is User:ANONYMOUS, and SASL_PLAINTEXT (mechanism PLAIN) for `users`.
     Ports are chosen free at the first start, kept in `<directory>/broker.json` and used again while they are free.
@@ -351,7 +350,7 @@ class EmbeddedBroker:
 
     @property
     def exit_code(self) -> int | None:
-        """How it has ended though nobody called `stop` or `kill`; None while it runs, and before its start."""
+        """How it has ended without `stop` or `kill`; None while it runs, and before its start."""
         return self._process.poll() if self._process is not None else None
 
     def __enter__(self) -> Self:

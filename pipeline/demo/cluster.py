@@ -54,7 +54,7 @@ class EmbeddedCluster:
             undoing.pop_all()
 
     def stop(self) -> None:
-        """End all brokers, the controller last: a broker asks it before it goes. Harmless when none runs."""
+        """End all brokers, the controller last: a broker needs it to shut down. Harmless when none runs."""
         for broker in reversed(self.brokers):
             broker.stop()
 
@@ -64,7 +64,7 @@ class EmbeddedCluster:
             broker.kill()
 
     def ended(self) -> tuple[EmbeddedBroker, ...]:
-        """The brokers that have ended by themselves, or were killed from outside; `exit_code` says how."""
+        """The brokers that have ended by themselves, or were killed from outside; `exit_code` has the code."""
         return tuple(broker for broker in self.brokers if broker.exit_code is not None)
 
     def __enter__(self) -> Self:

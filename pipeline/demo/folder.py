@@ -1,4 +1,4 @@
-"""The demo's folder: what is in it, the mark that says it is the demo's own, and the lock of the one that runs there.
+"""The demo's folder: what is in it, the mark of a demo, and the lock of the one that runs there.
 
 Nothing heavy is imported here: a second demo is refused at once.
 """
@@ -90,26 +90,26 @@ class DemoFolder:
 
     @property
     def archives_log(self) -> Path:
-        """What the making of class archives says."""
+        """Log of the making of class archives."""
         return self.root / "class-archives.log"
 
     @property
     def sync_log(self) -> Path:
-        """What the process says that puts quotas on the brokers."""
+        """Log of the process that puts quotas on the brokers."""
         return self.root / "sync.log"
 
     @property
     def dashboard_log(self) -> Path:
-        """What the dashboard's process says."""
+        """Log of the dashboard."""
         return self.root / "dashboard.log"
 
     @property
     def alerts_log(self) -> Path:
-        """What the process says that tells people."""
+        """Log of `kquota alerts run`."""
         return self.root / "alerts.log"
 
     def alerts_state(self, job: str) -> Path:
-        """What was told of the alerts that go on: where `kquota alerts run` keeps it by default."""
+        """State of the alerts, where `kquota alerts run` keeps it by default."""
         return self.root / f"{job}.alerts.json"
 
     @property
@@ -164,7 +164,7 @@ class DemoFolder:
         return {**stored, **missing}
 
 
-# What the demo writes for its user: a settings file for all commands, and quotas to try with `what-if`.
+# Files for the user: settings for all commands, and quotas to try with `what-if`.
 
 _HEAD: Final = "# Written by the demo at each start. With it every command of kquota works on this demo.\n"
 _CANDIDATE_HEAD: Final = """\
@@ -197,7 +197,7 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
 
 
 def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
-    """Whom the demo tells; nothing if it tells nobody."""
+    """Receivers of alerts; empty without any."""
     if not alerts.webhooks:
         return {}
     link = {} if alerts.external_url is None else {"external_url": alerts.external_url}
@@ -236,7 +236,7 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# Starting over: what earlier demos have left in the demo's folder is deleted, and nothing else.
+# Starting over: deletes what earlier demos left, and nothing else.
 
 
 def start_over(folder: DemoFolder, job: str) -> None:
@@ -264,7 +264,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
                 path.unlink(missing_ok=True)
 
 
-# The commands that the demo proposes: each works on the demo's data, in the shell that shows it.
+# Commands that the demo proposes.
 
 
 def while_it_runs() -> list[str]:

@@ -132,7 +132,7 @@ class DemoPlan:
     Attributes:
         view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
         cluster: The cluster whose throttles are obeyed; None = of any cluster.
-        starts_calm: Whether nobody is over quota until the process reads something on its stdin.
+        starts_calm: Whether no client is over quota until the process reads something on its stdin.
     """
 
     bootstrap_servers: str
@@ -173,7 +173,7 @@ def demo_users() -> Iterator[str]:
     return iter(dict.fromkeys(client.user for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)))
 
 
-# What each client of the demo may use now, by the quotas in force.
+# The bounds of each client by the quotas in force.
 
 _TYPE_OF_ROLE = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
 

@@ -84,7 +84,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports nobody listens on. Another process may take one before it is used."""
+    """`count` different free ports. Another process may take one before it is used."""
     with contextlib.ExitStack() as probes:
         sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
         for probe in sockets:

@@ -47,7 +47,7 @@ from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 
-# What must be there before the demo's job can start: the cluster, settings, topics, tables, quotas.
+# Before the job starts: the cluster, settings, topics, tables, quotas.
 
 
 def new_cluster(folder: DemoFolder, brokers: int) -> EmbeddedCluster:
@@ -80,7 +80,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
         open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), audit)
 
 
-# The processes around the job: a meter for each broker, stock clients, what writes quotas, the page, the alerts.
+# Processes around the job: a meter for each broker, stock clients, quota sync, the page, the alerts.
 
 Child = subprocess.Popen[bytes]
 
@@ -126,14 +126,14 @@ def start_dashboard(folder: DemoFolder, port: int) -> Child:
 
 
 def start_alerts(folder: DemoFolder) -> Child:
-    """Start what tells people, with the receiver of the settings file."""
+    """Start `kquota alerts run`, with the receiver of the settings file."""
     command = [*_KQUOTA, "alerts", "run", "--config", str(folder.settings_file), "--tables", str(folder.tables)]
     with folder.alerts_log.open("ab") as output:
         return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
 
 
 def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:
-    """What a stock client of the demo does, and all that it is told."""
+    """The parameters of a stock client of the demo."""
     return StockWork(
         role=client.role,
         topic=client.topic,
@@ -157,7 +157,7 @@ def start_stock_client(client: DemoClient, cluster: EmbeddedCluster, folder: Dem
     return spawn(command, cwd=folder.root, output=subprocess.PIPE)
 
 
-# The load of the demo and what is around it: started together, watched, ended together.
+# The load and the processes: started together, watched, ended together.
 
 log = logging.getLogger(__name__)
 
@@ -213,18 +213,18 @@ class Load:
                 self._clients.stdin.flush()
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
-        """Tell of brokers that end, and make missing class archives beside the load; returns when it is over.
+        """Report brokers that end, and make missing class archives meanwhile; returns at the end of the load.
 
         Args:
             duration_seconds: When to call `stop`, from now; None = never.
         """
         ends = None if duration_seconds is None else time.monotonic() + duration_seconds
         archives_due = time.monotonic() + _ARCHIVES_AFTER_SECONDS
-        told: set[int] = set()
+        reported: set[int] = set()
         while not self._over.wait(_LOOK_SECONDS if ends is None else min(_LOOK_SECONDS, ends - time.monotonic())):
             for broker in self._cluster.ended():
-                if broker.node_id not in told:
-                    told.add(broker.node_id)
+                if broker.node_id not in reported:
+                    reported.add(broker.node_id)
                     log.warning(
                         "broker %d has ended (%s); its partitions are away until the demo is restarted",
                         broker.node_id,

@@ -210,7 +210,7 @@ def run(work: StockWork, stopping: Event) -> None:
 def main(path: str) -> None:
     """Entry point of the module."""
     logging.basicConfig(level=logging.ERROR)
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it tells every throttle, and each of many tries
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs every throttle, and every retry
     stopping = Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The gate: a program's own requests wait here while the throttle topic says that their client is throttled.
+"""The gate: a program's own requests wait here while the throttle topic has a running throttle of their client.
 
     with Gate.connect("broker:9092") as gate:
         with gate.acquire("alice", "etl", request_bytes=len(body)):
@@ -6,7 +6,7 @@
 
 It fails open. A throttle ends at its own end even if no further record comes. A gate that has not reached the broker
 yet, or has lost it, makes only those clients wait whose throttle it knows and whose throttle still runs. A closed gate
-makes nobody wait.
+lets every caller pass.
 """
 
 import asyncio
@@ -28,12 +28,8 @@ from purgatory.timer import Reaper
 from schemas.names import THROTTLE_TOPIC, ClientKey
 from schemas.throttle_record import ThrottleRecord
 
-# Wakes asyncio tasks from other threads, many with one call.
-#
-# `call_soon_threadsafe` writes to a pipe each time, and each write gives other threads the interpreter. So forty tasks
-# of one client are woken by one call, not by forty. And two thousand tasks of many clients that may go on together are
-# woken by one call at the end: a loop that started with the first tasks would compete with the waker for the
-# interpreter.
+# Wakes asyncio tasks from other threads, many with one call: each `call_soon_threadsafe` writes to a pipe and yields
+# the interpreter, so the loop's first tasks would compete with the waker of the rest.
 
 
 class _Gathering(local):
@@ -83,7 +79,7 @@ class LoopWaker:
     def _call(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.call_soon_threadsafe(self._resolve, loop)
-        except RuntimeError:  # the loop is closed, so nobody waits there any more
+        except RuntimeError:  # the loop is closed, so no task waits there
             with self._lock, suppress(KeyError):
                 del self._woken[loop]
 
@@ -95,11 +91,11 @@ class LoopWaker:
                 future.set_result(None)
 
 
-# How an asyncio task passes the gate, and what a caller is told when it may go on.
+# How a task passes the gate, and what a caller gets.
 
 
 class Passage(NamedTuple):
-    """What a caller is told when it may go on.
+    """What a caller gets when it may pass.
 
     Attributes:
         was_throttled: Its client was throttled, so it had to wait.
@@ -208,7 +204,7 @@ class Throttled:
 
     Attributes:
         remaining_ms: How much longer the client must wait, at least; the throttle may be renewed.
-        record: The record that says so.
+        record: Its record.
     """
 
     remaining_ms: int
@@ -268,7 +264,7 @@ class Gate:
     ) -> Self:
         """Make a gate that follows a topic, and start it.
 
-        Returns at once. A broker that is away is no error: the gate is open until it has read the topic.
+        Returns at once. A broker that is away is not an error: the gate is open until it has read the topic.
 
         Args:
             bootstrap_servers: host:port[,host:port…] of the cluster that has the topic.

@@ -1,4 +1,4 @@
-"""The gate over HTTP, for services in any language: is this client throttled, until when and why?
+"""The gate as a side-car over HTTP, for services in any language: is this client throttled, until when and why?
 
     GET /v1/throttle?user=alice&client_id=etl              200 {"throttled": false} or 429 with Retry-After
     GET /v1/throttle?user=alice&client_id=etl&wait_ms=5000 the same, after waiting in the gate for up to 5 s
@@ -54,7 +54,7 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     Args:
         token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed, and
             only names of this machine are answered.
-        registry: What /metrics tells; None: there is no /metrics. How often throttles were asked for is added to it.
+        registry: Of /metrics; None: no /metrics. The number of requests for throttles is added to it.
     """
     answers = _answer_counter(registry)
 
@@ -89,7 +89,7 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
 
 
 class ThrottleQuery(NamedTuple):
-    """Which client a request asks about.
+    """The client of a request.
 
     Attributes:
         user: Not empty.
@@ -194,7 +194,7 @@ def _error(status: int, error: str, fix: str) -> JSONResponse:
     return JSONResponse({"error": error, "fix": fix}, status)
 
 
-# The side-car: the gate's HTTP application on a socket, until it is asked to stop.
+# The server.
 
 TOKEN_VARIABLE: Final = "KQUOTA_GATE_TOKEN"  # noqa: S105 - the name of a variable
 _FINISH_SECONDS: Final = 5
@@ -238,7 +238,7 @@ class GateServer:
             self._closing.start()
 
 
-# What a gate tells Prometheus, read from its gauges at each scrape.
+# Metrics, read from the gauges of the gate at each scrape.
 
 
 def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:

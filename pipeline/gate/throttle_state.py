@@ -1,4 +1,4 @@
-"""Until when each client is blocked, from the records of the throttle topic. No Kafka, no clock, no thread."""
+"""Until when each client is blocked, from the records of the throttle topic, and a view that follows the topic."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -129,9 +129,7 @@ class ThrottleState:
         return pruned
 
 
-# Until when is a <user, client-id> blocked, by the wall clock?
-#
-# For a program that asks before it sends. A program that wants to wait until it may go on uses `pipeline.gate.gate`.
+# For programs that check before they send. To wait until a throttle ends, use `pipeline.gate.gate`.
 
 _PRUNE_EVERY_SECONDS: Final = 60.0
 

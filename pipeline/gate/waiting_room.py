@@ -56,11 +56,11 @@ class RequestSizeRefused(PipelineError, ValueError):
         )
 
 
-# One caller that waits at the gate until its client is no longer throttled.
+# A waiting caller.
 
 
 class Gatekeeper(Protocol):
-    """What a waiting caller asks: when does the throttle of its client end, and is there memory for it then?"""
+    """What a waiting caller needs: the end of its throttle, and memory after it."""
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
@@ -71,14 +71,14 @@ class Gatekeeper(Protocol):
         ...
 
     def find_memory(self, caller: "WaitingCaller") -> bool:
-        """Whether there is memory for a caller whose throttle is over. If not, the caller is asked again later."""
+        """Whether there is memory for a caller whose throttle is over. If not, the caller tries later."""
         ...
 
 
 class WaitingCaller(DelayedOperation):
     """A delayed operation that completes when its client's throttle has ended: by a release, or by its end.
 
-    It asks for the end again whenever a record of the client arrives and when the time-out fires. So a renewal that
+    It reads the end again when a record of the client arrives and when the time-out fires. So a renewal that
     is published before the caller wakes makes it wait on, and an earlier end wakes it earlier.
 
     Attributes:
@@ -150,7 +150,7 @@ class WaitingCaller(DelayedOperation):
                 self.cancel()
 
 
-# The gauges of a waiting room.
+# Gauges.
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class Occupancy:
     throttled_clients: int
 
 
-# The limit of the bytes of throttled requests that wait at a gate.
+# Memory of waiting requests.
 
 WhenFull = Literal["refuse", "wait"]
 
@@ -199,9 +199,6 @@ class GateLimits:
     pool_bytes: int = 67_108_864
     max_request_bytes: int = 1_048_576
     when_full: WhenFull = "refuse"
-
-
-# What requests at the gate take in memory, and who waits for memory.
 
 
 @dataclass(slots=True)
@@ -308,7 +305,7 @@ _PRUNE_EVERY_MS: Final = 60_000
 
 
 class _SteadyTime:
-    """The clock's steady time in the form that the purgatory asks for."""
+    """The clock's steady time in the form that the purgatory needs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

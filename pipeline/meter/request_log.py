@@ -1,11 +1,11 @@
-"""Lines of a broker's request log, turned into usage events.
+"""Lines of a broker's request log, turned into usage events: whose requests count, their sizes on the wire, the parser.
 
 Kafka 4.3.1 writes `[time] DEBUG Completed request:{json} (kafka.request.logger)` for every request when
 `kafka.request.logger` is at DEBUG. The line carries the principal, the client-id, both bodies with
 `recordsSizeInBytes` in place of records, and the time the request handler worked.
 
 Only a line of exactly this layout is a request: other loggers write client-ids as they come, and a client-id may hold a
-whole request that nobody sent. So the file must be one to which no other logger writes.
+whole request that was never sent. So the file must be one to which no other logger writes.
 
 The log does not contain the time of the network threads, so `network_time_ns` is null in all events of this meter.
 (`sendTimeMs` includes the wait for the client, so it is not that time.)
@@ -27,7 +27,7 @@ from pipeline.meter.usage_messages import JSON, Client, RequestUsage, UsageCodec
 from pipeline.meter.usage_topic import UsageTopic
 from schemas.usage import UsageEvent
 
-# Requests in a request log that are no client's usage: those of the cluster itself, and what meters send.
+# Requests that are not usage of clients: those of the cluster itself, and what meters send.
 
 _TRANSACTION_APIS: Final = frozenset({
     "INIT_PRODUCER_ID", "ADD_PARTITIONS_TO_TXN", "ADD_OFFSETS_TO_TXN", "TXN_OFFSET_COMMIT", "END_TXN",
@@ -44,7 +44,7 @@ class OwnTraffic:
 
     A produce request that writes only to the usage topic is left out, whoever sends it. If meters reported such
     requests, each report would be the next usage to report: each meter's for itself, and the meters' for each other,
-    without end. The topic tells them, not their names: a meter sees the requests of all other meters, and does not
+    without end. The topic identifies them, not their names: a meter sees the requests of all other meters, and does not
     know as whom they sign in. Only meters have the right to write to this topic. A meter writes in transactions, so
     the requests of transactions whose id is a meter's are left out too, and so are `WRITE_TXN_MARKERS`, which only
     brokers send. All other requests of a meter are reported like those of any client.
@@ -86,7 +86,7 @@ def _is_follower(request: Any) -> bool:
 
 
 def _is_of_meters(request: Any) -> bool:
-    # Clients ask for one transaction. A broker asks for several (v4 and later), before it lets their records in.
+    # Clients send one transaction. A broker sends several (v4 and later), before it lets their records in.
     if not request:
         return False
     several = request.get("transactions")
@@ -98,12 +98,10 @@ def _is_of_meters(request: Any) -> bool:
     return all(each is not None and each.startswith(METER_IDENTITIES) for each in ids)
 
 
-# Sizes of produce requests and fetch responses, computed from the bodies a request log shows.
-#
-# Kafka charges a produce request with header and body, and a fetch with 4 bytes and the response body, both
-# without the 4-byte frame length. The request log prints the bodies with `recordsSizeInBytes` in place of the
-# records, so the exact sizes follow from the protocol's schemas. Produce v3 to v13 and Fetch v4 to v18 are known
-# here. Kafka 4 brokers accept no other versions.
+# Sizes of produce requests and fetch responses. Kafka charges a produce request with header and body, and a fetch with
+# 4 bytes and the response body, both without the 4-byte frame length. The request log prints the bodies with
+# `recordsSizeInBytes` in place of the records, so the exact sizes follow from the protocol's schemas. Produce v3 to v13
+# and Fetch v4 to v18 are known here. Kafka 4 brokers accept no other versions.
 
 Body = Mapping[str, Any]
 
@@ -485,7 +483,7 @@ def _parts(line: bytes, begin: re.Match[bytes] | None) -> tuple[tuple[bytes, byt
     try:
         logged = from_json(text, cache_strings="keys", allow_inf_nan=False)
     except ValueError:
-        # Bytes that are no UTF-8 are read as question marks.
+        # Bytes that are not UTF-8 are read as question marks.
         logged = from_json(text.decode("utf-8", "replace"), cache_strings="keys", allow_inf_nan=False)
     return (day, second, fraction), logged
 

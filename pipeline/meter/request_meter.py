@@ -1,8 +1,8 @@
 """The meter on a request log: read lines, make events, store them together with the place that they reach to.
 
 Each event is on the topic exactly once for a `read_committed` reader, whenever the meter is killed: events and place
-are stored in one transaction, and a meter that starts goes on at the place. A line that is no request, or that can not
-be read, is passed over.
+are stored in one transaction, and a meter that starts continues at the place. A line that is not a request, or that
+cannot be read, is skipped.
 
 A memory pool bounds what was read and is not stored yet: while the broker is away, nothing more is read.
 """
@@ -37,10 +37,10 @@ LINGER_BEHIND_MS: Final = 1_000
 """How long an event waits, at most, for others to share its transaction: at the end of the log, and far from it."""
 
 MARK_EVERY_MS: Final = 10_000
-"""How often the place is stored if there are lines and none of them makes an event."""
+"""How often the place is stored if no line makes an event."""
 
 KEEP_EVERY_MS: Final = 3_600_000
-"""How often it is stored if nothing is logged: a cluster forgets offsets that nobody commits (7 days by default)."""
+"""How often it is stored if nothing is logged: a cluster forgets offsets without commits (after 7 days by default)."""
 
 _SHOWN_BYTES: Final = 480
 
@@ -190,10 +190,7 @@ class RequestMeter:
             self._complained_ms, self._unreported = now_ms, 0
 
 
-# The state file of a meter of an earlier release: its place in the log, taken over once.
-#
-# Now the place is on the cluster, in the same transactions as the events. The file is renamed when its place is there,
-# so that nobody goes on from it a second time.
+# The state file of an earlier release: its place is taken over once, then the file is renamed.
 
 
 def read_state(path: Path) -> LogPlace | None:
@@ -246,7 +243,7 @@ def retire_state(path: Path) -> None:
     logger.info("the place in the log is on the cluster now; the unused state file is now %s", old)
 
 
-# What a meter tells Prometheus, read from its counts at each scrape.
+# Metrics, read from the counts at each scrape.
 
 
 class MeterGauges(NamedTuple):

@@ -1,7 +1,7 @@
-"""What one request used, and its usage event as JSON.
+"""What one request used, its usage event as JSON or packed Arrow, and the messages of a transaction.
 
 A meter makes tens of thousands of events a second. So names are checked and encoded once for each client, and the JSON
-is put together from them; it says the same as `UsageEvent` would.
+is joined from them; it equals that of `UsageEvent`.
 """
 
 import zlib
@@ -108,7 +108,7 @@ def _measure(name: str, value: int, largest: int = LARGEST_MEASURE) -> int:
     return value
 
 
-# How the events of a meter become messages: arrays of JSON objects, or packed messages.
+# Codecs: arrays of JSON objects, or packed messages.
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class UsageCodec:
     Attributes:
         element: What is kept of a request until its message is made: the number of its client (see `Element`), and what
             `size_bytes` and `message` take. Raises ValueError if a measure can not be in a usage event.
-        size_bytes: The most that one of them adds to a message.
-        message: The value of a message of some of them, in their order.
-        opening_bytes: The most that a message has besides them.
+        size_bytes: The most that one event adds to a message.
+        message: The value of a message with these events, in order.
+        opening_bytes: The most that a message has around them.
     """
 
     element: Callable[[RequestUsage], tuple[int, Any]]
@@ -142,10 +142,9 @@ def _with_comma(element: bytes) -> int:
 JSON: Final = UsageCodec(element_of, _with_comma, _array, opening_bytes=1, max_events=100, is_packed=False)
 
 
-# Events as packed messages: an Arrow IPC stream of one record batch, whose columns are the fields of `UsageEvent`.
-#
-# The job reads such a message several times as fast as the same events in JSON (docs/bench/packed.md). A field that the
-# log does not tell is null, and null means its default.
+# Packed: an Arrow IPC stream of one record batch, whose columns are the fields of `UsageEvent`. The job reads it
+# several times as fast as JSON (docs/bench/packed.md). A field that the log does not have is null, which means its
+# default.
 
 _SCHEMA: Final = pa.schema([(column.name, pa.type_for_alias(column.type.arrow)) for column in columns(UsageEvent)])
 # Seven numbers, three ends of texts, and the bits of ten columns.
@@ -193,7 +192,7 @@ PACKED: Final = UsageCodec(
 )
 
 
-# The events of one transaction: messages of several events, by partition.
+# The events of one transaction, by partition.
 
 MAX_MESSAGE_BYTES: Final = 512 * 1024
 """The most bytes of a message with several events. A message with one event may have more."""

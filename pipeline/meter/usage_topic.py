@@ -1,4 +1,4 @@
-"""The usage topic, as requests in a request log name it."""
+"""The usage topic: its name in request logs, the marks of a meter's place, the writer, and the publisher."""
 
 import base64
 import logging
@@ -45,7 +45,7 @@ class UsageTopic:
 
     @classmethod
     def described_by(cls, admin: Any, name: str) -> Self:
-        """The topic with its id, if the cluster tells it.
+        """The topic with its id, if the cluster has one.
 
         Args:
             admin: A connected `kafka.KafkaAdminClient`.
@@ -80,16 +80,15 @@ def _as_logged(uuid_bytes: bytes) -> str:
     return base64.urlsafe_b64encode(uuid_bytes).decode("ascii").rstrip("=")
 
 
-# The mark of a meter: its place in the log, as text beside a committed offset.
-#
-# Each process writes its own name into its marks. So a meter that finds its mark moved knows whether it was itself, in
-# a transaction whose outcome it did not hear of, or a second meter of the same broker.
+# The mark of a meter: its place in the log, as metadata of a committed offset. Each process writes its own name into
+# its marks. So a meter that finds its mark moved knows whether it was itself, in a transaction whose outcome it did not
+# hear of, or a second meter of the same broker.
 
 _VERSION: Final = 1
 
 
 class MeterMark(BaseModel):
-    """What the text of a mark says.
+    """The text of a mark.
 
     Attributes:
         place: All lines before it are on the usage topic, those after it are not.
@@ -103,7 +102,7 @@ class MeterMark(BaseModel):
 
 
 def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) -> LogPlace:
-    """The place that a mark says.
+    """The place of a mark.
 
     Raises:
         Refused: Its text is empty, damaged, or of a later release. To begin anywhere else instead would leave
@@ -128,14 +127,14 @@ def mark_of(number: int, meter: str, place: LogPlace) -> Mark:
     return Mark(number, MeterMark(meter=meter, place=place).model_dump_json())
 
 
-# The usage topic on a real broker, and the port that a meter writes to.
+# The port that a meter writes to, and its adapter for a real broker.
 
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
 
 
 class UsageWriter(Protocol):
-    """Port to the usage topic: messages and mark in one transaction. `MarkedTransactions` says what calls raise."""
+    """Port to the usage topic: messages and mark in one transaction. `MarkedTransactions` lists the errors."""
 
     @property
     def partition_count(self) -> int:
@@ -143,7 +142,7 @@ class UsageWriter(Protocol):
         ...
 
     def place_of(self, mark: Mark) -> LogPlace:
-        """The place that a mark says. Raises `Refused`."""
+        """The place of a mark. Raises `Refused`."""
         ...
 
     def open(self) -> Mark | None:
@@ -232,10 +231,10 @@ def _partitions(admin: Any, wanted: Acl, access: ClusterAccess) -> int:
     return len(described["partitions"])
 
 
-# Publishes batches of usage, each exactly once, together with the place in the log that it reaches to.
+# Publishes batches of usage, each exactly once, with the place in the log that it reaches to.
 #
-# A batch whose transaction failed, or of which nobody knows, is published again after the mark was read: if the mark is
-# the batch's own, it was stored; if it is the one before, it was not. Another mark is a second meter's, and this one
+# A batch whose transaction failed, or has an unknown outcome, is published again after the mark was read: if the mark
+# is the batch's own, it was stored; if it is the one before, it was not. Another mark is a second meter's, and this one
 # ends. A pause that the transaction did not survive leaves the mark as it was, so it is not taken for a second meter.
 
 logger = logging.getLogger(__name__)
@@ -345,7 +344,7 @@ class UsagePublisher:
         return True
 
     def close(self) -> None:
-        """Leave the topic. A batch that is not stored is read again from the log by the next meter."""
+        """Leave the topic. The next meter reads a batch that is not stored from the log."""
         self._is_open = False
         self._topic.close()
 

@@ -1,4 +1,4 @@
-"""The replay of a candidate compared with the replay of the live quotas: per client and in total."""
+"""The replay of a candidate compared with that of the live quotas: per client, in total, and by `--fail-if`."""
 
 import operator
 import re
@@ -133,7 +133,7 @@ def to_document(comparisons: Sequence[ClientComparison], totals: Totals, about: 
     return {"about": dict(about), "totals": asdict(totals), "clients": rows}
 
 
-# `--fail-if`: what a candidate must not do, as a comparison of one of the report's totals with a number.
+# `--fail-if`: a total compared with a number.
 
 METRICS: Final = tuple(field.name for field in fields(Totals))
 

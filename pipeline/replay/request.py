@@ -1,4 +1,4 @@
-"""What to replay: a range of stored usage and the quotas of each replay; and how that is divided into parts."""
+"""What to replay: the range of stored usage, the part that is kept, the quotas of each replay, and their parts."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def usage_not_kept(uri: str) -> NotFound:
     )
 
 
-# The quotas of a replay: those that were in force, by time, or those of a file.
+# Quotas: those that were in force, by time, or those of a file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Plan:
         Raises:
             UsageError: The source has one row per second, and the sample windows are no whole seconds.
             TableMissing: The root has no such table.
-            TablesInCatalog: The root is in a catalog, and nobody has said where it lies.
+            TablesInCatalog: The root is in a catalog, and `tables.location` is not set.
         """
         w = request.settings.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:
@@ -252,7 +252,7 @@ def slice_length_ms(whole_ms: int, rows: int) -> int:
     return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), _LONGEST_MS), _SHORTEST_MS)
 
 
-# Which part of a range the stored usage covers.
+# The part of a range that stored usage covers.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Replays of a range of stored usage on the cores of this machine."""
+"""Replays of a range of stored usage on the cores of this machine, or on the executors of a Spark cluster."""
 
 import os
 import re
@@ -151,7 +151,7 @@ def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
 
 
 class Count:
-    """Counts slices that are done and tells a progress bar."""
+    """Counts slices that are done, for a progress bar."""
 
     def __init__(self, progress: Progress, whole: int) -> None:
         self._progress = progress
@@ -204,11 +204,9 @@ def _replay_reporting(plan: Plan, part: Part) -> ReplayResult:
     return replay_part(plan, part, (lambda: None) if queue is None else (lambda: queue.put(None)))
 
 
-# The same replays on the executors of a Spark cluster, for ranges that are too long for one machine.
-#
-# Each part is one task: one replay for a share of the users. Every task reads the whole range through delta-rs and
-# keeps the usage of its users. Executors get this package with the session; they need its dependencies, and a root they
-# reach.
+# On Spark, each part is one task: one replay for a share of the users. Every task reads the whole range through
+# delta-rs and keeps the usage of its users. Executors get this package with the session; they need its dependencies,
+# and a root they reach.
 
 _SETTLED_SECONDS: Final = 2.5
 _OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. Fix: ")

@@ -1,4 +1,4 @@
-"""Stored usage, cut into the batches it is decided in: the seconds of `usage_by_second`, or the batches of `usage`."""
+"""Stored usage in the batches it is decided in, what a replay of them found, and the throttles that really happened."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -244,7 +244,7 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
     """Split rows of `batches` wherever cluster, time epoch or settings change.
 
     Args:
-        known: All rows that tell what an engine began with: `rows`, and those of batches before them. None: `rows`.
+        known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
     """
     ordered = sorted(rows, key=_order)
     groups: list[list[dict[str, Any]]] = []
@@ -331,7 +331,7 @@ def _identity(batch: StoredBatch) -> tuple[str, int]:
     return batch.query_id, batch.batch_id
 
 
-# What a replay found: how long each client would be held, and what it used meanwhile.
+# Results of a replay: how long each client would be held, and its usage.
 
 BINS: Final = 120
 

@@ -1,4 +1,4 @@
-"""Who used how much: bytes and request time by owner and period, exact to the byte.
+"""Bytes and request time by owner and period, exact to the byte.
 
 The owner of a client is that of `quota.owners`, in the quotas that were in force when the minute began; if these name
 none, the first one named later.
@@ -56,7 +56,7 @@ class Charge:
 
     @property
     def use(self) -> Use:
-        """What all of them used."""
+        """The sum of all."""
         total = Use()
         for one in self.clients.values():
             total.add(one)
@@ -101,7 +101,7 @@ def _used(minutes: Minutes, begin_ms: int, end_ms: int) -> Iterator[tuple[Client
         yield client, Use(*values)
 
 
-# The page of `kquota report chargeback`.
+# The page.
 
 _BARS: Final = 20
 _SERIES: Final = ("produced", "fetched")

@@ -13,7 +13,7 @@ from pipeline.errors import printable
 from pipeline.reports.periods import MINUTE_MS
 
 _ROWS: Final = 500
-# The four colours are told apart also by those who do not see red and green.
+# The four colours differ also for people who do not see red and green.
 _STYLE: Final = """
 :root{color-scheme:light dark;--text:#1c1c1c;--page:#fff;--rule:#ddd;--gap:#ececec;
 --c0:#5f6b76;--c1:#c2410c;--c2:#0072b2;--c3:#8a6d00;--new:#c2410c;--gone:#15803d}
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
     return escape(printable(str(value)))
 
 
-# Instants as people read them on a page: in UTC.
+# Instants, in UTC.
 
 
 def minute_text(instant_ms: int) -> str:
@@ -105,10 +105,7 @@ def minute_text(instant_ms: int) -> str:
     return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
-# Charts as SVG, all of one make: lines over time with gaps where there is no data, and bars.
-#
-# A chart has no script and loads nothing. Its colours are those of the page (`pipeline.reports.page`), light and dark.
-# Every text is escaped here.
+# Charts as SVG: lines over time with gaps where there is no data, and bars.
 
 PARTS: Final = 120
 """Into how many parts a range is divided for a chart over time."""
@@ -220,7 +217,7 @@ def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int
 
     Args:
         known: Whether each part of the range has data.
-        part_ms: Length of a part. Parts without data that last less than a minute together are no gap.
+        part_ms: Length of a part. Parts without data that last less than a minute together are not a gap.
     """
     begin, end = None, 0
     for place in (place for place, has_data in enumerate(known) if has_data):

@@ -1,4 +1,4 @@
-"""The periods a report is divided into: UTC days, ISO weeks (from Monday on) and months."""
+"""The periods of a report: UTC days, ISO weeks (from Monday on) and months; and the owners of clients over time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -99,17 +99,17 @@ def _epoch_ms(day: date) -> int:
     return (day - date(1970, 1, 1)).days * _DAY_MS
 
 
-# Which owners the quota table named when.
+# Owners over time.
 
 OwnerOf = Callable[[str, str], str | None]
-"""The owner of a client, by user and client-id; None if nobody is."""
+"""The owner of a client, by user and client-id; None if it has no owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerTimes:
     """The owners since an instant, in order of time; versions that name the same owners are one.
 
-    Usage that nobody owned when it happened is that of the first owner named later. So owners that are given to clients
+    Usage without an owner when it happened is that of the first owner named later. So owners that are given to clients
     after a month hold for that month too, and a client that changes hands is still charged to whom it belonged.
 
     Attributes:

@@ -51,7 +51,7 @@ class Sized:
 
     @property
     def is_default(self) -> bool:
-        """Whether the entity has a default in it: its bound holds also for clients that nobody knows yet."""
+        """Whether the entity has a default in it: its bound also applies to clients not seen yet."""
         return DEFAULT in (self.user, self.client_id)
 
     @property
@@ -192,7 +192,7 @@ def _with_use(one: Sized, figures: Sequence[Mapping[str, Any]], headroom: float)
     )
 
 
-# The page of `kquota report rightsizing`.
+# The page.
 
 _BARS: Final = 20
 _SERIES: Final = ("p99 of the rate per minute", "bound", "suggested")

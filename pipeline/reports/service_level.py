@@ -114,7 +114,7 @@ def held_by_period(
     return found
 
 
-# The page of `kquota report slo`.
+# The page.
 
 _BARS: Final = 20
 _MARKS: Final = {"missed": "new", "met": "gone"}
@@ -126,7 +126,7 @@ def service_level_page(
     """The page.
 
     Args:
-        usage: `usage_by_minute`: it says for which time there is data.
+        usage: `usage_by_minute`: it has the times with data.
         throttles: `throttle_by_minute`.
     """
     about = {

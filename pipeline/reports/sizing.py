@@ -59,8 +59,8 @@ class Measured:
 
 def read_measured() -> Measured:
     """The figures that come with this version."""
-    told = json.loads(PATH.read_text(encoding="utf-8"))
-    return Measured(told["machine"], tuple(map(Point.of, told["points"])))
+    stored = json.loads(PATH.read_text(encoding="utf-8"))
+    return Measured(stored["machine"], tuple(map(Point.of, stored["points"])))
 
 
 _FIGURES: Final = ("batch_ms", "driver_mb", "jvm_mb", "cores", "back_s")
@@ -69,7 +69,7 @@ _LEAST_TRIGGER_MS: Final = 250
 LONGEST_BATCH_MS: Final = 1_500.0
 """A longer micro-batch is more than one driver should have: throttles would come seconds late."""
 LARGEST_DRIVER_MB: Final = 3_000.0
-"""More memory is more than one driver should need: it has to be read again at a restart."""
+"""More memory is more than one driver should need: it has to be rebuilt at a restart."""
 _ROOM: Final = 1.5  # between what is used mostly and what must be there
 
 

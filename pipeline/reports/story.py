@@ -1,4 +1,4 @@
-"""One decision in words: its numbers, how they come about, and what followed."""
+"""One decision in words: its numbers, how they come about, its records, and what the brokers enforce now."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from pipeline.settings.model import Settings
     from pipeline.tables.enforced import Enforced
 
-# The records that were published for one decision, or why there are none, in words.
-#
-# All times are of the driver's wall clock and to the millisecond, so that they add up: a slice that was written at one
-# instant for so long ends at the other.
+# The records of a decision, or why there are none. Times are of the driver's wall clock, to the millisecond.
 
 _NO_TIME: Final = "its throttle time is 0 ms, rounded"
 _NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"
@@ -126,7 +123,7 @@ def _clock(epoch_ms: int) -> str:
     return f"{datetime.fromtimestamp(epoch_ms // 1000, UTC):%H:%M:%S}.{epoch_ms % 1000:03d}"
 
 
-# What the brokers enforce now, and why, for people and for programs.
+# Native quotas on the brokers.
 
 
 def on_brokers_row(one: "Enforced") -> dict[str, Any]:
@@ -200,7 +197,7 @@ def words_of(
     unpublished: Unpublished | None,
     on_brokers: "Sequence[Enforced]" = (),
 ) -> Words:
-    """Tell the decision, how its numbers are computed, its samples and the records published for it.
+    """Describe the decision, how its numbers are computed, its samples and the records published for it.
 
     Args:
         origin: The edit that set the bound, if it is known.
@@ -236,7 +233,7 @@ def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
 
 
 def _in_words(decision: dict[str, Any], rate: float) -> str:
-    """The size of a large byte rate, beside its number: ` (1.0 MB/s)`."""
+    """The size of a large byte rate, next to its number: ` (1.0 MB/s)`."""
     is_large = rate_unit(decision["quota_type"], rate)[1] > 1.0
     return f" ({rate_text(decision['quota_type'], rate)})" if is_large else ""
 
