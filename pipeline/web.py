@@ -55,7 +55,7 @@ class ListenRefused(PipelineError):
 
 
 class QueryRefused(PipelineError):
-    """A request has parameters that can not be answered. It names all mistakes at once.
+    """A request has parameters that cannot be answered. It names all mistakes at once.
 
     Attributes:
         mistakes: One sentence per mistake.
@@ -105,7 +105,7 @@ def read_token(token_file: Path | None, variable: str, environ: Mapping[str, str
     """The bearer token: the first line of the file, else the environment variable, else None.
 
     Raises:
-        ListenRefused: The file can not be read, or the token is empty or has a character that is not visible ASCII.
+        ListenRefused: The file cannot be read, or the token is empty or has a character that is not visible ASCII.
             The token is never part of the message.
     """
     source, why = (variable, "") if token_file is None else (str(token_file), "")
@@ -117,7 +117,7 @@ def read_token(token_file: Path | None, variable: str, environ: Mapping[str, str
         try:
             token = token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
         except (OSError, UnicodeDecodeError) as exc:
-            token, why = "", f"can not be read: {type(exc).__name__}"
+            token, why = "", f"cannot be read: {type(exc).__name__}"
     if not token:
         why = why or "is empty"
     elif not (token.isascii() and token.isprintable() and " " not in token):

@@ -88,10 +88,10 @@ def state_path(settings: Settings) -> Path:
 def read_state(path: Path) -> AlertsState:
     """The state, or an empty one if there is none.
 
-    A file that can not be understood is set aside as `<name>.damaged`, and said so: what goes on is then told anew.
+    A file that cannot be understood is renamed to `<name>.damaged` with a log line; firing alerts are then sent again.
 
     Raises:
-        OSError: It is there and can not be read.
+        OSError: It is there and cannot be read.
     """
     try:
         return AlertsState.from_text(path.read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def write_state(path: Path, state: AlertsState) -> None:
     """Replace the file in one step: after a crash it holds the old state or the new one.
 
     Raises:
-        OSError: It can not be written.
+        OSError: It cannot be written.
     """
     new = path.with_name(f"{path.name}.new")
     with new.open("w", encoding="utf-8") as file:
@@ -151,7 +151,7 @@ class AlertsMetrics:
         )
 
     def of_receiver(self, name: str) -> "ReceiverCounts":
-        """The counts of one receiver, all told from the start, as 0."""
+        """The counts of one receiver, all shown from the start, as 0."""
         return ReceiverCounts(
             self._sent.labels(name), self._failed.labels(name), self._dropped.labels(name), self._refused.labels(name)
         )
@@ -222,7 +222,7 @@ class Delivery:
     Args:
         receiver: Whom it brings to; used by the queue's own thread alone.
         messages: What an earlier process left undelivered, oldest first.
-        most: How many may wait. When there are more, the oldest is dropped, counted and told in the log.
+        most: How many may wait. When there are more, the oldest is dropped, counted and logged.
         longest_rest_ms: The cap of `rest_ms`.
     """
 
@@ -306,7 +306,7 @@ class Delivery:
             self._counts.sent(alerts)
         else:
             self._counts.refused(alerts)
-            log.error("%s refuses %d alerts, which are dropped: %s", self.name, alerts, answer.told)
+            log.error("%s refuses %d alerts, which are dropped: %s", self.name, alerts, answer.text)
         if self._failures:
             log.info("%s answers after %d failures", self.name, self._failures)
         self._failures = 0
@@ -316,8 +316,8 @@ class Delivery:
         self._counts.failed()
         rest_seconds = rest_ms(self._failures, self._longest_rest_ms, random.random()) / 1000  # noqa: S311 - no secret
         self._not_before = self._steady_seconds() + rest_seconds
-        told = log.warning if self._failures == 1 else log.debug
-        told("%s: %s; retried with back-off until it works", self.name, answer.told)
+        write = log.warning if self._failures == 1 else log.debug
+        write("%s: %s; retried with back-off until it works", self.name, answer.text)
         return 0.0
 
     def _ended(self, failure: BaseException) -> None:
@@ -356,7 +356,7 @@ class Alerter:
         self._saved: AlertsState | None = None
 
     def step(self, now_ms: int) -> None:
-        """One look, at an instant of the wall clock. One that fails changes nothing, is told, and is made again."""
+        """One look, at an instant of the wall clock. One that fails changes nothing, is logged, and is repeated."""
         try:
             facts = self._look(now_ms)
         except Exception:
@@ -377,7 +377,7 @@ class Alerter:
             log.info("and %d more alerts at the same time", len(changes) - _MOST_LINES)
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int] = wall_ms) -> None:
-        """Look until told to stop.
+        """Look until `wait` returns True.
 
         Args:
             wait: Rests some seconds; True = stop.
@@ -437,7 +437,7 @@ def own_state(path: Path) -> Iterator[AlertsState]:
 
     Raises:
         Conflict: Another process has it.
-        OSError: It can not be read, or its folder not be made.
+        OSError: It cannot be read, or its folder not be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f"{path.name}.lock")

@@ -48,7 +48,7 @@ class Finding:
     Attributes:
         key: See `Key`.
         is_so: Whether it is so now. False: it is no longer so by little. That neither begins an alert nor ends one.
-        words: Makes its words. Called when it is told, and not for the 10^5 findings that go on.
+        words: Makes its text; called when it is sent, not for the 10^5 findings that last.
         pending_ms: It must have been so for this long before the alert begins; 0 = at once.
     """
 
@@ -84,10 +84,10 @@ class Watched:
 
     Attributes:
         since_ms: From when on it has been so; the alert's `startsAt`.
-        told_ms: When it was last told; None = it is pending.
+        told_ms: When it was last sent; None = it is pending.
         gone_ms: From when on it has not been so; None = it is so, or nearly. The alert's `endsAt`.
         labels: As they were when it began, so that an alert keeps its group; empty while it is pending.
-        annotations: As they were when it was last told.
+        annotations: As last sent.
     """
 
     since_ms: int
@@ -108,7 +108,7 @@ Book = Mapping[Key, Watched]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to tell: an alert that has begun, or still goes on after the repeat interval, or has ended."""
+    """One message: an alert that began, lasts after the repeat interval, or ended."""
 
     status: Literal["firing", "resolved"]
     key: Key
@@ -121,7 +121,7 @@ class Rules:
 
     Attributes:
         resolve_after_ms: An alert ends when it has not been so for this long; 0 = at once.
-        repeat_ms: One that goes on is told again when it was last told so long ago.
+        repeat_ms: The repeat interval of an alert that lasts.
     """
 
     resolve_after_ms: int
@@ -159,7 +159,7 @@ def _in_order(book: Book, findings: Mapping[Key, Finding]) -> Iterable[Key]:
 
 
 def _next(before: Watched | None, finding: Finding | None, now_ms: int) -> Watched | None:
-    """What is remembered, before it is asked whether that is to be told; None = nothing."""
+    """The remembered state, before the decision to send; None = nothing."""
     is_so = finding is not None and finding.is_so
     if before is None or not before.is_firing:
         if finding is None or not is_so:
@@ -211,7 +211,7 @@ class RecentDeadLetters:
         """Elements and messages that were refused from `now_ms - span_ms` on."""
         rows = self._reader.batches
         if not self._has_looked_back:
-            # The reader begins with the last minutes; what was refused while nobody looked counts, too.
+            # The reader begins with the last minutes; messages refused before the start count, too.
             try:
                 begin = ("processed_at_ms", ">=", now_ms - self._span_ms)
                 rows = self._reader.tables["batches"].rows(_COLUMNS, [begin])

@@ -131,11 +131,11 @@ class Answer(NamedTuple):
 
     Attributes:
         verdict: taken: the receiver has it. later: it is to be sent again. never: this message would be refused again.
-        told: The answer of the receiver, in one printable line without secrets.
+        text: The answer of the receiver, in one printable line without secrets.
     """
 
     verdict: Literal["taken", "later", "never"]
-    told: str
+    text: str
 
 
 class Receiver(Protocol):
@@ -240,7 +240,7 @@ class Webhook:
     """Sends to one URL. Redirects are not followed: a message goes where the settings say, and nowhere else.
 
     Args:
-        url: http or https; it may hold a secret, so no part but scheme and host is ever told.
+        url: http or https; it may hold a secret, so only scheme and host are ever shown.
         signing_key: See `signature`; None = not signed.
         timeout_ms: How long connecting, and each pause of the answer, may take.
     """
@@ -300,10 +300,10 @@ class Webhook:
 
 
 def _refusal(status: int, reason: str) -> Answer:
-    told = printable(f"{status} {reason}"[:200]).strip()
+    text = printable(f"{status} {reason}"[:200]).strip()
     if 300 <= status < 400:
-        return Answer("later", f"{told}: a redirect, which is not followed; give the address that it leads to")
-    return Answer("never" if status in _MESSAGE_IS_WRONG else "later", told)
+        return Answer("later", f"{text}: a redirect, which is not followed; give the address that it leads to")
+    return Answer("never" if status in _MESSAGE_IS_WRONG else "later", text)
 
 
 def _opener() -> urllib.request.OpenerDirector:
@@ -329,7 +329,7 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     """All receivers, ready to be sent to; none is contacted.
 
     Raises:
-        UsageError: There is none, one can not be used, or a secret can not be found.
+        UsageError: There is none, one cannot be used, or a secret cannot be found.
         BootstrapServersMissing: There is a topic, and the settings do not say where the cluster is.
     """
     alerts, mistakes = settings.alerts, list[str]()

@@ -110,7 +110,7 @@ def request_log(
     access = ClusterAccess.from_settings(settings.kafka)
     topic, address = settings.kafka.usage_topic, access.bootstrap_servers
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
-    access.client_options()  # what is wrong there is told before anything else
+    access.client_options()  # mistakes there are reported before anything else
     old_place = read_state(state_path)
     access = replace(access, properties={"client.id": f"kquota-meter-{broker_id}", **access.properties})
     with closing(access.open(KafkaAdminClient)) as admin:
@@ -126,13 +126,21 @@ def request_log(
     kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
     registry = new_registry("meter")
 
-    def tell(gauges: MeterGauges) -> None:
+    def register(gauges: MeterGauges) -> None:
         registry.register(ReadAtScrape(lambda: meter_metrics(gauges, broker_id)))
 
     endpoint = metrics_endpoint(settings.metrics, registry)
     with endpoint, closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
         _run(
-            log_file, from_beginning, state_path, old_place, parser, publisher, f"{topic} at {address}", stopping, tell
+            log_file,
+            from_beginning,
+            state_path,
+            old_place,
+            parser,
+            publisher,
+            f"{topic} at {address}",
+            stopping,
+            register,
         )
 
 
@@ -145,7 +153,7 @@ def _run(
     publisher: "UsagePublisher",
     destination: str,
     stopping: threading.Event,
-    tell: "Callable[[MeterGauges], None]",
+    register: "Callable[[MeterGauges], None]",
 ) -> None:
     from pipeline.clock import SystemClock
     from pipeline.meter.log_follower import LogFollower
@@ -166,7 +174,7 @@ def _run(
         gauges = MeterGauges(
             parser.counts, publisher.counts, follower.counts, lambda: meter.unstored_events, lambda: meter.held_bytes
         )
-        tell(gauges)
+        register(gauges)
         how = ", packed" if parser.codec.is_packed else ""
         typer.echo(f"following {file} from {whence}, to {destination}{how}", err=True)
         stored = meter.run(stopping.is_set, lambda: retire_state(state_path))

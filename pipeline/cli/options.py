@@ -102,7 +102,7 @@ def flags(
         topics: Names of topics, by their settings under `kafka`.
 
     Raises:
-        UnreadableFile: The file can not be read.
+        UnreadableFile: The file cannot be read.
         ClientPropertiesInvalid: A line of it is not a setting.
     """
     client = None

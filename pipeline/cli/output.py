@@ -94,7 +94,7 @@ def fitted(keys: Sequence[str], rows: Sequence[Sequence[str]], layout: Layout, w
     Args:
         keys: Keys of the columns, in order; not empty. They are the header, with spaces for underscores.
         rows: Cells of each row, as many as keys, printable and without line ends.
-        width: Cells in a line; None = no limit. A table whose first column can not become narrower is wider than this.
+        width: Cells in a line; None = no limit. A table whose first column cannot become narrower is wider than this.
     """
     columns = [_Column(key, [row[place] for row in rows]) for place, key in enumerate(keys)]
     if width is not None:

@@ -43,7 +43,7 @@ def wanted_range(since: str, until: str) -> tuple[int, int]:
     """The range in epoch ms.
 
     Raises:
-        UsageError: One of its ends can not be read.
+        UsageError: One of its ends cannot be read.
     """
     from pipeline.cli.options import parse_instant
 

@@ -372,7 +372,7 @@ def send_test(
             "receiver": trial.receiver,
             "at": trial.place,
             "result": "taken" if trial.answer.verdict == "taken" else "not taken",
-            "answer": trial.answer.told,
+            "answer": trial.answer.text,
             "took_ms": trial.took_ms,
         }
         for trial in trials

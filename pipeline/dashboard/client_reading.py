@@ -342,7 +342,7 @@ def _newest(
 def _with_minutes(
     reader: TablesReader, client: tuple[str, str], span: Span, of_records: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Bands by minute up to the first one that records tell, then those."""
+    """Bands by minute up to the first one that records have, then those."""
     until_ms = min((band["start_ms"] for band in of_records), default=span.until_ms)
     user, client_id = (f"'{name.replace(chr(39), chr(39) * 2)}'" for name in client)
     try:
@@ -393,7 +393,7 @@ def bounds_over_time(reader: TablesReader, user: str, client_id: str, since_ms: 
         if bounds and bounds[-1]["by_type"] == found:
             continue
         edit = _edit_row(commit, bounds[-1]["by_type"] if bounds else {}, found)
-        # The commit that made the table is the first of all, and gave nobody a bound.
+        # The commit that made the table is the first of all, and gave no client a bound.
         if bounds or (edit["changed"] and _at_ms(commit) > since_ms):
             edits.append(edit)
         bounds.append({"since_ms": max(_at_ms(commit), since_ms), "version": commit.version, "by_type": found})
@@ -460,7 +460,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         raise QueryRefused([f"'since' {since_ms} is not before 'until' {until_ms}"], SEE)
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
     span, series = read_series(reader, found, (user, client_id), (since_ms, until_ms), state.rates_at_ms)
-    told = read_throttles(reader, (user, client_id), span)
+    throttles = read_throttles(reader, (user, client_id), span)
     held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == (user, client_id)]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
     timeline = bounds_over_time(reader, user, client_id, span.since_ms, span.until_ms)
@@ -475,12 +475,12 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         **series,
         "bounds": timeline.bounds,
         "edits": timeline.edits,
-        "bands": told.bands,
-        "decisions": [decision_row(row) for row in told.decisions],
-        "decisions_total": told.decisions_total,
-        "records_total": told.records_total,
-        "has_more": told.has_more,
-        "records": [record_row(row) for row in told.records],
+        "bands": throttles.bands,
+        "decisions": [decision_row(row) for row in throttles.decisions],
+        "decisions_total": throttles.decisions_total,
+        "records_total": throttles.records_total,
+        "has_more": throttles.has_more,
+        "records": [record_row(row) for row in throttles.records],
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
         "levels": [row.document() for row in found.levels],

@@ -133,7 +133,7 @@ def bands_of_minutes(minutes: Iterable[tuple[int, str, int, int]], step_ms: int)
 
     Args:
         minutes: (start, quota type, milliseconds held, records), in no order, each start and type once.
-        step_ms: Of the chart, at least a minute. Gaps shorter than that can not be seen.
+        step_ms: Of the chart, at least a minute. Gaps shorter than that cannot be seen.
     """
     found: list[dict[str, Any]] = []
     open_bands: dict[str, dict[str, Any]] = {}

@@ -90,7 +90,7 @@ class CountedRequests:
         try:
             await self._app(scope, receive, noted)
         finally:
-            if not status:  # the server answers with 500, or nobody waits any more
+            if not status:  # the server answers with 500, or the client is gone
                 self._note(route, 500, perf_counter() - began)
             elif route == STREAM and status == 200:
                 self._streams.dec()
@@ -162,7 +162,7 @@ def build_app(
 
     Args:
         token: Requests to the API must carry it as `Authorization: Bearer …`; None: no token is needed.
-        registry: What /metrics tells, to which the requests and the age of what is shown are added; None: one of its
+        registry: Of /metrics; the requests and the age of the figures are added; None: one of its
             own.
     """
     registry = CollectorRegistry() if registry is None else registry
@@ -264,12 +264,12 @@ async def _stream(feed: Feed, now: Callable[[], int], request: Request) -> Respo
 
     async def events() -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"
-        told = -1
+        sent = -1
         beat = 0.0
         while not feed.is_over:
             state = feed.state
-            if state is not None and (state.seq != told or beat <= 0):
-                told, beat = state.seq, _BEAT_SECONDS
+            if state is not None and (state.seq != sent or beat <= 0):
+                sent, beat = state.seq, _BEAT_SECONDS
                 yield b"event: state\ndata: " + feed.text(whole) + b"\n\n"
             await feed.next_state(_BEAT_SECONDS)
             beat -= LOOK_EVERY_SECONDS
@@ -325,7 +325,7 @@ async def _not_ours(request: Request, exc: Exception) -> Response:
 
 
 def refused(status: int, error: str, fix: str) -> JSONResponse:
-    """The answer to a request that can not be answered."""
+    """The answer to a request that cannot be answered."""
     return JSONResponse({"error": error, "fix": fix}, status)
 
 

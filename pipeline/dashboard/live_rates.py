@@ -263,7 +263,7 @@ class RunningThrottles:
             return
         before = self._last.get(key)
         written = written_ms(row)
-        # What has lapsed was no longer held: nobody renewed it in time.
+        # What has lapsed was no longer held: it was not renewed in time.
         goes_on = before is not None and before.row["throttled_until_ms"] >= written
         since_ms = before.since_ms if before is not None and goes_on else written
         self._last[key] = RunningThrottle(row, since_ms, before.records + 1 if before is not None and goes_on else 1)

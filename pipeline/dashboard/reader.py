@@ -271,7 +271,7 @@ class TablesReader:
         self._newest_seen: tuple[tuple[str, int], int] = (("", -1), 0)
 
     def look(self, now_ms: int) -> State:
-        """The state at `now_ms`, by wall clock. Raises nothing: what can not be read is in its `health`."""
+        """The state at `now_ms`, by wall clock. Raises nothing: what cannot be read is in its `health`."""
         new = {name for name, table in self.tables.items() if table.refresh(now_ms)}
         failure = self._failure()
         try:

@@ -144,7 +144,7 @@ class RecentTable:
     """A table with a key, of which the newest rows are in memory. `follow` is for one thread; reading is for any.
 
     Args:
-        key: A column with statistics that tells the order in which the job wrote: within a time epoch no commit has a
+        key: A column with statistics that has the order in which the job wrote: within a time epoch no commit has a
             smaller one than the commit before it, and rows of one batch with the same one are in one commit. Only rows
             of the newest epoch are in memory. `publish_seq` goes on from epoch to epoch.
         most_rows: So many are kept, and some thousand more.

@@ -137,7 +137,7 @@ class Health:
             and finds none. hung: no batch comes, and the job does not even look for usage. stalled: no batch comes, and
             which of the two it is, or whether the job lives, is not known here: it was not seen to wait for usage in
             the last `FRESH_MS`. down: the job's process is gone.
-            unreadable: the tables can not be read.
+            unreadable: the tables cannot be read.
         text: What it means and what to do; "" if all is well.
         last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
         lag_ms: How old the newest event of that batch was then.
@@ -168,13 +168,13 @@ def health(
 
     Args:
         batch: The newest row of `batches`; None if there is none.
-        process: The job's process on this machine; None if nobody holds its lock.
+        process: The job's process on this machine; None if its lock is free.
         was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
             process proves nothing: the job may run on another machine.
         waited_ms: When the job was last seen to wait for usage, by wall clock; None if that is not known here.
         collected_ms: When that batch was collected, by the clock of `now_ms`; None = as the batch says. A batch whose
             clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
-        failure: Why the tables can not be read; None if they can.
+        failure: Why the tables cannot be read; None if they can.
     """
     at_ms = batch["processed_at_ms"] if collected_ms is None and batch is not None else collected_ms
     age_ms = None if batch is None or at_ms is None else max(now_ms - at_ms, 0)
@@ -182,16 +182,16 @@ def health(
     ahead = 0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms)
     wait_age_ms = None if waited_ms is None else now_ms - waited_ms
     if failure is not None:
-        told: tuple[HealthState, str, str] = ("unreadable", "The tables cannot be read", failure)
+        found: tuple[HealthState, str, str] = ("unreadable", "The tables cannot be read", failure)
     elif age_ms is None:
-        told = _without_batch(process, wait_age_ms)
+        found = _without_batch(process, wait_age_ms)
     elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
-        told = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
+        found = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
     elif process is None:
-        told = _gone(age_ms, was_seen)
+        found = _gone(age_ms, was_seen)
     else:
-        told = _without_news(age_ms, process, wait_age_ms)
-    return Health(*told, age_ms, lag_ms, process, ahead)
+        found = _without_news(age_ms, process, wait_age_ms)
+    return Health(*found, age_ms, lag_ms, process, ahead)
 
 
 def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
@@ -235,9 +235,9 @@ class Source:
     """One Delta table as the dashboard sees it.
 
     Attributes:
-        version: The newest one; None if it can not be read.
+        version: The newest one; None if it cannot be read.
         committed_at_ms: When that was committed; None if not known.
-        failure: Why it can not be read; None if it can.
+        failure: Why it cannot be read; None if it can.
     """
 
     name: str

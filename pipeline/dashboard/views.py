@@ -25,7 +25,7 @@ from quota.entity import QUOTA_TYPES, label, level_of
 
 _BATCHES: Final = 120
 _STEPS: Final = ("usage", "decisions", "throttle_events", "batches")
-"""Tables whose commits tell how long a batch took, in the order in which they are written."""
+"""Tables whose commits show how long a batch took, in the order in which they are written."""
 _SAMPLE_BYTES: Final = 400
 _DEAD_LETTERS: Final = 20
 _LATENESS_ROWS: Final = 2_000
@@ -46,7 +46,7 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
 def batch_rows(
     batches: Sequence[Mapping[str, Any]], committed: Mapping[str, Mapping[tuple[str, int], int]]
 ) -> list[dict[str, Any]]:
-    """Batches, newest first, with the time of each step as far as commits tell it.
+    """Batches, newest first, with the time of each step as far as commits have it.
 
     Args:
         batches: Rows of `batches`, oldest first.
@@ -132,10 +132,10 @@ def _commits(table: WatchedTable) -> dict[tuple[str, int], int]:
 
 
 def _versions(note: object) -> dict[str, int]:
-    told = parse_commit_note(note)
-    if told is None:
+    versions = parse_commit_note(note)
+    if versions is None:
         return {}
-    return {app_id: int(version) for app_id, version in json.loads(told["versions"]).items()}
+    return {app_id: int(version) for app_id, version in json.loads(versions["versions"]).items()}
 
 
 def _lateness(table: WatchedTable) -> list[int]:
@@ -170,8 +170,8 @@ def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[st
     shown = [quota_row(row, nearest) for row in wanted]
     shown.sort(key=lambda row: (-max((one["used"] for one in row["bounds"].values()), default=0), row["level"]))
     # Of these rows, which may be newer than what was seen at the last look: an edit of them names it.
-    told = {"version": table.version, "rows": shown[: query.limit], "total": len(wanted), "all": len(table.rows)}
-    return {**state.head(), **told}
+    page = {"version": table.version, "rows": shown[: query.limit], "total": len(wanted), "all": len(table.rows)}
+    return {**state.head(), **page}
 
 
 def quota_history(reader: TablesReader, query: Query) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def nearest_sensors(sensors: Iterable[SensorRate]) -> dict[tuple[str, str, str],
 
 
 def quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], SensorRate]) -> dict[str, Any]:
-    """A row of the quota table, each bound beside the rate that is nearest to it."""
+    """A row of the quota table, each bound with the rate that is nearest to it."""
     entity = row["user"], row["client_id"]
     bounds = {}
     for name in QUOTA_TYPES:

@@ -86,7 +86,7 @@ class WatchedTable:
 
         Raises:
             TableMissing: There was no table at the last `refresh`.
-            TableUnreadable: A file of it can not be read.
+            TableUnreadable: A file of it cannot be read.
         """
         table = self.opened()
         return run(table, rows_where(column_names(table) if columns is None else columns, where), engine=FILTER_FIRST)

@@ -40,7 +40,7 @@ class EmbeddedCluster:
         return ",".join(broker.sasl_bootstrap_servers for broker in self.brokers)
 
     def start(self) -> None:
-        """Start all brokers; returns when each is a member. If one can not start, none is left. No-op while they run.
+        """Start all brokers; returns when each is a member. If one cannot start, none is left. No-op while they run.
 
         Raises:
             As `EmbeddedBroker.start`.

@@ -75,7 +75,7 @@ class ThrottleTopicReader:
             "isolation_level": "read_committed",
             "enable_auto_commit": False,
             "group_id": None,
-            # A topic that was cut short, or made anew, is read from its start, too.
+            # A topic that was cut short, or recreated, is read from its start, too.
             "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
             "metadata_max_age_ms": NEW_PARTITIONS_MS,
@@ -105,7 +105,7 @@ class ThrottleTopicReader:
         return bool(found)
 
     def take_is_new_topic(self) -> bool:
-        """Whether the topic was made anew since the last call: another id, or offsets that were had before.
+        """Whether the topic was recreated since the last call: another id, or offsets that were had before.
 
         Then it is read from its start.
         """
@@ -224,7 +224,7 @@ class Follower(Protocol):
 
         All calls come from one thread, and the records of one client come in the order of the topic. Records that
         arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
-        was deleted and made anew, a call says so, perhaps without a record; all that was handed over is void then.
+        was deleted and recreated, a call says so, perhaps without a record; all that was handed over is void then.
         """
         ...
 
@@ -242,7 +242,7 @@ class KafkaFollower:
 
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
-    topic can not be reached it tries again without end, and goes on where it was.
+    topic cannot be reached it tries again without end, and goes on where it was.
 
     Args:
         bootstrap_servers: Of the cluster that has the topic.

@@ -38,7 +38,7 @@ class ThrottleState:
     """Until when each client is blocked, from the records of one topic, each once and in the order of the topic.
 
     Of a client the last record counts. Its `publish_seq` is not compared: it begins again with a new life of the job,
-    whose tables and topics were made anew, and each shard of a job counts for itself.
+    whose tables and topics were recreated, and each shard of a job counts for itself.
 
     It fails open: a throttle ends at its own end even if no further record comes, and a client without records is
     not blocked. Any thread may read while one thread applies records.
@@ -138,7 +138,7 @@ class ThrottleView:
     """Follows the throttle topic and answers from memory.
 
     It begins at the start of the compacted topic, so that a program that has just started knows the running
-    throttles. It reads committed records only. While the topic can not be reached it tries again without end; the
+    throttles. It reads committed records only. While the topic cannot be reached it tries again without end; the
     throttles it knows end by themselves.
 
     Args:

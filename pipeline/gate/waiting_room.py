@@ -403,7 +403,7 @@ class WaitingRoom:
 
         Args:
             records: Each once; those of one client in the order of the topic.
-            is_new_topic: They are the first ones of a topic that was made anew: all earlier ones are forgotten.
+            is_new_topic: They are the first ones of a topic that was recreated: all earlier ones are forgotten.
         """
         now = self._clock.now()
         clients = dict.fromkeys(self._state.forget() if is_new_topic else ())

@@ -104,7 +104,7 @@ class LogFile:
         path: Where it is; `.gz` at the end means compressed.
 
     Raises:
-        OSError: It can not be opened.
+        OSError: It cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -308,7 +308,7 @@ def unread(log: Path, passed: PassedFiles) -> list[Path]:
         head = head_of(path)
         if head is not None and (not head.size_bytes or passed.has(head)):
             continue
-        # One that can not be read stands where its time of change puts it.
+        # One that cannot be read stands where its time of change puts it.
         first = head.first if head and head.first else first
         if path.suffix != GZIP or not _is_copy(path, head):
             found.append((first, modified_ns, path))

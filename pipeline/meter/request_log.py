@@ -361,7 +361,7 @@ class RequestLogParser:
 
         Args:
             lines: As they are in the log, without line ends.
-            report: Called with each line that can not be read, or its beginning.
+            report: Called with each line that cannot be read, or its beginning.
         """
         make = self.codec.element
         for line in lines:

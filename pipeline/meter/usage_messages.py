@@ -55,7 +55,7 @@ def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
         client_id: None if it has none.
 
     Raises:
-        ValueError: One of the names can not be in a usage event.
+        ValueError: One of the names cannot be in a usage event.
     """
     user = principal.partition(":")[2]
     valid = UsageEvent(event_time_ms=0, user=user, client_id=client_id or "", broker_id=broker_id)
@@ -69,7 +69,7 @@ def element_of(usage: RequestUsage) -> tuple[int, bytes]:
     """The event as an `Element`; members that have their default value are left out.
 
     Raises:
-        ValueError: A measure can not be in a usage event.
+        ValueError: A measure cannot be in a usage event.
     """
     client, event_time_ms, produced_bytes, fetched_bytes, io_time_ns, request_count, throttle_exempt = usage
     moved = b""
@@ -91,7 +91,7 @@ def check_measures(usage: RequestUsage) -> None:
     """Refuse what `element_of` refuses.
 
     Raises:
-        ValueError: A measure can not be in a usage event.
+        ValueError: A measure cannot be in a usage event.
     """
     if usage.produced_bytes is not None:
         _measure("produced_bytes", usage.produced_bytes)
@@ -117,7 +117,7 @@ class UsageCodec:
 
     Attributes:
         element: What is kept of a request until its message is made: the number of its client (see `Element`), and what
-            `size_bytes` and `message` take. Raises ValueError if a measure can not be in a usage event.
+            `size_bytes` and `message` take. Raises ValueError if a measure cannot be in a usage event.
         size_bytes: The most that one event adds to a message.
         message: The value of a message with these events, in order.
         opening_bytes: The most that a message has around them.

@@ -297,7 +297,7 @@ class UsagePublisher:
 
         Raises:
             Refused: The mark is none that a meter has written.
-            ClusterUnreachable, PermissionMissing, SignInRefused, TransactionUndecided: The topic can not be written.
+            ClusterUnreachable, PermissionMissing, SignInRefused, TransactionUndecided: The topic cannot be written.
             TransactionFenced: Another meter of this broker takes the topic back, again and again.
         """
         for tries_left in reversed(range(_CLAIMS)):

@@ -244,7 +244,7 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     """All replays of a range, one task per part; as many parts as the cluster has cores.
 
     Raises:
-        ExecutorPythonUnfit: The Python of the executors can not run a replay.
+        ExecutorPythonUnfit: The Python of the executors cannot run a replay.
         Unreachable: They do not find the table.
         NotFound: The range has no usage.
     """

@@ -142,7 +142,7 @@ def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms
     """Lines over time. Where nothing is known there is a gap, and not zero.
 
     Args:
-        title: What the chart shows, for those who can not see it.
+        title: What the chart shows, for those who cannot see it.
         lines: At most 4, each with as many values as `known`.
         known: Whether each part of the range has data. A gap of less than a minute is none.
     """
@@ -167,7 +167,7 @@ def bar_chart(title: str, series: Sequence[str], bars: Sequence[Bars], text: Tex
     """Horizontal bars: under each name one for each of the series.
 
     Args:
-        title: What the chart shows, for those who can not see it.
+        title: What the chart shows, for those who cannot see it.
         series: Names of the series, at most 4.
     """
     most = max((value for one in bars for value in one.values if value is not None), default=0) or 1

@@ -265,7 +265,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(tmp_path: Pa
         web.read_token(tmp_path / "token", "TOKEN")
     assert "two" not in str(refused.value)
     assert "schl" not in str(refused.value)
-    with pytest.raises(ListenRefused, match="can not be read"):
+    with pytest.raises(ListenRefused, match="cannot be read"):
         web.read_token(tmp_path / "none", "TOKEN")
 
 

@@ -1,7 +1,7 @@
 """Which quota entity a command is for: the flags of kafka-configs, with its rules and its error messages.
 
 Long forms are matched by their position on the command line: the first `--entity-name` or `--entity-default` belongs
-to the first `--entity-type`. Short forms can not be mixed with them.
+to the first `--entity-type`. Short forms cannot be mixed with them.
 """
 
 import csv

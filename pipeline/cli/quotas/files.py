@@ -79,7 +79,7 @@ def read_cluster(
         scale: One of `SCALES`; None = keep.
 
     Raises:
-        PipelineError: The settings do not say where the cluster is, or it can not be read.
+        PipelineError: The settings do not say where the cluster is, or it cannot be read.
     """
     from pipeline.brokers.native import NativeQuotas, imported
     from pipeline.cluster.access import ClusterAccess
@@ -193,7 +193,7 @@ def import_(
 ) -> None:
     """Replace all quotas by those of a file, as `rpk cluster quotas import` does: others are deleted.
 
-    With --from-cluster take over the quotas that Kafka's brokers enforce, instead; others stay. What the table can not
+    With --from-cluster take over the quotas that Kafka's brokers enforce, instead; others stay. What the table cannot
     hold, as quotas of ips, is listed. Both show the changes and ask before they write; without a terminal --no-confirm
     must be given. Nothing is written if the table was edited before the answer.
     """
