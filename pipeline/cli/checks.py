@@ -1,24 +1,22 @@
 """`kquota doctor`, `status`, `size`, `config` and `jars`: what is missing, how far the job is, what it needs."""
 
+import json
 import socket
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.output import Layout, print_rows
 from pipeline.cli.services import DEFAULT_LISTEN
 from pipeline.clock import wall_ms
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from pipeline.job.status import JobStatus
-import json
-from math import ceil
-from typing import Annotated, Any, Literal
-
-from pipeline.cli.output import Layout, print_rows
 
 
 def doctor(

@@ -1,26 +1,24 @@
 """Options that several commands share, how they become settings, instants and quota types, and stop signals."""
 
-from collections.abc import Callable, Mapping
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
+from pipeline.errors import UsageError
+from quota.entity import QUOTA_TYPES
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.table import QuotaTable
-import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from queue import Empty, SimpleQueue
-from types import FrameType
-from typing import Final
-
-from pipeline.errors import UsageError
-from quota.entity import QUOTA_TYPES
 
 
 def _carried(variable: str) -> Callable[[Any], Any]:
@@ -157,6 +155,16 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
         raise UsageError(msg, f"write for example {option} 2h, or {option} 2026-11-21T10:00:00") from exc
     instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)
+
+
+def parse_range(since: str, until: str) -> tuple[int, int]:
+    """A range up to now, in epoch ms.
+
+    Raises:
+        UsageError: One of its ends cannot be read.
+    """
+    now_ms = wall_ms()
+    return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
 
 
 def as_iso(instant_ms: int) -> str:

@@ -2,53 +2,29 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.clock import wall_ms
-from pipeline.errors import NotFound
-
-if TYPE_CHECKING:
-    from pipeline.tables.minute_sums import Minutes
-from typing import TYPE_CHECKING, Final
-
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags, parse_range
 from pipeline.cli.output import Layout
+from pipeline.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pipeline.cli.output import Row
     from pipeline.reports.chargeback import Charge
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pipeline.cli.output import Row
     from pipeline.reports.rightsizing import Sized
+    from pipeline.tables.minute_sums import Minutes
     from pipeline.tables.quotas.table import QuotaTableState
-if TYPE_CHECKING:
-    from pipeline.cli.output import Row
+
 
 # The range of a report: the wanted part, and the part that the tables have.
 
 Since = Annotated[str, typer.Option(help="Begin of the range: 30d (ago), ISO 8601 in UTC, or epoch ms.")]
 Until = Annotated[str, typer.Option(help="End of the range, in the same formats.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")]
-
-
-def wanted_range(since: str, until: str) -> tuple[int, int]:
-    """The range in epoch ms.
-
-    Raises:
-        UsageError: One of its ends cannot be read.
-    """
-    from pipeline.cli.options import parse_instant
-
-    now_ms = wall_ms()
-    return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
 
 
 def kept_range(asked: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
@@ -125,7 +101,7 @@ def chargeback(
     if html is not None:
         refuse_unwritable("--html", html)
     settings = load_settings(config, flags(tables=tables)).tables
-    asked = wanted_range(since, until)
+    asked = parse_range(since, until)
     owners = OwnerTimes.of(open_quota_table(settings), asked[0])
     minutes = Minutes(settings.root, "usage_by_minute")
     span_ms = kept_range(asked, minutes)
@@ -207,7 +183,7 @@ def rightsizing(
     in_force = QuotaSource(table)
     snapshot, root = in_force.pin(), settings.tables.root
     usage = Minutes(root, "usage_by_minute")
-    span_ms = kept_range(wanted_range(since, until), usage)
+    span_ms = kept_range(parse_range(since, until), usage)
     held = Minutes(root, "throttle_by_minute").held_by_client(*span_ms).to_pylist()
     throttled = frozenset((row["user"], row["client_id"]) for row in held if row["minutes"])
     per_broker = (settings.scope or in_force.scope) == "broker"
@@ -297,7 +273,7 @@ def slo(
     settings = load_settings(config, flags(tables=tables)).tables
     root, owners = settings.root, Owners(open_quota_table(settings).read().rows)
     usage, throttles = Minutes(root, "usage_by_minute"), Minutes(root, "throttle_by_minute")
-    span_ms = kept_range(wanted_range(since, until), usage)
+    span_ms = kept_range(parse_range(since, until), usage)
     found = held_by_period(throttles, by, periods(by, *span_ms), wanted, owners.of)
     print_rows([one.to_row() for one in found], output, _LAYOUT_SLO, shown=_shown_of_slo)
     if is_table(output):

@@ -15,6 +15,7 @@ from pipeline.cli.options import (
     ConfigFile,
     MetricsClients,
     MetricsPort,
+    Output,
     TablesRoot,
     flags,
     metrics_flags,
@@ -25,7 +26,7 @@ from pipeline.process import do_without_pandas, return_memory_at_once, return_qu
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
-from pipeline.cli.options import Output
+
 
 # `kquota dashboard`.
 

@@ -1,33 +1,35 @@
 """`kquota throttles list`, `tail` and `explain`: who is throttled now or was, the records as they come, and why."""
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, QuotaTypeOption, TablesRoot, flags, quota_type_of
+from pipeline.cli.options import (
+    BootstrapServers,
+    CommandConfig,
+    ConfigFile,
+    Output,
+    QuotaTypeOption,
+    TablesRoot,
+    flags,
+    quota_type_of,
+)
 from pipeline.cli.output import Layout
 from pipeline.cli.quotas.entity import ClientNames, for_client
 from pipeline.clock import wall_ms
+from pipeline.errors import UsageError, printable
 from quota.units import rate_text
-
-if TYPE_CHECKING:
-    from pipeline.cli.output import Row
-from contextlib import closing
-from typing import TYPE_CHECKING
-
-from pipeline.cli.options import BootstrapServers, CommandConfig
 from schemas.names import THROTTLE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipeline.gate.follower import Tailed, ThrottleTail
-from pipeline.errors import UsageError, printable
-
-if TYPE_CHECKING:
     from pipeline.cli.output import Row
+    from pipeline.gate.follower import Tailed, ThrottleTail
     from pipeline.settings.model import Settings
+
 
 # `list`.
 

@@ -16,11 +16,9 @@ from quota.units import age_text, rate_text, rate_unit
 if TYPE_CHECKING:
     from pipeline.job.overview import Line, Overview
 
-if TYPE_CHECKING:
-    from pipeline.job.overview import Overview
-
     Show = Callable[[Overview, str | None], None]
     """Shows a state, and what has kept it from being read anew."""
+
 
 _DRAW_SECONDS: Final = 0.25
 

@@ -3,7 +3,8 @@
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,17 +14,15 @@ import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, flags
 from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
+from pipeline.errors import UsageError
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
     from pipeline.settings.model import KafkaSettings, Settings
-import sys
-from collections.abc import Sequence
 
-from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
-from pipeline.errors import UsageError
 
 app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
 

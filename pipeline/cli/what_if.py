@@ -2,14 +2,15 @@
 
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags, parse_range
 from pipeline.cli.output import Layout
-from pipeline.clock import wall_ms
+from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,19 +18,14 @@ if TYPE_CHECKING:
     from pipeline.cli.output import Row
     from pipeline.replay.report import Totals
     from pipeline.replay.request import ReplayRequest
+    from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
     from pipeline.settings.model import Settings, SparkSettings
-    from quota.snapshot import QuotaSnapshot
-from collections import defaultdict
-
-from pipeline.errors import printable
-
-if TYPE_CHECKING:
-    from pipeline.cli.output import Row
-    from pipeline.replay.simulation import ClientStory
     from pipeline.throttle.outbox import Written
+    from quota.snapshot import QuotaSnapshot
     from schemas.names import ClientKey
     from schemas.usage import UsageEvent
+
 
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
 _PLACES = ("local", "spark")
@@ -96,7 +92,7 @@ def what_if(
         refuse_unwritable("--html", html)
     settings = load_settings(config, flags(tables=tables))
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
-    since_ms, until_ms = _range(since, until)
+    since_ms, until_ms = parse_range(since, until)
     request = _request(settings, source, since_ms, until_ms, candidate)
     began = time.perf_counter()
     (with_live, with_candidate), ran_on = _replay(request, settings.spark if on == "spark" else None)
@@ -132,13 +128,6 @@ def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
     if given not in known:
         message = f"unknown value {name} {given}; use {', '.join(known)}"
         raise typer.BadParameter(message)
-
-
-def _range(since: str, until: str) -> tuple[int, int]:
-    from pipeline.cli.options import parse_instant
-
-    now_ms = wall_ms()
-    return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
 
 
 def _request(

@@ -1,33 +1,29 @@
 """What to replay: the range of stored usage, the part that is kept, the quotas of each replay, and their parts."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pipeline.tables.errors import TableMissing
-from pipeline.tables.quotas.files import from_text
-from pipeline.text_file import read_text_file
-from quota.errors import InvalidQuotas
-from quota.snapshot import QuotaSnapshot
-
-if TYPE_CHECKING:
-    from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.tables.quotas.table import QuotaTable
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import NotFound, UsageError
 from pipeline.replay.usage_batches import Scope, Source, UsageReader
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
+from pipeline.tables.errors import TableMissing
 from pipeline.tables.opening import newest_value, oldest_value
+from pipeline.tables.quotas.files import from_text
+from pipeline.text_file import read_text_file
 from quota.buckets import MAX_DEBT_BURSTS
 from quota.entity import REQUEST
+from quota.errors import InvalidQuotas
 from quota.shares import ALL_USERS, Share, can_be_divided
 from quota.slicing import Slicing
-from quota.snapshot import Quota
+from quota.snapshot import Quota, QuotaSnapshot
+
+if TYPE_CHECKING:
+    from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import QuotaTable
 
 
 def usage_not_kept(uri: str) -> NotFound:

@@ -1,28 +1,22 @@
 """One decision in words: its numbers, how they come about, its records, and what the brokers enforce now."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.tables.throttles import Unpublished
-from quota.entity import label
-from quota.units import rate_text
-from schemas.throttle_record import verb, written_ms
-
-if TYPE_CHECKING:
-    from pipeline.tables.enforced import Enforced
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from pipeline.clock import clock_time, seconds
 from pipeline.tables.quotas.history import QuotaOrigin, shown
-from pipeline.tables.throttles import Story
-from quota.units import rate_unit
+from pipeline.tables.throttles import Story, Unpublished
+from quota.entity import label
+from quota.units import rate_text, rate_unit
+from schemas.throttle_record import verb, written_ms
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
     from pipeline.tables.enforced import Enforced
+
 
 # The records of a decision, or why there are none. Times are of the driver's wall clock, to the millisecond.
 

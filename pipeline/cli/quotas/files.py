@@ -1,27 +1,21 @@
 """`kquota quotas export`, `import` and `apply`: quotas as JSON or YAML, for rpk and for git, and those of a cluster."""
 
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import flags
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, flags, quota_table
+from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
 from pipeline.errors import PipelineError, Refused, UsageError, printable
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.files import DeclaredQuota
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, quota_table
-from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
-
-if TYPE_CHECKING:
-    from pipeline.tables.quotas.files import DeclaredQuota
     from pipeline.tables.quotas.table import QuotaEdit
+
 
 # Reads the quotas that a cluster's brokers enforce, for `kquota quotas import --from-cluster`.
 

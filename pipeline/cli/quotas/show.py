@@ -1,31 +1,24 @@
 """`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, QuotasOutput, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, QuotasOutput, TablesRoot, flags
 from pipeline.cli.output import Layout
-from pipeline.cli.quotas.entity import EntityFilter, for_entities
+from pipeline.cli.quotas.entity import ClientNames, EntityFilter, for_client, for_entities
 from pipeline.command_line import command_text
-from pipeline.errors import printable
-from quota.entity import DEFAULT, label, may_apply
+from pipeline.errors import UsageError, printable
+from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pipeline.tables.quotas.table import QuotaTableState
-from typing import TYPE_CHECKING, Annotated
-
-from pipeline.cli.options import Output
-from pipeline.cli.quotas.entity import ClientNames, for_client
-from pipeline.errors import UsageError
-from quota.entity import QUOTA_TYPES
-
-if TYPE_CHECKING:
     from pipeline.cli.output import Row
+    from pipeline.tables.quotas.table import QuotaTableState
     from quota.effective import EffectiveQuota
+
 
 _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 _SHOWN: Final = 10
