@@ -43,11 +43,11 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one alert says about one thing, now.
+    """One alert about one thing, now.
 
     Attributes:
         key: See `Key`.
-        is_so: Whether it is so now. False: it is no longer so by little. That neither begins an alert nor ends one.
+        is_so: Whether it is true now. False: by little not. That neither begins an alert nor ends one.
         words: Makes its text; called when it is sent, not for the 10^5 findings that last.
         pending_ms: It must have been so for this long before the alert begins; 0 = at once.
     """
@@ -63,7 +63,7 @@ class Facts:
     """All that is known at an instant.
 
     Attributes:
-        findings: One for each key at most. What is in none of them is not so.
+        findings: At most one for each key; no finding: not true.
         unknown: Names of alerts about which nothing is known now: they stay as they are.
     """
 
@@ -275,7 +275,7 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
 
     Args:
         dead_letters: How many were refused in the last `rules.dead_letters_ms`.
-        is_idle: The job was seen to wait for usage, and there is none: that is no failure, and all rates are 0.
+        is_idle: The job was seen to wait for usage, and there is none: that is not a failure, and all rates are 0.
     """
     findings = [*_stalled(state, is_idle, rules)]
     if state.health.state == "unreadable":

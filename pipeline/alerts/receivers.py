@@ -34,7 +34,7 @@ MOST_ALERTS: Final = 100
 """In one message, so that it is below 1 MB whatever the names are. More changes of a group are several messages."""
 
 _NOT_ENDED: Final = "0001-01-01T00:00:00Z"
-"""Go's zero time, which Alertmanager writes for an alert that goes on."""
+"""Go's zero time, which Alertmanager writes for a firing alert."""
 
 Message = Mapping[str, Any]
 """All of the payload but `receiver`, which each receiver adds."""
@@ -43,7 +43,7 @@ Message = Mapping[str, Any]
 def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: str | None) -> list[dict[str, Any]]:
     """What to send: the changes by owner, each change in one message.
 
-    `status` of a message is that of its whole group. Alerts of the group that go on and have not changed are not in
+    `status` of a message is that of its whole group. Alerts of the group that have not changed are not in
     it: `truncatedAlerts` is how many they are.
 
     Args:
@@ -233,11 +233,11 @@ def signature(key: bytes, timestamp: str, body: bytes) -> str:
 # A webhook: one POST per message, signed if there is a key.
 
 _MESSAGE_IS_WRONG: Final = frozenset({400, 405, 406, 410, 411, 413, 414, 415, 422, 431})
-"""These say that the same request would be refused again. All others may pass: also a wrong token, which is mended."""
+"""The same request would be refused again. Others are retried: also a wrong token, which can be corrected."""
 
 
 class Webhook:
-    """Sends to one URL. Redirects are not followed: a message goes where the settings say, and nowhere else.
+    """Sends to one URL. Redirects are not followed: a message goes only to the address of the settings.
 
     Args:
         url: http or https; it may hold a secret, so only scheme and host are ever shown.
@@ -330,7 +330,7 @@ def receivers_of(settings: Settings) -> list[Receiver]:
 
     Raises:
         UsageError: There is none, one cannot be used, or a secret cannot be found.
-        BootstrapServersMissing: There is a topic, and the settings do not say where the cluster is.
+        BootstrapServersMissing: There is a topic, and the settings have no address of the cluster.
     """
     alerts, mistakes = settings.alerts, list[str]()
     urls = _looked_up("webhooks", alerts.webhooks, mistakes)

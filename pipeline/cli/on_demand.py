@@ -1,4 +1,4 @@
-"""Commands that are loaded when they are asked for: one command does not wait for the modules of all others."""
+"""Commands that are loaded when they are used: one command does not wait for the modules of all others."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module

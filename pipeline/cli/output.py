@@ -232,7 +232,7 @@ def print_rows(
         layout: The columns of the table, and what to do if it is too wide.
         shown: Makes a row of a table from a row, for people: units, clock times. CSV, JSON and YAML have the values
             as they are. In CSV a list or a mapping is written as JSON, None as nothing.
-        document: What JSON and YAML print in place of the rows, where there is more to say than rows can; None = rows.
+        document: What JSON and YAML print in place of the rows, where rows are not enough; None = rows.
 
     Raises:
         UsageError: Another output format.

@@ -27,7 +27,7 @@ Until = Annotated[str, typer.Option(help="End of the range, in the same formats.
 Html = Annotated[Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")]
 
 
-def kept_range(asked: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
+def kept_range(wanted: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
     """What of a range `usage_by_minute` has. Prints that range on stderr.
 
     Raises:
@@ -37,12 +37,12 @@ def kept_range(asked: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
     from pipeline.reports.periods import whole_minutes
     from quota.units import age_text
 
-    since_ms, until_ms = whole_minutes(*asked)
+    since_ms, until_ms = whole_minutes(*wanted)
     kept = usage.span()
     begin_ms, end_ms = (max(since_ms, kept[0]), min(until_ms, kept[1])) if kept else (0, 0)
     if begin_ms >= end_ms:
         have = f"usage_by_minute has {as_iso(kept[0])} to {as_iso(kept[1])} UTC" if kept else "usage_by_minute is empty"
-        msg = f"no usage from {as_iso(asked[0])} to {as_iso(asked[1])} UTC: {have}"
+        msg = f"no usage from {as_iso(wanted[0])} to {as_iso(wanted[1])} UTC: {have}"
         raise NotFound(
             msg,
             "give another range with --since and --until; a running job writes a minute some 10 s after its end, "
@@ -56,7 +56,7 @@ def kept_range(asked: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page and say so."""
+    """Write a page, with a line on stderr."""
     path.write_text(html, encoding="utf-8")
     sys.stderr.write(f"written: {path}\n")
 
@@ -101,10 +101,10 @@ def chargeback(
     if html is not None:
         refuse_unwritable("--html", html)
     settings = load_settings(config, flags(tables=tables)).tables
-    asked = parse_range(since, until)
-    owners = OwnerTimes.of(open_quota_table(settings), asked[0])
+    wanted = parse_range(since, until)
+    owners = OwnerTimes.of(open_quota_table(settings), wanted[0])
     minutes = Minutes(settings.root, "usage_by_minute")
-    span_ms = kept_range(asked, minutes)
+    span_ms = kept_range(wanted, minutes)
     found = charges(minutes, owners, periods(by, *span_ms))
     rows = [row for one in found for row in one.client_rows()] if clients else [one.to_row() for one in found]
     print_rows(rows, output, _BY_CLIENT if clients else _BY_OWNER, shown=_shown)

@@ -201,7 +201,7 @@ def print_acls(
         output: One of `pipeline.cli.output.FORMATS`; a table is the commands.
 
     Raises:
-        UsageError: There is no role of this name.
+        UsageError: The role is unknown.
     """
     unknown = [role for role in roles or () if role not in ROLES]
     if unknown:

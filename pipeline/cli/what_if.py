@@ -201,7 +201,7 @@ def _shown(row: "Row") -> "Row":
 
 
 def _covered(about: dict[str, Any]) -> str:
-    """Which range the report is about, and what of the range that was asked for has no usage."""
+    """The range of the report, and the part of the wanted range without usage."""
     from pipeline.cli.options import as_iso
     from quota.units import age_text
 

@@ -129,8 +129,8 @@ def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
 def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
     """Which table has which part of a span, from an instant on.
 
-    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is no error. Rows that a
-    clock dated ahead of what is known, and that was set back since, do not show how far a roll-up has come.
+    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is not an error. Rows
+    that a clock dated ahead of what is known, and that was set back since, do not show how far a roll-up has come.
     """
     usage = _Piece("usage", "sample_start_ms", since_ms, span.until_ms)
     fits = [one for one in _ROLL_UPS if span.bin_ms % one.row_ms == 0]

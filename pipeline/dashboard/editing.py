@@ -112,8 +112,8 @@ class Editing:
                     os.killpg(replay.pid, signal.SIGKILL)
                 await replay.wait()
         if replay.returncode:
-            said = complaint.decode(errors="replace").strip().removeprefix("kquota: ")
-            raise _what_if_failed(said or f"exit code {replay.returncode}")
+            reason = complaint.decode(errors="replace").strip().removeprefix("kquota: ")
+            raise _what_if_failed(reason or f"exit code {replay.returncode}")
         return printed
 
     def write(self, body: Mapping[str, Any]) -> dict[str, Any]:

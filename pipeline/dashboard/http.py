@@ -181,7 +181,7 @@ def build_app(
     # Each look at the tables takes memory of its own; more at once than there are cores are no quicker. Files and
     # metrics have other threads, so that they are answered at any load.
     at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
-    routes += [Route(path, _answered(path, say, now, at_once)) for path, say in answers.by_path().items()]
+    routes += [Route(path, _answered(path, view, now, at_once)) for path, view in answers.by_path().items()]
     routes += [Route(path, _posted(do, at_once), methods=["POST"]) for path, do in answers.by_posted_path().items()]
     routes += [Route(WHAT_IF, partial(_what_if, answers.editing, feed), methods=["POST"])]
     routes += [
@@ -203,16 +203,16 @@ def build_app(
 
 
 def _needs_no_token(path: str) -> bool:
-    """The page itself holds no data and asks for the token."""
+    """The page itself holds no data and shows the form for the token."""
     return not path.startswith("/api/") and path != "/metrics"
 
 
-def _answered(path: str, say: Callable[[Query], Any], now: Callable[[], int], at_once: asyncio.Semaphore) -> Answer:
+def _answered(path: str, view: Callable[[Query], Any], now: Callable[[], int], at_once: asyncio.Semaphore) -> Answer:
     async def answer(request: Request) -> Response:
         query = read_query(request.query_params.multi_items(), PARAMETERS[path], now())
-        # Not in the event loop: a look at the tables takes milliseconds, and the stream must go on.
+        # Not in the event loop: a look at the tables takes milliseconds, and the stream must not wait.
         async with at_once:
-            return _said(await run_in_threadpool(lambda: encoded(say(query))))
+            return _json(await run_in_threadpool(lambda: encoded(view(query))))
 
     return answer
 
@@ -221,7 +221,7 @@ def _posted(do: Callable[[Mapping[str, Any]], Any], at_once: asyncio.Semaphore) 
     async def answer(request: Request) -> Response:
         body = await _json_object(request)
         async with at_once:
-            return _said(await run_in_threadpool(lambda: encoded(do(body))))
+            return _json(await run_in_threadpool(lambda: encoded(do(body))))
 
     return answer
 
@@ -230,7 +230,7 @@ async def _what_if(editing: Editing, feed: Feed, request: Request) -> Response:
     """Not on a thread: a replay takes long, and ends when its client goes away or the dashboard stops."""
     body = await _json_object(request)
     tried = await while_wanted(editing.what_if(body), until_gone(request.receive), _until_over(feed))
-    return Response(status_code=499) if tried is None else _said(encoded(tried))
+    return Response(status_code=499) if tried is None else _json(encoded(tried))
 
 
 async def _until_over(feed: Feed) -> None:
@@ -254,7 +254,7 @@ async def _json_object(request: Request) -> Mapping[str, Any]:
     return body
 
 
-def _said(text: bytes) -> Response:
+def _json(text: bytes) -> Response:
     return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 

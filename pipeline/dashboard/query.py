@@ -15,7 +15,7 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for.
+    """The parameters of a request.
 
     Attributes:
         user: Of this user; None = of any.

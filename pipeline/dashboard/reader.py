@@ -166,7 +166,7 @@ class _Known:
 
 
 class BatchParts:
-    """Remembers, for each length of a part that was asked for, one stretch of time. For several threads.
+    """Remembers, one stretch of time for each length of a part. For several threads.
 
     A week has a million batches: to read their instants takes as long as all else that the view of a client reads.
     """
@@ -241,7 +241,7 @@ class TablesReader:
     """What is new in the tables, as a `State`.
 
     Args:
-        scope: Of the quotas; None = what the quota table says.
+        scope: Of the quotas; None = from the quota table.
     """
 
     def __init__(self, root: str, signs: JobSigns, scope: Scope | None = None) -> None:
@@ -296,7 +296,7 @@ class TablesReader:
         """The quotas of a version.
 
         Raises:
-            TableMissing: There is no such version any more.
+            TableMissing: The version does not exist any more.
         """
         if self._quotas is None:
             raise TableMissing(self.tables["quotas"].uri)
@@ -465,7 +465,7 @@ class TablesReader:
         )
 
     def _collected_ms(self, now_ms: int) -> int | None:
-        """When the newest batch was collected: not after it was first seen, whatever its clock says."""
+        """When the newest batch was collected: not after it was first seen, whatever its clock shows."""
         if not self.batches:
             return None
         batch = self.batches[-1]

@@ -146,7 +146,7 @@ class RecentTable:
     Args:
         key: A column with statistics that has the order in which the job wrote: within a time epoch no commit has a
             smaller one than the commit before it, and rows of one batch with the same one are in one commit. Only rows
-            of the newest epoch are in memory. `publish_seq` goes on from epoch to epoch.
+            of the newest epoch are in memory. `publish_seq` continues from epoch to epoch.
         most_rows: So many are kept, and some thousand more.
         spans: How far back from the newest key the first look reads: the first with at most `most_rows`.
     """
@@ -162,7 +162,7 @@ class RecentTable:
         self._seen_batches: set[tuple[Any, ...]] = set()
         self._newest_key: int | None = None
         self.time_epoch = 0
-        """That of the rows that `follow` takes; 0 for a key that goes on from epoch to epoch."""
+        """That of the rows that `follow` takes; 0 for a key that continues from epoch to epoch."""
         self.keeps = False
         """Whether rows are kept."""
         self.held: RecentRows | None = None

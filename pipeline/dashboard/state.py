@@ -119,7 +119,7 @@ def totals(
 # Whether the pipeline works. Pure. If data stops, a banner says so.
 
 STALLED_AFTER_MS: Final = 5_000
-"""How old the newest micro-batch may be before the page says so."""
+"""How old the newest micro-batch may be before the page shows a banner."""
 
 _LAPSE: Final = "Running throttles end by themselves; no new ones begin. The figures below are that old."
 
@@ -172,7 +172,7 @@ def health(
         was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
             process proves nothing: the job may run on another machine.
         waited_ms: When the job was last seen to wait for usage, by wall clock; None if that is not known here.
-        collected_ms: When that batch was collected, by the clock of `now_ms`; None = as the batch says. A batch whose
+        collected_ms: When that batch was collected, by the clock of `now_ms`; None = by the batch. A batch whose
             clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
         failure: Why the tables cannot be read; None if they can.
     """

@@ -59,7 +59,7 @@ class WatchedTable:
         return None if table is None else table.version()
 
     def refresh(self, now_ms: int) -> bool:
-        """Whether there is a newer version than at the last call. A table that is missing or damaged is no error."""
+        """Whether there is a newer version than at the last call. A missing or damaged table is not an error."""
         before = self.version
         try:
             self._look(now_ms)
@@ -168,6 +168,6 @@ class WatchedTable:
             table.update_incremental()
 
     def _may_have_more(self, table: DeltaTable) -> bool:
-        """Looks for the next entry of a local log; another store is always asked."""
+        """Looks for the next entry of a local log; any other store is always read."""
         path = local_path(table)
         return path is None or Path(path, "_delta_log", f"{table.version() + 1:020d}.json").exists()

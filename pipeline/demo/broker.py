@@ -367,7 +367,7 @@ class EmbeddedBroker:
 
         Raises:
             JavaNotFound, JarMissing, JarAltered: what it runs on is not there.
-            Conflict: a port that was asked for is taken, or another process has this folder.
+            Conflict: a wanted port is taken, or another process has this folder.
             PipelineError: it ended, or did not answer within `start_timeout_seconds`.
         """
         if self.pid is not None:

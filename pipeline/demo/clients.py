@@ -1,7 +1,7 @@
 """The demo's load: all clients of a plan in one process. `python -m pipeline.demo.clients --plan FILE`.
 
-Where the plan says so, no client is over quota until something can be read on stdin. So a job does not begin with
-clients that owe what they used while it started.
+If the plan has `starts_calm`, no client is over quota until something can be read on stdin. So a job does not begin
+with clients that owe what they used while it started.
 
 Prints one JSON line per client each second on stdout. Ends, within a second or two, on SIGTERM, on Ctrl-C, and when
 its stdin is closed: a parent that dies closes it, however it dies.

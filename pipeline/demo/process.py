@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# Runs in the child before Java does: asks the kernel for SIGKILL when the parent dies (Linux), then becomes Java.
+# Runs in the child before Java does: sets the kernel to send SIGKILL when the parent dies (Linux), then becomes Java.
 # A launcher and not preexec_fn, which may deadlock in a process with threads. 1 is PR_SET_PDEATHSIG.
 _LAUNCHER = """
 import os, sys

@@ -172,7 +172,7 @@ def close_producer(producer: Any) -> None:
 def broker_throttle_ms(client: Any) -> tuple[float, float]:
     """How long brokers made a client of kafka-python wait after a request, in ms: mean and longest of the last minute.
 
-    Its own metrics say so, from the throttle time that each answer carries.
+    Its own metrics show it, from the throttle time that each answer carries.
     """
     found: dict[str, float] = {}
     for group, metrics in (client.metrics() or {}).items():

@@ -1,6 +1,6 @@
 """The client side: follow the throttle topic and wait while throttled. A library, and an HTTP side-car.
 
-`__all__` is what is supported. A module is loaded when one of its names is first asked for.
+`__all__` is what is supported. A module is loaded when one of its names is first used.
 """
 
 from importlib import import_module

@@ -63,7 +63,7 @@ class ThrottleTopicReader:
         self._is_new_topic = False
 
     def open(self) -> None:
-        """Begin at the start of the topic, or go on where it was if it was read before.
+        """Begin at the start of the topic, or continue where it was if it was read before.
 
         Raises:
             TopicMissing: It is not there.
@@ -224,7 +224,7 @@ class Follower(Protocol):
 
         All calls come from one thread, and the records of one client come in the order of the topic. Records that
         arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
-        was deleted and recreated, a call says so, perhaps without a record; all that was handed over is void then.
+        was deleted and recreated, a call has the flag, perhaps without a record; all that was handed over is void then.
         """
         ...
 
@@ -242,7 +242,7 @@ class KafkaFollower:
 
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
-    topic cannot be reached it tries again without end, and goes on where it was.
+    topic cannot be reached it tries again without end, and continues where it was.
 
     Args:
         bootstrap_servers: Of the cluster that has the topic.

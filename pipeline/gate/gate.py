@@ -318,7 +318,7 @@ class Gate:
         broker_id: str = "",
         timeout_ms: int | None = None,
     ) -> Iterator[Passage]:
-        """Wait until the client may go on; do the work inside the `with` block.
+        """Wait until the client may pass; do the work inside the `with` block.
 
         A client that is not throttled passes at once and is charged nothing. A caller that has to wait is charged
         the bytes of its request from the moment it comes until the block ends.
@@ -365,7 +365,7 @@ class Gate:
         return TaskPassage(self._waiting_room, self._waker, client, request_bytes, timeout_ms)
 
     def throttle_of(self, user: str, client_id: str = "", broker_id: str = "") -> Throttled | None:
-        """The client's running throttle, without waiting; None if it may go on."""
+        """The client's running throttle, without waiting; None if it may pass."""
         lease = self._waiting_room.lease(ClientKey(broker_id, user, client_id))
         return None if lease is None else self._throttled(lease)
 

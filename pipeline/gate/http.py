@@ -61,7 +61,7 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     async def throttle(request: Request) -> Response:
         query = read_query(request.query_params.multi_items())
         if query.wait_ms:
-            # Until the client may go on, the time is up, the connection is gone, or the gate's pool is depleted.
+            # Until the client may pass, the time is up, the connection is gone, or the gate's pool is depleted.
             await while_wanted(_wait_in_gate(gate, query), until_gone(request.receive))
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
         answers.labels("go" if throttled is None else "throttled").inc()

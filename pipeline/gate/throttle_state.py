@@ -74,7 +74,7 @@ class ThrottleState:
         return True
 
     def forget(self) -> list[ClientKey]:
-        """Forget all throttles: another topic takes this one's place. Returns whose they were."""
+        """Forget all throttles: another topic takes this one's place. Returns their clients."""
         clusters, self._clusters = self._clusters, {}
         return [key for of_cluster in clusters.values() for key in of_cluster]
 
@@ -87,7 +87,7 @@ class ThrottleState:
         return self.lease_of(ClientKey(broker_id, user, client_id))
 
     def lease_of(self, client: ClientKey) -> Lease | None:
-        """`lease` for callers that have the key already. It is asked for every waiting caller, so it is quick."""
+        """`lease` for callers that have the key already. It runs for every waiting caller, so it is quick."""
         keys = (client, client._replace(broker_id="")) if client.broker_id else (client,)
         found: Lease | None = None
         for of_cluster in list(self._clusters.values()):

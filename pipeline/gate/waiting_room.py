@@ -108,7 +108,7 @@ class WaitingCaller(DelayedOperation):
         Args:
             client: Who waits; `broker_id` "" means only throttles of the whole cluster count.
             gatekeeper: Says when the throttle ends, and whether there is memory then.
-            wake: Called once, from any thread, when the caller may go on. It must be quick.
+            wake: Called once, from any thread, when the caller may pass. It must be quick.
         """
         super().__init__(delay_ms=0)
         self.client = client
@@ -214,9 +214,9 @@ class RequestMemory:
     pool is depleted they wait for it; who came first gets memory first.
 
     When a client's throttle is over, its requests no longer wait for the bytes of other clients. They wait only while
-    the client's own requests use `pool_bytes` or more. So what piled up behind a throttle goes on no faster than it is
-    worked off, and a client that fills the pool never makes another one wait. What these requests take is counted for
-    the client, but not in the pool: the pool bounds the requests of clients that are throttled.
+    the client's own requests use `pool_bytes` or more. So what piled up behind a throttle continues no faster than it
+    is worked off, and a client that fills the pool never makes another one wait. What these requests take is counted
+    for the client, but not in the pool: the pool bounds the requests of clients that are throttled.
     """
 
     def __init__(self, limits: GateLimits, clock: MonotonicClock) -> None:
@@ -321,7 +321,7 @@ class WaitingRoom:
 
     A caller whose client is not throttled passes at once and is charged nothing, however many others wait. A caller
     whose client is throttled is charged the bytes of its request until it leaves, not only until it wakes. So the
-    requests that piled up behind a throttle go on no faster than they are worked off. Who waits for memory, and for
+    requests that piled up behind a throttle continue no faster than they are worked off. Who waits for memory, and for
     whose, is the rule of `RequestMemory`.
 
     Locks: the waiting room's own lock guards the memory. It is never held while a caller completes; a caller that is
@@ -354,11 +354,11 @@ class WaitingRoom:
         self._prune_at_ms = 0
 
     def enter(self, client: ClientKey, size_bytes: int, wake: Callable[[], None]) -> WaitingCaller | None:
-        """Begin to wait; None when the client is not throttled and may go on at once.
+        """Begin to wait; None when the client is not throttled and may pass at once.
 
         Args:
             size_bytes: What the request takes in memory while it waits; 0 charges nothing.
-            wake: Called once when the caller may go on, from any thread, perhaps before this method returns.
+            wake: Called once when the caller may pass, from any thread, perhaps before this method returns.
 
         Returns:
             The waiting caller. It must be given to `leave`, whether it was woken or not.
@@ -399,7 +399,7 @@ class WaitingRoom:
             each.safe_try_complete()
 
     def apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool = False) -> None:
-        """Apply records of the throttle topic and wake the callers that may go on now.
+        """Apply records of the throttle topic and wake the callers that may pass now.
 
         Args:
             records: Each once; those of one client in the order of the topic.

@@ -466,7 +466,7 @@ class LogFollower:
         if place.head_bytes:
             self.counts.lost += 1
             logger.warning(
-                "the file of %s in which the last meter stopped is gone, with the lines after byte %s; going on with "
+                "the file of %s in which the last meter stopped is gone, with the lines after byte %s; continuing with "
                 "the oldest file that is left",
                 self.path,
                 f"{place.offset_bytes:,}",

@@ -52,7 +52,7 @@ class RequestMeter:
     """Runs the steps of the meter. One thread.
 
     Args:
-        wait: Sleeps for the given seconds, or less when the meter is asked to stop.
+        wait: Sleeps for the given seconds, or less when the meter is to stop.
         pool_bytes: See `POOL_BYTES`; the lines of one read at least.
     """
 
@@ -231,7 +231,7 @@ def _state_damaged(path: Path, reason: str) -> Refused:
 
 
 def retire_state(path: Path) -> None:
-    """Rename a state file whose place is on the cluster now, and say so. Nothing happens if there is none."""
+    """Rename a state file whose place is on the cluster now, and log it. Nothing happens without one."""
     if not path.exists():
         return
     old = path.with_name(f"{path.name}.moved")
@@ -247,7 +247,7 @@ def retire_state(path: Path) -> None:
 
 
 class MeterGauges(NamedTuple):
-    """What can be asked of a running meter by any thread."""
+    """Values of a running meter, for any thread."""
 
     lines: LineCounts
     delivery: DeliveryCounts

@@ -326,7 +326,7 @@ class UsagePublisher:
             Whether they are stored. False: the next try is due later; nothing is known yet.
 
         Raises:
-            Conflict: A second meter has taken over; it goes on at the place of the last batch that was stored.
+            Conflict: A second meter has taken over; it continues at the place of the last batch that was stored.
         """
         if self._retry_at_ms is not None and now_ms < self._retry_at_ms:
             return False

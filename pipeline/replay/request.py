@@ -193,7 +193,7 @@ class Plan:
             slice_ms: How long a slice is, about; None = `slice_length_ms`.
 
         Raises:
-            UsageError: The source has one row per second, and the sample windows are no whole seconds.
+            UsageError: The source has one row per second, and the sample windows are not whole seconds.
             TableMissing: The root has no such table.
             TablesInCatalog: The root is in a catalog, and `tables.location` is not set.
         """

@@ -63,7 +63,7 @@ def figures(values: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], marks: Mapping[str, str] | None = None) -> str:
-    """A table with a row for each mapping; numbers are on the right, None is empty. Long ones are cut, and say so.
+    """A table with a row for each mapping; numbers are on the right, None is empty. Long ones are cut, with a note.
 
     Args:
         marks: Text of a cell -> its CSS class: `new` or `gone`.

@@ -90,7 +90,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of the usage.
+    """A question to the usage.
 
     Attributes:
         per_broker: Whether a bound holds for each broker on its own.
@@ -105,27 +105,27 @@ class Question:
     headroom: float
 
 
-def sized(minutes: Minutes, asked: Question) -> list[Sized]:
+def sized(minutes: Minutes, question: Question) -> list[Sized]:
     """Every bound of the table, compared with its use in a range; the most used share first, unused ones last.
 
     Args:
         minutes: `usage_by_minute`.
     """
     engine = QuotaEngine()
-    engine.load_quotas(asked.snapshot)
-    clients = minutes.clients(*asked.span_ms)
+    engine.load_quotas(question.snapshot)
+    clients = minutes.clients(*question.span_ms)
     levels = engine.resolve(clients).to_pylist() if clients.num_rows else []
     found = []
     for quota_type in QUOTA_TYPES:
         bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
-        held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in asked.throttled}
-        by_entity = _figures(minutes, quota_type, bound_rows, asked)
-        for user, client_id, bound in _bounds(asked.snapshot, quota_type):
+        held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in question.throttled}
+        by_entity = _figures(minutes, quota_type, bound_rows, question)
+        for user, client_id, bound in _bounds(question.snapshot, quota_type):
             figures = by_entity.get((user, client_id), [])
             sensors = len({one["sensor"] for one in figures})
             held = (user, client_id) in held_entities
             one = Sized(user, client_id, quota_type, bound, sensors=sensors, was_throttled=held)
-            found.append(_with_use(one, figures, asked.headroom))
+            found.append(_with_use(one, figures, question.headroom))
     return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
 
 
@@ -157,7 +157,7 @@ def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[str, str
 
 
 def _figures(
-    minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], asked: Question
+    minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], question: Question
 ) -> dict[Client, list[dict[str, Any]]]:
     """Of each entity the percentiles of its sensors that were used."""
     if not rows:
@@ -172,7 +172,7 @@ def _figures(
             entities.append(_entity(row))
         sensors[row["user"], row["client_id"]] = numbers[sensor]
     found: dict[Client, list[dict[str, Any]]] = {}
-    for figures in minutes.rates(quota_type, sensors, *asked.span_ms, per_broker=asked.per_broker).to_pylist():
+    for figures in minutes.rates(quota_type, sensors, *question.span_ms, per_broker=question.per_broker).to_pylist():
         found.setdefault(entities[figures["sensor"]], []).append(figures)
     return found
 

@@ -1,7 +1,7 @@
 """What a job needs for a number of entities and of events: between the measured points, straight lines.
 
 Each figure is a line in the entities, through the points of the same events, plus a line in the events: what the point
-with more events needs beyond the one with as many entities. Beyond the last point the last line goes on.
+with more events needs beyond the one with as many entities. Beyond the last point the last line continues.
 """
 
 import json

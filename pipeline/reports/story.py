@@ -136,7 +136,7 @@ def on_brokers_row(one: "Enforced") -> dict[str, Any]:
 
 
 def on_brokers_line(one: "Enforced") -> str:
-    """`350.0 kB/s of T 1.0 MB/s on each broker, for client-id 'etl', since …: why; asked for 1: 2.0 MB/s`."""
+    """`350.0 kB/s of T 1.0 MB/s on each broker, for client-id 'etl', since …: why; requested of broker 1: 2.0 MB/s`."""
     from quota.broker_levels.writes import WORDS  # noqa: PLC0415 - it loads numpy, which most stories need not
 
     change, key = one.change, one.change.key
@@ -147,10 +147,10 @@ def on_brokers_line(one: "Enforced") -> str:
         f"{broker_id}: {'more than it gets' if rate is None else rate_text(key.quota_type, rate)}"
         for broker_id, rate in change.demand.items()
     )
-    asked = f"; requested of broker {wanted}" if wanted else ""
+    request = f"; requested of broker {wanted}" if wanted else ""
     return (
         f"{value}{of_bound} on each broker, for {label(key.user, key.client_id)}, since {since:%Y-%m-%d %H:%M:%S} UTC: "
-        f"{WORDS[change.cause]}{asked}"
+        f"{WORDS[change.cause]}{request}"
     )
 
 

@@ -83,7 +83,7 @@ class EntityFilter:
     Attributes:
         names: entity type (`users`, `clients`) to name, in the order given; None = every name and the default.
             Empty = all entities.
-        is_strict: Whether an entity that has other parts too is none of them.
+        is_strict: Whether an entity with further parts does not match.
     """
 
     names: Mapping[str, str | None]
@@ -91,12 +91,12 @@ class EntityFilter:
 
     @property
     def user(self) -> str:
-        """Name of the user; "" if it is no part of the entity."""
+        """Name of the user; "" if it is not part of the entity."""
         return self.names.get("users") or ""
 
     @property
     def client_id(self) -> str:
-        """Name of the client-id; "" if it is no part of the entity."""
+        """Name of the client-id; "" if it is not part of the entity."""
         return self.names.get("clients") or ""
 
     def matches(self, row: Mapping[str, object]) -> bool:

@@ -68,12 +68,12 @@ def read_cluster(
     """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr.
 
     Args:
-        bootstrap_server: Of the cluster; None = as the settings say.
-        command_config: client.properties; None = as the settings say.
+        bootstrap_server: Of the cluster; None = from the settings.
+        command_config: client.properties; None = from the settings.
         scale: One of `SCALES`; None = keep.
 
     Raises:
-        PipelineError: The settings do not say where the cluster is, or it cannot be read.
+        PipelineError: The settings have no address of the cluster, or it cannot be read.
     """
     from pipeline.brokers.native import NativeQuotas, imported
     from pipeline.cluster.access import ClusterAccess

@@ -1,4 +1,4 @@
-"""`kquota quotas sync`: keep the brokers' own quotas as the quota table and the usage say."""
+"""`kquota quotas sync`: keep the brokers' own quotas by the quota table and the usage."""
 
 import sys
 from pathlib import Path
@@ -89,9 +89,9 @@ def print_broker_differences(
     """Print what the brokers hold and what the table wants there, for `kquota quotas diff --brokers`.
 
     Args:
-        bootstrap_server: Of the cluster; None = as the settings say.
-        command_config: client.properties; None = as the settings say.
-        tables: Root of the tables; None = as the settings say.
+        bootstrap_server: Of the cluster; None = from the settings.
+        command_config: client.properties; None = from the settings.
+        tables: Root of the tables; None = from the settings.
         output: One of `pipeline.cli.output.FORMATS`.
     """
     from pipeline.brokers.inspection import inspect

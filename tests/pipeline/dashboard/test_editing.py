@@ -183,7 +183,7 @@ def test_one_what_if_runs_at_a_time_and_everything_else_is_answered(
         for _ in range(4):
             refused = post_what_if(server.address).getresponse()
             assert refused.status == 409
-            assert json.load(refused)["error"] == "another what-if is running; one runs at a time"
+            assert json.load(refused)["error"] == "another what-if is running; only one can run at a time"
         for path in ("", "metrics", "healthz", "static/edit.js", "api/v1/quotas"):
             with urllib.request.urlopen(server.address + path, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
                 assert answer.status == 200
