@@ -279,9 +279,10 @@ def slo(
     if is_table(output):
         missed = [one for one in found if not one.is_met]
         clients = {(one.user, one.client_id) for one in missed}
+        missing = f"{len(clients)} missed" if clients else "all clients met"
         sys.stdout.write(
             f"{len({(one.user, one.client_id) for one in found})} of {usage.clients(*span_ms).num_rows} clients were "
-            f"throttled; the target {target} a {by} was missed by {len(clients)}\n"
+            f"throttled; {missing} the target {target} a {by}\n"
         )
     if html is not None:
         write_page(html, service_level_page(found, wanted, by, usage, throttles, span_ms))

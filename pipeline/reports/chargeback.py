@@ -118,7 +118,7 @@ def chargeback_page(charges: Sequence[Charge], minutes: Minutes, span_ms: tuple[
     clients = [row for one in charges for row in one.client_rows()]
     return page(
         "Chargeback · kquota",
-        "Usage by client",
+        "Usage by owner",
         about,
         {
             "Bytes per second, all clients": _time_chart(minutes, span_ms),

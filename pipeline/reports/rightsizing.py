@@ -214,7 +214,7 @@ def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span
     charts = {f"The most used of each bound: {quota_type}": _bars(found, quota_type) for quota_type in QUOTA_TYPES}
     return page(
         "Rightsizing · kquota",
-        "Which bounds fit?",
+        "Recommended quotas",
         about,
         {**charts, "Bounds": table([_readable(one) for one in found], _MARKS)},
     )

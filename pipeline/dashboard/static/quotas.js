@@ -80,7 +80,7 @@ function quotaRow(row) {
   return h('li', { class: 'quota', 'data-key': `${row.user}\u0000${row.client_id}`, 'data-testid': 'quota-row' },
     h('div', { class: 'who' }, h('div', { class: 'entity' }, user || h('small', {}, 'client-id'), user && client ? h('span', { class: 'slash' }, ' / ') : ' ', client), h('small', {}, `level ${row.level}: ${LEVELS[row.level]}`)),
     h('div', { class: 'whose' }, row.mode === 'enforce' ? null : h('span', { class: `chip ${row.mode === 'shadow' ? 'ghost' : 'blue'}` }, row.mode), h('span', {}, row.owner || h('span', { class: 'quiet' }, 'no owner')), row.note ? h('small', {}, row.note) : null,
-      h('button', { type: 'button', class: 'link', 'data-testid': 'edit-row', 'aria-label': `Try another quota for ${row.entity}`, on: { click: () => change(row.user, row.client_id) } }, 'Try another')),
+      h('button', { type: 'button', class: 'link', 'data-testid': 'edit-row', 'aria-label': `Try a different limit for ${row.entity}`, on: { click: () => change(row.user, row.client_id) } }, 'Try a different limit')),
     h('div', { class: 'bounds' }, Object.entries(row.bounds).map(([type, one]) => bound(row, type, one)), Object.keys(row.bounds).length ? null : h('small', {}, 'no bounds')));
 }
 
