@@ -78,7 +78,7 @@ class ThrottlePurgatory:
             return self._ledger.held().select(HELD.names)
 
     def take_over(self) -> None:
-        """Fence an earlier publisher, take up the stored throttles and publish what is stored but not yet on the topic.
+        """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.
 
         What is overdue is due at once: the first `tick` looks at it and renews or releases it.
         """
@@ -87,9 +87,11 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._ledger = ThrottleLedger(start_ms=now.steady_ms)
             self._publisher.take_over(highest_seq, now)
+            # Clients hear of the last of them only now, and what is left counts from here: the log says so at once.
+            now = self._clock.now()
+            if running.num_rows:
+                log.info("took up %d running throttles", running.num_rows)
             self._ledger.hold(held_from(running, now, self._slicing.lead_ms))
-        if running.num_rows:
-            log.info("took up %d running throttles", running.num_rows)
 
     def violated(self, violations: pa.Table, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
         """Publish and hold what a batch's violations ask for; returns the number of records.

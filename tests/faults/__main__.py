@@ -2,8 +2,9 @@
 
     python -m tests.faults [--points NAME,…] [--rounds N] [--in-process] [--report FILE]
 
-All rounds use one broker. Each round has topics, tables and a job of its own. Prints one line per round and a table at
-the end. Ends with 1 if anything was lost, written twice or different.
+All rounds use one broker. Each round has topics, tables and a job of its own. The wall clocks of job, broker and
+generator are set forward and back, before the kill and after it; without a C compiler (cc) they are not. Prints one
+line per round and a table at the end. Ends with 1 if anything was lost, written twice or different.
 """
 
 import argparse
@@ -11,15 +12,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Final
 
 from bench.machine import machine_line
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
 from pipeline.jvm.jars import fetch
 from tests.faults.report import replace_table
-from tests.faults.rounds import Outcome, play
+from tests.faults.rig import BROKER
+from tests.faults.rounds import STEPS, Outcome, play
+from tests.faults.stepped_clock import COMPILER, stepped_clock
+
+STEPPED: Final = "All wall clocks were set twice a round: while the job ran, and while it was down."
+NOT_STEPPED: Final = "Without a C compiler no clock was set."
 
 
 def main() -> int:
@@ -28,20 +35,27 @@ def main() -> int:
     points = given.points.split(",") if given.points else _all(given.in_process)
     fetch()
     outcomes: list[Outcome] = []
-    with _folder(given.keep) as folder, EmbeddedBroker(folder / "broker") as broker:
+    with (
+        _folder(given.keep) as folder,
+        stepped_clock(folder) if COMPILER else nullcontext() as clock,
+        EmbeddedBroker(folder / "broker", options=BROKER) as broker,
+    ):
         for number in range(given.rounds):
-            for point in points:
+            for place_number, point in enumerate(points):
                 began = time.monotonic()
                 place = folder / f"{point}-{number}"
-                outcome = play(point, place, broker.bootstrap_servers, number + 1, given.in_process)
+                steps = STEPS[(number + place_number) % len(STEPS)] if clock else (0, 0)
+                servers, seed = broker.bootstrap_servers, number + 1
+                outcome = play(point, place, servers, seed, given.in_process, clock=clock, steps=steps)
                 outcomes.append(outcome)
-                print(f"{_line(outcome)}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
+                print(f"{_line(outcome)}  steps {steps}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
                 for difference in outcome.verdict["differences"]:
                     print(f"    {difference}", flush=True)  # noqa: T201
+    head = f"{machine_line()}. {STEPPED if clock else NOT_STEPPED}"
     table = _table(outcomes)
-    print(f"\n{machine_line()}\n\n{table}")  # noqa: T201
+    print(f"\n{head}\n\n{table}")  # noqa: T201
     if given.report:
-        replace_table(given.report, f"{machine_line()}\n\n{table}\n")
+        replace_table(given.report, f"{head}\n\n{table}\n")
     return int(any(not outcome.verdict["equal"] for outcome in outcomes))
 
 

@@ -84,21 +84,24 @@ def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_m
     the end. By its rate a client owes less all at once when a sample window drops out of it; else it does not owe less
     faster than the time passes either. So no other instants need to be tried. But it may also owe more all at once, if
     that sample window held little: W becomes shorter, too. So the first look counts as early as the clocks allow.
+    Event time may also be counted from an earlier batch that has seen the same newest event.
     """
     books, slack_ms = case.books, case.rules.min_hold_ms + case.rules.clock_slack_ms + _ROUNDING_MS
     shift_ms = reign.begin_ms - reign.batch.evaluated_at_ms
     left_ms = max(held.end_ms - begin_ms, 0)
     early_ms = begin_ms - case.rules.clock_slack_ms
-    owed = [books.owed(held.row, reign.instant_of(at_ms), version) for at_ms in (early_ms, begin_ms)]
+    first = (reign.instant_of(early_ms), reign.instant_of(begin_ms), reign.latest_instant_of(begin_ms))
+    owed = [books.owed(held.row, instant_ms, version) for instant_ms in first]
     least_ms = min(map(most_ms, owed)) - left_ms
     if least_ms <= slack_ms:
         return least_ms
     instants = {last_ms}
-    if debt_ms(owed[1]) <= left_ms + slack_ms:
+    if debt_ms(owed[-1]) <= left_ms + slack_ms:
         instants |= {held.end_ms, *(drop_ms + shift_ms for drop_ms in books.drops(held.row, version))}
     others_ms = (
-        most_ms(books.owed(held.row, reign.instant_of(at_ms), version)) - max(held.end_ms - at_ms, 0)
+        most_ms(books.owed(held.row, instant_ms, version)) - max(held.end_ms - at_ms, 0)
         for at_ms in instants
+        for instant_ms in {reign.instant_of(at_ms), reign.latest_instant_of(at_ms)}
         if begin_ms < at_ms <= last_ms
     )
     return min((least_ms, *others_ms))

@@ -245,7 +245,12 @@ class HandJob:
         """For the verifier. Time stands still within a step, so every instant is known to the millisecond."""
         rules = rules_of(self.settings)
         return replace(
-            rules, most_lead_ms=rules.least_lead_ms, clock_slack_ms=0, longest_append_ms=0, longest_publish_ms=0
+            rules,
+            most_lead_ms=rules.least_lead_ms,
+            clock_slack_ms=0,
+            longest_append_ms=0,
+            longest_publish_ms=0,
+            longest_take_over_ms=0,
         )
 
     def verdict(self, at_least: Mapping[str, int] | None = None) -> Verdict:

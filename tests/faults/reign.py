@@ -20,12 +20,14 @@ class Reign:
             without newer usage do not set the time of looks back, unless the driver has started anew.
         starts: Of drivers in this time whose clock was set since the batch: when, and how far the clock was moved
             since then. Each counts the time since the batch by its own wall clock.
+        take_over_ms: How long before its start a driver may have read that clock.
     """
 
     batch: Batch
     following: Batch | None
     since_ms: int | None = None
     starts: tuple[tuple[int, int], ...] = ()
+    take_over_ms: int = 0
 
     @property
     def begin_ms(self) -> int:
@@ -42,12 +44,13 @@ class Reign:
         return self._instant(wall_ms, self.begin_ms)
 
     def latest_instant_of(self, wall_ms: int) -> int:
-        """The same, counted from the first batch of this event time."""
-        return self._instant(wall_ms, self.since_ms or self.begin_ms)
+        """The same at the latest: counted from the first batch of this event time and the first reading of a driver."""
+        return self._instant(wall_ms, self.since_ms or self.begin_ms, self.take_over_ms)
 
-    def _instant(self, wall_ms: int, since_ms: int) -> int:
+    def _instant(self, wall_ms: int, since_ms: int, take_over_ms: int = 0) -> int:
         passed_ms = max(wall_ms - since_ms, 0)
         for start_ms, moved_ms in self.starts:
             if start_ms <= wall_ms:
-                passed_ms = max(start_ms + moved_ms - self.begin_ms, 0) + wall_ms - start_ms
+                read_ms = start_ms - take_over_ms
+                passed_ms = max(read_ms + moved_ms - self.begin_ms, 0) + wall_ms - read_ms
         return self.batch.evaluated_at_ms + passed_ms

@@ -12,6 +12,7 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
+from pipeline.demo.broker import BrokerOptions
 from pipeline.failpoints import VARIABLE
 from pipeline.tables.address import place_of
 from pipeline.tables.from_settings import open_quota_table
@@ -20,7 +21,9 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit
 from tests.faults.generator import RATES
 from tests.faults.job_rules import rules_of
+from tests.faults.stepped_clock import ClockHistory, SteppedClock
 from tests.integration.running_job import RunningJob
+from tests.waiting import wait_until
 
 SETTINGS = {
     "KQUOTA_ENGINE__NUM_SAMPLES": "4",
@@ -31,7 +34,12 @@ SETTINGS = {
 }
 """Short windows: debts are paid within seconds, and many throttles fit into one round."""
 
+BROKER = BrokerOptions(settings={"log.cleaner.enable": "false", "log.retention.check.interval.ms": "86400000"})
+"""The verifier reads the throttle topic from its first record, also when the clock is an hour ahead."""
+
 _DAY_SECONDS = 86_400
+_LONGEST_AHEAD_SECONDS = 7_200
+"""No clock is set ahead so far; a run is shorter than a day without it."""
 _AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 
 
@@ -44,12 +52,15 @@ class Rig:
         ledgers: The folder of the generators' ledgers.
         generators: The generators by their ledgers.
         environment: Of the verifier, which knows nothing of kquota's settings; None = that of this process.
+        clock: The wall clock of job, broker and generators; None = the machine's.
     """
 
     job: RunningJob
     ledgers: Path
     generators: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     environment: dict[str, str] | None = None
+    clock: SteppedClock | None = None
+    _lives: list[tuple[int, int]] = field(default_factory=list)
 
     def set_quotas(self, factor: float = 1.0) -> None:
         """Set the default quotas of every user, multiplied by a factor."""
@@ -85,11 +96,25 @@ class Rig:
         if failpoint is not None:
             self.job.overrides[VARIABLE] = failpoint
         began, since = time.monotonic(), len(self.job.log)
+        self._lives.append((time.time_ns() // 1_000_000, since))
         self.job.start(wait=False)
         if not wait:
             return 0.0
         self.job.wait_for_line("batch_id=", since)
         return time.monotonic() - began
+
+    def step_clock(self, seconds: int) -> None:
+        """Set the clock forward, or back if negative; does nothing on the machine's. Waits for a job that starts."""
+        if self.clock is None or not seconds:
+            return
+        process, since = self.job.process, self._lives[-1][1] if self._lives else 0
+
+        def is_started() -> bool:
+            has_ended = process is None or process.poll() is not None
+            return has_ended or any("running; trigger" in line for line in self.job.log[since:])
+
+        wait_until(is_started, "the job to run, or to end")
+        self.clock.step(seconds)
 
     def await_death(self, seconds: float = 180) -> int:
         """Wait until the job has ended. Returns its exit code."""
@@ -117,7 +142,10 @@ class Rig:
         command += ["--bootstrap-server", self.job.bootstrap_servers]
         command += ["--usage-topic", self.job.usage_topic, "--throttle-topic", f"{self.job.name}.throttle"]
         command += ["--rules", rules_of(self.job.settings).to_json()]
-        command += ["--starts", ",".join(str(start_ms) for start_ms in starts_in(self.job.log, time.time()))]
+        latest_seconds = time.time() + (_LONGEST_AHEAD_SECONDS if self.clock else 0)
+        command += ["--starts", ",".join(str(start_ms) for start_ms in starts_in(self.job.log, latest_seconds))]
+        if self._clock_history is not None:
+            command += ["--clock", self._clock_history.to_json()]
         for check, least in at_least.items():
             command += ["--at-least", f"{check}={least}"]
         for ledger in self.generators:
@@ -135,10 +163,19 @@ class Rig:
             process.communicate()
         self.job.close()
 
+    @property
+    def _clock_history(self) -> ClockHistory | None:
+        return None if self.clock is None else ClockHistory(self.clock.steps, [at_ms for at_ms, _ in self._lives])
+
+    def _collected_ms(self, batch: Mapping[str, Any]) -> int:
+        """When a batch was collected, by a clock that was never set."""
+        history, reading_ms = self._clock_history, int(batch["processed_at_ms"])
+        return reading_ms if history is None else reading_ms - history.moved_ms(reading_ms)
+
     def _read_to(self) -> dict[int, int]:
         rows = self.job.table("batches", ["processed_at_ms", "end_offsets"]).to_pylist()
         ends: dict[int, int] = {}
-        for row in sorted(rows, key=lambda row: int(row["processed_at_ms"])):
+        for row in sorted(rows, key=self._collected_ms):
             of_topic = json.loads(row["end_offsets"])[self.job.usage_topic]
             ends |= {int(partition): offset for partition, offset in of_topic.items()}
         return {partition: end for partition, end in ends.items() if end}
@@ -146,7 +183,7 @@ class Rig:
     def _is_newest_told(self) -> bool:
         """Whether the job has told its newest batch: with slow commits, its records come a second after its row."""
         rows = self.job.table("batches", ["processed_at_ms", "batch_id"]).to_pylist()
-        newest = max(rows, key=lambda row: int(row["processed_at_ms"]), default=None)
+        newest = max(rows, key=self._collected_ms, default=None)
         return newest is None or any(f"batch_id={newest['batch_id']} " in line for line in self.job.log[::-1])
 
     def _ends(self) -> dict[int, int]:

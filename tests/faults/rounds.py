@@ -10,13 +10,18 @@ from typing import Any, Final
 
 from pipeline.failpoints import FAILPOINTS
 from tests.faults.rig import Rig, rig
+from tests.faults.stepped_clock import SteppedClock
 
-NTH: Final = {"outbox.appended": 2, "transaction.sent": 2, "transaction.committed": 2, "look.appended": 2}
+NTH: Final = {"outbox.appended": 3, "transaction.sent": 3, "transaction.committed": 3, "look.appended": 3}
 """How often a place is passed before the job dies there; the others are passed with every micro-batch."""
-_NTH_BATCH: Final = 3
-_LEFT_BEHIND: Final = "outbox.appended:2"
+_NTH_BATCH: Final = 4
+_LEFT_BEHIND: Final = "outbox.appended:3"
 """Where a job dies before another one dies in its start: it leaves records to publish."""
 _GOES_ON_SECONDS: Final = 3.0
+_BATCHES_AFTER_STEPS: Final = 2
+"""The last of them has only usage of after the steps, also on a machine that is slow."""
+STEPS: Final = ((20, -3_600), (-20, 3_600), (3_600, -20), (-3_600, 20))
+"""By how many seconds the clocks are set while the job runs, and while it is down. In all, they are not set."""
 AT_LEAST: Final = {
     **{"messages": 100, "batches": 3, "usage": 50, "dead_letters": 3, "clamped_events": 1, "ledger": 100},
     **{"decisions": 5, "applied": 5, "snapshots": 2, "buckets": 2, "full_buckets": 1},
@@ -49,6 +54,8 @@ def play(
     in_process: bool = False,
     goes_on_seconds: float = _GOES_ON_SECONDS,
     overrides: Mapping[str, str] = MappingProxyType({}),
+    clock: SteppedClock | None = None,
+    steps: tuple[int, int] = (0, 0),
 ) -> Outcome:
     """Run one round with one failpoint.
 
@@ -61,6 +68,8 @@ def play(
             possible for the failpoints of the start.
         goes_on_seconds: How long the load goes on after the recovery.
         overrides: Further settings of the job, as environment variables.
+        clock: The wall clock of all processes; None = the machine's.
+        steps: One of `STEPS`.
 
     Raises:
         AssertionError: The job did not die there, or was not drained afterwards.
@@ -68,34 +77,45 @@ def play(
     name = f"{point.replace('.', '-').replace('_', '-')}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
+        rigged.clock = clock
         rigged.begin_load(seed)
         nth = NTH.get(point, _NTH_BATCH)
         if in_process:
-            recovery_seconds = _fail(rigged, f"{point}:{nth}")
+            recovery_seconds = _fail(rigged, f"{point}:{nth}", steps)
         else:
-            if point.startswith("start."):
-                _die(rigged, _LEFT_BEHIND)
-            _die(rigged, point if point.startswith("start.") else f"{point}:{nth}")
+            is_in_start = point.startswith("start.")
+            _die(rigged, _LEFT_BEHIND if is_in_start else f"{point}:{nth}", steps[0])
+            rigged.step_clock(steps[1])
+            if is_in_start:
+                _die(rigged, point)
             recovery_seconds = rigged.start()
         time.sleep(goes_on_seconds)
+        for _ in range(_BATCHES_AFTER_STEPS if any(steps) else 0):
+            rigged.job.wait_for_line("batch_id=", len(rigged.job.log))
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()
-        return Outcome(point, recovery_seconds, rigged.verdict(AT_LEAST))
+        return Outcome(point, recovery_seconds, rigged.verdict({**AT_LEAST, "epochs": int(-3_600 in steps)}))
 
 
-def _fail(rigged: Rig, failpoint: str) -> float:
+def _fail(rigged: Rig, failpoint: str, steps: tuple[int, int]) -> float:
     """Let the job fail and restart inside its process. Returns the seconds from the error to the end of a batch."""
     job, since = rigged.job, len(rigged.job.log)
     rigged.start(f"{failpoint}:raise", wait=False)
+    if steps[0]:
+        job.wait_for_line("batch_id=", since)
+        rigged.step_clock(steps[0])
     job.wait_for_line("Starting again in", since)
+    rigged.step_clock(steps[1])
     began, since = time.monotonic(), len(job.log)
     job.wait_for_line("batch_id=", since)
     return time.monotonic() - began
 
 
-def _die(rigged: Rig, failpoint: str) -> None:
+def _die(rigged: Rig, failpoint: str, step_seconds: int = 0) -> None:
+    """Let the job kill itself there; before, the clocks are set after its first batch."""
     assert failpoint.partition(":")[0] in FAILPOINTS, failpoint
-    rigged.start(failpoint, wait=False)
+    rigged.start(failpoint, wait=bool(step_seconds))
+    rigged.step_clock(step_seconds)
     code = rigged.await_death()
     assert code == -signal.SIGKILL, f"the job ended with {code}:\n" + "\n".join(rigged.job.log[-40:])

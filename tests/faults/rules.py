@@ -21,6 +21,7 @@ class Rules:
         clock_slack_ms: How far two readings of the driver's clocks may differ.
         longest_append_ms: How long a batch may take from its collection to its decision.
         longest_publish_ms: And from the check of its age until its records are written.
+        longest_take_over_ms: How long a driver may take from its first reading of the clocks until it has taken over.
     """
 
     min_hold_ms: int = 1_000
@@ -33,6 +34,7 @@ class Rules:
     clock_slack_ms: int = 100
     longest_append_ms: int = 5_000
     longest_publish_ms: int = 30_000
+    longest_take_over_ms: int = 30_000
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -1,7 +1,9 @@
 /*
- * A wall clock that is stepped from outside: LD_PRELOAD puts it before the C library's. How many seconds it is ahead
- * stands in the eight bytes of the file that STEPPED_CLOCK_FILE names, in the machine's byte order. Steady clocks, and
- * all that waits, stay the kernel's. (libfaketime 0.9.10 changes those too: Python's sleep fails under it.)
+ * A wall clock that is stepped from outside: LD_PRELOAD puts it before the C library's. How many milliseconds it is
+ * ahead stands in the eight bytes of the file that STEPPED_CLOCK_FILE names, in the machine's byte order. It shows
+ * tens of milliseconds, so the last digit of what it shows is that of the file: it tells since which step it was read.
+ * Steady clocks, and all that waits, stay the kernel's. (libfaketime 0.9.10 changes those too: Python's sleep fails
+ * under it.)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -14,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile int64_t *ahead_seconds;
+static const volatile int64_t *ahead_ms;
 static int (*kernel_clock)(clockid_t, struct timespec *);
 
 __attribute__((constructor)) static void begin(void) {
@@ -23,14 +25,18 @@ __attribute__((constructor)) static void begin(void) {
     kernel_clock = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
     if (file < 0) return;
     void *mapped = mmap(NULL, sizeof(int64_t), PROT_READ, MAP_SHARED, file, 0);
-    if (mapped != MAP_FAILED) ahead_seconds = mapped;
+    if (mapped != MAP_FAILED) ahead_ms = mapped;
     close(file);
 }
 
 int clock_gettime(clockid_t which, struct timespec *now) {
     int failed = kernel_clock ? kernel_clock(which, now) : (int)syscall(SYS_clock_gettime, which, now);
-    if (!failed && ahead_seconds && (which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE))
-        now->tv_sec += *ahead_seconds;
+    if (!failed && ahead_ms && (which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE)) {
+        int64_t shown_ms = now->tv_sec * 1000LL + now->tv_nsec / 10000000 * 10 + *ahead_ms;
+        now->tv_sec = shown_ms / 1000;
+        /* Half a millisecond more: as a floating-point number it must not fall below the millisecond. */
+        now->tv_nsec = shown_ms % 1000 * 1000000 + 500000;
+    }
     return failed;
 }
 

@@ -4,10 +4,6 @@ Both run with `stepped_clock.c` before their C library. Without a C compiler the
 """
 
 import json
-import shutil
-import struct
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,10 +18,10 @@ from pipeline.jvm.jars import fetch
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
+from tests.faults.stepped_clock import COMPILER, SteppedClock, stepped_clock
 from tests.integration.running_job import RunningJob, running_job
 from tests.waiting import wait_until
 
-COMPILER: Final = shutil.which("cc")
 pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
@@ -39,50 +35,19 @@ EVERY_SECONDS: Final = 0.1
 HELD_WITHIN_MS: Final = 15_000
 PATIENCE_SECONDS: Final = 60.0
 NUM_SAMPLES: Final = 11
-_SECONDS: Final = struct.Struct("=q")
-
-
-class SteppedClock:
-    """The wall clock of all processes that are started with `environment`.
-
-    Attributes:
-        environment: Of a process that follows the clock, its children included.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        library, self._file = folder / "stepped_clock.so", folder / "ahead"
-        source = Path(__file__).with_name("stepped_clock.c")
-        subprocess.run([str(COMPILER), "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        self.environment = {"LD_PRELOAD": str(library), "STEPPED_CLOCK_FILE": str(self._file)}
-        self._ahead_seconds = 0
-        self._file.write_bytes(_SECONDS.pack(0))
-
-    def step(self, seconds: int) -> None:
-        """Set the clock forward, or back if negative."""
-        self._ahead_seconds += seconds
-        with self._file.open("r+b", buffering=0) as mapped:
-            mapped.write(_SECONDS.pack(self._ahead_seconds))
-
-    def now_ms(self) -> int:
-        """What it shows, epoch milliseconds."""
-        return time.time_ns() // 1_000_000 + self._ahead_seconds * 1_000
 
 
 @pytest.fixture(scope="module")
-def clock(tmp_path_factory: pytest.TempPathFactory) -> SteppedClock:
-    return SteppedClock(tmp_path_factory.mktemp("clock"))
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SteppedClock]:
+    with stepped_clock(tmp_path_factory.mktemp("clock")) as clock:
+        yield clock
 
 
 @pytest.fixture(scope="module")
 def stepped_broker(clock: SteppedClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     fetch()
-    own = EmbeddedBroker(tmp_path_factory.mktemp("broker"))
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in clock.environment.items():
-            environment.setenv(name, value)
-        own.start()
-    yield own
-    own.stop()
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as own:
+        yield own
 
 
 class Load:
@@ -153,7 +118,7 @@ def test_after_any_step_offenders_are_soon_held_and_the_quiet_client_never(
     seconds: int, stepped_broker: EmbeddedBroker, clock: SteppedClock, tmp_path: Path
 ) -> None:
     with running_job(f"stepped-{seconds}", tmp_path, stepped_broker.bootstrap_servers) as job:
-        job.overrides |= {"KQUOTA_SPARK__DRIVER_MEMORY": "512m", **clock.environment}
+        job.overrides["KQUOTA_SPARK__DRIVER_MEMORY"] = "512m"
         bound = QuotaChange("<default>", "", {"producer_byte_rate": float(BOUND)})
         open_quota_table(job.settings.tables).alter([bound], local_audit("stepped clocks"))
 

@@ -24,6 +24,7 @@ from tests.faults.cut import Batch, cut
 from tests.faults.evidence import Evidence, Row, gather
 from tests.faults.reign import Reign
 from tests.faults.rules import Rules
+from tests.faults.stepped_clock import ClockHistory
 from tests.faults.verdict import Verdict
 
 Key = tuple[str, int]
@@ -81,7 +82,7 @@ def _check_batches(
         instant = (batch.time_epoch, batch.evaluated_at_ms)
         if since is None or instant > (since.time_epoch, since.evaluated_at_ms):
             since = batch
-        reign = Reign(batch, following, since.steady_ms, _moved_starts(batch, evidence))
+        reign = Reign(batch, following, since.steady_ms, _moved_starts(batch, evidence), rules.longest_take_over_ms)
         decisions = check_batch(evidence, rows, batch, case.books, rules, verdict)
         case.emptied = {}
         if rows["sensor_state"]:
@@ -111,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     evidence = gather(given.tables, given.bootstrap_server, given.usage_topic, given.throttle_topic, given.ledger)
     if given.starts is not None:
         evidence.starts = [int(start) for start in given.starts.split(",") if start]
+    if given.clock is not None:
+        evidence = ClockHistory.from_json(given.clock).tell(evidence)
     verdict = verify(evidence, Rules.from_json(given.rules), dict(given.at_least or _SOMETHING))
     print(json.dumps(verdict.as_json()) if given.json else verdict.as_table())  # noqa: T201
     return int(bool(verdict.differences))
@@ -124,6 +127,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--throttle-topic", default="quota.throttle.v1")
     parser.add_argument("--rules", default="{}", help="settings of the job that are not its defaults: a JSON object")
     parser.add_argument("--starts", help="when a driver took over, epoch milliseconds with commas; without: not known")
+    parser.add_argument("--clock", help="how the driver's wall clock was set: a ClockHistory; without: never")
     parser.add_argument("--at-least", type=_minimum, action="append", help="CHECK=N: so much must be compared")
     parser.add_argument("--ledger", type=Path, action="append", default=[], help="what a generator has sent")
     parser.add_argument("--json", action="store_true", help="print JSON")

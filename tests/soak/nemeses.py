@@ -17,6 +17,7 @@ from tests.faults.rig import Rig
 from tests.soak.small_disk import SmallDisk
 
 EVERY_SECONDS: Final = 8.0
+CLOCK_STEPS: Final = (20, -20, 3_600, -3_600)
 KILL_SECONDS: Final = (20.0, 40.0)
 _PAUSE_SECONDS: Final = 4.0
 _FLOOD_SECONDS: Final = 5.0
@@ -85,9 +86,15 @@ class Nemeses:
         """Send messages for some seconds of which half are garbage."""
         self._extra_load("--garbage-share", "0.5", "--per-second", "400")
 
-    def skew_clocks(self) -> None:
+    def skew_events(self) -> None:
         """Send events for some seconds that are dated far into the future and the past."""
         self._extra_load("--skew-ms", "30000")
+
+    def step_clocks(self) -> None:
+        """Set all wall clocks by 20 s or an hour, forward or back; the next time, right again."""
+        clock = self.rigged.clock
+        if clock is not None:
+            self.rigged.step_clock(-clock.ahead_seconds or self._random.choice(CLOCK_STEPS))
 
     def add_partition(self) -> None:
         """Add a partition to the usage topic."""
@@ -125,7 +132,9 @@ class Nemeses:
             at += EVERY_SECONDS
 
     def _others(self) -> Iterator[str]:
-        kinds = ["edit_quotas", "add_partition", "flood", "kill_broker", "delete_group", "skew_clocks", "pause_broker"]
+        kinds = ["edit_quotas", "add_partition", "flood", "kill_broker", "delete_group", "skew_events", "pause_broker"]
+        if self.rigged.clock is not None:
+            kinds.append("step_clocks")
         if self.disk is not None:
             kinds.append("fill_disk")
         while True:

@@ -139,6 +139,17 @@ def test_a_batch_that_pinned_its_quotas_before_an_edit_throttles_nobody_the_edit
     assert len(loop.purgatory) == 0
 
 
+def test_after_a_step_back_a_throttle_counts_from_when_what_was_left_is_published() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=60_000)
+    loop.clock.set_wall(loop.clock.wall_ms - 20_000)
+    loop.broker.marker = 0
+    loop.broker.readers.append(lambda _: loop.clock.advance(700))
+    loop.restart()
+    (held,) = loop.purgatory.held().to_pylist()
+    assert held["end_ms"] == loop.clock.steady_ms + CAP_MS
+
+
 def test_a_restart_takes_up_running_throttles_and_looks_at_overdue_ones_first() -> None:
     loop = HandLoop(quota("alice", 1_000.0), quota("bob", 1_000.0))
     loop.batch(alice=60_000)
