@@ -91,7 +91,7 @@ class RequestMeter:
             Whether all events were stored within `FLUSH_WITHIN_MS` after that.
 
         Raises:
-            MeterFenced: A second meter of the same broker has taken over.
+            Conflict: A second meter of the same broker has taken over.
         """
         try:
             # A meter that is killed before its first event begins here again.
