@@ -122,13 +122,12 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 def _shown(row: "Row") -> "Row":
     from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
-    from schemas.throttle_record import is_extension
+    from schemas.throttle_record import is_extension, verb
 
     bound, quota_type = row["bound"], row["quota_type"]
-    extends = is_extension(row)
     shown = {
         "at": clock_time(row["evaluated_at_ms"]),
-        "action": "extend" if extends else row["action"],
+        "action": verb(row),
         "user": row["user"],
         "client_id": row["client_id"],
         "type": quota_type.partition("_")[0],
@@ -137,7 +136,7 @@ def _shown(row: "Row") -> "Row":
         "W": seconds(row["window_ms"]),
         "for": seconds(row["throttle_time_ms"]),
         "until": clock_time(row["throttled_until_ms"]),
-        "cause": "extended" if extends else row["cause"],
+        "cause": "extended" if is_extension(row) else row["cause"],
         "decision": row["decision_id"][:SHOWN_DIGITS],
     }
     return shown | {name: value for name, value in row.items() if name not in shown}
