@@ -67,8 +67,7 @@ def _run(
     from pipeline.cli.options import call_on_signals
     from pipeline.cli.services import free_port
     from pipeline.command_line import not_installed
-    from pipeline.demo.folder import start_over
-    from pipeline.demo.run import Demo
+    from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch_missing
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings

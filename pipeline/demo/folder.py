@@ -6,18 +6,15 @@ Nothing heavy is imported here: a second demo is refused at once.
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path_text
-from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS, demo_users
 from pipeline.errors import Conflict, UsageError
-from pipeline.job.lock import JobLock
 from pipeline.process import LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
 from quota.entity import QUOTA_TYPES
@@ -234,34 +231,6 @@ def _toml(values: Mapping[str, Any]) -> str:
 def _value(value: Any) -> str:
     # TOML refuses the one control character that JSON leaves as it is.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-# Starting over: deletes what earlier demos left, and nothing else.
-
-
-def start_over(folder: DemoFolder, job: str) -> None:
-    """Delete what earlier demos have left, while no job and no broker runs there. Other files stay.
-
-    Args:
-        job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
-
-    Raises:
-        Conflict: A job or a broker runs there; nothing is deleted.
-    """
-    brokers = folder.brokers(max(folder.former_brokers(), 1))
-    data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
-    more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
-    alerts = (folder.alerts_log, folder.alerts_state(job))
-    stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
-    with ExitStack() as held:
-        held.enter_context(JobLock(folder.root, job, str(folder.tables)))
-        for broker in brokers:
-            held.enter_context(EmbeddedBroker(broker).reserved())
-        for path in (*data, *more, *alerts, *stock):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
 
 
 # Commands that the demo proposes.

@@ -6,6 +6,7 @@ The job is the one of production. The demo adds the brokers, the clients and the
 import json
 import logging
 import math
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from shlex import quote
 from threading import Event, Thread
 from typing import IO, Any, Final
 
+import pyarrow as pa
 from pydantic import SecretStr
 
 from pipeline.cluster.access import ClusterAccess
@@ -29,23 +31,26 @@ from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
 from pipeline.demo.plan import (
+    DEMO_CLIENTS,
     DEMO_INTERNAL_LISTENERS,
     DEMO_QUOTAS,
     STOCK_CLIENTS,
     DemoClient,
     DemoPlan,
-    client_bounds,
     split_shares,
 )
 from pipeline.demo.process import spawn, terminate
 from pipeline.demo.stock_client import StockWork
 from pipeline.job.job import Job, step
+from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners, both
-from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.quotas.source import QuotaSource
+from quota.engine import QuotaEngine
 
 # Before the job starts: the cluster, settings, topics, tables, quotas.
 
@@ -339,3 +344,53 @@ class Demo:
     def _alerts(self, url: str) -> AlertsSettings:
         page = None if self.dashboard_port is None else f"http://127.0.0.1:{self.dashboard_port}"
         return AlertsSettings(webhooks={"demo": SecretStr(url)}, external_url=page)
+
+
+# Starting over: deletes what earlier demos left, and nothing else.
+
+
+def start_over(folder: DemoFolder, job: str) -> None:
+    """Delete what earlier demos have left, while no job and no broker runs there. Other files stay.
+
+    Args:
+        job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
+
+    Raises:
+        Conflict: A job or a broker runs there; nothing is deleted.
+    """
+    brokers = folder.brokers(max(folder.former_brokers(), 1))
+    data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
+    more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
+    alerts = (folder.alerts_log, folder.alerts_state(job))
+    stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
+    with ExitStack() as held:
+        held.enter_context(JobLock(folder.root, job, str(folder.tables)))
+        for broker in brokers:
+            held.enter_context(EmbeddedBroker(broker).reserved())
+        for path in (*data, *more, *alerts, *stock):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+# The bounds of each client by the quotas in force.
+
+_TYPE_OF_ROLE = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
+
+
+def client_bounds(tables: TablesSettings) -> dict[tuple[str, str], float | None]:
+    """The byte rate that each client is held to, in bytes per second; None if no quota bounds it.
+
+    Returns:
+        (user, client_id) -> its bound for what it does: produce or consume.
+    """
+    engine = QuotaEngine()
+    engine.load_quotas(QuotaSource(open_quota_table(tables)).pin())
+    clients = (*DEMO_CLIENTS, *STOCK_CLIENTS)
+    names = {"user": [one.user for one in clients], "client_id": [one.client_id for one in clients]}
+    resolved = {
+        (row["user"], row["client_id"], row["quota_type"]): row["bound"]
+        for row in engine.resolve(pa.table(names)).to_pylist()
+    }
+    return {(one.user, one.client_id): resolved[one.user, one.client_id, _TYPE_OF_ROLE[one.role]] for one in clients}

@@ -10,8 +10,9 @@ import pytest
 
 from pipeline.command_line import carry_nothing, command_text
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.folder import MARK, DemoFolder, start_over
+from pipeline.demo.folder import MARK, DemoFolder
 from pipeline.demo.plan import STOCK_CLIENTS
+from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
 from pipeline.job.lock import JobIsRunning, JobLock
 from tests.pipeline.cli.running import kquota
