@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long explore pages deploy-check lint typecheck bench bench-peers faults soak cluster object-store dist clean ready
+.PHONY: help run pythons coverage test test-long explore pages deploy-check lint typecheck bench bench-peers faults soak cluster object-store dist clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -28,6 +28,13 @@ pages: ready ## play every command of README and docs, also beside a demo (RENEW
 
 deploy-check: ready ## the files of deploy/ against linters, schemas and the command line (SCHEMAS=FOLDER has more of them, RENEW=1 writes docs/deploy.md)
 	@exec env SCHEMAS=$(SCHEMAS) RENEW=$(RENEW) deploy/check.sh $(ARGS)
+
+pythons: ## the tests of quota, purgatory and schemas on Python 3.11, 3.12 and 3.13, where the machine has them (PYTHONS="…")
+	@exec deploy/pythons.sh
+
+coverage: ready ## how much of quota, purgatory and schemas their own tests run
+	@$(VENV)/bin/python -m pytest -q -p no:cacheprovider -n 2 --dist=loadfile tests/quota tests/purgatory tests/schemas \
+	  --cov=quota --cov=purgatory --cov=schemas --cov-report=term:skip-covered
 
 lint: ready ## style, format, and which package may import which
 	@$(VENV)/bin/ruff check .

@@ -1,8 +1,8 @@
 """The errors of the pipeline: each prints as one line that says what happened, the facts, and how to fix it.
 
-An error has a class of its own only where a caller catches it by name. All others are raised as one of the classes here,
-which differ in the exit code that the command ends with: 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 refused by
-validation, 6 an outside service does not answer.
+An error has a class of its own only where a caller catches it by name. All others are raised as one of the classes
+here, which differ in the exit code that the command ends with: 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5
+refused by validation, 6 an outside service does not answer.
 """
 
 

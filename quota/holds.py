@@ -218,6 +218,7 @@ class Holds:
         self._quota_type = np.zeros(0, np.int64)
         self._bound = np.zeros(0, np.float64)
         self._level = np.zeros(0, np.int64)
+        self._counted_until_ms = 0
         self._last_window = np.zeros(0, np.int64)
         self._windows = np.zeros(0, np.int64)
         self._deferred_bytes = np.zeros(0, np.int64)
@@ -275,6 +276,23 @@ class Holds:
         """Take all looks that are due up to an instant, inclusive: before the batch of that instant is recorded."""
         while len(due := (self._due_ms <= to_ms).nonzero()[0]):
             self._look(due, to_ms)
+
+    def begin_epoch(self, last_ms: int, now_ms: int) -> None:
+        """Go on at another instant, because the clocks were set back: what is left of a throttle stays left.
+
+        What was held until then counts at the times it was held. No sample window of before is one of after.
+
+        Args:
+            last_ms: the newest instant of the time epoch that ends; `advance` has been called for it.
+            now_ms: the instant that is `last_ms` from now on.
+        """
+        held, moved_ms = self.held, now_ms - last_ms
+        self._count(held, np.full(len(held), last_ms))
+        self._from_ms += moved_ms
+        self._until_ms += moved_ms
+        self._due_ms[held] += moved_ms
+        self._last_window[:] = _NO_WINDOW
+        self._counted_until_ms = now_ms
 
     def look_after_edit(self, at_ms: int) -> None:
         """Look at once at the throttles whose bound or level an edit has changed, as the job does (`Slicing.at_edit`).
@@ -352,7 +370,12 @@ class Holds:
 
     def _release(self, clients: Ids) -> None:
         self._due_ms[clients] = _NEVER
-        self._held_time.add(clients, self._from_ms[clients], self._until_ms[clients])
+        self._count(clients, self._until_ms[clients])
+
+    def _count(self, clients: Ids, to_ms: Ints) -> None:
+        """Count the time held since a throttle began, or since the time epoch began."""
+        from_ms = np.maximum(self._from_ms[clients], self._counted_until_ms)
+        self._held_time.add(clients, from_ms, np.maximum(from_ms, to_ms))
 
     def _grow(self, clients: Ids) -> None:
         """Make room for all of these numbers."""

@@ -76,6 +76,21 @@ class Replayed:
     decisions: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class EpochSpan:
+    """The time of a time epoch. What is left at its last instant goes on at the first instant of the next epoch.
+
+    Attributes:
+        time_epoch: its number.
+        first_ms: the instant of its first row.
+        last_ms: the instant of its last row.
+    """
+
+    time_epoch: int
+    first_ms: int
+    last_ms: int
+
+
 def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch]:
     """Rows of `usage` batch by batch, in the order they were decided.
 

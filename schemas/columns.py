@@ -67,7 +67,7 @@ TIME_EPOCH: Final = Field(
     description="How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
     "0 at first; null in rows of before 0.3.0, which means 0.",
 )
-"""The field `time_epoch` of every row that has `evaluated_at_ms`."""
+"""The field `time_epoch` of every row that has `evaluated_at_ms`, and of the seconds of such rows."""
 
 """What is limited, in the order that is used everywhere."""
 

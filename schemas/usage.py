@@ -154,9 +154,10 @@ class _Second(Row):
 
 
 class UsageBySecondRow(UsageSums, _Second):
-    """The roll-up of `usage`: one row per second, broker and client. What-if replays it."""
+    """The roll-up of `usage`: one row per time epoch, second, broker and client. What-if replays it."""
 
     last_event_ms: EpochMs = Field(description="The newest event time of the second.")
+    time_epoch: Number | None = TIME_EPOCH
     date: Day = Field(description="UTC day of `second_start_ms`; the partition.")
 
 

@@ -1,22 +1,23 @@
 """What to replay: the range of stored usage, the part that is kept, the quotas of each replay, and their parts."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import NotFound, UsageError
-from pipeline.replay.usage_batches import Scope, Source, UsageReader
+from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
 from pipeline.tables.errors import TableMissing
-from pipeline.tables.opening import newest_value, oldest_value
 from pipeline.tables.quotas.files import from_text
+from pipeline.tables.reading import TimeSlices
 from pipeline.text_file import read_text_file
 from quota.buckets import MAX_DEBT_BURSTS
 from quota.entity import REQUEST
 from quota.errors import InvalidQuotas
+from quota.replay import EpochSpan
 from quota.shares import ALL_USERS, Share, can_be_divided
 from quota.slicing import Slicing
 from quota.snapshot import Quota, QuotaSnapshot
@@ -177,12 +178,12 @@ class Plan:
         request: With the version of the table that all parts read, and a root that is valid in every working folder:
             executors have one of their own.
         parts: Can be replayed independently of each other. Together they are all replays of all users.
-        slices: The range with its warm-up in pieces that fit into memory, as (start inclusive, end exclusive).
+        slices: The range with its warm-up in pieces that fit into memory, epoch by epoch.
     """
 
     request: ReplayRequest
     parts: tuple[Part, ...]
-    slices: tuple[tuple[int, int], ...]
+    slices: tuple[Slice, ...]
     uri: str
 
     @classmethod
@@ -201,13 +202,14 @@ class Plan:
         if request.source == "usage_by_second" and w % _SECOND_MS:
             msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
             raise UsageError(msg, "replay the exact batches: --from usage")
-        table = request.reader().table
+        reader = request.reader()
+        table = reader.table
         whole_ms = request.until_ms - request.begin_ms
         if slice_ms is None:
             slice_ms = slice_length_ms(whole_ms, table.estimated_rows(request.begin_ms, request.until_ms))
         parts = tuple(Part(replay, ALL_USERS) for replay in range(len(request.quotas)))
         pinned = replace(request, root=full_address(place_of(request.root)), version=table.version)
-        return cls(pinned, parts, tuple(_cut(request, slice_ms)), table.uri)
+        return cls(pinned, parts, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
 
     def for_processes(self, processes: int) -> "Plan":
         """The same, divided so that as many processes have something to do.
@@ -232,15 +234,35 @@ def warm_up_ms(settings: EngineSettings) -> int:
     return round(_WARM_UP_DEBTS * (1 + MAX_DEBT_BURSTS) * settings.num_samples * settings.sample_window_ms)
 
 
-def _cut(request: ReplayRequest, slice_ms: int) -> list[tuple[int, int]]:
+def _cut(request: ReplayRequest, epochs: Sequence[EpochSpan], slice_ms: int) -> list[Slice]:
     """Slices end at multiples of the sample window, so that no second is divided."""
     w = request.settings.sample_window_ms
-    slices, start_ms = [], request.begin_ms
-    while start_ms < request.until_ms:
-        end_ms = min(-(-(start_ms + slice_ms) // w) * w, request.until_ms)
-        slices.append((start_ms, end_ms))
-        start_ms = end_ms
+    slices = []
+    for start_ms, last_ms, time_epoch in _spans(request, epochs):
+        begin_ms = start_ms
+        while begin_ms < last_ms:
+            end_ms = min(-(-(begin_ms + slice_ms) // w) * w, last_ms)
+            slices.append(Slice(begin_ms, end_ms, time_epoch))
+            begin_ms = end_ms
     return slices
+
+
+def _spans(request: ReplayRequest, epochs: Sequence[EpochSpan]) -> list[Slice]:
+    """What is read of each time epoch, in order: the range with its warm-up, which may begin in the epoch before."""
+    if len(epochs) < 2:
+        return [Slice(request.begin_ms, request.until_ms, epochs[0].time_epoch if epochs else 0)]
+    spans: list[Slice] = []
+    before_ms = 0
+    for epoch in reversed(epochs):
+        end_ms = epoch.last_ms + 1
+        wanted = [(end_ms - before_ms, end_ms)]
+        if epoch.first_ms < request.until_ms and request.since_ms < end_ms:
+            warm_from_ms = max(request.since_ms, epoch.first_ms) - (request.since_ms - request.begin_ms)
+            wanted.append((warm_from_ms, min(request.until_ms, end_ms)))
+        wanted = joined_spans(wanted)
+        before_ms = max(epoch.first_ms - wanted[0][0], 0) if wanted else 0
+        spans += [Slice(max(start, epoch.first_ms), end, epoch.time_epoch) for start, end in reversed(wanted)]
+    return spans[::-1]
 
 
 def slice_length_ms(whole_ms: int, rows: int) -> int:
@@ -265,10 +287,13 @@ class Coverage:
 
     @classmethod
     def of(cls, root: str, source: Source, since_ms: int, until_ms: int) -> "Coverage":
-        """The covered part of a range, by the statistics of the tables; no data file is read.
+        """The covered part of a range, by the statistics of the tables.
 
         It begins with the oldest row of usage. It ends after the newest row; or after the newest throttle record, if
         that is later and no newer usage is waiting to be rolled up: the job was at work then, and there was no usage.
+        Newest means of the newest time epoch that begins before the end of the range. If that one does not reach it,
+        rows of older epochs count where they lie before it: the clock that dated them was ahead.
+        No data file is read, but for those with rows of several epochs.
 
         Args:
             since_ms: Begin of the range, inclusive.
@@ -277,13 +302,30 @@ class Coverage:
         Returns:
             The whole range if the table has no rows or is missing, so that reading it says which.
         """
-        uri, column = table_uri(root, source), "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
-        first_ms, last_ms = oldest_value(uri, column), newest_value(uri, column)
-        if first_ms is None or last_ms is None:
+        column = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
+        try:
+            table = TimeSlices(table_uri(root, source), column)
+        except TableMissing:
             return cls(since_ms, until_ms)
+        epochs = table.epochs()
+        if not epochs:
+            return cls(since_ms, until_ms)
+        first_ms = min(one.first_ms for one in epochs)
+        last_ms = next((one.last_ms for one in reversed(epochs) if one.first_ms < until_ms), epochs[-1].last_ms)
+        if len(epochs) > 1 and last_ms < until_ms:
+            last_ms = max(last_ms, table.last_time(last_ms, until_ms) or last_ms)
         end_ms = last_ms + (_SECOND_MS if source == "usage_by_second" else 1)
-        newest_usage_ms = newest_value(table_uri(root, "usage"), "last_event_ms")
+        newest_usage_ms = _newest_ms(table_uri(root, "usage"))
         if newest_usage_ms is not None and newest_usage_ms < end_ms:
-            end_ms = max(end_ms, (newest_value(table_uri(root, "throttle_events"), "evaluated_at_ms") or 0) + 1)
+            end_ms = max(end_ms, (_newest_ms(table_uri(root, "throttle_events")) or 0) + 1)
         start_ms = min(max(since_ms, first_ms), until_ms)
         return cls(start_ms, max(min(until_ms, end_ms), start_ms))
+
+
+def _newest_ms(uri: str) -> int | None:
+    """The newest instant of the newest time epoch of a table; None if it has no rows or is missing."""
+    try:
+        epochs = TimeSlices(uri, "evaluated_at_ms").epochs()
+    except TableMissing:
+        return None
+    return epochs[-1].last_ms if epochs else None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from queue import Empty
@@ -60,10 +61,14 @@ class _Replay:
         self._engine = engine_of(ReplayEngine, request.settings, request.scope)
         self._holds = Holds(request.slicing, self._engine.owed_at, request.since_ms, request.until_ms, BINS)
         self._in_force: QuotaSnapshot | None = None
+        self._epoch: int | None = None
+        self._at_ms = 0
         self._result = ReplayResult()
 
     def decide(self, batch: UsageBatch) -> None:
         """Take the looks before a batch, then decide the batch."""
+        self._come_to_epoch(batch.time_epoch)
+        self._at_ms = max(self._at_ms, batch.at_ms)
         self._holds.advance(batch.at_ms)
         self._put_in_force(batch)
         usage = batch.usage
@@ -74,14 +79,27 @@ class _Replay:
         self._result.rows += len(usage.clients)
         self._count(batch.at_ms)
 
+    def _come_to_epoch(self, time_epoch: int) -> None:
+        """Begin the time epochs after that of the last batch, up to this one, each where the one before ended."""
+        if self._epoch is not None:
+            for ended, begun in pairwise(self.reader.epochs):
+                if self._epoch < begun.time_epoch <= time_epoch:
+                    last_ms = max(self._at_ms, ended.last_ms)
+                    self._holds.advance(last_ms)
+                    self._engine.begin_epoch(last_ms, begun.first_ms)
+                    self._holds.begin_epoch(last_ms, begun.first_ms)
+                    self._at_ms = begun.first_ms
+        self._epoch = time_epoch
+
     def _count(self, at_ms: int) -> None:
-        if at_ms >= self._since_ms:
+        if self._since_ms <= at_ms < self._until_ms:
             self._result.evaluations += 1
             place = (at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
-            self._result.has_batch[min(place, BINS - 1)] = True
+            self._result.has_batch[place] = True
 
     def result(self) -> ReplayResult:
         """What the replay found; no batch may follow."""
+        self._come_to_epoch(self.reader.epochs[-1].time_epoch if self.reader.epochs else 0)
         totals = self._holds.finish()
         figures = zip(totals.windows.tolist(), totals.throttle_ms.tolist(), totals.deferred_bytes.tolist(), strict=True)
         self._result.outcomes = {

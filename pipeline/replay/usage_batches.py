@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Final, Literal, Self
+from itertools import pairwise
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pipeline.throttle.assembly import new_engine
 from quota.rates import on_windows, windows_divide
 from quota.replay import (
     USAGE_COLUMNS,
+    EpochSpan,
     Evaluation,
     NumberedUsage,
     Replayed,
@@ -47,15 +49,25 @@ class UsageBatch:
     """Usage that is decided together, at one instant.
 
     Attributes:
+        time_epoch: Of that instant.
         quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
         usage: What `ReplayEngine.throttles` takes.
         used_bytes: Produced and fetched bytes of each row.
     """
 
     at_ms: int
+    time_epoch: int
     quota_version: int | None
     usage: NumberedUsage
     used_bytes: Ints
+
+
+class Slice(NamedTuple):
+    """A slice of a time epoch: start inclusive, end exclusive."""
+
+    start_ms: int
+    end_ms: int
+    time_epoch: int
 
 
 class UsageReader:
@@ -65,6 +77,9 @@ class UsageReader:
         sample_window_ms: The engine's; must be whole seconds for `usage_by_second`.
         version: Of the table; None = the newest.
         reads_times: False = request times are null, because no quota bounds them: reading them takes time.
+
+    Attributes:
+        epochs: The time epochs of the table, in order.
     """
 
     def __init__(
@@ -80,6 +95,7 @@ class UsageReader:
         self._source = source
         self._time = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
         self.table = TimeSlices(table_uri(root, source), self._time, dictionaries=_NAMES, version=version)
+        self.epochs = self.table.epochs()
         self._names = _NAMES if by_broker else _NAMES[1:]
         self._by_broker = by_broker
         self._reads_times = reads_times
@@ -92,36 +108,37 @@ class UsageReader:
         """The number of every client read so far, in the order of the numbers. It changes as more is read."""
         return self._numbers
 
-    def read(self, slices: Sequence[tuple[int, int]]) -> Iterator[Iterator[UsageBatch]]:
-        """The batches of consecutive slices of time; to be taken in order.
+    def read(self, slices: Sequence[Slice]) -> Iterator[Iterator[UsageBatch]]:
+        """The batches of consecutive slices; to be taken in order.
 
         While the batches of one slice are taken, the rows of the next one are read. So the rows of two are in memory.
 
         Args:
-            slices: (start inclusive, end exclusive) of each.
+            slices: Those of each time epoch in order of time, and one epoch after the other.
 
         Yields:
             The batches of each slice.
         """
         with ThreadPoolExecutor(1) as ahead:
-            coming = deque(ahead.submit(self._rows, *ends) for ends in slices[:1])
-            for place in range(1, len(slices) + 1):
+            coming = deque(ahead.submit(self._rows, one) for one in slices[:1])
+            for place, (_, _, time_epoch) in enumerate(slices, 1):
                 rows = coming.popleft().result()
-                coming.extend(ahead.submit(self._rows, *ends) for ends in slices[place : place + 1])
-                yield self._seconds(rows) if self._source == "usage_by_second" else self._batches(rows)
+                coming.extend(ahead.submit(self._rows, one) for one in slices[place : place + 1])
+                batches = self._seconds if self._source == "usage_by_second" else self._batches
+                yield batches(rows, time_epoch)
 
-    def _rows(self, start_ms: int, end_ms: int) -> pa.Table:
+    def _rows(self, wanted: Slice) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
         if self._source == "usage":
-            # Not the time epoch: usage counts at its own time here, as the seconds of `usage_by_second` do.
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
         # One dictionary for all chunks, so that the batches are slices of one array.
-        rows = self.table.read(columns, start_ms, end_ms).unify_dictionaries()
+        table = self.table.of_epoch(wanted.time_epoch) if len(self.epochs) > 1 else self.table
+        rows = table.read(columns, wanted.start_ms, wanted.end_ms).unify_dictionaries()
         for name in () if self._reads_times else _TIMES:
             rows = rows.append_column(name, pa.nulls(rows.num_rows))
         return rows
 
-    def _batches(self, rows: pa.Table) -> Iterator[UsageBatch]:
+    def _batches(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
         kept = self._kept(rows)
         clients = np.full(rows.num_rows, _LEFT_OUT, np.int64)
         clients[kept] = self._numbered(rows.filter(pa.array(kept)))
@@ -131,9 +148,9 @@ class UsageReader:
                 usage, own = usage.filter(pa.array(own != _LEFT_OUT)).combine_chunks(), own[own != _LEFT_OUT]
             checked = Usage.read(usage, self._by_broker, self._w, batch.evaluated_at_ms)
             numbered = NumberedUsage.of(checked, own)
-            yield UsageBatch(batch.evaluated_at_ms, batch.quota_version, numbered, _bytes_of(checked))
+            yield UsageBatch(batch.evaluated_at_ms, time_epoch, batch.quota_version, numbered, _bytes_of(checked))
 
-    def _seconds(self, rows: pa.Table) -> Iterator[UsageBatch]:
+    def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
         if not rows.num_rows:
             return
         start_ms = rows["second_start_ms"].to_numpy()
@@ -153,7 +170,7 @@ class UsageReader:
         checked = Usage.read(rows, self._by_broker, self._w, int(at_ms[-1]))
         usage, used_bytes = NumberedUsage.of(checked, self._numbered(rows)), _bytes_of(checked)
         for begin, end, instant in zip(ends[:-1].tolist(), ends[1:].tolist(), at_ms.tolist(), strict=True):
-            yield UsageBatch(instant, None, usage.rows(begin, end), used_bytes[begin:end])
+            yield UsageBatch(instant, time_epoch, None, usage.rows(begin, end), used_bytes[begin:end])
 
     def _kept(self, rows: pa.Table) -> NDArray[np.bool_]:
         """Which rows are of users of the share."""
@@ -381,6 +398,8 @@ class ReplayResult:
 # How long clients were really throttled in a range, by the stored rows of `decisions` and `throttle_events`.
 
 _LONGEST_THROTTLE_MS: Final = 3_600_000
+_EVER: Final = 2**62
+_THROTTLE_RECORD: Final = ("publish_seq", "action", "time_epoch", "evaluated_at_ms", "throttle_time_ms")
 _CLIENT_RECORDED_THROTTLES: Final = ("broker_id", "user", "client_id")
 
 
@@ -394,44 +413,84 @@ def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms:
         until_ms: Exclusive.
     """
     decisions = TimeSlices(table_uri(root, "decisions"), "evaluated_at_ms")
-    rows = decisions.read([*_CLIENT_RECORDED_THROTTLES, "evaluated_at_ms", "applied"], since_ms, until_ms)
-    windows: dict[ClientKey, set[int]] = defaultdict(set)
+    columns = [*_CLIENT_RECORDED_THROTTLES, "time_epoch", "evaluated_at_ms", "applied"]
+    rows = with_time_epoch(decisions.read(columns, since_ms, until_ms))
+    windows: dict[ClientKey, set[tuple[int, int]]] = defaultdict(set)
     for row in rows.filter(rows["applied"]).to_pylist():
-        windows[_client(row)].add(row["evaluated_at_ms"] // sample_window_ms)
-    events = TimeSlices(table_uri(root, "throttle_events"), "evaluated_at_ms").read(
-        [*_CLIENT_RECORDED_THROTTLES, "publish_seq", "action", "evaluated_at_ms", "throttle_time_ms"],
-        since_ms - _LONGEST_THROTTLE_MS,
-        until_ms,
-    )
+        windows[_client(row)].add((row["time_epoch"], row["evaluated_at_ms"] // sample_window_ms))
+    epochs = TimeSlices(table_uri(root, "batches"), "evaluated_at_ms").epochs()
     by_client: dict[ClientKey, list[dict[str, Any]]] = defaultdict(list)
-    for row in events.sort_by("publish_seq").to_pylist():
+    for row in _throttle_events(root, since_ms, until_ms, epochs).sort_by("publish_seq").to_pylist():
         by_client[_client(row)].append(row)
-    throttled_ms = {client: throttled_in(rows, since_ms, until_ms) for client, rows in by_client.items()}
+    throttled_ms = {client: throttled_in(rows, since_ms, until_ms, epochs) for client, rows in by_client.items()}
     return {
         client: Outcome(len(windows.get(client, ())), throttled_ms.get(client, 0))
         for client in {*windows, *throttled_ms}
     }
 
 
-def throttled_in(events: Iterable[Mapping[str, Any]], since_ms: int, until_ms: int) -> int:
+def _throttle_events(root: str, since_ms: int, until_ms: int, epochs: Sequence[EpochSpan]) -> pa.Table:
+    """The records that say who was throttled in a range: of the range, and of before it or before an epoch in it."""
+    events = TimeSlices(table_uri(root, "throttle_events"), "evaluated_at_ms")
+    columns = [*_CLIENT_RECORDED_THROTTLES, *_THROTTLE_RECORD]
+    ends = [(one.last_ms - _LONGEST_THROTTLE_MS, one.last_ms + _LONGEST_THROTTLE_MS) for one in epochs[:-1]]
+    spans = joined_spans([(since_ms - _LONGEST_THROTTLE_MS, until_ms), *ends])
+    return pa.concat_tables([with_time_epoch(events.read(columns, *span)) for span in spans])
+
+
+def joined_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans of time in order, as (start inclusive, end exclusive), without empty ones; those that touch are one."""
+    joined: list[tuple[int, int]] = []
+    for start_ms, end_ms in sorted(span for span in spans if span[0] < span[1]):
+        if joined and start_ms <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end_ms)
+        else:
+            joined.append((start_ms, end_ms))
+    return joined
+
+
+def throttled_in(
+    events: Iterable[Mapping[str, Any]], since_ms: int, until_ms: int, epochs: Sequence[EpochSpan] = ()
+) -> int:
     """How long one client was throttled in a range, in ms.
 
     The throttle of a record lasts until its end or until the next record of the client, whichever comes first: the
     next record is either another throttle, which replaces it, or a release. A record counts from the instant it was
-    evaluated at, which is on the clock of the usage, as everything in a replay is.
+    evaluated at, which is on the clock of the usage, as everything in a replay is. What is left of a throttle when a
+    time epoch ends goes on where the next one begins.
 
     Args:
         events: Its rows of `throttle_events`, in the order of `publish_seq`.
         since_ms: Inclusive.
         until_ms: Exclusive.
+        epochs: The time epochs, in order.
     """
-    whole_ms = from_ms = to_ms = 0
-    for event in events:
-        at_ms = event["evaluated_at_ms"]
-        whole_ms += _overlap(from_ms, min(to_ms, at_ms), since_ms, until_ms)
-        is_throttle = event["action"] == "throttle"
-        from_ms, to_ms = (at_ms, at_ms + event["throttle_time_ms"]) if is_throttle else (0, 0)
-    return whole_ms + _overlap(from_ms, to_ms, since_ms, until_ms)
+    whole_ms = 0
+    last: Mapping[str, Any] | None = None
+    for event in (*events, None):
+        if last is not None and last["action"] == "throttle":
+            next_epoch, next_ms = (_EVER, _EVER) if event is None else (event["time_epoch"], event["evaluated_at_ms"])
+            for time_epoch, from_ms, to_ms in _throttled_spans(last, next_epoch, epochs):
+                cut_ms = min(to_ms, next_ms) if time_epoch == next_epoch else to_ms
+                whole_ms += _overlap(from_ms, cut_ms, since_ms, until_ms)
+        last = event
+    return whole_ms
+
+
+def _throttled_spans(
+    event: Mapping[str, Any], last_epoch: int, epochs: Sequence[EpochSpan]
+) -> Iterator[tuple[int, int, int]]:
+    """The time of a throttle by time epochs, as (epoch, from, to), up to an epoch."""
+    time_epoch, from_ms = event["time_epoch"], event["evaluated_at_ms"]
+    to_ms = from_ms + event["throttle_time_ms"]
+    for ended, begun in pairwise(epochs):
+        if time_epoch == ended.time_epoch < last_epoch and to_ms > ended.last_ms:
+            # A look may be after the last batch of its epoch.
+            end_ms = max(from_ms, ended.last_ms)
+            yield time_epoch, from_ms, end_ms
+            time_epoch, from_ms, to_ms = begun.time_epoch, begun.first_ms, begun.first_ms + to_ms - end_ms
+    if time_epoch <= last_epoch:
+        yield time_epoch, from_ms, to_ms
 
 
 def _overlap(from_ms: int, to_ms: int, since_ms: int, until_ms: int) -> int:

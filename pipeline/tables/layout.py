@@ -132,7 +132,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         TableDefinition("sensor_state", SensorStateRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
         TableDefinition("dead_letters", DeadLetterRow, ("batch_id", "appended_at_ms")),
         TableDefinition("broker_quotas", BrokerQuotaRow, ("seq", "at_ms")),
-        TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms",), properties=_ROLL_UP),
+        TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms", "time_epoch"), properties=_ROLL_UP),
         TableDefinition("usage_by_minute", UsageByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
         TableDefinition("throttle_by_minute", ThrottleByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
     )

@@ -87,19 +87,13 @@ def newest_value(uri: str, column: str) -> int | None:
     return None if table is None else newest_in(table, column)
 
 
-def oldest_value(uri: str, column: str) -> int | None:
-    """The smallest value of a column; otherwise as `newest_value`."""
-    table = _opened(uri)
-    return None if table is None else oldest_in(table, column)
-
-
 def newest_in(table: DeltaTable, column: str) -> int | None:
     """As `newest_value`, for a table that is open."""
     return _extreme(table, "max", column, max)
 
 
 def oldest_in(table: DeltaTable, column: str) -> int | None:
-    """As `oldest_value`, for a table that is open."""
+    """The smallest value of a column; otherwise as `newest_in`."""
     return _extreme(table, "min", column, min)
 
 

@@ -1,6 +1,7 @@
 """Reads a table through delta-rs: the adapter of `TableReader`, for the command line and for checks."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -36,7 +37,7 @@ from pipeline.tables.queries import (
     smallest_where,
 )
 from quota.current_rates import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
-from quota.replay import with_time_epoch
+from quota.replay import EpochSpan, with_time_epoch
 
 # Queries of a table by delta-rs' own engine, with their answers as tables of pyarrow.
 #
@@ -282,6 +283,40 @@ class TimeSlices:
             condition &= filters_to_expression(self._of_epoch)
         return self._dataset.to_table(columns=list(columns), filter=condition)
 
+    def of_epoch(self, time_epoch: int) -> "TimeSlices":
+        """The same version of the table, but only the rows of this time epoch."""
+        own = copy(self)
+        own._of_epoch = [of_epoch(time_epoch)]
+        return own
+
+    def epochs(self) -> list[EpochSpan]:
+        """The time epochs of all rows, in order. Files are opened only where they have rows of several epochs.
+
+        A table of a release without time epochs has one, 0.
+        """
+        files = pa.table(file_statistics(self._table))
+        names = [f"{end}.{column}" for column in ("time_epoch", self._column) for end in ("min", "max")]
+        if names[2] not in files.column_names:
+            return []
+        count = f"null_count.{names[0][4:]}"
+        found, mixed = dict[int, tuple[int, int]](), list[tuple[int, int]]()
+        for row in files.to_pylist():
+            oldest, newest, first_ms, last_ms = (row.get(name) for name in names)
+            if first_ms is None:
+                continue
+            if newest is None or (oldest == newest and not (newest and row.get(count))):
+                _widen(found, newest or 0, first_ms, last_ms)
+            else:
+                mixed.append((first_ms, last_ms))
+        if mixed:
+            time = pc.field(self._column)
+            condition = (time >= min(first for first, _ in mixed)) & (time <= max(last for _, last in mixed))
+            rows = with_time_epoch(self._dataset.to_table(columns=["time_epoch", self._column], filter=condition))
+            ends = rows.group_by("time_epoch").aggregate([(self._column, "min"), (self._column, "max")])
+            for epoch, first_ms, last_ms in zip(*(column.to_pylist() for column in ends.columns), strict=True):
+                _widen(found, epoch, first_ms, last_ms)
+        return [EpochSpan(epoch, *found[epoch]) for epoch in sorted(found)]
+
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
         """The earliest time of a row in a range; None if the range has no row.
 
@@ -294,6 +329,11 @@ class TimeSlices:
         """
         in_range: list[Condition] = [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
         return smallest(self._table, self._column, [*in_range, *where])
+
+    def last_time(self, start_ms: int, end_ms: int) -> int | None:
+        """The latest time of a row in a range; otherwise as `first_time`."""
+        in_range: list[Condition] = [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
+        return largest(self._table, self._column, in_range)
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, estimated from the statistics of the files. No file is opened."""
@@ -312,6 +352,11 @@ class TimeSlices:
             return None
         ends = pc.min_max(times)
         return ends["min"].as_py(), ends["max"].as_py()
+
+
+def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, last_ms: int) -> None:
+    known_first_ms, known_last_ms = spans.get(time_epoch, (first_ms, last_ms))
+    spans[time_epoch] = min(known_first_ms, first_ms), max(known_last_ms, last_ms)
 
 
 # What the tables say about the last minute, as the metrics of a broker do.

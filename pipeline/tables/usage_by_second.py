@@ -92,15 +92,16 @@ SLICE_MS: Final = 60_000
 _SECOND_MS: Final = 1_000
 
 
-def by_second(usage: pa.Table) -> pa.Table:
+def by_second(usage: pa.Table, time_epoch: int = 0) -> pa.Table:
     """Sum rows of `usage` to rows of `usage_by_second`, in no order.
 
     A sum is null if all of its values are null.
 
     Args:
-        usage: `sums.COLUMNS`. All rows of each second.
+        usage: `COLUMNS`. All rows of each second.
+        time_epoch: theirs.
     """
-    return conform(summed_by(usage, "second_start_ms", _SECOND_MS), UsageBySecondRow)
+    return conform(summed_by(usage, "second_start_ms", _SECOND_MS), UsageBySecondRow, time_epoch=time_epoch)
 
 
 class UsageBySecond:
@@ -144,7 +145,7 @@ class UsageBySecond:
             start_ms = first_ms // _SECOND_MS * _SECOND_MS
             end_ms = min(start_ms + SLICE_MS, until_ms)
             rows = usage.read(COLUMNS, start_ms, end_ms).unify_dictionaries()
-            self._seconds.append(by_second(rows), {epoch.app_id: end_ms}, {})
+            self._seconds.append(by_second(rows, epoch.time_epoch), {epoch.app_id: end_ms}, {})
             epoch.done_ms = end_ms
         epoch.done_ms = max(epoch.done_ms, until_ms)
 

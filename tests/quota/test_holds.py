@@ -265,3 +265,27 @@ def test_many_clients_at_once_are_held_as_each_by_itself(
     assert found == wanted[: len(found)]
     assert sum(wanted[len(found) :]) == 0
     assert holds.throttle_ms_by_bin.sum() == sum(wanted)
+
+
+def test_what_is_left_of_a_hold_stays_left_when_a_time_epoch_begins() -> None:
+    holds = account(span_ms=60_000, bins=6)
+    begin_ms, last_ms, now_ms = T0_MS + 40_000, T0_MS + 40_500, T0_MS + 10_000
+    holds.decide(ints(0), throttles([0], [2_000]), begin_ms)
+    holds.advance(last_ms)
+    holds.begin_epoch(last_ms, now_ms)
+    holds.advance(now_ms + 1_400)
+    assert holds.held.tolist() == [0]
+    holds.advance(now_ms + 1_500)
+    assert holds.held.tolist() == []
+    totals = holds.finish()
+    assert totals.throttle_ms.tolist()[:1] == [2_000]
+    assert holds.throttle_ms_by_bin.tolist() == [0, 1_500, 0, 0, 500, 0]
+
+
+def test_a_sample_window_that_the_clock_showed_twice_is_two_windows() -> None:
+    holds = account()
+    at_ms = T0_MS + 10_000
+    holds.decide(ints(0), throttles([0], [2_000]), at_ms)
+    holds.begin_epoch(at_ms, at_ms)
+    holds.decide(ints(0), throttles([0], [2_000]), at_ms)
+    assert holds.finish().windows.tolist()[:1] == [2]

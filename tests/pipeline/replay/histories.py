@@ -155,7 +155,7 @@ def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[
         usage = Usage.read(_table(rows, table([]).column_names), request.scope == "broker", w, at_ms)
         throttles = engine.throttles(NumberedUsage.of(usage, clients), at_ms)
         holds.decide(clients[throttles.rows], throttles, at_ms)
-        result.evaluations += at_ms >= request.since_ms
+        result.evaluations += request.since_ms <= at_ms < request.until_ms
         result.rows += len(rows)
     totals = holds.finish()
     for client, number in numbers.items():

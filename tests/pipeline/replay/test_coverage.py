@@ -62,3 +62,29 @@ def test_a_range_is_cut_down_to_what_there_is_usage_for(
     kept.write(str(tmp_path))
     found = Coverage.of(str(tmp_path), source, T0_MS + SINCE_MS, T0_MS + UNTIL_MS)
     assert (found.since_ms - T0_MS, found.until_ms - T0_MS) == (since_ms, until_ms)
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+@pytest.mark.parametrize(
+    ("until_ms", "end_ms"),
+    [
+        # The job stands still; no row of the clock that was ahead says that it was at work.
+        (30_000, 20_001),
+        (15_000, 15_000),
+        (5_000, 5_000),
+        # The range has rows of the clock that was ahead.
+        (90_000, 60_001),
+        (50_500, 50_001),
+    ],
+)
+def test_a_range_ends_with_the_newest_time_epoch(until_ms: int, end_ms: int, is_one_file: bool, tmp_path: Path) -> None:
+    uri = table_uri(str(tmp_path), "usage")
+    times = {0: (0, 2_000, 50_000, 60_000), 1: (3_000, 10_000, 20_000)}
+    epochs = [
+        pa.table({"evaluated_at_ms": [T0_MS + ms for ms in of_epoch], "time_epoch": [epoch] * len(of_epoch)})
+        for epoch, of_epoch in times.items()
+    ]
+    for rows in [pa.concat_tables(epochs)] if is_one_file else epochs:
+        write_deltalake(uri, rows, mode="append")
+    found = Coverage.of(str(tmp_path), "usage", T0_MS, T0_MS + until_ms)
+    assert (found.since_ms - T0_MS, found.until_ms - T0_MS) == (0, end_ms)

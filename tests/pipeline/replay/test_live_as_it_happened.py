@@ -1,14 +1,19 @@
 """A replay with the quotas that were in force finds what the job really did, throttle by throttle."""
 
 import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
+from deltalake import write_deltalake
 
-from pipeline.replay.request import Coverage, Plan, ReplayRequest, live_timeline
+from pipeline.replay.request import Coverage, Plan, ReplayRequest, Timeline, live_timeline
 from pipeline.replay.run import run
-from pipeline.replay.usage_batches import Outcome, recorded_outcomes
+from pipeline.replay.usage_batches import Outcome, Source, recorded_outcomes
+from pipeline.tables.address import table_uri
+from pipeline.tables.usage_by_second import by_second
 from pipeline.throttle.assembly import nominal_slicing
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
@@ -50,18 +55,24 @@ def event(job: HandJob, key: ClientKey, share: float) -> dict[str, Any]:
     return {"event_time_ms": at_ms, "user": key.user, "client_id": key.client_id, "produced_bytes": produced}
 
 
-def replayed_and_recorded(job: HandJob) -> tuple[dict[ClientKey, Outcome], dict[ClientKey, Outcome]]:
+def replayed_and_recorded(
+    job: HandJob, since_ms: int = 0, until_ms: int = 10**14, source: Source = "usage"
+) -> tuple[dict[ClientKey, Outcome], dict[ClientKey, Outcome]]:
     settings, root = job.settings, job.settings.tables.root
-    covered = Coverage.of(root, "usage", 0, 10**14)
+    covered = Coverage.of(root, source, since_ms, until_ms)
+    # Seconds have no version of the quotas, and commits are dated by the clock of this machine.
+    timeline = (
+        live_timeline(job.quota_table, job.quotas, 0) if source == "usage" else Timeline((0,), (job.quotas.pin(),))
+    )
     request = ReplayRequest(
         root,
-        "usage",
+        source,
         "cluster",
         settings.engine,
         nominal_slicing(settings),
         covered.since_ms,
         covered.until_ms,
-        (live_timeline(job.quota_table, job.quotas, 0),),
+        (timeline,),
     )
     ((live,), _) = run(Plan.of(request), lambda done, whole: None)
     window_ms = settings.engine.sample_window_ms
@@ -74,4 +85,80 @@ def test_clients_are_held_as_long_as_they_were(job: HandJob) -> None:
     for client, outcome in happened.items():
         assert live[client].throttle_ms == pytest.approx(outcome.throttle_ms, rel=0.01), client
         assert live[client].windows == outcome.windows
+    assert live[DAVE].throttle_ms == 0
+
+
+STEPS_MS = (20_000, 120_000, 3_600_000)
+
+
+def spend(job: HandJob, seconds: float, share: float) -> None:
+    """Let time pass: alice uses so many times her quota, dave a tenth of it."""
+    for _ in range(round(seconds * 1000 / TRIGGER_MS)):
+        job.send(json.dumps([event(job, ALICE, share), event(job, DAVE, 0.1)]).encode())
+        for _ in range(TRIGGER_MS // TICK_MS):
+            job.clock.advance(TICK_MS)
+            job.purgatory.tick()
+        job.step()
+
+
+def stepped(folder: Path, step_ms: int, is_ahead_before: bool, window_ms: int = 500) -> tuple[HandJob, int]:
+    """A job whose clocks are set back while alice is held; before, they were ahead by as much, or right.
+
+    Also returns how long alice was held by the clock that never steps.
+    """
+    job = HandJob(folder, {"producer_byte_rate": RATE}, in_memory=True)
+    engine = job.settings.engine.model_copy(update={"sample_window_ms": window_ms})
+    job.settings = job.settings.model_copy(update={"engine": engine})
+    job.start()
+    told: list[tuple[str, int]] = []
+    job.broker.readers.append(
+        lambda records: told.extend((one.action, job.clock.steady_ms) for one in records if one.user == "alice")
+    )
+    spend(job, 1, 0.1)
+    if is_ahead_before:
+        job.set_clocks(step_ms, step_ms)
+    spend(job, 4, 4)
+    job.set_clocks(-step_ms, -step_ms)
+    spend(job, 2, 4)
+    spend(job, 25, 0.1)
+    assert job.decider.last.time_epoch == 1
+    for name in ("usage", "batches", "decisions", "throttle_events"):
+        write_deltalake(table_uri(job.settings.tables.root, name), job.rows(name))
+    assert [action for action, _ in told].index("release") == len(told) - 1
+    return job, told[-1][1] - told[0][1]
+
+
+@pytest.mark.parametrize("is_ahead_before", [True, False])
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_over_a_clock_step_clients_are_held_as_long_as_they_were(
+    step_ms: int, is_ahead_before: bool, tmp_path: Path
+) -> None:
+    job, held_ms = stepped(tmp_path, step_ms, is_ahead_before)
+    live, happened = replayed_and_recorded(job)
+    # Nothing is stored of the time between the last batch of one epoch and the first of the next, less than a window.
+    window_ms = job.settings.engine.sample_window_ms
+    assert live[ALICE].throttle_ms == pytest.approx(happened[ALICE].throttle_ms, abs=window_ms)
+    assert happened[ALICE].throttle_ms == pytest.approx(held_ms, abs=window_ms)
+    assert live[ALICE].windows == happened[ALICE].windows > 0
+    assert live[DAVE].throttle_ms == 0
+    begun = pc.min(job.rows("usage").filter(pc.field("time_epoch") == 1)["evaluated_at_ms"]).as_py()
+    for since_ms, until_ms in ((begun - 2_000, begun + 4_000), (begun + 1_000, begun + 9_000)):
+        live, happened = replayed_and_recorded(job, since_ms, until_ms)
+        assert live[ALICE].throttle_ms == pytest.approx(happened[ALICE].throttle_ms, abs=window_ms)
+        assert live[ALICE].windows == happened[ALICE].windows
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+def test_seconds_are_replayed_time_epoch_by_time_epoch(step_ms: int, tmp_path: Path) -> None:
+    job, _ = stepped(tmp_path, step_ms, is_ahead_before=False, window_ms=1_000)
+    root = job.settings.tables.root
+    usage = job.rows("usage")
+    for time_epoch in (0, 1):
+        rows = usage.filter(pc.field("time_epoch") == time_epoch)
+        write_deltalake(table_uri(root, "usage_by_second"), by_second(rows, time_epoch), mode="append")
+    by_batch, _ = replayed_and_recorded(job)
+    live, _ = replayed_and_recorded(job, source="usage_by_second")
+    # A second is decided as a whole: when a client begins to be held is known to the second, in each epoch.
+    assert live[ALICE].throttle_ms == pytest.approx(by_batch[ALICE].throttle_ms, abs=2_000)
+    assert live[ALICE].throttle_ms > 10_000
     assert live[DAVE].throttle_ms == 0

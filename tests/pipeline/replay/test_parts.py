@@ -112,8 +112,8 @@ def test_slices_begin_with_the_warm_up_and_end_at_whole_windows(tmp_path: Path) 
     request = replace(History(Random(1), "usage_by_second", 3_000).write(str(tmp_path)), since_ms=T0_MS + 1)
     slices = Plan.of(request, 1).slices
     assert slices[0][0] == request.begin_ms == T0_MS + 1 - warm_up_ms(request.settings)
-    assert [start_ms for start_ms, _ in slices[1:]] == [end_ms for _, end_ms in slices[:-1]]
-    assert {end_ms % 3_000 for _, end_ms in slices[:-1]} == {0}
+    assert [one.start_ms for one in slices[1:]] == [one.end_ms for one in slices[:-1]]
+    assert {one.end_ms % 3_000 for one in slices[:-1]} == {0}
     assert slices[-1][1] == request.until_ms
 
 

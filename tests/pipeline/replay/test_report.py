@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from pipeline.replay.report import ClientComparison, compare, throttled_clients, to_document, totals_of
 from pipeline.replay.usage_batches import Outcome, ReplayResult, throttled_in
+from quota.replay import EpochSpan
 from schemas.names import ClientKey
 
 ALICE = ClientKey("", "alice", "etl")
@@ -83,8 +84,13 @@ def test_exchanging_live_and_candidate_turns_every_change_round(one: ReplayResul
 T0_MS = 1_700_000_000_000
 
 
-def event(action: str, written_ms: int, throttle_ms: int = 0) -> dict[str, object]:
-    return {"action": action, "throttle_time_ms": throttle_ms, "evaluated_at_ms": T0_MS + written_ms}
+def event(action: str, written_ms: int, throttle_ms: int = 0, time_epoch: int = 0) -> dict[str, object]:
+    return {
+        "action": action,
+        "throttle_time_ms": throttle_ms,
+        "time_epoch": time_epoch,
+        "evaluated_at_ms": T0_MS + written_ms,
+    }
 
 
 @pytest.mark.parametrize(
@@ -105,3 +111,25 @@ def test_throttled_time_is_what_the_records_say_within_the_range(
     events: list[dict[str, object]], throttled_ms: int
 ) -> None:
     assert throttled_in(events, T0_MS, T0_MS + 10_000) == throttled_ms
+
+
+@pytest.mark.parametrize(
+    ("events", "throttled_ms"),
+    [
+        # What is left when the epoch ends goes on where the next one begins.
+        ([event("throttle", 99_000, 3_000)], 2_000),
+        ([event("throttle", 99_000, 3_000), event("release", 1_500, 0, 1)], 1_500),
+        ([event("throttle", 99_000, 3_000), event("throttle", 1_000, 400, 1)], 1_400),
+        ([event("throttle", 99_000, 3_000), event("release", 100_200)], 0),
+        ([event("throttle", 99_000, 800), event("release", 1_500, 0, 1)], 0),
+        # A look was after the last batch.
+        ([event("throttle", 100_200, 3_000)], 3_000),
+        ([event("throttle", 99_000, 3_000), event("throttle", 100_200, 500), event("release", 2_000, 0, 1)], 500),
+        ([event("throttle", 500, 1_000), event("throttle", 500, 1_000, 1)], 2_000),
+    ],
+)
+def test_a_throttle_goes_on_where_the_next_time_epoch_begins(
+    events: list[dict[str, object]], throttled_ms: int
+) -> None:
+    epochs = [EpochSpan(0, T0_MS, T0_MS + 100_000), EpochSpan(1, T0_MS, T0_MS + 20_000)]
+    assert throttled_in(events, T0_MS, T0_MS + 10_000, epochs) == throttled_ms
