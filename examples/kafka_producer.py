@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from pipeline.gate.gate import Gate
+from pipeline.gate import Gate
 from schemas import THROTTLE_TOPIC
 
 RECORD_BYTES = 1_000

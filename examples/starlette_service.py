@@ -14,9 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.gate.errors import GateDepleted, GateTimeout, RequestSizeRefused
-from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import GateLimits
+from pipeline.gate import Gate, GateDepleted, GateLimits, GateTimeout, RequestSizeRefused
 from schemas import THROTTLE_TOPIC
 
 LONGEST_WAIT_MS = int(os.environ.get("LONGEST_WAIT_MS", "10000"))

@@ -77,6 +77,11 @@ def extra_text(extra: str) -> str:
     return pip_text("install", f"{DISTRIBUTION}[{extra}]")
 
 
+def not_installed(library: str, extra: str) -> PipelineError:
+    """The error of a command whose libraries are an extra, where only the core is installed."""
+    return PipelineError(f"{library} is not installed", extra_text(extra))
+
+
 def pip_text(*arguments: str) -> str:
     """A command of the pip of this Python, whatever the shell calls `pip`. As text, like `command_text`."""
     return shlex.join([str(_from_folder(Path(sys.executable), _folder())), "-m", "pip", *arguments])

@@ -49,11 +49,11 @@ class ReadAtScrape(Collector):
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        """What is so now."""
+        """The values of now."""
         return self._read()
 
 
-# The address at which Prometheus reads a program's metrics, in its text format.
+# The endpoint.
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
         thread.join()
 
 
-# A histogram that takes many values at once: prometheus_client's own takes one, and a wave has 10^5.
+# A histogram of columns: prometheus_client's own takes one value at a time, and a wave has 10^5.
 
 
 class ColumnHistogram(Collector):

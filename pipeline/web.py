@@ -1,4 +1,4 @@
-"""HTTP for the gate, the dashboard and the metrics: where to listen, who may ask, what is asked, and one server.
+"""HTTP for the gate, the dashboard and the metrics: addresses, tokens, queries, and one server.
 
 It needs uvicorn alone, so that a program without the extras can serve its metrics. It loads no client of Kafka.
 
@@ -43,7 +43,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Read = Callable[[str], object]
-"""Reads the text of a parameter. Raises ValueError with what it must be, such as `must be now or head`."""
+"""Reads the text of a parameter. Raises ValueError with the mistake, such as `unknown view 'x'; use now or head`."""
 
 _T = TypeVar("_T")
 
@@ -55,10 +55,10 @@ class ListenRefused(PipelineError):
 
 
 class QueryRefused(PipelineError):
-    """A request has parameters that can not be answered. It names all mistakes at once.
+    """A request has parameters that cannot be answered. It names all mistakes at once.
 
     Attributes:
-        mistakes: One text per mistake: `'name' must …; got …`.
+        mistakes: One sentence per mistake.
     """
 
     exit_code = 2
@@ -104,7 +104,7 @@ def read_token(token_file: Path | None, variable: str, environ: Mapping[str, str
     """The bearer token: the first line of the file, else the environment variable, else None.
 
     Raises:
-        ListenRefused: The file can not be read, or the token is empty or has a character that is not visible ASCII.
+        ListenRefused: The file cannot be read, or the token is empty or has a character that is not visible ASCII.
             The token is never part of the message.
     """
     source, why = (variable, "") if token_file is None else (str(token_file), "")
@@ -116,7 +116,7 @@ def read_token(token_file: Path | None, variable: str, environ: Mapping[str, str
         try:
             token = token_file.read_text(encoding="utf-8").partition("\n")[0].strip()
         except (OSError, UnicodeDecodeError) as exc:
-            token, why = "", f"can not be read: {type(exc).__name__}"
+            token, why = "", f"cannot be read: {type(exc).__name__}"
     if not token:
         why = why or "is empty"
     elif not (token.isascii() and token.isprintable() and " " not in token):
@@ -159,27 +159,27 @@ def read_parameters(
     given: dict[str, Any] = {}
     for name, text in parameters:
         if name not in known:
-            mistakes.append(f"'{name[:40]}' must be one of {', '.join(known)}; got {name[:40]!r}")
+            mistakes.append(f"unknown parameter '{name[:40]}'; use {', '.join(known)}")
         elif name in given:
-            mistakes.append(f"'{name}' must be given once; got it again")
+            mistakes.append(f"'{name}' is given twice")
         else:
             given[name] = None
             try:
                 given[name] = known[name](text)
             except ValueError as exc:
-                mistakes.append(f"'{name}' {exc}; got {text[:40]!r}")
-    mistakes += [f"'{name}' must be given; got none" for name in required if name not in given]
+                mistakes.append(str(exc))
+    mistakes += [f"'{name}' is missing" for name in required if name not in given]
     if mistakes:
         raise QueryRefused(mistakes, fix)
     return given
 
 
-def whole_number(lowest: int, highest: int) -> Read:
+def whole_number(name: str, lowest: int, highest: int) -> Read:
     """Reads a whole number from lowest to highest, in ASCII digits."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) < 16 and lowest <= int(text) <= highest):
-            msg = f"must be a whole number from {lowest} to {highest}"
+            msg = f"'{name}' is not a whole number from {lowest} to {highest}: {text[:40]!r}"
             raise ValueError(msg)
         return int(text)
 
@@ -242,12 +242,11 @@ class Guard:
             host = headers.get(b"host", b"").decode("latin-1")
             if self._any_host or _is_this_machine(_without_port(host)):
                 return None
-            return 421, f"'Host' must be a name of this machine; got {host[:80]}", "ask it as 127.0.0.1"
+            return 421, f"host {host[:80]} is not a name of this machine", "send the request to 127.0.0.1"
         given = headers.get(b"authorization", b"")
         if self._is_open(path) or hmac.compare_digest(given, self._wanted):
             return None
-        what = "another one" if given else "none"
-        return 401, f"'Authorization' must carry the token; got {what}", "send Bearer <token>"
+        return 401, "invalid token" if given else "no token", "send Authorization: Bearer <token>"
 
 
 def _without_port(host: str) -> str:
@@ -359,7 +358,7 @@ class WebServer:
 def connection_limit(most: int) -> int:
     """At most so many connections, and at most half of the descriptors that this process may open.
 
-    The rest is for all else, and for the connections that are taken at once before the first of them is closed.
+    The rest is for files, and for the connections that are taken at once before the first of them is closed.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if descriptors == resource.RLIM_INFINITY else min(most, descriptors // 2)

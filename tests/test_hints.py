@@ -22,8 +22,6 @@ NAMES = {
     "kquota quotas sync",
     "kquota what-if",
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>kquota what-if</title><style>',
-    "'kquota gate' must have starlette and uvicorn; got no ",
-    "'kquota dashboard' must have starlette and uvicorn; got no ",
     "Made by `kquota demo`. `kquota demo --fresh` deletes the demo's data in this folder.\n",
 }
 

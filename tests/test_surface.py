@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("schemas", "quota", "purgatory", "pipeline.tables.quotas")
+PACKAGES = ("schemas", "quota", "purgatory", "pipeline.gate", "pipeline.tables.quotas")
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 

@@ -1,5 +1,5 @@
-"""Tells people what needs them: clients near their bounds, throttles, a pipeline that stalls, dead letters.
+"""Alerts: clients near their bounds, throttles, a pipeline that stalls, dead letters.
 
-`judging` makes findings of what the tables say, `decision` makes changes of findings; both are functions of values.
-`alerter` is the loop around them, and `delivery` brings messages to each receiver.
+`judging` makes findings and changes of them, as functions of values. `alerter` is the loop around it, with the state
+and the delivery; `receivers` has the webhooks and the topic.
 """

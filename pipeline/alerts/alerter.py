@@ -1,4 +1,4 @@
-"""The loop: look at the tables, decide, keep the state, hand messages to the receivers."""
+"""The loop of `kquota alerts run`: look at the tables, decide, keep the state, deliver messages to the receivers."""
 
 import json
 import logging
@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from pipeline.alerts.errors import AlertsAreRunning
 from pipeline.alerts.judging import (
     ALERTS,
     Book,
@@ -33,14 +32,12 @@ from pipeline.alerts.judging import (
 from pipeline.alerts.receivers import Answer, Message, Receiver, messages_of, receivers_of
 from pipeline.clock import wall_ms
 from pipeline.dashboard.reader import TablesReader
-from pipeline.errors import first_line
+from pipeline.errors import Conflict, first_line
 from pipeline.process import Background, JobSigns, LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
 
-# What must survive a restart: which alerts go on since when, and which messages have not arrived.
-#
-# It is written before a message is handed to a receiver. A process that dies therefore sends a message again that had
-# arrived, with the same `fingerprint` and `startsAt`; and it loses none.
+# What survives a restart: firing alerts, and messages that have not arrived. It is written before a message is handed
+# to a receiver, so a process that dies repeats a message (same `fingerprint` and `startsAt`) and loses none.
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +51,6 @@ class AlertsState:
 
     Attributes:
         book: See `decide`.
-        undelivered: By receiver, oldest first.
     """
 
     book: Book = field(default_factory=dict)
@@ -75,7 +71,7 @@ class AlertsState:
         """
         document = json.loads(text)
         if document["version"] != _VERSION:
-            msg = f"'version' must be {_VERSION}; got {document['version']}"
+            msg = f"the state has version {document['version']}, not {_VERSION}"
             raise ValueError(msg)
         book: dict[Key, Watched] = {}
         for row in document["watched"]:
@@ -92,10 +88,10 @@ def state_path(settings: Settings) -> Path:
 def read_state(path: Path) -> AlertsState:
     """The state, or an empty one if there is none.
 
-    A file that can not be understood is set aside as `<name>.damaged`, and said so: what goes on is then told anew.
+    A file that cannot be understood is renamed to `<name>.damaged` with a log line; firing alerts are then sent again.
 
     Raises:
-        OSError: It is there and can not be read.
+        OSError: It is there and cannot be read.
     """
     try:
         return AlertsState.from_text(path.read_text(encoding="utf-8"))
@@ -104,7 +100,7 @@ def read_state(path: Path) -> AlertsState:
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         aside = path.with_name(f"{path.name}.damaged")
         path.replace(aside)
-        log.warning("%s is not the state of alerts (%s): it is now %s, and all that goes on is told anew",
+        log.warning("%s is not the state of alerts (%s): it is now %s, and firing alerts are sent again",
                     path, exc, aside)  # fmt: skip
         return AlertsState()
 
@@ -113,7 +109,7 @@ def write_state(path: Path, state: AlertsState) -> None:
     """Replace the file in one step: after a crash it holds the old state or the new one.
 
     Raises:
-        OSError: It can not be written.
+        OSError: It cannot be written.
     """
     new = path.with_name(f"{path.name}.new")
     with new.open("w", encoding="utf-8") as file:
@@ -123,29 +119,25 @@ def write_state(path: Path, state: AlertsState) -> None:
     new.replace(path)
 
 
-# What `kquota alerts run` tells Prometheus.
+# Metrics.
 
 _OF_RECEIVER = ["receiver"]
 
 
 class AlertsMetrics:
-    """Fills a registry.
-
-    Args:
-        registry: Of this process.
-    """
+    """Fills a registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._firing = Gauge("kquota_alerts_firing", "Alerts that go on.", ["alertname"], registry=registry)
+        self._firing = Gauge("kquota_alerts_firing", "Alerts that are firing.", ["alertname"], registry=registry)
         self._last = Gauge(
-            "kquota_alerts_last_look_timestamp_seconds", "When the tables were last looked at.", registry=registry
+            "kquota_alerts_last_look_timestamp_seconds", "Time of the last look at the tables.", registry=registry
         )
         self._unsaved = Counter(
             "kquota_alerts_state_failures", "Times that the state file could not be written.", registry=registry
         )
         self._sent = Counter("kquota_alerts_sent", "Alerts the receiver took.", _OF_RECEIVER, registry=registry)
         self._failed = Counter(
-            "kquota_alerts_failed_tries", "Messages that did not arrive and are sent again.", _OF_RECEIVER,
+            "kquota_alerts_failed_tries", "Messages that did not arrive and are retried.", _OF_RECEIVER,
             registry=registry,
         )  # fmt: skip
         self._dropped = Counter(
@@ -159,19 +151,13 @@ class AlertsMetrics:
         )
 
     def of_receiver(self, name: str) -> "ReceiverCounts":
-        """The counts of one receiver, all told from the start, as 0."""
+        """The counts of one receiver, all shown from the start, as 0."""
         return ReceiverCounts(
             self._sent.labels(name), self._failed.labels(name), self._dropped.labels(name), self._refused.labels(name)
         )
 
     def looked(self, book: Book, waiting: Iterable[tuple[str, int]], now_ms: int) -> None:
-        """A look is done.
-
-        Args:
-            book: What goes on.
-            waiting: Names of receivers, and how many messages wait for each.
-            now_ms: Wall clock.
-        """
+        """A look is done."""
         self._last.set(now_ms / 1000)
         firing = CountBy(key[0] for key, watched in book.items() if watched.is_firing)
         for name in ALERTS:
@@ -185,14 +171,7 @@ class AlertsMetrics:
 
 
 class ReceiverCounts:
-    """Counts what becomes of the messages of one receiver; for any thread.
-
-    Args:
-        sent: Alerts that arrived.
-        failed: Tries that failed.
-        dropped: Alerts that did not fit.
-        refused: Alerts that the receiver will never take.
-    """
+    """Counts what becomes of the messages of one receiver; for any thread."""
 
     def __init__(self, sent: Counter, failed: Counter, dropped: Counter, refused: Counter) -> None:
         self._sent, self._failed, self._dropped, self._refused = sent, failed, dropped, refused
@@ -214,7 +193,7 @@ class ReceiverCounts:
         self._refused.inc(alerts)
 
 
-# Brings messages to one receiver, in order, on a thread of its own. One that is down keeps no other waiting.
+# Delivery to one receiver, in order, on its own thread: a receiver that is down delays no other.
 
 _FIRST_REST_MS: Final = 1_000
 _IDLE_SECONDS: Final = 0.1
@@ -226,7 +205,6 @@ def rest_ms(failures: int, longest_ms: int, jitter: float) -> int:
 
     Args:
         failures: In a row, at least 1.
-        longest_ms: The cap.
         jitter: From 0 to 1. The rest is between half of the whole and all of it.
 
     >>> [rest_ms(failures, 10_000, 1.0) for failures in (1, 2, 4, 5, 900)]
@@ -244,10 +222,8 @@ class Delivery:
     Args:
         receiver: Whom it brings to; used by the queue's own thread alone.
         messages: What an earlier process left undelivered, oldest first.
-        most: How many may wait. When there are more, the oldest is dropped, counted and told in the log.
+        most: How many may wait. When there are more, the oldest is dropped, counted and logged.
         longest_rest_ms: The cap of `rest_ms`.
-        counts: Hears of every message.
-        steady_seconds: A clock that never steps.
     """
 
     def __init__(
@@ -330,9 +306,9 @@ class Delivery:
             self._counts.sent(alerts)
         else:
             self._counts.refused(alerts)
-            log.error("%s: %d alerts are lost, it would refuse them again: %s", self.name, alerts, answer.told)
+            log.error("%s refuses %d alerts, which are dropped: %s", self.name, alerts, answer.text)
         if self._failures:
-            log.info("%s: answers again after %d failures", self.name, self._failures)
+            log.info("%s answers after %d failures", self.name, self._failures)
         self._failures = 0
 
     def _failed(self, answer: Answer) -> float:
@@ -340,8 +316,8 @@ class Delivery:
         self._counts.failed()
         rest_seconds = rest_ms(self._failures, self._longest_rest_ms, random.random()) / 1000  # noqa: S311 - no secret
         self._not_before = self._steady_seconds() + rest_seconds
-        told = log.warning if self._failures == 1 else log.debug
-        told("%s: %s; tried again with back-off until it works", self.name, answer.told)
+        write = log.warning if self._failures == 1 else log.debug
+        write("%s: %s; retried with back-off until it works", self.name, answer.text)
         return 0.0
 
     def _ended(self, failure: BaseException) -> None:
@@ -359,10 +335,7 @@ class Alerter:
     """Makes one look after the other. Not for several threads.
 
     Args:
-        settings: The whole tree.
         look: See `Look`.
-        deliveries: One for each receiver.
-        metrics: Hear of every look.
         state: What the state file had; see `deliveries_of` for what was undelivered.
     """
 
@@ -383,11 +356,11 @@ class Alerter:
         self._saved: AlertsState | None = None
 
     def step(self, now_ms: int) -> None:
-        """One look, at an instant of the wall clock. One that fails changes nothing, is told, and is made again."""
+        """One look, at an instant of the wall clock. One that fails changes nothing, is logged, and is repeated."""
         try:
             facts = self._look(now_ms)
         except Exception:
-            log.exception("the alerts could not be looked for; it is tried again")
+            log.exception("the alerts could not be evaluated; it is retried")
             return
         alerts = self._settings.alerts
         rules = Rules(alerts.resolve_after_ms, alerts.repeat_ms)
@@ -404,11 +377,10 @@ class Alerter:
             log.info("and %d more alerts at the same time", len(changes) - _MOST_LINES)
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int] = wall_ms) -> None:
-        """Look until told to stop.
+        """Look until `wait` returns True.
 
         Args:
             wait: Rests some seconds; True = stop.
-            now: The wall clock.
         """
         for delivery in self._deliveries:
             delivery.start()
@@ -430,7 +402,7 @@ class Alerter:
             write_state(self._path, state)
         except OSError as exc:
             self._metrics.could_not_save()
-            log.warning("%s can not be written (%s): a crash would repeat or lose alerts", self._path, exc.strerror)
+            log.warning("%s cannot be written (%s): a crash would repeat or lose alerts", self._path, exc.strerror)
         else:
             self._saved = state
 
@@ -445,7 +417,7 @@ def deliveries_of(
     """A queue for each receiver, with what an earlier process left undelivered."""
     for name in state.undelivered.keys() - {receiver.name for receiver in receivers}:
         count = len(state.undelivered[name])
-        log.warning("%s is no receiver any more: %d messages for it are dropped", name, count)
+        log.warning("receiver %s was removed: %d messages for it are dropped", name, count)
     return [
         Delivery(
             receiver,
@@ -464,8 +436,8 @@ def own_state(path: Path) -> Iterator[AlertsState]:
     """The state file, for this process alone while the block runs.
 
     Raises:
-        AlertsAreRunning: Another process has it.
-        OSError: It can not be read, or its folder not be made.
+        Conflict: Another process has it.
+        OSError: It cannot be read, or its folder not be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f"{path.name}.lock")
@@ -473,10 +445,11 @@ def own_state(path: Path) -> Iterator[AlertsState]:
         with ProcessLock(lock):
             yield read_state(path)
     except LockHeld as exc:
-        raise AlertsAreRunning(path, exc.holder) from exc
+        msg = f"process {exc.holder} already sends alerts; it holds 'alerts.state_file' {path}"
+        raise Conflict(msg, "stop that process, or name another file") from exc
 
 
-# The life of `kquota alerts run`, and the test of receivers.
+# The whole program, and the test of receivers.
 
 TEST_ALERT: Final = "KquotaTest"
 
@@ -487,17 +460,14 @@ def run_alerts(
     registry: CollectorRegistry,
     wait: Callable[[float], bool],
 ) -> None:
-    """Tell the receivers of the settings until told to stop.
+    """Send alerts to the receivers of the settings until `wait` returns True.
 
     Args:
-        settings: The whole tree.
-        signs: Of the job.
-        registry: Of this process.
         wait: Rests some seconds; True = stop.
 
     Raises:
-        ReceiversMissing, ReceiversInvalid: There is nobody to tell, or a receiver can not be used.
-        AlertsAreRunning: Another process tells the same alerts.
+        UsageError: No receiver is set, or one cannot be used.
+        Conflict: Another process sends the same alerts.
     """
     receivers = receivers_of(settings)
     with own_state(state_path(settings)) as state:
@@ -521,14 +491,7 @@ def look_at(settings: Settings, signs: JobSigns) -> Callable[[int], Facts]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a test message.
-
-    Attributes:
-        receiver: Its name.
-        place: Where it is, without secrets.
-        answer: What it said.
-        took_ms: After how long.
-    """
+    """What became of a test message."""
 
     receiver: str
     place: str
@@ -540,10 +503,10 @@ def try_receivers(settings: Settings, now_ms: int) -> Iterator[Trial]:
     """Send one test alert to each receiver, once.
 
     Raises:
-        ReceiversMissing, ReceiversInvalid: As of `run_alerts`.
+        UsageError: As of `run_alerts`.
     """
     labels = {"alertname": TEST_ALERT, "severity": "info"}
-    annotations = {"summary": "a test of kquota's alerts: nothing is wrong", "action": "nothing is to be done"}
+    annotations = {"summary": "a test of kquota's alerts", "action": "no action is needed"}
     key = (TEST_ALERT, str(now_ms))
     watched = Watched(now_ms, now_ms, None, labels, annotations)
     change, external_url = Change("firing", key, watched), settings.alerts.external_url

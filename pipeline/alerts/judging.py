@@ -1,4 +1,4 @@
-"""What the tables say, as findings: a function of the state that the dashboard's reader makes of them."""
+"""Which alerts begin, last and end: findings from the state of the dashboard's reader, then changes. No I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from pipeline.errors import PipelineError, printable
 from pipeline.settings.model import AlertsSettings
 from quota.units import age_text, bound_text, rate_text
 
-# What the decision is made of: the findings at one instant.
+# Findings at one instant.
 
 NEAR_BOUND: Final = "KquotaNearBound"
 AT_BOUND: Final = "KquotaAtBound"
@@ -34,7 +34,6 @@ class Words:
     """What people and programs read of an alert.
 
     Attributes:
-        labels: What it is about.
         annotations: What is so, and what to do.
     """
 
@@ -44,12 +43,12 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one alert says about one thing, now.
+    """One alert about one thing, now.
 
     Attributes:
         key: See `Key`.
-        is_so: Whether it is so now. False: it is no longer so by little. That neither begins an alert nor ends one.
-        words: Makes its words. Called when it is told, and not for the 10^5 findings that go on.
+        is_so: Whether it is true now. False: by little not. That neither begins an alert nor ends one.
+        words: Makes its text; called when it is sent, not for the 10^5 findings that last.
         pending_ms: It must have been so for this long before the alert begins; 0 = at once.
     """
 
@@ -64,7 +63,7 @@ class Facts:
     """All that is known at an instant.
 
     Attributes:
-        findings: One for each key at most. What is in none of them is not so.
+        findings: At most one for each key; no finding: not true.
         unknown: Names of alerts about which nothing is known now: they stay as they are.
     """
 
@@ -72,11 +71,11 @@ class Facts:
     unknown: frozenset[str] = frozenset()
 
 
-# Which alerts begin, go on and end: a function of what was so before, what is so now, and the instant. No I/O.
+# Changes, from the findings before and now, and the instant.
 #
-# * nothing becomes pending when it is so;
-# * what is pending is forgotten when it is not, or only nearly, and fires when it has been so for `pending_ms`;
-# * what fires ends when it has not been so, nor nearly, for `resolve_after_ms`.
+# * a new finding is pending;
+# * a pending alert fires after `pending_ms`, and is forgotten when the finding is gone or only near;
+# * a firing alert ends when there was no finding, not even a near one, for `resolve_after_ms`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,10 @@ class Watched:
 
     Attributes:
         since_ms: From when on it has been so; the alert's `startsAt`.
-        told_ms: When it was last told; None = it is pending.
+        told_ms: When it was last sent; None = it is pending.
         gone_ms: From when on it has not been so; None = it is so, or nearly. The alert's `endsAt`.
         labels: As they were when it began, so that an alert keeps its group; empty while it is pending.
-        annotations: As they were when it was last told.
+        annotations: As last sent.
     """
 
     since_ms: int
@@ -109,7 +108,7 @@ Book = Mapping[Key, Watched]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to tell: an alert that has begun, or still goes on after the repeat interval, or has ended."""
+    """One message: an alert that began, lasts after the repeat interval, or ended."""
 
     status: Literal["firing", "resolved"]
     key: Key
@@ -122,7 +121,7 @@ class Rules:
 
     Attributes:
         resolve_after_ms: An alert ends when it has not been so for this long; 0 = at once.
-        repeat_ms: One that goes on is told again when it was last told so long ago.
+        repeat_ms: The repeat interval of an alert that lasts.
     """
 
     resolve_after_ms: int
@@ -134,12 +133,7 @@ def decide(book: Book, facts: Facts, now_ms: int, rules: Rules) -> tuple[dict[Ke
 
     Args:
         book: What the last call returned; empty at first.
-        facts: What is known now.
         now_ms: Wall clock. If it steps back, everything takes that much longer.
-        rules: How long things take.
-
-    Returns:
-        What to remember, and what to tell.
     """
     findings = {finding.key: finding for finding in facts.findings}
     remembered: dict[Key, Watched] = {}
@@ -165,7 +159,7 @@ def _in_order(book: Book, findings: Mapping[Key, Finding]) -> Iterable[Key]:
 
 
 def _next(before: Watched | None, finding: Finding | None, now_ms: int) -> Watched | None:
-    """What is remembered, before it is asked whether that is to be told; None = nothing."""
+    """The remembered state, before the decision to send; None = nothing."""
     is_so = finding is not None and finding.is_so
     if before is None or not before.is_firing:
         if finding is None or not is_so:
@@ -194,7 +188,7 @@ def _is_due(watched: Watched, finding: Finding | None, now_ms: int, rules: Rules
     return watched.gone_ms is None and now_ms - watched.told_ms >= rules.repeat_ms
 
 
-# Counts the messages refused lately, by the rows of `batches`: `dead_letters` has a row only for some of them.
+# Recent dead letters, counted from `batches`: `dead_letters` has rows only for some.
 
 _Batch = tuple[str, int]
 _COLUMNS: Final = ("query_id", "batch_id", "processed_at_ms", "dead_count")
@@ -205,7 +199,6 @@ class RecentDeadLetters:
 
     Args:
         reader: It has looked before each `count`.
-        span_ms: How far back.
     """
 
     def __init__(self, reader: TablesReader, span_ms: int) -> None:
@@ -218,7 +211,7 @@ class RecentDeadLetters:
         """Elements and messages that were refused from `now_ms - span_ms` on."""
         rows = self._reader.batches
         if not self._has_looked_back:
-            # The reader begins with the last minutes; what was refused while nobody looked counts, too.
+            # The reader begins with the last minutes; messages refused before the start count, too.
             try:
                 begin = ("processed_at_ms", ">=", now_ms - self._span_ms)
                 rows = self._reader.tables["batches"].rows(_COLUMNS, [begin])
@@ -235,7 +228,7 @@ class RecentDeadLetters:
         return sum(count for at_ms, count in self._refused.values() if at_ms >= begin_ms)
 
 
-# Names in messages: clients choose them, so they are made printable and short before anybody's screen shows them.
+# Names in messages: clients choose them, so they are made printable and short.
 
 _MOST_SIGNS: Final = 100
 
@@ -281,10 +274,8 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
     """All that is known at `state.now_ms`.
 
     Args:
-        state: What the tables say.
         dead_letters: How many were refused in the last `rules.dead_letters_ms`.
-        is_idle: The job was seen to wait for usage, and there is none: that is no failure, and all rates are 0.
-        rules: Thresholds and spans.
+        is_idle: The job was seen to wait for usage, and there is none: that is not a failure, and all rates are 0.
     """
     findings = [*_stalled(state, is_idle, rules)]
     if state.health.state == "unreadable":
@@ -325,7 +316,7 @@ def _words_of_rate(name: str, state: State, one: SensorRate, rules: AlertsSettin
     observed, bound = rate_text(one.quota_type, one.observed), bound_text(one.quota_type, one.bound)
     annotations = {
         "summary": f"{who} uses {int(one.used * 100)} % of its {one.quota_type}: {observed} of {bound}",
-        "action": f"tell its owner, or look what a larger quota would do: {command_text('what-if', '--help')}",
+        "action": f"inform its owner, or try a larger quota: {command_text('what-if', '--help')}",
         **link(rules.external_url, one.user, one.client_id),
     }
     labels = _labels(one.sensor_user, one.sensor_client_id, one.broker_id, one.quota_type, one.owner)

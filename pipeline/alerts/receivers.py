@@ -1,4 +1,4 @@
-"""The receivers that the settings name, with their secrets looked up."""
+"""Receivers of alerts: webhooks and a Kafka topic, the messages they get, and those that the settings name."""
 
 import hashlib
 import hmac
@@ -19,21 +19,21 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from pydantic import SecretStr
 
-from pipeline.alerts.errors import ReceiversInvalid, ReceiversMissing
 from pipeline.alerts.judging import Book, Change, Key
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.properties_file import resolved
-from pipeline.errors import ClientPropertiesInvalid, PipelineError, first_line, printable
+from pipeline.command_line import command_text
+from pipeline.errors import ClientPropertiesInvalid, PipelineError, UsageError, first_line, printable
 from pipeline.settings.model import Settings
 
-# Messages in the format of Alertmanager's webhook, version 4: what reads those reads these.
+# Messages in the format of Alertmanager's webhook, version 4.
 
 MOST_ALERTS: Final = 100
 """In one message, so that it is below 1 MB whatever the names are. More changes of a group are several messages."""
 
 _NOT_ENDED: Final = "0001-01-01T00:00:00Z"
-"""Go's zero time, which Alertmanager writes for an alert that goes on."""
+"""Go's zero time, which Alertmanager writes for a firing alert."""
 
 Message = Mapping[str, Any]
 """All of the payload but `receiver`, which each receiver adds."""
@@ -42,12 +42,11 @@ Message = Mapping[str, Any]
 def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: str | None) -> list[dict[str, Any]]:
     """What to send: the changes by owner, each change in one message.
 
-    `status` of a message is that of its whole group. Alerts of the group that go on and have not changed are not in
+    `status` of a message is that of its whole group. Alerts of the group that have not changed are not in
     it: `truncatedAlerts` is how many they are.
 
     Args:
         changes: As `decide` returned them.
-        book: Likewise: with what goes on.
         job: Part of each `groupKey`.
         external_url: Address of the dashboard; None = not known.
     """
@@ -123,19 +122,19 @@ def _common(alerts: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
     return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
 
 
-# Whom messages go to: the port.
+# The port.
 
 
 class Answer(NamedTuple):
-    """What became of a message.
+    """The outcome of a message.
 
     Attributes:
         verdict: taken: the receiver has it. later: it is to be sent again. never: this message would be refused again.
-        told: What the receiver said, in one printable line without secrets.
+        text: The answer of the receiver, in one printable line without secrets.
     """
 
     verdict: Literal["taken", "later", "never"]
-    told: str
+    text: str
 
 
 class Receiver(Protocol):
@@ -160,7 +159,7 @@ class Receiver(Protocol):
         ...
 
 
-# A receiver that is a Kafka topic: each message a record, all of a group under one key.
+# A Kafka topic: a record per message, one key per group.
 
 TOPIC: Final = "topic"
 """The name of this receiver."""
@@ -171,7 +170,6 @@ class KafkaReceiver:
 
     Args:
         topic: It must exist, or the cluster makes topics by itself.
-        access: How to reach the cluster.
         timeout_ms: How long the broker may take to have a record.
     """
 
@@ -216,7 +214,7 @@ class KafkaReceiver:
             self._producer = None
 
 
-# The signature of a message: who has the key can tell that it is from here, unchanged and not old.
+# The signature: proves to holders of the key that a message is from here, unchanged and not old.
 
 TIMESTAMP_HEADER: Final = "X-Kquota-Timestamp"
 SIGNATURE_HEADER: Final = "X-Kquota-Signature"
@@ -226,28 +224,24 @@ def signature(key: bytes, timestamp: str, body: bytes) -> str:
     """The value of `SIGNATURE_HEADER`: `sha256=` and HMAC-SHA256 of the timestamp, a full stop and the body, in hex.
 
     Args:
-        key: Shared with the receiver.
         timestamp: The value of `TIMESTAMP_HEADER`: whole seconds since the epoch, in decimal digits.
-        body: The body, byte for byte.
     """
     return f"sha256={hmac.new(key, timestamp.encode() + b'.' + body, hashlib.sha256).hexdigest()}"
 
 
-# A receiver over HTTP: one POST for each message, signed if there is a key.
+# A webhook: one POST per message, signed if there is a key.
 
 _MESSAGE_IS_WRONG: Final = frozenset({400, 405, 406, 410, 411, 413, 414, 415, 422, 431})
-"""These say that the same request would be refused again. All others may pass: also a wrong token, which is mended."""
+"""The same request would be refused again. Others are retried: also a wrong token, which can be corrected."""
 
 
 class Webhook:
-    """Sends to one URL. Redirects are not followed: a message goes where the settings say, and nowhere else.
+    """Sends to one URL. Redirects are not followed: a message goes only to the address of the settings.
 
     Args:
-        name: As in the settings.
-        url: http or https; it may hold a secret, so no part but scheme and host is ever told.
+        url: http or https; it may hold a secret, so only scheme and host are ever shown.
         signing_key: See `signature`; None = not signed.
         timeout_ms: How long connecting, and each pause of the answer, may take.
-        now_ms: The wall clock, for the timestamp.
     """
 
     def __init__(
@@ -305,10 +299,10 @@ class Webhook:
 
 
 def _refusal(status: int, reason: str) -> Answer:
-    told = printable(f"{status} {reason}"[:200]).strip()
+    text = printable(f"{status} {reason}"[:200]).strip()
     if 300 <= status < 400:
-        return Answer("later", f"{told}: a redirect, which is not followed; give the address that it leads to")
-    return Answer("never" if status in _MESSAGE_IS_WRONG else "later", told)
+        return Answer("later", f"{text}: a redirect, which is not followed; give the address that it leads to")
+    return Answer("never" if status in _MESSAGE_IS_WRONG else "later", text)
 
 
 def _opener() -> urllib.request.OpenerDirector:
@@ -331,30 +325,28 @@ _SHORTEST_KEY_BYTES: Final = 16
 
 
 def receivers_of(settings: Settings) -> list[Receiver]:
-    """All of them, ready to be sent to; none has been asked yet.
+    """All receivers, ready to be sent to; none is contacted.
 
     Raises:
-        ReceiversMissing: There is none.
-        ReceiversInvalid: One can not be used, or a secret can not be found.
-        UsageError: There is a topic, and the settings do not say where the cluster is.
+        UsageError: There is none, one cannot be used, a secret cannot be found, or the cluster has no address.
     """
     alerts, mistakes = settings.alerts, list[str]()
     urls = _looked_up("webhooks", alerts.webhooks, mistakes)
     keys = _looked_up("signing_keys", alerts.signing_keys, mistakes)
     mistakes += [mistake for name, url in urls.items() if (mistake := _mistake_in(name, url)) is not None]
     mistakes += [
-        f"'alerts.signing_keys' must name webhooks; got {name!r}, which is none"
+        f"'alerts.signing_keys' has a key for {name!r}, which is not a webhook"
         for name in alerts.signing_keys
         if name not in alerts.webhooks
     ]
     for name, given in alerts.signing_keys.items():
         if not _REFERENCE.fullmatch(given.get_secret_value()):
-            rule = "must be ${env:NAME} or ${file:/path}, so that no key stands in the settings"
-            mistakes.append(f"'alerts.signing_keys.{name}' {rule}; got something else")
+            rule = "write ${env:NAME} or ${file:/path}, so that no key is in the settings"
+            mistakes.append(f"'alerts.signing_keys.{name}' is not a reference; {rule}")
         elif name in keys and len(keys[name].encode()) < _SHORTEST_KEY_BYTES:
-            mistakes.append(f"'alerts.signing_keys.{name}' must have {_SHORTEST_KEY_BYTES} bytes or more; got fewer")
+            mistakes.append(f"'alerts.signing_keys.{name}' is too short; use {_SHORTEST_KEY_BYTES} bytes or more")
     if mistakes:
-        raise ReceiversInvalid(mistakes)
+        raise UsageError("; ".join(mistakes), "correct the settings under alerts: docs/alerts.md has an example")
     found: list[Receiver] = [
         Webhook(name, url, keys[name].encode() if name in keys else None, alerts.timeout_ms)
         for name, url in urls.items()
@@ -362,7 +354,9 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     if alerts.topic is not None:
         found.append(KafkaReceiver(alerts.topic, ClusterAccess.from_settings(settings.kafka), alerts.timeout_ms))
     if not found:
-        raise ReceiversMissing
+        msg = "alerts have no receiver: neither alerts.webhooks nor alerts.topic is set"
+        schema = command_text("config", "schema", about="program")
+        raise UsageError(msg, f"add one to the settings: {schema} has every key")
     return found
 
 
@@ -380,17 +374,17 @@ def _looked_up(branch: str, given: Mapping[str, SecretStr], mistakes: list[str])
 def _mistake_in(name: str, url: str) -> str | None:
     """What is wrong with a webhook. The URL is not shown: it may hold a secret."""
     if _NAME.fullmatch(name) is None or name == TOPIC:
-        return f"'alerts.webhooks' must have names of a-z, 0-9, _ and -, other than {TOPIC}; got {name[:40]!r}"
-    subject = f"'alerts.webhooks.{name}' must be an http or https URL"
+        return f"'alerts.webhooks' has the invalid name {name[:40]!r}; use a-z, 0-9, _ and -, and not {TOPIC}"
+    subject = f"'alerts.webhooks.{name}'"
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return f"{subject}; got one that can not be read"
+        return f"{subject} is not a URL"
     if parts.scheme not in {"http", "https"}:
-        return f"{subject}; got another scheme"
+        return f"{subject} is not an http or https URL"
     if not has_host:
-        return f"{subject}; got none with a host"
+        return f"{subject} has no host"
     if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
-        return f"{subject} of visible ASCII, without user and password; got another one"
+        return f"{subject} has a user, a password, or characters other than visible ASCII"
     return None

@@ -1,24 +1,22 @@
-"""`kquota doctor`: checks everything the job needs, and says what to do about what is missing."""
+"""`kquota doctor`, `status`, `size`, `config` and `jars`: what is missing, how far the job is, what it needs."""
 
+import json
 import socket
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.output import Layout, print_rows
 from pipeline.cli.services import DEFAULT_LISTEN
 from pipeline.clock import wall_ms
 from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from pipeline.job.status import JobStatus
-import json
-from math import ceil
-from typing import Annotated, Any, Literal
-
-from pipeline.cli.output import Layout, print_rows
 
 
 def doctor(
@@ -44,7 +42,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-# `kquota status`: whether the job runs, how far it is, what is in force, and where everything is.
+# `kquota status`.
 
 _CONNECT_SECONDS: Final = 0.2
 
@@ -57,7 +55,7 @@ def status(
 ) -> None:
     """Print whether the job runs, its last batch, the quotas in force, how many clients are held, and addresses.
 
-    Reads the tables and the job's lock; asks no cluster. It ends with 0 also if the job is down. The gate is looked for
+    Reads the tables and the job's lock, not the cluster. It ends with 0 also if the job is down. It looks for the gate
     where `kquota gate` listens by default.
     """
     from pipeline.cli.output import is_table, print_rows
@@ -128,7 +126,7 @@ def _answers(address: str) -> bool:
         return False
 
 
-# `kquota size`: what a job needs, from measured figures.
+# `kquota size`.
 
 
 def size(
@@ -167,7 +165,7 @@ def _jobs(shards: int | None) -> str:
     return "1" if shards == 1 else f"{shards}, each for its share of the users; the figures are those of one"
 
 
-# `kquota config`: the settings in force, where each comes from, and their schema.
+# `kquota config`.
 
 app = typer.Typer(help="Show the settings in force, or their schema.", no_args_is_help=True)
 
@@ -205,7 +203,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return pairs
 
 
-# `kquota jars`: fetch, check and list the locked jars.
+# `kquota jars`.
 
 jars_app = typer.Typer(
     help="Fetch and check the locked jars of Spark and of the embedded broker.", no_args_is_help=True

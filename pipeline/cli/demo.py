@@ -32,10 +32,10 @@ def demo(
     ] = 250,
     dashboard: Annotated[bool, typer.Option(help="Show it on a web page, too.")] = True,
     port: Annotated[
-        int, typer.Option(help="Of the page; another one if it is taken.", min=1, max=65_535)
+        int, typer.Option(help="Port of the page; a free one if it is taken.", min=1, max=65_535)
     ] = DEFAULT_PORT,
     alerts: Annotated[
-        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print what it tells a webhook.")
+        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print the alerts that a webhook gets.")
     ] = False,
 ) -> None:
     """Start a real Kafka broker, ten clients, a meter and the job; show who is throttled, why, until when.
@@ -66,9 +66,8 @@ def _run(
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.cli.options import call_on_signals
     from pipeline.cli.services import free_port
-    from pipeline.dashboard.errors import DashboardExtraMissing
-    from pipeline.demo.folder import start_over
-    from pipeline.demo.run import Demo
+    from pipeline.command_line import not_installed
+    from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch_missing
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
@@ -81,7 +80,7 @@ def _run(
     fetch_missing()
     page_port = free_port(port)
     if port is not None and page_port is None:
-        sys.stderr.write(f"no web page: {DashboardExtraMissing('starlette or uvicorn')}\n")
+        sys.stderr.write(f"no web page: {not_installed('starlette or uvicorn', 'dashboard')}\n")
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
     heard = console.alert if alerts else None
     running = Demo(place, settings, console.listeners(), console.client_report, count, page_port, heard)

@@ -30,7 +30,6 @@ class DemoConsole:
     rate is just above and just below it by turns.
 
     Args:
-        candidate: The file with quotas to try.
         watched: Whether somebody watches it at a terminal. If not, the state is not printed.
     """
 
@@ -67,7 +66,7 @@ class DemoConsole:
             sys.stderr.write(self._status())
 
     def alert(self, alert: Mapping[str, Any]) -> None:
-        """Print an alert that a webhook was told: whether it begins or ends, its name, what is so, and whose it is."""
+        """Print an alert that a webhook got: firing or resolved, its name, summary and owner."""
         labels, summary = alert["labels"], alert.get("annotations", {}).get("summary", "")
         owner = f" · for {labels['owner']}" if labels.get("owner") else ""
         line = f"alert    {alert.get('status')} {labels.get('alertname')}: {summary}{owner}"
@@ -114,9 +113,9 @@ class DemoConsole:
     def _batch(self, report: BatchReport) -> None:
         with self._lock:
             if self._began is None:
-                # Clients send already while Spark starts; nobody could throttle them then.
+                # Clients already send while Spark starts, before anything can throttle them.
                 self._began = time.monotonic()
-                self._sent_before = {client: told["sent_bytes"] for client, told in self._clients.items()}
+                self._sent_before = {client: report["sent_bytes"] for client, report in self._clients.items()}
             self._batches += 1
             self._events += report.facts.good_count
             self._dead += report.facts.dead_count
@@ -160,13 +159,13 @@ def _kilobytes(bound: float | None) -> str:
 
 
 def _slowed_by(report: Mapping[str, Any], longest_ms: float) -> str:
-    """What made a client wait, as it says itself: throttles that it heard of, brokers, both, or nothing."""
-    told = []
+    """What made a client wait, by its own counters: throttles that it obeyed, its broker, both, or nothing."""
+    found = []
     if report.get("held_ms", 0):
-        told.append(f"listening: {report['held_ms'] / 1000:.0f} s")
+        found.append(f"listening: {report['held_ms'] / 1000:.0f} s")
     if longest_ms:
-        told.append(f"the broker: {report['broker_throttle_mean_ms']:.0f} ms a request, at most {longest_ms:.0f}")
-    return ", ".join(told) or "nobody"
+        found.append(f"the broker: {report['broker_throttle_mean_ms']:.0f} ms a request, at most {longest_ms:.0f}")
+    return ", ".join(found) or "nothing"
 
 
 def _propose(when: str, commands: Sequence[str]) -> None:

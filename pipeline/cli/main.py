@@ -116,10 +116,10 @@ def _report_unexpected(failure: Exception) -> int:
     if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
         traceback.print_exception(failure)
     if isinstance(failure, ModuleNotFoundError) and (library := str(failure.name).partition(".")[0]) in _OF_THE_JOB:
-        from pipeline.command_line import job_extra_missing
+        from pipeline.command_line import not_installed
         from pipeline.errors import PipelineError
 
-        sys.stderr.write(f"kquota: {job_extra_missing(library)}\n")
+        sys.stderr.write(f"kquota: {not_installed(library, 'job')}\n")
         return PipelineError.exit_code
     line = f"{type(failure).__name__}: {first_line(failure)}"
     sys.stderr.write(f"kquota: {line}. Fix: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened\n")

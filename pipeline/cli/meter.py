@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, flags
+from pipeline.errors import PipelineError, Unreachable
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def request_log(
 
     log_file = file or file_option
     if log_file is None or None not in {file, file_option}:
-        message = "'FILE' must be given once, as an argument or with -f"
+        message = "give FILE once, as an argument or with -f"
         raise typer.BadParameter(message)
     zone = _zone(time_zone)
     names = {"usage_topic": topic, "marker_topic": marker_topic}
@@ -109,7 +110,7 @@ def request_log(
     access = ClusterAccess.from_settings(settings.kafka)
     topic, address = settings.kafka.usage_topic, access.bootstrap_servers
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
-    access.client_options()  # what is wrong there is told before anything else
+    access.client_options()  # mistakes there are reported before anything else
     old_place = read_state(state_path)
     access = replace(access, properties={"client.id": f"kquota-meter-{broker_id}", **access.properties})
     with closing(access.open(KafkaAdminClient)) as admin:
@@ -125,13 +126,21 @@ def request_log(
     kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
     registry = new_registry("meter")
 
-    def tell(gauges: MeterGauges) -> None:
+    def register(gauges: MeterGauges) -> None:
         registry.register(ReadAtScrape(lambda: meter_metrics(gauges, broker_id)))
 
     endpoint = metrics_endpoint(settings.metrics, registry)
     with endpoint, closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
         _run(
-            log_file, from_beginning, state_path, old_place, parser, publisher, f"{topic} at {address}", stopping, tell
+            log_file,
+            from_beginning,
+            state_path,
+            old_place,
+            parser,
+            publisher,
+            f"{topic} at {address}",
+            stopping,
+            register,
         )
 
 
@@ -144,15 +153,14 @@ def _run(
     publisher: "UsagePublisher",
     destination: str,
     stopping: threading.Event,
-    tell: "Callable[[MeterGauges], None]",
+    register: "Callable[[MeterGauges], None]",
 ) -> None:
     from pipeline.clock import SystemClock
-    from pipeline.meter.errors import RequestLogMissing, UsageNotStored
     from pipeline.meter.log_follower import LogFollower
     from pipeline.meter.request_meter import MeterGauges, RequestMeter, retire_state
 
     if not file.parent.is_dir():
-        raise RequestLogMissing(file, "has no folder")
+        raise _log_unreadable(file, "its folder does not exist")
     try:
         place = publisher.take_over()
         if place is not None:
@@ -166,15 +174,21 @@ def _run(
         gauges = MeterGauges(
             parser.counts, publisher.counts, follower.counts, lambda: meter.unstored_events, lambda: meter.held_bytes
         )
-        tell(gauges)
+        register(gauges)
         how = ", packed" if parser.codec.is_packed else ""
         typer.echo(f"following {file} from {whence}, to {destination}{how}", err=True)
         stored = meter.run(stopping.is_set, lambda: retire_state(state_path))
     except OSError as exc:
-        raise RequestLogMissing(file, f"cannot be followed: {exc}") from exc
+        raise _log_unreadable(file, str(exc)) from exc
     typer.echo(f"{parser.counts}; {publisher.counts}; {follower.counts}", err=True)
     if not stored:
-        raise UsageNotStored(destination, meter.unstored_events)
+        msg = f"{meter.unstored_events:,} usage events could not be stored on {destination}"
+        raise Unreachable(msg, "start the meter again: it continues with the first of them")
+
+
+def _log_unreadable(file: Path, reason: str) -> PipelineError:
+    fix = "name the file that logger kafka.request.logger of the broker writes at DEBUG"
+    return PipelineError(f"cannot follow request log {file}: {reason}", fix)
 
 
 def _zone(name: str | None) -> ZoneInfo | None:
@@ -183,7 +197,7 @@ def _zone(name: str | None) -> ZoneInfo | None:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError) as exc:
-        msg = f"'time-zone' must be a name of the tz database; got {name!r}"
+        msg = f"unknown time zone {name!r}; use a name of the tz database"
         raise typer.BadParameter(msg) from exc
 
 

@@ -1,4 +1,4 @@
-"""Commands that are loaded when they are asked for: one command does not wait for the modules of all others."""
+"""Commands that are loaded when they are used: one command does not wait for the modules of all others."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -13,8 +13,6 @@ class Place(NamedTuple):
     """Where a command is: a function, or a `typer.Typer` for a group of commands.
 
     Attributes:
-        module: Its module.
-        name: Its name there.
         context_settings: Of a function: see `typer.Typer.command`.
     """
 

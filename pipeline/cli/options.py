@@ -1,26 +1,24 @@
-"""Options that several commands share, and how they become settings."""
+"""Options that several commands share, how they become settings, instants and quota types, and stop signals."""
 
-from collections.abc import Callable, Mapping
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
+from pipeline.errors import UsageError
+from quota.entity import QUOTA_TYPES
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.table import QuotaTable
-import re
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from queue import Empty, SimpleQueue
-from types import FrameType
-from typing import Final
-
-from pipeline.errors import PipelineError
-from quota.entity import QUOTA_TYPES
 
 
 def _carried(variable: str) -> Callable[[Any], Any]:
@@ -100,11 +98,10 @@ def flags(
         command_config: `--command-config`.
         tables: `--tables`.
         topics: Names of topics, by their settings under `kafka`.
-        others: Further settings, by branch.
 
     Raises:
-        UnreadableFile: The file can not be read.
-        ClientPropertiesInvalid: A line of it is no setting.
+        UnreadableFile: The file cannot be read.
+        ClientPropertiesInvalid: A line of it is not a setting.
     """
     client = None
     if command_config is not None:
@@ -132,27 +129,10 @@ def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":
     return open_quota_table(load_settings(config, flags(tables=tables)).tables)
 
 
-# Reads instants from the command line: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.
+# Instants: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _END_OF_YEAR_9999_MS: Final = 253_402_300_799_999  # the last instant that Python can show
-
-
-class UnknownInstant(PipelineError):
-    """A text that can not be read as an instant.
-
-    Attributes:
-        given: The text.
-    """
-
-    exit_code = 2
-
-    def __init__(self, option: str, given: str) -> None:
-        self.given = given
-        super().__init__(
-            f"'{option}' must be an age (90s, 30m, 2h, 7d), an ISO 8601 time or epoch milliseconds; got {given}",
-            f"write for example {option} 2h, or {option} 2026-11-21T10:00:00",
-        )
 
 
 def parse_instant(option: str, given: str, now_ms: int) -> int:
@@ -161,7 +141,7 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
     An age that reaches further back than 1970 is 0.
 
     Raises:
-        UnknownInstant: It is none of the three.
+        UsageError: It is none of the three.
     """
     age = re.fullmatch(r"-?(\d+)([smhdw])", given)
     if age:
@@ -171,9 +151,20 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
     try:
         instant = datetime.fromisoformat(given)
     except ValueError as exc:
-        raise UnknownInstant(option, given) from exc
+        msg = f"cannot read {option} {given}; use an age (90s, 30m, 2h, 7d), an ISO 8601 time or epoch milliseconds"
+        raise UsageError(msg, f"write for example {option} 2h, or {option} 2026-11-21T10:00:00") from exc
     instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)
+
+
+def parse_range(since: str, until: str) -> tuple[int, int]:
+    """A range up to now, in epoch ms.
+
+    Raises:
+        UsageError: One of its ends cannot be read.
+    """
+    now_ms = wall_ms()
+    return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
 
 
 def as_iso(instant_ms: int) -> str:
@@ -181,7 +172,7 @@ def as_iso(instant_ms: int) -> str:
     return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-# The option `--type` of commands that show throttles: a quota type, or the beginning of its name.
+# `--type`: a quota type, or the beginning of its name.
 
 QuotaTypeOption = Annotated[
     str | None,
@@ -189,33 +180,22 @@ QuotaTypeOption = Annotated[
 ]
 
 
-class UnknownQuotaType(PipelineError):
-    """`--type` names no quota type, or several."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"'--type' must be one of {', '.join(QUOTA_TYPES)}, or the beginning of one; got {given}",
-            f"for example --type {QUOTA_TYPES[0]}",
-        )
-
-
 def quota_type_of(given: str | None) -> str | None:
     """The quota type that is meant; None if none was given.
 
     Raises:
-        UnknownQuotaType: No quota type begins like this, or several do.
+        UsageError: No quota type begins like this, or several do.
     """
     if given is None:
         return None
     found = [quota_type for quota_type in QUOTA_TYPES if quota_type.startswith(given)]
     if len(found) != 1:
-        raise UnknownQuotaType(given)
+        msg = f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}, or the beginning of one"
+        raise UsageError(msg, f"for example --type {QUOTA_TYPES[0]}")
     return found[0]
 
 
-# Calls a function on SIGTERM and Ctrl-C, so that the running command can stop in an orderly way.
+# SIGTERM and Ctrl-C.
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -246,14 +226,14 @@ def wait_until_stopped() -> Iterator[Callable[[float], bool]]:
     It ends at the first SIGINT or SIGTERM; see `call_on_signals`.
     """
     # Not an Event: a signal handler that sets one may wait for the lock that its own thread holds.
-    told: SimpleQueue[None] = SimpleQueue()
+    stops: SimpleQueue[None] = SimpleQueue()
 
     def wait(seconds: float) -> bool:
         try:
-            told.get(timeout=seconds)
+            stops.get(timeout=seconds)
         except Empty:
             return False
         return True
 
-    with call_on_signals(lambda: told.put(None)):
+    with call_on_signals(lambda: stops.put(None)):
         yield wait

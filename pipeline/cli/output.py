@@ -1,4 +1,4 @@
-"""How data is printed: a table for people, with printable names; CSV, JSON or YAML for programs. Always on stdout."""
+"""How data is printed on stdout: tables for people, with printable names; CSV, JSON or YAML for programs."""
 
 import csv
 import json
@@ -15,14 +15,12 @@ from typing import Any, Final, TypeVar
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from pipeline.errors import PipelineError, printable
+from pipeline.errors import UsageError, printable
 
-# Lays out a table of text so that its lines are no longer than a terminal is wide. Decides only; prints nothing.
-#
-# Lengths are counted in cells of a terminal: a Chinese character takes two. What a column holds decides what may happen
-# to it. A text is broken between words, and within a word only if that has more than 32 cells. The name of a client or
-# of a place loses its middle, if nothing else helps. Every other column, and every header, is shown in full or not at
-# all.
+# The layout of a table for the width of a terminal. Pure. Lengths are counted in cells of a terminal: a Chinese
+# character takes two. What a column holds decides what may happen to it. A text is broken between words, and within a
+# word only if that has more than 32 cells. The name of a client or of a place loses its middle, if nothing else helps.
+# Every other column, and every header, is shown in full or not at all.
 
 _GAP: Final = "  "
 _SHORTEST_NAME: Final = 9  # so that <default> is never shortened
@@ -65,7 +63,6 @@ class Fitted:
     Attributes:
         lines: The header, then the rows. A row may need several lines.
         dropped: Keys of the columns that are left out and have any value.
-        is_shortened: Whether a name lost its middle.
     """
 
     lines: tuple[str, ...]
@@ -97,8 +94,7 @@ def fitted(keys: Sequence[str], rows: Sequence[Sequence[str]], layout: Layout, w
     Args:
         keys: Keys of the columns, in order; not empty. They are the header, with spaces for underscores.
         rows: Cells of each row, as many as keys, printable and without line ends.
-        layout: What may be dropped, broken and shortened.
-        width: Cells in a line; None = no limit. A table whose first column can not become narrower is wider than this.
+        width: Cells in a line; None = no limit. A table whose first column cannot become narrower is wider than this.
     """
     columns = [_Column(key, [row[place] for row in rows]) for place, key in enumerate(keys)]
     if width is not None:
@@ -197,27 +193,19 @@ _ALL_COLUMNS: Final = Layout()
 Row = Mapping[str, Any]
 
 
-class UnknownFormat(PipelineError):
-    """`-o` names an unknown format."""
-
-    exit_code = 2
-
-    def __init__(self, given: str, known: Sequence[str] = FORMATS) -> None:
-        super().__init__(f"'--output' must be one of {', '.join(known)}; got {given}", f"for example -o {known[0]}")
+def unknown_format(given: str, known: Sequence[str] = FORMATS) -> UsageError:
+    """The error of a format that is not known."""
+    return UsageError(f"unknown format -o {given}; use {', '.join(known)}", f"for example -o {known[0]}")
 
 
 def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
     """Refuse an unknown format before any work is done.
 
-    Args:
-        output: What was given.
-        also: Formats this command has beside the known ones.
-
     Raises:
-        UnknownFormat: It is none of them.
+        UsageError: It is unknown.
     """
     if output not in {*FORMATS, *also}:
-        raise UnknownFormat(output, (*also, *FORMATS))
+        raise unknown_format(output, (*also, *FORMATS))
 
 
 def is_table(output: str) -> bool:
@@ -236,7 +224,7 @@ def print_rows(
     """Print rows that share their keys.
 
     `table` fits the terminal, or 80 columns where there is none (or the variable COLUMNS). It shows the columns of the
-    layout, and says on stderr which of them had no room. `wide` shows all columns in full.
+    layout, and names on stderr the columns without room. `wide` shows all columns in full.
 
     Args:
         rows: May be empty: a table prints nothing, CSV too, JSON and YAML an empty list.
@@ -244,10 +232,10 @@ def print_rows(
         layout: The columns of the table, and what to do if it is too wide.
         shown: Makes a row of a table from a row, for people: units, clock times. CSV, JSON and YAML have the values
             as they are. In CSV a list or a mapping is written as JSON, None as nothing.
-        document: What JSON and YAML print in place of the rows, where there is more to say than rows can; None = rows.
+        document: What JSON and YAML print in place of the rows, where rows are not enough; None = rows.
 
     Raises:
-        UnknownFormat: Another output format.
+        UsageError: Another output format.
     """
     refuse_unknown_format(output)
     if is_table(output):
@@ -262,7 +250,7 @@ def print_document(document: Any, output: str) -> None:
     """Print one value as JSON or YAML.
 
     Raises:
-        UnknownFormat: Another output format.
+        UsageError: Another output format.
     """
     sys.stdout.write(document_text(document, output))
 
@@ -271,12 +259,12 @@ def document_text(document: Any, output: str) -> str:
     """One value as JSON or YAML.
 
     Raises:
-        UnknownFormat: Another output format.
+        UsageError: Another output format.
     """
     if output == "json":
         return json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n"
     if output != "yaml":
-        raise UnknownFormat(output, DOCUMENTS)
+        raise unknown_format(output, DOCUMENTS)
     import yaml
 
     plain = json.loads(json.dumps(document, default=str))
@@ -317,15 +305,12 @@ def _csv_cell(value: Any) -> Any:
     return value
 
 
-# A progress bar on stderr; prints nothing where stderr is no terminal.
+# A progress bar on stderr; prints nothing where stderr is not a terminal.
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar until the context ends.
-
-    Args:
-        what: Text before the bar.
 
     Yields:
         A function to call with the number of steps done and the number of all steps.
@@ -340,12 +325,12 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, whole: progress.update(task, completed=done, total=whole)
 
 
-# Commands that go on until they are stopped also end when nobody reads any more what they print (`| head`).
+# Commands that run until they are stopped also end when their output is closed (`| head`).
 
 
 @contextmanager
 def until_reader_goes() -> Iterator[None]:
-    """End the block, without a complaint, at the first output that nobody reads."""
+    """End the block, without an error, at the first output after stdout was closed."""
     try:
         yield
     except BrokenPipeError:
@@ -358,17 +343,17 @@ def discard_output() -> None:
 
 
 def reader_has_gone() -> bool:
-    """Whether standard output is a pipe or a terminal that nobody reads any more. Asks without printing anything."""
+    """Whether standard output is a pipe or a terminal that was closed. Prints nothing."""
     try:
         number = sys.stdout.fileno()
     except OSError:  # not a file: it has no reader
         return False
     poll = select.poll()
-    poll.register(number, 0)  # errors and hang-ups are told in any case
+    poll.register(number, 0)  # errors and hang-ups are always reported
     return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
 
 
-# Shows something, and shows it again when it has changed.
+# Shows a value, and shows it again when it has changed.
 
 PERIOD_SECONDS: Final = 1.0
 
@@ -376,11 +361,10 @@ Value = TypeVar("Value")
 
 
 def watch(read: Callable[[], Value], show: Callable[[Value], None], wait: Callable[[float], bool]) -> None:
-    """Show a value, then look at it every second and show it when it is no longer equal, until told to stop.
+    """Show a value, then look at it every second and show it when it has changed, until it is stopped.
 
     Args:
         read: Reads the value. What it raises ends the watch.
-        show: Prints a value.
         wait: Waits some seconds; True = stop.
     """
     shown = read()

@@ -1,96 +1,62 @@
-"""`kquota report`: its commands."""
+"""`kquota report chargeback`, `rightsizing` and `slo`."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.clock import wall_ms
-from pipeline.errors import PipelineError
-
-if TYPE_CHECKING:
-    from pipeline.tables.minute_sums import Minutes
-from typing import TYPE_CHECKING, Final
-
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags, parse_range
 from pipeline.cli.output import Layout
+from pipeline.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pipeline.cli.output import Row
     from pipeline.reports.chargeback import Charge
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pipeline.cli.output import Row
     from pipeline.reports.rightsizing import Sized
+    from pipeline.tables.minute_sums import Minutes
     from pipeline.tables.quotas.table import QuotaTableState
-if TYPE_CHECKING:
-    from pipeline.cli.output import Row
 
-# The range of a report: what was asked for, and what of it the tables have.
+
+# The range of a report: the wanted part, and the part that the tables have.
 
 Since = Annotated[str, typer.Option(help="Begin of the range: 30d (ago), ISO 8601 in UTC, or epoch ms.")]
 Until = Annotated[str, typer.Option(help="End of the range, in the same formats.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")]
 
 
-class NothingRecorded(PipelineError):
-    """No minute of a range is in a roll-up."""
-
-    exit_code = 3
-
-    def __init__(self, since_ms: int, until_ms: int, kept: tuple[int, int] | None) -> None:
-        from pipeline.cli.options import as_iso
-
-        have = f"usage_by_minute has {as_iso(kept[0])} to {as_iso(kept[1])} UTC" if kept else "usage_by_minute is empty"
-        super().__init__(
-            f"no usage from {as_iso(since_ms)} to {as_iso(until_ms)} UTC: {have}",
-            "ask for another time with --since and --until; a running job writes a minute some 10 s after its end, "
-            "every `stream.rollup_interval_ms`",
-        )
-
-
-def asked_range(since: str, until: str) -> tuple[int, int]:
-    """The range in epoch ms.
+def kept_range(wanted: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
+    """What of a range `usage_by_minute` has. Prints that range on stderr.
 
     Raises:
-        UnknownInstant: One of its ends can not be read.
-    """
-    from pipeline.cli.options import parse_instant
-
-    now_ms = wall_ms()
-    return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
-
-
-def kept_range(asked: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
-    """What of a range `usage_by_minute` has. Says on stderr which range that is.
-
-    Raises:
-        NothingRecorded: It has none of it.
+        NotFound: It has none of it.
     """
     from pipeline.cli.options import as_iso
     from pipeline.reports.periods import whole_minutes
     from quota.units import age_text
 
-    since_ms, until_ms = whole_minutes(*asked)
+    since_ms, until_ms = whole_minutes(*wanted)
     kept = usage.span()
     begin_ms, end_ms = (max(since_ms, kept[0]), min(until_ms, kept[1])) if kept else (0, 0)
     if begin_ms >= end_ms:
-        raise NothingRecorded(*asked, kept)
+        have = f"usage_by_minute has {as_iso(kept[0])} to {as_iso(kept[1])} UTC" if kept else "usage_by_minute is empty"
+        msg = f"no usage from {as_iso(wanted[0])} to {as_iso(wanted[1])} UTC: {have}"
+        raise NotFound(
+            msg,
+            "give another range with --since and --until; a running job writes a minute some 10 s after its end, "
+            "every `stream.rollup_interval_ms`",
+        )
     missing = [f"begins {age_text(begin_ms - since_ms)} after --since"] if begin_ms > since_ms else []
     missing += [f"ends {age_text(until_ms - end_ms)} before --until"] if end_ms < until_ms else []
-    told = f"; it {' and '.join(missing)}" if missing else ""
-    sys.stderr.write(f"usage from {as_iso(begin_ms)} to {as_iso(end_ms)} UTC{told}\n")
+    limits = f"; it {' and '.join(missing)}" if missing else ""
+    sys.stderr.write(f"usage from {as_iso(begin_ms)} to {as_iso(end_ms)} UTC{limits}\n")
     return begin_ms, end_ms
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page and say so."""
+    """Write a page, with a line on stderr."""
     path.write_text(html, encoding="utf-8")
     sys.stderr.write(f"written: {path}\n")
 
@@ -135,10 +101,10 @@ def chargeback(
     if html is not None:
         refuse_unwritable("--html", html)
     settings = load_settings(config, flags(tables=tables)).tables
-    asked = asked_range(since, until)
-    owners = OwnerTimes.of(open_quota_table(settings), asked[0])
+    wanted = parse_range(since, until)
+    owners = OwnerTimes.of(open_quota_table(settings), wanted[0])
     minutes = Minutes(settings.root, "usage_by_minute")
-    span_ms = kept_range(asked, minutes)
+    span_ms = kept_range(wanted, minutes)
     found = charges(minutes, owners, periods(by, *span_ms))
     rows = [row for one in found for row in one.client_rows()] if clients else [one.to_row() for one in found]
     print_rows(rows, output, _BY_CLIENT if clients else _BY_OWNER, shown=_shown)
@@ -175,7 +141,7 @@ def _shown(row: "Row") -> "Row":
     return shown
 
 
-# `kquota report rightsizing`: bounds against what is used of them, and a candidate with bounds that fit.
+# `kquota report rightsizing`: bounds against their use, and a candidate with recommended bounds.
 
 _LAYOUT: Final = Layout(
     ("user", "client_id", "type", "T", "p95", "p99", "advice", "suggested", "throttled", "sensors"),
@@ -217,7 +183,7 @@ def rightsizing(
     in_force = QuotaSource(table)
     snapshot, root = in_force.pin(), settings.tables.root
     usage = Minutes(root, "usage_by_minute")
-    span_ms = kept_range(asked_range(since, until), usage)
+    span_ms = kept_range(parse_range(since, until), usage)
     held = Minutes(root, "throttle_by_minute").held_by_client(*span_ms).to_pylist()
     throttled = frozenset((row["user"], row["client_id"]) for row in held if row["minutes"])
     per_broker = (settings.scope or in_force.scope) == "broker"
@@ -307,15 +273,16 @@ def slo(
     settings = load_settings(config, flags(tables=tables)).tables
     root, owners = settings.root, Owners(open_quota_table(settings).read().rows)
     usage, throttles = Minutes(root, "usage_by_minute"), Minutes(root, "throttle_by_minute")
-    span_ms = kept_range(asked_range(since, until), usage)
+    span_ms = kept_range(parse_range(since, until), usage)
     found = held_by_period(throttles, by, periods(by, *span_ms), wanted, owners.of)
     print_rows([one.to_row() for one in found], output, _LAYOUT_SLO, shown=_shown_of_slo)
     if is_table(output):
         missed = [one for one in found if not one.is_met]
         clients = {(one.user, one.client_id) for one in missed}
+        missing = f"{len(clients)} missed" if clients else "all clients met"
         sys.stdout.write(
             f"{len({(one.user, one.client_id) for one in found})} of {usage.clients(*span_ms).num_rows} clients were "
-            f"throttled; the target {target} a {by} was missed by {len(clients)}\n"
+            f"throttled; {missing} the target {target} a {by}\n"
         )
     if html is not None:
         write_page(html, service_level_page(found, wanted, by, usage, throttles, span_ms))
@@ -329,7 +296,7 @@ def _shown_of_slo(row: "Row") -> "Row":
     return shown | {"target": f"{row['target']} ({allowed})", "held": age_text(row["held_seconds"] * 1000)}
 
 
-app = typer.Typer(help="Who used how much, who was throttled how long, and which bounds fit.", no_args_is_help=True)
+app = typer.Typer(help="Usage and throttled time per client, and recommended quotas.", no_args_is_help=True)
 app.command("chargeback")(chargeback)
 app.command("slo")(slo)
 app.command("rightsizing")(rightsizing)

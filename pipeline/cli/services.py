@@ -1,4 +1,4 @@
-"""`kquota run`: the job against your cluster."""
+"""Programs that run until they are stopped: `kquota run`, `dashboard`, `gate` and `alerts`."""
 
 import sys
 from collections.abc import Iterator
@@ -15,18 +15,20 @@ from pipeline.cli.options import (
     ConfigFile,
     MetricsClients,
     MetricsPort,
+    Output,
     TablesRoot,
     flags,
     metrics_flags,
 )
-from pipeline.errors import PipelineError
+from pipeline.command_line import not_installed
+from pipeline.errors import Unreachable, UsageError
 from pipeline.process import do_without_pandas, return_memory_at_once, return_query_memory_soon, share_one_allocator
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
-from pipeline.cli.options import Output
 
-# `kquota dashboard`: the page over the tables, and its JSON API.
+
+# `kquota dashboard`.
 
 DEFAULT_PORT: Final = 8788
 _NICENESS: Final = 10
@@ -59,7 +61,6 @@ def dashboard(
     import sys
 
     from pipeline.cli.options import call_on_signals
-    from pipeline.dashboard.errors import DashboardExtraMissing
     from pipeline.job.status import signs_of
     from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
@@ -68,7 +69,7 @@ def dashboard(
         from pipeline.dashboard.http import TOKEN_VARIABLE, DashboardServer
         from pipeline.web import Listen, read_token
     except ModuleNotFoundError as exc:
-        raise DashboardExtraMissing(exc.name or "starlette") from exc
+        raise not_installed(exc.name or "starlette", "dashboard") from exc
     settings = load_settings(config, flags(tables=tables))
     set_up_logging(settings.log_level)
     token = read_token(token_file, TOKEN_VARIABLE)
@@ -81,18 +82,6 @@ def dashboard(
         # A job on the same machine goes first.
         os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         server.run()
-
-
-class SyncNeedsAllUsers(PipelineError):
-    """`--sync` beside a shard: it needs the usage of all users."""
-
-    exit_code = 2
-
-    def __init__(self, shard: str) -> None:
-        super().__init__(
-            f"'--sync' must be without a shard, as it needs the usage of all users; got shard {shard}",
-            "leave --sync out, or run one job for all users",
-        )
 
 
 def run(
@@ -115,12 +104,12 @@ def run(
     ] = False,
     metrics_port: MetricsPort = None,
     metrics_clients: MetricsClients = False,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard` beside it.")] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard`, too.")] = False,
     dashboard_port: Annotated[
         int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
     ] = DEFAULT_PORT,
     alerts: Annotated[
-        bool, typer.Option("--alerts", help="Run `kquota alerts run` beside it: tell the receivers of the settings.")
+        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, for the receivers of the settings.")
     ] = False,
     sync: Annotated[
         bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
@@ -128,8 +117,8 @@ def run(
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
-    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, the end
-    of one of the two is the end of both.
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, both end
+    together.
     """
     return_memory_at_once()
     from pipeline.brokers.running import sync_beside
@@ -158,7 +147,8 @@ def run(
     settings = load_settings(config, given)
     set_up_logging(settings.log_level)
     if sync and settings.shard is not None:
-        raise SyncNeedsAllUsers(settings.shard)
+        msg = f"--sync needs the usage of all users; shard {settings.shard} has a share of them"
+        raise UsageError(msg, "leave --sync out, or run one job for all users")
     refuse_other_division(settings)
     refuse_without_connectors()
     if runs_in_the_cluster():
@@ -176,7 +166,7 @@ def run(
             running.run()
 
 
-# `kquota gate`: the gate as a side-car, for services in any language.
+# `kquota gate`.
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8787"
 
@@ -203,7 +193,7 @@ def gate(
     """Answer over HTTP whether a client is throttled, until when and why. Requests may wait until it is not.
 
     GET /v1/throttle?user=&client_id=[&wait_ms=] is answered with 200, or with 429 and Retry-After. GET /v1/throttles
-    lists all running throttles. GET /healthz says ok, catching-up or stale; GET /metrics is for Prometheus.
+    lists all running throttles. GET /healthz returns ok, catching-up or stale; GET /metrics is for Prometheus.
 
     It also starts while the broker is away: then no client is throttled, and it keeps trying to reach the broker. Runs
     until SIGTERM or Ctrl-C.
@@ -212,7 +202,6 @@ def gate(
 
     from pipeline.cli.options import call_on_signals
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.gate.errors import GateExtraMissing
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
     from pipeline.gate.http import gate_metrics
@@ -225,7 +214,7 @@ def gate(
         from pipeline.gate.http import TOKEN_VARIABLE, GateServer
         from pipeline.web import parse_listen, read_token
     except ModuleNotFoundError as exc:
-        raise GateExtraMissing(exc.name or "starlette") from exc
+        raise not_installed(exc.name or "starlette", "gate") from exc
     metrics = metrics_flags(None, metrics_clients)
     settings = load_settings(config, flags(bootstrap_server, command_config, cluster=cluster, metrics=metrics))
     set_up_logging(settings.log_level)
@@ -244,11 +233,11 @@ def gate(
         server.run()
 
 
-# The dashboard and the alerts beside a job: processes of their own, which end with it.
+# The dashboard and the alerts of a job: processes of their own, which end with it.
 
 
 def free_port(wanted: int | None) -> int | None:
-    """The port for a page, or another one if it is taken; None for no page, or if its libraries are not installed."""
+    """The port for a page, or a free one if it is taken; None for no page, or if its libraries are not installed."""
     from pipeline.demo.process import free_ports, is_free
 
     if wanted is None or find_spec("uvicorn") is None or find_spec("starlette") is None:
@@ -261,23 +250,19 @@ def dashboard_beside(wanted: bool, port: int, config: Path | None, tables_root: 
     """Within the block the dashboard runs, if it is wanted. It prints its address itself, on stderr.
 
     Args:
-        wanted: Whether it is.
-        port: Where it listens, on this machine only.
         config: The job's settings file; None = none.
-        tables_root: The tables, whatever the file says.
 
     Raises:
-        DashboardExtraMissing: Its libraries are not installed.
+        PipelineError: Its libraries are not installed.
     """
     if not wanted:
         yield
         return
-    from pipeline.dashboard.errors import DashboardExtraMissing
     from pipeline.demo.process import spawn, terminate
 
     for library in ("starlette", "uvicorn"):
         if find_spec(library) is None:
-            raise DashboardExtraMissing(library)
+            raise not_installed(library, "dashboard")
     command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", str(port), "--tables", tables_root]
     command += [] if config is None else ["--config", str(config)]
     child = spawn(command, cwd=Path.cwd(), output=sys.stderr.fileno())
@@ -294,13 +279,11 @@ def alerts_beside(
     """Within the block `kquota alerts run` runs, if it is wanted. Its metrics, if the job has some, get a free port.
 
     Args:
-        wanted: Whether it is.
-        settings: Of the job.
         config: The job's settings file; None = none.
         command_config: The job's client.properties; None = none.
 
     Raises:
-        ReceiversMissing, ReceiversInvalid: There is nobody to tell, or a receiver can not be used.
+        UsageError: No receiver is set, or one cannot be used.
     """
     if not wanted:
         yield
@@ -324,11 +307,11 @@ def alerts_beside(
         terminate(child, 5.0)
 
 
-# `kquota alerts`: tell people by webhook and Kafka topic, and test that they can be told.
+# `kquota alerts`.
 
 _NICER: Final = 5
 
-alerts_app = typer.Typer(help="Tell people of throttles, clients near their bounds, and trouble.", no_args_is_help=True)
+alerts_app = typer.Typer(help="Send alerts of throttles, clients near their bounds, and trouble.", no_args_is_help=True)
 
 
 @alerts_app.command("run")
@@ -339,11 +322,11 @@ def run_alerts_command(
     tables: TablesRoot = None,
     metrics_port: MetricsPort = None,
 ) -> None:
-    """Look at the tables and tell the receivers of the settings, until SIGTERM or Ctrl-C.
+    """Read the tables and send alerts to the receivers of the settings, until SIGTERM or Ctrl-C.
 
-    An alert is told when it begins, when it ends, and again after alerts.repeat_ms. What goes on and what has not
-    arrived is kept in a file, so a restart repeats little and loses nothing. Ends with 2 without receivers, and with 4
-    if another process tells the same alerts.
+    An alert is sent when it begins, when it ends, and again after alerts.repeat_ms. Alerts that last and messages that
+    have not arrived are kept in a file, so a restart repeats little and loses nothing. Ends with 2 without receivers,
+    and with 4 if another process sends the same alerts.
     """
     from pipeline.process import do_without_pandas, return_memory_at_once
 
@@ -376,10 +359,9 @@ def send_test(
 ) -> None:
     """Send one test alert to each receiver of the settings, once, and print what it answered.
 
-    Ends with 6 if one of them does not take it.
+    Ends with 6 if one does not take it.
     """
     from pipeline.alerts.alerter import try_receivers
-    from pipeline.alerts.errors import ReceiversRefused
     from pipeline.cli.output import print_rows
     from pipeline.clock import wall_ms
     from pipeline.settings.loading import load_settings
@@ -391,7 +373,7 @@ def send_test(
             "receiver": trial.receiver,
             "at": trial.place,
             "result": "taken" if trial.answer.verdict == "taken" else "not taken",
-            "answer": trial.answer.told,
+            "answer": trial.answer.text,
             "took_ms": trial.took_ms,
         }
         for trial in trials
@@ -399,4 +381,5 @@ def send_test(
     print_rows(rows, output)
     failed = [trial.receiver for trial in trials if trial.answer.verdict != "taken"]
     if failed:
-        raise ReceiversRefused(failed)
+        msg = f"the test alert did not arrive at {', '.join(failed)}"
+        raise Unreachable(msg, "the column answer has the reason")

@@ -1,4 +1,4 @@
-"""`kquota tables`: create the Delta tables, and print SQL for views over them."""
+"""`kquota tables`: create the Delta tables, print SQL for views over them; `kquota mode`: enforce or shadow."""
 
 import sys
 from typing import Annotated
@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
-from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.command_line import command_text
+from pipeline.errors import UsageError
 
 app = typer.Typer(help="Create the Delta tables of the pipeline; print SQL for views over them.", no_args_is_help=True)
 
@@ -59,7 +59,7 @@ def views(
     typer.echo(view_sql(QUOTA_HISTORY if quota_history else VIEWS, root, schema), nl=False)
 
 
-# `kquota mode`: enforce the quotas, or only record what they would do.
+# `kquota mode`.
 
 _MODES = ("enforce", "shadow")
 
@@ -73,7 +73,7 @@ def mode(
 ) -> None:
     """Print the mode of all quotas and the table it is set in, or set it; a running job follows within one trigger.
 
-    In shadow mode every throttle is released at once and nobody is throttled; decisions are recorded as they would be.
+    In shadow mode every throttle is released at once and no client is throttled; decisions are recorded.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
     from pipeline.cli.output import is_table, print_rows
@@ -83,8 +83,8 @@ def mode(
     from pipeline.tables.from_settings import open_quota_table
 
     if wanted not in {None, *_MODES}:
-        msg = f"'mode' must be one of {', '.join(_MODES)}; got {wanted}"
-        raise QuotaUsage(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")
+        msg = f"unknown mode {wanted}; use {', '.join(_MODES)}"
+        raise UsageError(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)
     if wanted is not None:

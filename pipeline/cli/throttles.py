@@ -1,37 +1,37 @@
-"""`kquota throttles`: who is throttled now, and why."""
+"""`kquota throttles list`, `tail` and `explain`: who is throttled now or was, the records as they come, and why."""
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, QuotaTypeOption, TablesRoot, flags, quota_type_of
+from pipeline.cli.options import (
+    BootstrapServers,
+    CommandConfig,
+    ConfigFile,
+    Output,
+    QuotaTypeOption,
+    TablesRoot,
+    flags,
+    quota_type_of,
+)
 from pipeline.cli.output import Layout
 from pipeline.cli.quotas.entity import ClientNames, for_client
 from pipeline.clock import wall_ms
+from pipeline.errors import UsageError, printable
 from quota.units import rate_text
-
-if TYPE_CHECKING:
-    from pipeline.cli.output import Row
-from contextlib import closing
-from typing import TYPE_CHECKING
-
-from pipeline.cli.options import BootstrapServers, CommandConfig
-from pipeline.errors import PipelineError
 from schemas.names import THROTTLE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipeline.gate.follower import Tailed, ThrottleTail
-from pipeline.cli.quotas.errors import QuotaUsage
-from pipeline.errors import printable
-
-if TYPE_CHECKING:
     from pipeline.cli.output import Row
+    from pipeline.gate.follower import Tailed, ThrottleTail
     from pipeline.settings.model import Settings
 
-# `kquota throttles list`: who is throttled now, or was since an instant.
+
+# `list`.
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
 _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
@@ -122,13 +122,12 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 def _shown(row: "Row") -> "Row":
     from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
-    from schemas.throttle_record import is_extension
+    from schemas.throttle_record import is_extension, verb
 
     bound, quota_type = row["bound"], row["quota_type"]
-    extends = is_extension(row)
     shown = {
         "at": clock_time(row["evaluated_at_ms"]),
-        "action": "extend" if extends else row["action"],
+        "action": verb(row),
         "user": row["user"],
         "client_id": row["client_id"],
         "type": quota_type.partition("_")[0],
@@ -137,32 +136,23 @@ def _shown(row: "Row") -> "Row":
         "W": seconds(row["window_ms"]),
         "for": seconds(row["throttle_time_ms"]),
         "until": clock_time(row["throttled_until_ms"]),
-        "cause": "extended" if extends else row["cause"],
+        "cause": "extended" if is_extension(row) else row["cause"],
         "decision": row["decision_id"][:SHOWN_DIGITS],
     }
     return shown | {name: value for name, value in row.items() if name not in shown}
 
 
-# `kquota throttles tail`: the records of the throttle topic as they come, one line each.
+# `tail`.
 
 _FORMATS: Final = ("table", "json")
 _POLL_MS: Final = 200
 
 
-class SinceTwice(PipelineError):
-    """Both ways to say where to begin were given."""
-
-    exit_code = 2
-
-    def __init__(self, since: str) -> None:
-        super().__init__(f"'--since' must not be given with --from-beginning; got {since}", "leave out one of the two")
-
-
 def _known_format(output: str) -> str:
-    from pipeline.cli.output import UnknownFormat
+    from pipeline.cli.output import unknown_format
 
     if output not in _FORMATS:
-        raise UnknownFormat(output, _FORMATS)
+        raise unknown_format(output, _FORMATS)
     return output
 
 
@@ -192,7 +182,7 @@ def tail(
 
     Reads committed records only, and needs no tables. -o json prints each record as it was published. Of a client the
     topic keeps the newest record, and older ones for a time. A broker that goes away is waited for. Ends with 0 on
-    Ctrl-C, on SIGTERM, and when nobody reads the output any more.
+    Ctrl-C, on SIGTERM, and when its output is closed.
     """
     from pipeline.cli.options import parse_instant
     from pipeline.cli.output import until_reader_goes
@@ -202,7 +192,8 @@ def tail(
     from pipeline.settings.loading import load_settings
 
     if since is not None and from_beginning:
-        raise SinceTwice(since)
+        msg = "--since and --from-beginning contradict each other"
+        raise UsageError(msg, "leave out one of the two")
     since_ms = BEGINNING if from_beginning else None if since is None else parse_instant("--since", since, wall_ms())
     wanted_type = quota_type_of(quota_type)
     settings = load_settings(config, flags(bootstrap_server, command_config, topics={"throttle_topic": topic}))
@@ -393,8 +384,8 @@ def _decision(root: str, client: ClientNames, first: str | None, client_id: str 
         return decision_with_id(root, first)
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:
-        message = "'DECISION' must be given; got none"
-        raise QuotaUsage(message, "write the beginning of a decision_id, or a user and a client-id")
+        message = "name a decision or a client"
+        raise UsageError(message, "write the beginning of a decision_id, or a user and a client-id")
     return newest_decision(root, user, client_id)
 
 

@@ -10,28 +10,17 @@ import typer
 from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
 from pipeline.cli.output import Layout, fitted
 from pipeline.clock import clock_time, seconds, wall_ms
-from pipeline.errors import PipelineError, printable
+from pipeline.errors import PipelineError, UsageError, printable
 from quota.units import age_text, rate_text, rate_unit
 
 if TYPE_CHECKING:
     from pipeline.job.overview import Line, Overview
 
-if TYPE_CHECKING:
-    from pipeline.job.overview import Overview
-
     Show = Callable[[Overview, str | None], None]
     """Shows a state, and what has kept it from being read anew."""
 
+
 _DRAW_SECONDS: Final = 0.25
-
-
-class OnceOnly(PipelineError):
-    """`-o` asks for a document of something that goes on."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(f"'--output' must be table, or be given with --once; got {given}", f"write --once -o {given}")
 
 
 def top(
@@ -55,7 +44,7 @@ def top(
 
     Throttled clients come first, then those that are nearest to their bound. The rates are those of the newest
     micro-batch; its age is in the first line, and is loud when no new batch comes. Without a terminal the state is
-    printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only; asks no cluster.
+    printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only.
     """
     from pipeline.cli.options import wait_until_stopped
     from pipeline.cli.output import is_table, print_rows, until_reader_goes
@@ -63,7 +52,8 @@ def top(
     from pipeline.settings.loading import load_settings
 
     if not once and not is_table(output):
-        raise OnceOnly(output)
+        msg = f"-o {output} prints one document, so it needs --once"
+        raise UsageError(msg, f"write --once -o {output}")
     settings = load_settings(config, flags(tables=tables))
 
     def read() -> "Overview":
@@ -88,14 +78,11 @@ def follow(
     read_seconds: float,
     draw_seconds: float,
 ) -> None:
-    """Read a state, show it, and show it again while time goes on, until told to stop.
+    """Read a state, show it, and show it again as time passes, until it is stopped.
 
     Args:
-        read: Reads the state. What it raises the first time ends it; later it is shown beside the last state.
-        show: Shows it.
+        read: Reads the state. What it raises the first time ends it; later it is shown with the last state.
         wait: Waits some seconds; True = stop.
-        read_seconds: How long a state is shown.
-        draw_seconds: How often it is shown, as its clocks go on.
     """
     state, trouble = read(), None
     while True:
@@ -169,7 +156,7 @@ def _printed(limit: int | None, output: str) -> "Show":
     return show
 
 
-# What `kquota top` shows of a state: lines of text, each with its style. Decides only; prints nothing.
+# The lines of a state, each with its style. Pure.
 
 _COLUMNS: Final = ("client", "type", "used", "rate", "held", "until", "owner", "decision")
 _LAYOUT: Final = Layout(dropped_first=("decision", "until"))
@@ -195,14 +182,13 @@ def view(
     """The state as it is at an instant: what is throttled counts down, and the newest batch ages.
 
     Args:
-        state: As it was read.
         now_ms: The instant, by wall clock, at the reading or later.
         width: Cells in a line; None = no limit.
         limit: Most sensors that are shown; None = all.
         height: Most lines in all; None = no limit.
         trouble: Why the state could not be read anew, if it could not.
     """
-    shown = [*_head(state, now_ms), *([("bold red", printable(f"CAN NOT BE READ: {trouble}"))] if trouble else [])]
+    shown = [*_head(state, now_ms), *([("bold red", printable(f"not readable: {trouble}"))] if trouble else [])]
     shown = [(style, text if width is None else text[:width]) for style, text in shown]
     lines = state.lines[:limit]
     if height is not None:

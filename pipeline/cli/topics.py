@@ -1,9 +1,10 @@
-"""`kquota topics`: create the three topics and that of the alerts, and check existing ones.
+"""`kquota topics`: create the topics of the job and of alerts, check existing ones, and print the ACLs of each role.
 
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,18 +14,15 @@ import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, flags
 from pipeline.cli.output import Layout, is_table, print_rows
-from pipeline.errors import Refused
+from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
+from pipeline.errors import Refused, UsageError
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
     from pipeline.settings.model import KafkaSettings, Settings
-import sys
-from collections.abc import Sequence
 
-from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
-from pipeline.errors import PipelineError
 
 app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
 
@@ -46,7 +44,7 @@ ThrottleTopic = Annotated[str | None, typer.Option(help="Name of the throttle to
 MarkerTopic = Annotated[str | None, typer.Option(help="Name of the marker topic.", show_default=MARKER_TOPIC)]
 AlertsTopic = Annotated[
     str | None,
-    typer.Option(help="The topic that is told of alerts; default: by the settings, else none.", show_default=False),
+    typer.Option(help="Topic for alerts; default: by the settings, else none.", show_default=False),
 ]
 
 
@@ -108,7 +106,8 @@ def check(
     marker_topic: MarkerTopic = None,
     alerts_topic: AlertsTopic = None,
     acls: Annotated[
-        bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs instead; asks no cluster.")
+        bool,
+        typer.Option("--acls", help="Print the kafka-acls commands each role needs, without a cluster."),
     ] = False,
     principal: Annotated[
         str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)
@@ -186,18 +185,7 @@ def _settings(spec: Any) -> str:
     return " ".join(f"{key}={value}" for key, value in {**spec.required, **spec.advised}.items())
 
 
-# What `kquota topics check --acls` prints: the rights of each role, as the commands that grant them.
-
-
-class UnknownRole(PipelineError):
-    """`--role` names an unknown role."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"'--role' must be one of {', '.join(ROLES)}; got {given!r}", f"for example --role {next(iter(ROLES))}"
-        )
+# `check --acls`: the rights of each role, as the commands that grant them.
 
 
 _PRINCIPAL: Final = "User:kquota-{role}"
@@ -211,16 +199,15 @@ def print_acls(
     Args:
         roles: The roles to print; None or empty prints all.
         principal: Who gets the rights; None = `User:kquota-<role>` for each role.
-        names: Names of the topics and of the job.
-        bootstrap_servers: Written into the commands.
         output: One of `pipeline.cli.output.FORMATS`; a table is the commands.
 
     Raises:
-        UnknownRole: There is no role of this name.
+        UsageError: The role is unknown.
     """
     unknown = [role for role in roles or () if role not in ROLES]
     if unknown:
-        raise UnknownRole(unknown[0])
+        msg = f"unknown role {unknown[0]!r}; roles are {', '.join(ROLES)}"
+        raise UsageError(msg, f"for example --role {next(iter(ROLES))}")
     rows = []
     for role, purpose in ROLES.items():
         if roles and role not in roles:

@@ -30,8 +30,8 @@ def difference_row(difference: Difference) -> dict[str, Any]:
 
 def _difference_text(difference: Difference) -> str:
     if not difference.is_recomputed:
-        return "stored, but not computed again from usage and quotas"
+        return "stored, but not recomputed from usage and quotas"
     if not difference.is_stored:
-        return "computed again from usage and quotas, but not stored"
+        return "recomputed from usage and quotas, but not stored"
     columns = difference.columns.items()
     return "; ".join(f"{name}: stored {stored}, recomputed {again}" for name, (stored, again) in columns)

@@ -1,15 +1,16 @@
-"""`kquota what-if`: stored usage replayed with other quotas."""
+"""`kquota what-if`: stored usage replayed with other quotas; `kquota simulate`: usage and quotas from files."""
 
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags, parse_range
 from pipeline.cli.output import Layout
-from pipeline.clock import wall_ms
+from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,19 +18,14 @@ if TYPE_CHECKING:
     from pipeline.cli.output import Row
     from pipeline.replay.report import Totals
     from pipeline.replay.request import ReplayRequest
+    from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
     from pipeline.settings.model import Settings, SparkSettings
-    from quota.snapshot import QuotaSnapshot
-from collections import defaultdict
-
-from pipeline.errors import printable
-
-if TYPE_CHECKING:
-    from pipeline.cli.output import Row
-    from pipeline.replay.simulation import ClientStory
     from pipeline.throttle.outbox import Written
+    from quota.snapshot import QuotaSnapshot
     from schemas.names import ClientKey
     from schemas.usage import UsageEvent
+
 
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
 _PLACES = ("local", "spark")
@@ -96,7 +92,7 @@ def what_if(
         refuse_unwritable("--html", html)
     settings = load_settings(config, flags(tables=tables))
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
-    since_ms, until_ms = _range(since, until)
+    since_ms, until_ms = parse_range(since, until)
     request = _request(settings, source, since_ms, until_ms, candidate)
     began = time.perf_counter()
     (with_live, with_candidate), ran_on = _replay(request, settings.spark if on == "spark" else None)
@@ -130,15 +126,8 @@ def what_if(
 
 def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
     if given not in known:
-        message = f"'{name}' must be one of {', '.join(known)}; got {given}"
+        message = f"unknown value {name} {given}; use {', '.join(known)}"
         raise typer.BadParameter(message)
-
-
-def _range(since: str, until: str) -> tuple[int, int]:
-    from pipeline.cli.options import parse_instant
-
-    now_ms = wall_ms()
-    return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
 
 
 def _request(
@@ -212,7 +201,7 @@ def _shown(row: "Row") -> "Row":
 
 
 def _covered(about: dict[str, Any]) -> str:
-    """Which range the report is about, and what of the range that was asked for has no usage."""
+    """The range of the report, and the part of the wanted range without usage."""
     from pipeline.cli.options import as_iso
     from quota.units import age_text
 
@@ -221,8 +210,8 @@ def _covered(about: dict[str, Any]) -> str:
         missing.append(f"begins {age_text(about['usage_since_ms'] - about['since_ms'])} after --since")
     if about["usage_until_ms"] < about["until_ms"]:
         missing.append(f"ends {age_text(about['until_ms'] - about['usage_until_ms'])} before --until")
-    told = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
-    return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{told}"
+    limits = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
+    return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{limits}"
 
 
 def _readable(about: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +224,7 @@ def _readable(about: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# `kquota simulate`: usage events and quotas from files, decided by the job's own engine and purgatory.
+# `kquota simulate`, with the job's own engine and purgatory.
 
 _SHOWN_REFUSALS = 10
 _CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
@@ -275,20 +264,20 @@ def simulate(
     from pipeline.throttle.explain import line_of
 
     if scope not in {"cluster", "broker"}:
-        message = f"'--scope' must be cluster or broker; got {scope}"
+        message = f"unknown scope {scope}; use cluster or broker"
         raise typer.BadParameter(message)
     settings = load_settings(config)
     events, quotas = _read([*(files or ()), *(more_files or ())])
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
 
-    def tell(now_ms: int, record: "Written") -> None:
+    def show(now_ms: int, record: "Written") -> None:
         if is_table(output):
             sys.stdout.write(f"{clock_time(now_ms)}  {line_of(record, quotas.version)}\n")
         else:
             records.append(_record_row(now_ms, record))
 
-    simulation = Simulation(settings, trigger, quotas, scope, tell)  # type: ignore[arg-type]
+    simulation = Simulation(settings, trigger, quotas, scope, show)  # type: ignore[arg-type]
     count = simulation.run(batches_of_events(events, trigger, settings.engine.sample_window_ms))
     clients = _client_rows(events, simulation.clients, scope == "broker")
     _print_of_simulate(records, clients, output)
@@ -306,7 +295,7 @@ def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
         text = read_text_file("FILE", path)
         if not holds_events(text):
             if snapshot is not None:
-                message = f"'FILE' must hold quotas once; got a second file of them, {path}"
+                message = f"{path} is a second file with quotas; give one"
                 raise typer.BadParameter(message)
             snapshot = snapshot_of_text(path, text, version=1)
             continue

@@ -1,4 +1,4 @@
-"""What each path of the API answers: rows of the tables, through the views."""
+"""What each path of the API answers: rows of the tables, through the views; and the OpenAPI document of it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -9,30 +9,15 @@ from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.state import State, event_row, throttled_row
 from pipeline.dashboard.views import dead_letters, explained, pipeline_document, quota_history, quotas_document
-from pipeline.errors import PipelineError
+from pipeline.errors import Unreachable
 from pipeline.settings.model import Settings
-
-
-class NotReady(PipelineError):
-    """The tables were not looked at yet."""
-
-    exit_code = 6
-
-    def __init__(self) -> None:
-        super().__init__("'tables' must have been read once; got none so far", "ask again in a second")
 
 
 class Answers:
     """The answers of the API; for several threads.
 
     Args:
-        reader: The tables.
-        feed: The newest state.
         settings: Of the job, for the words of `throttles explain`.
-        may_write: Whether quotas may be edited.
-
-    Attributes:
-        editing: The edits.
     """
 
     def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
@@ -81,7 +66,8 @@ class Answers:
     def _state(self) -> State:
         state = self._feed.state
         if state is None:
-            raise NotReady
+            msg = "the dashboard has not read the tables yet"
+            raise Unreachable(msg, "repeat this in a second")
         return state
 
 
@@ -90,7 +76,7 @@ def _is_wanted(row: dict[str, Any], query: Query) -> bool:
     return all(value is None or row.get(name) == value for name, value in wanted)
 
 
-# The OpenAPI document of the API, and which parameters each path takes: both from one list.
+# The OpenAPI document and the parameters of each path: both from one list.
 
 _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
     "/api/v1/summary": ("The view Now: totals, who is throttled, top talkers, the newest records.", (), "summary"),
@@ -115,13 +101,13 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
         "explain",
     ),
     "/api/v1/quotas": (
-        "Rows of the quota table, each bound beside the rate that is nearest to it.",
+        "Rows of the quota table, each bound with the rate that is nearest to it.",
         ("user", "client_id", "owner", "search", "limit"),
         "quotas",
     ),
-    "/api/v1/quotas/history": ("Versions of the quota table: who, when, why, what changed.", ("limit",), "history"),
+    "/api/v1/quotas/history": ("Versions of the quota table: actor, time, reason and changes.", ("limit",), "history"),
     "/api/v1/pipeline": ("The view Pipeline: batches, purgatory, dead letters, sources.", (), "pipeline"),
-    "/api/v1/dead_letters": ("Records that are no usage events, newest first.", ("since", "limit"), "dead_letters"),
+    "/api/v1/dead_letters": ("Messages that are not usage events, newest first.", ("since", "limit"), "dead_letters"),
     "/api/v1/stream": (
         "Server-sent events: `state` at once, whenever it has changed, and every few seconds.",
         ("view",),
@@ -131,8 +117,11 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
 
 WHAT_IF: Final = "/api/v1/quotas/what-if"
 POSTED: Final[Mapping[str, tuple[str, str]]] = {
-    "/api/v1/quotas/plan": ("What an edit of one quota would change, and for which clients. Writes nothing.", "plan"),
-    WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Writes nothing.", "what_if"),
+    "/api/v1/quotas/plan": (
+        "Preview of an edit: changes, and clients affected. Nothing is saved.",
+        "plan",
+    ),
+    WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Nothing is saved.", "what_if"),
     "/api/v1/quotas/edit": ("Makes the edit; only with --allow-edits, a reason and the version.", "edit"),
 }
 """Path -> what a POST to it does, and its name."""
@@ -185,9 +174,9 @@ def _operation(summary: str, parameters: tuple[str, ...], name: str) -> dict[str
         "responses": {
             "200": {"description": "The answer.", "content": {kind: {"schema": schema}}},
             "400": {"description": "A parameter is wrong: {error, fix}."},
-            "401": {"description": "The token is missing or another one."},
-            "404": {"description": "Nothing matches."},
-            "503": {"description": "The tables can not be read."},
+            "401": {"description": "The token is missing or invalid."},
+            "404": {"description": "Not found."},
+            "503": {"description": "The tables cannot be read."},
         },
     }
 
@@ -200,7 +189,10 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
             "type": "object",
             "description": "Column to value: bounds as `150kB/s`, `50%` or numbers; null: none.",
         },
-        "if_version": {"type": "integer", "description": "The version that was looked at; another one is a conflict."},
+        "if_version": {
+            "type": "integer",
+            "description": "The version edited; any other is a conflict.",
+        },
         "reason": {"type": "string", "description": "Why; kept in the commit."},
     }
     return {
@@ -212,7 +204,7 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
         },
         "responses": {
             "200": {"description": "The answer.", "content": {"application/json": {"schema": {"type": "object"}}}},
-            "401": {"description": "The token is missing or another one."},
+            "401": {"description": "The token is missing or invalid."},
             "409": {
                 "description": "The table is at another version, another what-if runs, or the dashboard only reads."
             },

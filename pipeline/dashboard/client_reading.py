@@ -1,4 +1,4 @@
-"""Reads what the view Client shows: of one `<user, client-id>`, over a span of time."""
+"""What the view Client shows of one `<user, client-id>` over a span: rates, decisions, throttles, bounds and edits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from quota.entity import QUOTA_TYPES
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
 
-# Reads the rates of a client's sensors over a span, from the table that has them with the fewest rows.
+# Rates of the client's sensors, from the table that has them with the fewest rows.
 
 _MEASURES: Final = dict(
     zip(QUOTA_TYPES, (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns")), strict=True)
@@ -91,10 +91,6 @@ def read_series(
     """The rate of each type's sensor, and of the client itself where it is not alone under it.
 
     Args:
-        reader: The tables.
-        found: The quotas of the client.
-        client: User and client-id.
-        ends_ms: Begin and end of the span.
         whole_until_ms: Usage is complete up to here: a step that ends later is not shown, or it would fall.
     """
     since_ms, until_ms = ends_ms
@@ -133,8 +129,8 @@ def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
 def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
     """Which table has which part of a span, from an instant on.
 
-    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is no error. Rows that a
-    clock dated ahead of what is known, and that was set back since, do not show how far a roll-up has come.
+    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is not an error. Rows
+    that a clock dated ahead of what is known, and that was set back since, do not show how far a roll-up has come.
     """
     usage = _Piece("usage", "sample_start_ms", since_ms, span.until_ms)
     fits = [one for one in _ROLL_UPS if span.bin_ms % one.row_ms == 0]
@@ -261,7 +257,7 @@ def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
         return []
 
 
-# Reads of one client what was decided and published for it, and when it was held: the newest first, and no more.
+# Decisions, records and throttled spans, the newest first, and only as many as are shown.
 
 MOST_DECISIONS: Final = 1_000
 MOST_RECORDS: Final = 200
@@ -286,7 +282,6 @@ class Throttles:
         records: Rows of `throttle_events`, the newest; newest first. With the columns that `record_row` needs.
         bands: See `client_view.bands`.
         decisions_total: How many there are, as far as they were read.
-        records_total: Likewise.
         has_more: Whether there may be older ones that were not read.
     """
 
@@ -303,11 +298,6 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
 
     Where a step of the span is a minute or longer, the bands are those of `throttle_by_minute`: a day of records is not
     read to draw some minutes. Records that are not in it yet are added.
-
-    Args:
-        reader: The tables.
-        client: User and client-id.
-        span: Of time.
     """
     is_long = span.bin_ms >= _MINUTE_MS
     recent, enough = reader.recent, (MOST_DECISIONS, MOST_RECORDS) if is_long else (None, None)
@@ -352,7 +342,7 @@ def _newest(
 def _with_minutes(
     reader: TablesReader, client: tuple[str, str], span: Span, of_records: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Bands by minute up to the first one that records tell, then those."""
+    """Bands by minute up to the first one that records have, then those."""
     until_ms = min((band["start_ms"] for band in of_records), default=span.until_ms)
     user, client_id = (f"'{name.replace(chr(39), chr(39) * 2)}'" for name in client)
     try:
@@ -367,7 +357,7 @@ def _with_minutes(
     return [*bands_of_minutes(minutes, span.bin_ms), *of_records]
 
 
-# The bounds of one client over time, and the edits that changed them: from the versions of the quota table.
+# Bounds over time and the edits that changed them, from the versions of the quota table.
 
 _MOST_VERSIONS: Final = 60
 
@@ -403,7 +393,7 @@ def bounds_over_time(reader: TablesReader, user: str, client_id: str, since_ms: 
         if bounds and bounds[-1]["by_type"] == found:
             continue
         edit = _edit_row(commit, bounds[-1]["by_type"] if bounds else {}, found)
-        # The commit that made the table is the first of all, and gave nobody a bound.
+        # The commit that made the table is the first of all, and gave no client a bound.
         if bounds or (edit["changed"] and _at_ms(commit) > since_ms):
             edits.append(edit)
         bounds.append({"since_ms": max(_at_ms(commit), since_ms), "version": commit.version, "by_type": found})
@@ -460,17 +450,17 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     """
     user, client_id, snapshot = query.user, query.client_id or "", reader.snapshot()
     if not user:
-        raise QueryRefused(["'user' must be given; got none"], SEE)
+        raise QueryRefused(["'user' is missing"], SEE)
     if snapshot is None:
         raise table_missing(reader.tables["quotas"].uri)
     until_ms = min(query.until_ms or state.now_ms, state.now_ms)
     since_ms = max(query.since_ms if query.since_ms is not None else until_ms - _DEFAULT_SPAN_MS,
                    until_ms - _LONGEST_SPAN_MS)  # fmt: skip
     if since_ms >= until_ms:
-        raise QueryRefused([f"'since' must be before 'until'; got {since_ms} and {until_ms}"], SEE)
+        raise QueryRefused([f"'since' {since_ms} is not before 'until' {until_ms}"], SEE)
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
     span, series = read_series(reader, found, (user, client_id), (since_ms, until_ms), state.rates_at_ms)
-    told = read_throttles(reader, (user, client_id), span)
+    throttles = read_throttles(reader, (user, client_id), span)
     held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == (user, client_id)]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
     timeline = bounds_over_time(reader, user, client_id, span.since_ms, span.until_ms)
@@ -485,12 +475,12 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         **series,
         "bounds": timeline.bounds,
         "edits": timeline.edits,
-        "bands": told.bands,
-        "decisions": [decision_row(row) for row in told.decisions],
-        "decisions_total": told.decisions_total,
-        "records_total": told.records_total,
-        "has_more": told.has_more,
-        "records": [record_row(row) for row in told.records],
+        "bands": throttles.bands,
+        "decisions": [decision_row(row) for row in throttles.decisions],
+        "decisions_total": throttles.decisions_total,
+        "records_total": throttles.records_total,
+        "has_more": throttles.has_more,
+        "records": [record_row(row) for row in throttles.records],
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
         "levels": [row.document() for row in found.levels],

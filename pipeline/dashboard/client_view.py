@@ -70,11 +70,6 @@ def rates(
 
     Args:
         sums: Start of a step -> what was used in it, in bytes or ns. May begin a window earlier.
-        since_ms: Start of the first step.
-        until_ms: End of the last step.
-        bin_ms: Length of a step.
-        window_ms: W.
-        quota_type: Of the rate.
 
     Returns:
         Bytes per second, or percent of one thread.
@@ -89,14 +84,7 @@ def rates(
 
 
 def has_data(evaluated_at_ms: Sequence[int], since_ms: int, until_ms: int, bin_ms: int) -> list[bool]:
-    """Of each step, whether the job worked then. Where it did not, nothing is known: that is a gap and not a zero.
-
-    Args:
-        evaluated_at_ms: Instants of micro-batches.
-        since_ms: Start of the first step.
-        until_ms: End of the last step.
-        bin_ms: Length of a step.
-    """
+    """Of each step, whether the job worked then. Where it did not, nothing is known: that is a gap and not a zero."""
     ends = np.arange(since_ms + bin_ms, until_ms + bin_ms, bin_ms)
     if not len(evaluated_at_ms):
         return [False] * len(ends)
@@ -145,7 +133,7 @@ def bands_of_minutes(minutes: Iterable[tuple[int, str, int, int]], step_ms: int)
 
     Args:
         minutes: (start, quota type, milliseconds held, records), in no order, each start and type once.
-        step_ms: Of the chart, at least a minute. Gaps shorter than that can not be seen.
+        step_ms: Of the chart, at least a minute. Gaps shorter than that cannot be seen.
     """
     found: list[dict[str, Any]] = []
     open_bands: dict[str, dict[str, Any]] = {}

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline.dashboard.errors import EditRefused, EditsForbidden, WhatIfFailed, WhatIfRunning
+from pipeline.command_line import command_text
+from pipeline.errors import Conflict, Refused
 from pipeline.settings.loading import store_variables
 from pipeline.settings.places import StoreAddress
 from pipeline.tables.address import table_uri
@@ -38,7 +39,6 @@ class Editing:
     """The edits of one quota table; for several threads.
 
     Args:
-        root: Root of the tables.
         may_write: Whether an edit may be made; planning is always possible.
     """
 
@@ -51,7 +51,7 @@ class Editing:
         """What an edit would change, and for which clients. Writes nothing.
 
         Raises:
-            EditRefused, Refused, Conflict: It can not be made.
+            Refused, Conflict: It cannot be made.
         """
         edit = self._planned(body)
         clients = live_clients(table_uri(self._root, "usage"))
@@ -74,11 +74,12 @@ class Editing:
         The process ends with this call, also when that is cancelled. Calls come from one event loop.
 
         Raises:
-            WhatIfRunning: Another one has not ended.
-            WhatIfFailed: There is too little usage, or it takes too long.
+            Conflict: Another one has not ended.
+            Refused: There is too little usage, or it takes too long.
         """
         if self._is_replaying:
-            raise WhatIfRunning
+            msg = "another what-if is running; only one can run at a time"
+            raise Conflict(msg, "repeat this when it has ended")
         self._is_replaying = True
         try:
             edit = await asyncio.to_thread(self._planned, body)
@@ -104,34 +105,35 @@ class Editing:
                 printed, complaint = await replay.communicate()
         except TimeoutError as exc:
             msg = f"it took more than {_REPLAY_SECONDS} s"
-            raise WhatIfFailed(msg) from exc
+            raise _what_if_failed(msg) from exc
         finally:
             if replay.returncode is None:
                 with suppress(ProcessLookupError):
                     os.killpg(replay.pid, signal.SIGKILL)
                 await replay.wait()
         if replay.returncode:
-            said = complaint.decode(errors="replace").strip().removeprefix("kquota: ")
-            raise WhatIfFailed(said or f"exit code {replay.returncode}")
+            reason = complaint.decode(errors="replace").strip().removeprefix("kquota: ")
+            raise _what_if_failed(reason or f"exit code {replay.returncode}")
         return printed
 
     def write(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make the edit in one commit, with the reason.
 
         Raises:
-            EditsForbidden: The dashboard runs without `--allow-edits`.
-            EditRefused: There is no reason, or the version that was looked at is not named.
-            Refused, Conflict: It can not be made.
+            Conflict: The dashboard runs without `--allow-edits`, or the table has another version by now.
+            Refused: The edit is invalid, or has no reason or no version.
         """
         if not self.may_write:
-            raise EditsForbidden
+            fix = f"start it with --allow-edits, or make the edit by {command_text('quotas', 'alter')}"
+            msg = "dashboard is read-only"
+            raise Conflict(msg, fix)
         change, if_version, reason = _read(body)
         if not reason:
-            msg = "'reason' must say why; got none"
-            raise EditRefused(msg)
+            msg = "an edit needs a reason"
+            raise edit_refused(msg)
         if if_version is None:
-            msg = "'if_version' must be the version that was looked at; got none"
-            raise EditRefused(msg)
+            msg = "an edit needs 'if_version', the version of the table that it is based on"
+            raise edit_refused(msg)
         edit = QuotaTable(self._root).edit(lambda rows: altered(rows, [change]), local_audit(reason), if_version)
         return {"version": edit.version, "texts": entity_texts(differences(edit.before.rows, edit.rows))}
 
@@ -144,19 +146,19 @@ def _read(body: Mapping[str, Any]) -> tuple[QuotaChange, int | None, str]:
     """The change, the version it is meant for, and why: from the JSON of a request."""
     unknown = sorted(set(body) - set(_KNOWN))
     if unknown:
-        msg = f"'{unknown[0]}' must be one of {', '.join(_KNOWN)}"
-        raise EditRefused(msg)
+        msg = f"unknown field '{unknown[0][:40]}'; fields are {', '.join(_KNOWN)}"
+        raise edit_refused(msg)
     user, client_id, reason = (body.get(name, "") for name in ("user", "client_id", "reason"))
     values, if_version = body.get("values", {}), body.get("if_version")
     if not (isinstance(user, str) and isinstance(client_id, str) and isinstance(reason, str)):
-        msg = "'user', 'client_id' and 'reason' must be texts"
-        raise EditRefused(msg)
+        msg = "'user', 'client_id' and 'reason' are not all texts"
+        raise edit_refused(msg)
     if not isinstance(values, dict):
-        msg = f"'values' must be an object; got {type(values).__name__}"
-        raise EditRefused(msg)
+        msg = f"'values' is not an object but {type(values).__name__}"
+        raise edit_refused(msg)
     if if_version is not None and not isinstance(if_version, int):
-        msg = f"'if_version' must be a whole number; got {if_version!r}"
-        raise EditRefused(msg)
+        msg = f"'if_version' is not a whole number: {if_version!r}"
+        raise edit_refused(msg)
     read = {name: _value(name, value) for name, value in values.items()}
     return QuotaChange(user, client_id, read), if_version, reason.strip()
 
@@ -168,14 +170,23 @@ def _value(name: str, value: object) -> float | str | None:
         try:
             return parse_bound(name, value)
         except InvalidBound as exc:
-            raise EditRefused(str(exc)) from exc
+            raise edit_refused(str(exc)) from exc
     if name not in _TEXTS:
-        msg = f"'{name[:40]}' must be one of {', '.join((*QUOTA_TYPES, *_TEXTS))}"
-        raise EditRefused(msg)
+        msg = f"unknown value '{name[:40]}'; values are {', '.join((*QUOTA_TYPES, *_TEXTS))}"
+        raise edit_refused(msg)
     if value is not None and not isinstance(value, str):
-        msg = f"'{name}' must be a text; got {value!r}"
-        raise EditRefused(msg)
+        msg = f"'{name}' is not a text: {value!r}"
+        raise edit_refused(msg)
     return value or ("enforce" if name == "mode" else None)
+
+
+def edit_refused(message: str) -> Refused:
+    """The error of an edit that cannot be read, or is incomplete."""
+    return Refused(message, "set values like producer_byte_rate=1MB/s, request_percentage=50% or mode=shadow")
+
+
+def _what_if_failed(reason: str) -> Refused:
+    return Refused(f"what-if failed: {reason}", "repeat it when more usage is recorded")
 
 
 def _snapshot(edit: QuotaEdit, rows: Any) -> QuotaSnapshot:

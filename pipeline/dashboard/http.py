@@ -1,9 +1,9 @@
-"""The dashboard over HTTP: the page, its JSON API, and one stream of what is new.
+"""The dashboard over HTTP: the page, its JSON API, one stream of new states, its metrics, and the server.
 
     GET /, /client, /quotas, /pipeline    the page
     GET /api/v1/…                         see /api/v1/openapi.json
-    POST /api/v1/quotas/…                 a candidate: planned, tried, and with --allow-edits made
-    GET /api/v1/stream                    server-sent events: the state, at once and whenever it has changed
+    POST /api/v1/quotas/…                 an edit: preview, what-if and, with --allow-edits, the commit
+    GET /api/v1/stream                    server-sent events: the state, at once and whenever it changes
     GET /metrics                          Prometheus' text format
     GET /healthz                          200 while the process works
     GET /readyz                           200 once the tables can be read, else 503
@@ -33,17 +33,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.clock import wall_ms
 from pipeline.dashboard.api import PARAMETERS, WHAT_IF, Answers, document
-from pipeline.dashboard.editing import Editing
-from pipeline.dashboard.errors import EditRefused, WritingUnguarded
+from pipeline.dashboard.editing import Editing, edit_refused
 from pipeline.dashboard.query import Query, read_query
 from pipeline.dashboard.reader import LOOK_EVERY_SECONDS, Feed, TablesReader, encoded
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, UsageError
 from pipeline.metrics import ReadAtScrape, new_registry
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings
 from pipeline.web import Guard, Listen, WebServer, read_body, refuse_unguarded, until_gone, while_wanted
 
-# What the dashboard tells Prometheus: its requests, its streams, and how old what it shows is.
+# Metrics: requests, streams, and the age of the figures shown.
 
 STREAM: Final = "/api/v1/stream"
 _BOUNDS_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -54,8 +53,6 @@ class CountedRequests:
     """Counts requests on their way to the application, and how long each waits for the beginning of its answer.
 
     Args:
-        app: What answers.
-        registry: Where the metrics are.
         routes: The paths that the application has. A path that it does not have, which anybody may make up, is
             counted as `other`, and all below /static as /static.
     """
@@ -93,7 +90,7 @@ class CountedRequests:
         try:
             await self._app(scope, receive, noted)
         finally:
-            if not status:  # the server answers with 500, or nobody waits any more
+            if not status:  # the server answers with 500, or the client is gone
                 self._note(route, 500, perf_counter() - began)
             elif route == STREAM and status == 200:
                 self._streams.dec()
@@ -111,13 +108,7 @@ class CountedRequests:
 
 
 def tell_age(registry: CollectorRegistry, feed: Feed, now_ms: Callable[[], int]) -> None:
-    """Tell at each scrape how old what the dashboard shows is; what is not known is left out.
-
-    Args:
-        registry: Where it is told.
-        feed: The newest state.
-        now_ms: The wall clock.
-    """
+    """Tell at each scrape how old what the dashboard shows is; what is not known is left out."""
 
     def read() -> Iterable[Metric]:
         state = feed.state
@@ -125,7 +116,7 @@ def tell_age(registry: CollectorRegistry, feed: Feed, now_ms: Callable[[], int])
             return
         look_age_ms = max(now_ms() - state.now_ms, 0)
         yield GaugeMetricFamily(
-            "kquota_dashboard_look_age_seconds", "How long ago the tables were looked at.", look_age_ms / 1000
+            "kquota_dashboard_look_age_seconds", "Age of the newest look at the tables.", look_age_ms / 1000
         )
         batch_age_ms = state.health.last_batch_age_ms
         if batch_age_ms is not None:
@@ -170,11 +161,8 @@ def build_app(
     """Make the ASGI application.
 
     Args:
-        feed: Started when the application starts, closed when it ends.
-        answers: What the API says.
         token: Requests to the API must carry it as `Authorization: Bearer …`; None: no token is needed.
-        now: The wall clock.
-        registry: What /metrics tells, to which the requests and the age of what is shown are added; None: one of its
+        registry: Of /metrics; the requests and the age of the figures are added; None: one of its
             own.
     """
     registry = CollectorRegistry() if registry is None else registry
@@ -193,7 +181,7 @@ def build_app(
     # Each look at the tables takes memory of its own; more at once than there are cores are no quicker. Files and
     # metrics have other threads, so that they are answered at any load.
     at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
-    routes += [Route(path, _answered(path, say, now, at_once)) for path, say in answers.by_path().items()]
+    routes += [Route(path, _answered(path, view, now, at_once)) for path, view in answers.by_path().items()]
     routes += [Route(path, _posted(do, at_once), methods=["POST"]) for path, do in answers.by_posted_path().items()]
     routes += [Route(WHAT_IF, partial(_what_if, answers.editing, feed), methods=["POST"])]
     routes += [
@@ -215,16 +203,16 @@ def build_app(
 
 
 def _needs_no_token(path: str) -> bool:
-    """The page itself holds no data and asks for the token."""
+    """The page itself holds no data and shows the form for the token."""
     return not path.startswith("/api/") and path != "/metrics"
 
 
-def _answered(path: str, say: Callable[[Query], Any], now: Callable[[], int], at_once: asyncio.Semaphore) -> Answer:
+def _answered(path: str, view: Callable[[Query], Any], now: Callable[[], int], at_once: asyncio.Semaphore) -> Answer:
     async def answer(request: Request) -> Response:
         query = read_query(request.query_params.multi_items(), PARAMETERS[path], now())
-        # Not in the event loop: a look at the tables takes milliseconds, and the stream must go on.
+        # Not in the event loop: a look at the tables takes milliseconds, and the stream must not wait.
         async with at_once:
-            return _said(await run_in_threadpool(lambda: encoded(say(query))))
+            return _json(await run_in_threadpool(lambda: encoded(view(query))))
 
     return answer
 
@@ -233,7 +221,7 @@ def _posted(do: Callable[[Mapping[str, Any]], Any], at_once: asyncio.Semaphore) 
     async def answer(request: Request) -> Response:
         body = await _json_object(request)
         async with at_once:
-            return _said(await run_in_threadpool(lambda: encoded(do(body))))
+            return _json(await run_in_threadpool(lambda: encoded(do(body))))
 
     return answer
 
@@ -242,7 +230,7 @@ async def _what_if(editing: Editing, feed: Feed, request: Request) -> Response:
     """Not on a thread: a replay takes long, and ends when its client goes away or the dashboard stops."""
     body = await _json_object(request)
     tried = await while_wanted(editing.what_if(body), until_gone(request.receive), _until_over(feed))
-    return Response(status_code=499) if tried is None else _said(encoded(tried))
+    return Response(status_code=499) if tried is None else _json(encoded(tried))
 
 
 async def _until_over(feed: Feed) -> None:
@@ -253,20 +241,20 @@ async def _until_over(feed: Feed) -> None:
 async def _json_object(request: Request) -> Mapping[str, Any]:
     # No form of another site can send this type, and its scripts may not ask: an edit comes from our own page.
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-        msg = "'Content-Type' must be application/json"
-        raise EditRefused(msg)
+        msg = "the content type is not application/json"
+        raise edit_refused(msg)
     try:
         body = json.loads(await read_body(request.receive))
     except (ValueError, RecursionError) as exc:
-        msg = "the body must be JSON"
-        raise EditRefused(msg) from exc
+        msg = "the body is not JSON"
+        raise edit_refused(msg) from exc
     if not isinstance(body, dict):
-        msg = "the body must be a JSON object"
-        raise EditRefused(msg)
+        msg = "the body is not a JSON object"
+        raise edit_refused(msg)
     return body
 
 
-def _said(text: bytes) -> Response:
+def _json(text: bytes) -> Response:
     return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
@@ -276,12 +264,12 @@ async def _stream(feed: Feed, now: Callable[[], int], request: Request) -> Respo
 
     async def events() -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"
-        told = -1
+        sent = -1
         beat = 0.0
         while not feed.is_over:
             state = feed.state
-            if state is not None and (state.seq != told or beat <= 0):
-                told, beat = state.seq, _BEAT_SECONDS
+            if state is not None and (state.seq != sent or beat <= 0):
+                sent, beat = state.seq, _BEAT_SECONDS
                 yield b"event: state\ndata: " + feed.text(whole) + b"\n\n"
             await feed.next_state(_BEAT_SECONDS)
             beat -= LOOK_EVERY_SECONDS
@@ -332,16 +320,16 @@ async def _failed(_request: Request, exc: Exception) -> Response:
 
 async def _not_ours(request: Request, exc: Exception) -> Response:
     status = exc.status_code if isinstance(exc, HTTPException) else 500
-    what = f"'request' must be one this dashboard answers; got {request.method} {request.url.path}"
+    what = f"not found: {request.method} {request.url.path}"
     return refused(status, what, "see /api/v1/openapi.json")
 
 
 def refused(status: int, error: str, fix: str) -> JSONResponse:
-    """The answer to a request that can not be answered."""
+    """The answer to a request that cannot be answered."""
     return JSONResponse({"error": error, "fix": fix}, status)
 
 
-# The dashboard on a socket, until it is asked to stop; and the one function that puts its parts together.
+# The server: all parts, on one socket.
 
 TOKEN_VARIABLE: Final = "KQUOTA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _FINISH_SECONDS: Final = 2
@@ -352,14 +340,10 @@ class DashboardServer:
     """One listening socket in front of the application.
 
     Args:
-        settings: Root of the tables, the job's name, scope and limits.
-        signs: Of the job.
-        listen: Where to listen.
         token: See `build_app`.
-        may_write: Whether quotas may be edited.
 
     Raises:
-        WritingUnguarded: They may, and there is no token.
+        UsageError: They may, and there is no token.
         ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
     """
 
@@ -373,7 +357,8 @@ class DashboardServer:
     ) -> None:
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
         if may_write and token is None:
-            raise WritingUnguarded
+            msg = "--allow-edits needs a token, so that not everybody can edit quotas"
+            raise UsageError(msg, f"give --token-file or {TOKEN_VARIABLE}, or leave out --allow-edits")
         reader = TablesReader(settings.tables.root, signs, settings.scope)
         self._feed = Feed(reader)
         answers = Answers(reader, self._feed, settings, may_write)

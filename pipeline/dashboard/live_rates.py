@@ -1,4 +1,4 @@
-"""The rates of now, by the engine itself: the same usage, windows and quotas as the job's, so the same O.
+"""Rates of now by the engine itself, with the job's usage, windows and quotas, so the same O; and who is throttled.
 
 Only what is new is recorded. Two engines look at it where there are shadow quotas: one as the job enforces, and one as
 if shadow quotas were enforced, as `quota.current_rates` does.
@@ -50,7 +50,6 @@ class LiveRates:
 
     Args:
         settings: The engine's, as the newest batch was decided with them.
-        scope: Of the quotas.
     """
 
     def __init__(self, settings: EngineSettings, scope: Scope) -> None:
@@ -86,7 +85,6 @@ class LiveRates:
         """Put quotas in force.
 
         Args:
-            snapshot: The quotas.
             owners: Who is responsible, by user and client-id of the row.
             window: Usage of the windows of the rates, as far as it was recorded. A second engine, which the first
                 shadow quota needs, begins with it.
@@ -209,7 +207,7 @@ def _texts(values: list[str]) -> pa.Array:
     return pa.array(Array(values, DataType.string()))
 
 
-# Who is throttled, kept up to date from the records of `throttle_events`. Pure: records and `now_ms` come in.
+# Who is throttled, kept up to date from the records of `throttle_events`. Pure.
 
 Client = tuple[str, str, str]
 """(broker_id, user, client_id)."""
@@ -224,7 +222,6 @@ class RunningThrottle:
     Attributes:
         row: Its last row of `throttle_events`.
         since_ms: When the throttle began, by the driver's wall clock: its first record, before all renewals.
-        records: How many records it has had.
     """
 
     row: Mapping[str, Any]
@@ -266,7 +263,7 @@ class RunningThrottles:
             return
         before = self._last.get(key)
         written = written_ms(row)
-        # What has lapsed was no longer held: nobody renewed it in time.
+        # What has lapsed was no longer held: it was not renewed in time.
         goes_on = before is not None and before.row["throttled_until_ms"] >= written
         since_ms = before.since_ms if before is not None and goes_on else written
         self._last[key] = RunningThrottle(row, since_ms, before.records + 1 if before is not None and goes_on else 1)

@@ -15,7 +15,7 @@ _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for.
+    """The parameters of a request.
 
     Attributes:
         user: Of this user; None = of any.
@@ -23,10 +23,8 @@ class Query:
         owner: Of quotas of this owner; None = of any.
         since_ms: From this instant on, inclusive; None = as far back as the view goes.
         until_ms: Up to this instant, exclusive; None = now.
-        limit: At most so many rows.
         decision_id: The beginning of a decision's id; None = none.
         search: Part of a name, an owner or a note; None = none.
-        view: Of the stream: now or head.
     """
 
     user: str | None = None
@@ -62,17 +60,17 @@ def _readers(now_ms: int) -> Mapping[str, Read]:
             return int(text)
         age = _AGE.fullmatch(text)
         if age is None:
-            msg = "must be epoch milliseconds or an age like 15m, 6h, 7d"
+            msg = f"unknown time range {text[:40]!r}; use 15m, 6h, 7d or epoch milliseconds"
             raise ValueError(msg)
         return now_ms - int(age[1]) * _UNIT_MS[age[2]]
 
     texts = dict.fromkeys(("user", "client_id", "owner", "decision_id", "search"), str)
-    return {**texts, "since": instant, "until": instant, "limit": whole_number(1, MOST_ROWS), "view": _view}
+    return {**texts, "since": instant, "until": instant, "limit": whole_number("limit", 1, MOST_ROWS), "view": _view}
 
 
 def _view(text: str) -> str:
     if text not in {"now", "head"}:
-        msg = "must be now or head"
+        msg = f"unknown view {text[:40]!r}; use now or head"
         raise ValueError(msg)
     return text
 

@@ -1,4 +1,4 @@
-"""The one reader: it keeps the newest versions of all tables open, and reads only what is new.
+"""The one reader: it keeps the newest versions of all tables open, reads only what is new, and feeds the page.
 
 `look` is called a few times per second, from one thread. What it found is one immutable `State`.
 """
@@ -32,7 +32,7 @@ from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_record import ThrottleEventRow
 
-# Looks at the tables again and again, in one thread, and wakes whoever waits for the next state.
+# The feed: one thread that reads the tables repeatedly and wakes requests that wait for the next state.
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +49,7 @@ class Reader(Protocol):
 
 
 class Feed:
-    """The newest state. `start` it, and `close` it at the end.
-
-    Args:
-        reader: Called from the feed's own thread alone.
-        now: The wall clock.
-    """
+    """The newest state. `start` it, and `close` it at the end."""
 
     def __init__(self, reader: Reader, now: Callable[[], int] = wall_ms) -> None:
         self._reader = reader
@@ -126,7 +121,7 @@ class Feed:
             try:
                 state = self._reader.look(self._now())
             except Exception:
-                log.exception("the dashboard could not look at the tables; it tries again")
+                log.exception("the dashboard could not read the tables; it retries")
             else:
                 with self._lock:
                     self._state = state
@@ -155,7 +150,7 @@ def encoded(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str).encode()
 
 
-# In which parts of time the job worked: read once from `batches`, then only what is new.
+# The parts of time in which the job worked: read once from `batches`, then only new rows.
 
 _SETTLED_MS: Final = 60_000
 """Nothing is added so long before the newest batch: within a time epoch the time of batches does not go back."""
@@ -171,7 +166,7 @@ class _Known:
 
 
 class BatchParts:
-    """Remembers, for each length of a part that was asked for, one stretch of time. For several threads.
+    """Remembers, one stretch of time for each length of a part. For several threads.
 
     A week has a million batches: to read their instants takes as long as all else that the view of a client reads.
     """
@@ -187,10 +182,6 @@ class BatchParts:
         """The starts of the parts in which a batch was evaluated, in epoch ms and in order.
 
         Args:
-            batches: The table.
-            part_ms: Length of a part; parts begin at its multiples.
-            since_ms: Begin of the span; a part that it cuts belongs to it.
-            until_ms: End of the span, likewise.
             newest_at_ms: The instants of all batches of the newest time epoch from the first of them on, oldest first:
                 these are not read.
 
@@ -240,7 +231,7 @@ _LOOK_BACK_MS: Final = 30 * 60_000
 """How far before the newest record the beginning of a running throttle is looked for."""
 _BATCHES_KEPT: Final = 240
 _MOST_RECENT: Final = 200
-# No instants: a table of pyarrow tells them slowly.
+# Without instants: pyarrow converts them slowly.
 _EVENT_COLUMNS: Final = tuple(
     name for name in ThrottleEventRow.model_fields if name not in {"date", "evaluated_at", "throttled_until"}
 )
@@ -250,9 +241,7 @@ class TablesReader:
     """What is new in the tables, as a `State`.
 
     Args:
-        root: Root of the tables.
-        signs: Of the job.
-        scope: Of the quotas; None = what the quota table says.
+        scope: Of the quotas; None = from the quota table.
     """
 
     def __init__(self, root: str, signs: JobSigns, scope: Scope | None = None) -> None:
@@ -282,7 +271,7 @@ class TablesReader:
         self._newest_seen: tuple[tuple[str, int], int] = (("", -1), 0)
 
     def look(self, now_ms: int) -> State:
-        """The state at `now_ms`, by wall clock. Raises nothing: what can not be read is in its `health`."""
+        """The state at `now_ms`, by wall clock. Raises nothing: what cannot be read is in its `health`."""
         new = {name for name, table in self.tables.items() if table.refresh(now_ms)}
         failure = self._failure()
         try:
@@ -291,7 +280,7 @@ class TablesReader:
             if failure is None:
                 self._read(new)
         except (PipelineError, QuotaError) as exc:
-            log.warning("the tables can not be read: %s", exc)
+            log.warning("the tables cannot be read: %s", exc)
             failure = str(exc)
         return self._state(now_ms, failure, bool(new))
 
@@ -307,7 +296,7 @@ class TablesReader:
         """The quotas of a version.
 
         Raises:
-            TableMissing: There is no such version any more.
+            TableMissing: The version does not exist any more.
         """
         if self._quotas is None:
             raise table_missing(self.tables["quotas"].uri)
@@ -476,7 +465,7 @@ class TablesReader:
         )
 
     def _collected_ms(self, now_ms: int) -> int | None:
-        """When the newest batch was collected: not after it was first seen, whatever its clock says."""
+        """When the newest batch was collected: not after it was first seen, whatever its clock shows."""
         if not self.batches:
             return None
         batch = self.batches[-1]

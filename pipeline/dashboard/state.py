@@ -1,4 +1,4 @@
-"""What the page shows at one moment: one immutable value that the reader makes and all requests share."""
+"""The state of one moment: the immutable value that the reader makes, what the view Now shows of it, and its health."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from pipeline.process import activity_of, ahead_ms
 from quota.units import age_text
 from schemas.throttle_record import verb, written_ms
 
-# What the view Now shows, as a function of what is held, used and wanted at `now_ms`.
+# The view Now. Pure.
 
 MOST_THROTTLED: Final = 200
 MOST_TALKERS: Final = 20
@@ -98,10 +98,7 @@ def totals(
     """The figures over everything.
 
     Args:
-        running: Who is held.
         seconds: See `LiveRates.totals`. The newest second is not whole yet, and is in no mean.
-        sensors: All rates.
-        active_clients: How many clients sent anything lately.
     """
     whole = seconds[-RATE_SECONDS - 1 : -1]
     of_type = Counter(one.row["quota_type"] for one in running)
@@ -119,12 +116,12 @@ def totals(
     }
 
 
-# Whether the pipeline works, as a function of what was last seen. A job that stalls must never look calm.
+# Whether the pipeline works. Pure. If data stops, a banner says so.
 
 STALLED_AFTER_MS: Final = 5_000
-"""How old the newest micro-batch may be before the page says so."""
+"""How old the newest micro-batch may be before the page shows a banner."""
 
-_LAPSE: Final = "Running throttles lapse by themselves; nobody is throttled anew. What is shown is that old."
+_LAPSE: Final = "Running throttles end by themselves; no new ones begin. The figures below are that old."
 
 _AHEAD: Final = "The time of the rates is {} ahead of the wall clock: a clock was set back, and usage of now is late."
 
@@ -140,8 +137,7 @@ class Health:
             and finds none. hung: no batch comes, and the job does not even look for usage. stalled: no batch comes, and
             which of the two it is, or whether the job lives, is not known here: it was not seen to wait for usage in
             the last `FRESH_MS`. down: the job's process is gone.
-            unreadable: the tables can not be read.
-        title: In a few words.
+            unreadable: the tables cannot be read.
         text: What it means and what to do; "" if all is well.
         last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
         lag_ms: How old the newest event of that batch was then.
@@ -171,15 +167,14 @@ def health(
     """Judge the pipeline.
 
     Args:
-        now_ms: Wall clock.
         batch: The newest row of `batches`; None if there is none.
-        process: The job's process on this machine; None if nobody holds its lock.
+        process: The job's process on this machine; None if its lock is free.
         was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
             process proves nothing: the job may run on another machine.
         waited_ms: When the job was last seen to wait for usage, by wall clock; None if that is not known here.
-        collected_ms: When that batch was collected, by the clock of `now_ms`; None = as the batch says. A batch whose
+        collected_ms: When that batch was collected, by the clock of `now_ms`; None = by the batch. A batch whose
             clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
-        failure: Why the tables can not be read; None if they can.
+        failure: Why the tables cannot be read; None if they can.
     """
     at_ms = batch["processed_at_ms"] if collected_ms is None and batch is not None else collected_ms
     age_ms = None if batch is None or at_ms is None else max(now_ms - at_ms, 0)
@@ -187,16 +182,16 @@ def health(
     ahead = 0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms)
     wait_age_ms = None if waited_ms is None else now_ms - waited_ms
     if failure is not None:
-        told: tuple[HealthState, str, str] = ("unreadable", "The tables can not be read", failure)
+        found: tuple[HealthState, str, str] = ("unreadable", "The tables cannot be read", failure)
     elif age_ms is None:
-        told = _without_batch(process, wait_age_ms)
+        found = _without_batch(process, wait_age_ms)
     elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
-        told = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
+        found = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
     elif process is None:
-        told = _gone(age_ms, was_seen)
+        found = _gone(age_ms, was_seen)
     else:
-        told = _without_news(age_ms, process, wait_age_ms)
-    return Health(*told, age_ms, lag_ms, process, ahead)
+        found = _without_news(age_ms, process, wait_age_ms)
+    return Health(*found, age_ms, lag_ms, process, ahead)
 
 
 def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
@@ -232,9 +227,7 @@ def _gone(age_ms: int, was_seen: bool) -> tuple[HealthState, str, str]:
 
 
 def _last_look(process: str, wait_age_ms: int | None) -> str:
-    return (
-        f"Its process {process} last looked for usage {age_text(wait_age_ms or 0)} ago; its log may say what keeps it."
-    )
+    return f"Its process {process} last looked for usage {age_text(wait_age_ms or 0)} ago; its log may have the reason."
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +235,9 @@ class Source:
     """One Delta table as the dashboard sees it.
 
     Attributes:
-        name: Of the table.
-        version: The newest one; None if it can not be read.
+        version: The newest one; None if it cannot be read.
         committed_at_ms: When that was committed; None if not known.
-        failure: Why it can not be read; None if it can.
+        failure: Why it cannot be read; None if it can.
     """
 
     name: str
@@ -259,20 +251,15 @@ class State:
     """All of it.
 
     Attributes:
-        now_ms: Wall clock of the moment.
         seq: Counts up with every value that differs in more than its time.
-        health: Whether the pipeline works.
         cluster: Name of the Kafka cluster; None before the first batch.
         quotas: Version in force, the newest version, scope and mode.
         batch: The newest row of `batches`; None before the first.
-        running: Who is held.
         levels: See `now_view.Levels`; of the clients of `running` and `recent`.
         sensors: All rates, the nearest to their bound first.
         rates_at_ms: The instant of the rates, in event time.
         seconds: See `LiveRates.totals`.
-        active_clients: How many clients sent anything lately.
         recent: The newest rows of `throttle_events`, newest first.
-        sources: All tables.
     """
 
     now_ms: int

@@ -1,4 +1,4 @@
-"""What the view Pipeline shows: batches and how long their steps took, the purgatory, dead letters, all sources."""
+"""The views Pipeline (batches, step times, purgatory, dead letters, sources), Quotas, and the story of a decision."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from quota.entity import QUOTA_TYPES, label, level_of
 
 _BATCHES: Final = 120
 _STEPS: Final = ("usage", "decisions", "throttle_events", "batches")
-"""Tables whose commits tell how long a batch took, in the order in which they are written."""
+"""Tables whose commits show how long a batch took, in the order in which they are written."""
 _SAMPLE_BYTES: Final = 400
 _DEAD_LETTERS: Final = 20
 _LATENESS_ROWS: Final = 2_000
@@ -45,7 +45,7 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
 def batch_rows(
     batches: Sequence[Mapping[str, Any]], committed: Mapping[str, Mapping[tuple[str, int], int]]
 ) -> list[dict[str, Any]]:
-    """Batches, newest first, with the time of each step as far as commits tell it.
+    """Batches, newest first, with the time of each step as far as commits have it.
 
     Args:
         batches: Rows of `batches`, oldest first.
@@ -131,10 +131,10 @@ def _commits(table: WatchedTable) -> dict[tuple[str, int], int]:
 
 
 def _versions(note: object) -> dict[str, int]:
-    told = parse_commit_note(note)
-    if told is None:
+    versions = parse_commit_note(note)
+    if versions is None:
         return {}
-    return {app_id: int(version) for app_id, version in json.loads(told["versions"]).items()}
+    return {app_id: int(version) for app_id, version in json.loads(versions["versions"]).items()}
 
 
 def _lateness(table: WatchedTable) -> list[int]:
@@ -156,7 +156,7 @@ def _percentile(ordered: Sequence[int], part: float) -> int | None:
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)] if ordered else None
 
 
-# What the view Quotas shows: every row with how near it is to its bound, and the history of the table.
+# The view Quotas: rows with their use, and the history of the table.
 
 _VERSIONS: Final = 30
 
@@ -169,8 +169,8 @@ def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[st
     shown = [quota_row(row, nearest) for row in wanted]
     shown.sort(key=lambda row: (-max((one["used"] for one in row["bounds"].values()), default=0), row["level"]))
     # Of these rows, which may be newer than what was seen at the last look: an edit of them names it.
-    told = {"version": table.version, "rows": shown[: query.limit], "total": len(wanted), "all": len(table.rows)}
-    return {**state.head(), **told}
+    page = {"version": table.version, "rows": shown[: query.limit], "total": len(wanted), "all": len(table.rows)}
+    return {**state.head(), **page}
 
 
 def quota_history(reader: TablesReader, query: Query) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def nearest_sensors(sensors: Iterable[SensorRate]) -> dict[tuple[str, str, str],
 
 
 def quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], SensorRate]) -> dict[str, Any]:
-    """A row of the quota table, each bound beside the rate that is nearest to it."""
+    """A row of the quota table, each bound with the rate that is nearest to it."""
     entity = row["user"], row["client_id"]
     bounds = {}
     for name in QUOTA_TYPES:
@@ -241,7 +241,7 @@ def _is_wanted(row: Mapping[str, Any], query: Query) -> bool:
     return query.search.casefold() in text
 
 
-# The story of one decision for the page: the same words as `kquota throttles explain`.
+# The story of one decision, in the words of `kquota throttles explain`.
 
 
 def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
     elif query.user is not None:
         decision = newest_decision(root, query.user, query.client_id)
     else:
-        raise QueryRefused(["'decision_id' or 'user' must be given; got none"], SEE)
+        raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
     story = story_of(root, decision)
     quotas = QuotaTable(root)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})

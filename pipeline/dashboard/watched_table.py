@@ -35,8 +35,6 @@ class WatchedTable:
     """One table. `refresh` is for one thread; reading is for any.
 
     Args:
-        root: Root of the tables.
-        name: The table.
         storage_options: See `Options`.
     """
 
@@ -60,7 +58,7 @@ class WatchedTable:
         return None if table is None else table.version()
 
     def refresh(self, now_ms: int) -> bool:
-        """Whether there is a newer version than at the last call. A table that is missing or damaged is no error."""
+        """Whether there is a newer version than at the last call. A missing or damaged table is not an error."""
         before = self.version
         try:
             self._look(now_ms)
@@ -87,7 +85,7 @@ class WatchedTable:
 
         Raises:
             TableMissing: There was no table at the last `refresh`.
-            TableUnreadable: A file of it can not be read.
+            TableUnreadable: A file of it cannot be read.
         """
         table = self.opened()
         return run(table, rows_where(column_names(table) if columns is None else columns, where), engine=FILTER_FIRST)
@@ -169,6 +167,6 @@ class WatchedTable:
             table.update_incremental()
 
     def _may_have_more(self, table: DeltaTable) -> bool:
-        """Looks for the next entry of a local log; another store is always asked."""
+        """Looks for the next entry of a local log; any other store is always read."""
         path = local_path(table)
         return path is None or Path(path, "_delta_log", f"{table.version() + 1:020d}.json").exists()

@@ -58,6 +58,6 @@ def _handler(heard: Heard) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: what is told stands in the demo's own lines."""
+            """Print nothing: the demo prints the alerts itself."""
 
     return Handler

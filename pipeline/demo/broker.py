@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,14 +19,13 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from pipeline.demo import process
-from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
+from pipeline.errors import Conflict, PipelineError
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, class_archive, find_java, options_to_make, options_to_use
 
-# The text of the embedded broker's three inputs: server.properties, log4j2.properties, the java command.
-#
-# The first node is broker and controller in one process; further ones are brokers that join it. All are on 127.0.0.1
-# only. Sizes are those of a laptop demo and of tests.
+# Its three inputs: server.properties, log4j2.properties, the java command. The first node is broker and controller in
+# one process; further ones are brokers that join it. All are on 127.0.0.1 only. Sizes are those of a laptop demo and of
+# tests.
 
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
 
@@ -75,8 +75,7 @@ class BrokerOptions:
         quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
         start_timeout_seconds: how long the broker may take to answer.
         settings: broker settings that replace or join ours.
-        tls_listeners: SSL, SASL_SSL or both, beside the others; `settings` must hold the key store.
-        java_options: further options of its JVM.
+        tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
         archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
@@ -100,8 +99,7 @@ class Seat:
     """The place of a further broker, whose controller is in another process.
 
     Attributes:
-        node_id: not `FIRST_NODE_ID`, and not that of another one.
-        cluster_id: of the cluster it joins.
+        node_id: not `FIRST_NODE_ID`, and not that of another broker.
         controller: `host:port` of the controller.
     """
 
@@ -120,10 +118,7 @@ def server_properties(
     """The configuration of a node.
 
     Args:
-        data: folder of the topics.
-        ports: listener name to port.
-        users: user name to password for the SASL listeners; may be empty, then nobody can sign in there.
-        settings: replace or join ours.
+        users: user name to password for the SASL listeners; may be empty, then no client can sign in there.
         seat: of a further broker; None = the node that is broker and controller.
 
     Raises:
@@ -193,10 +188,10 @@ def _jaas(users: Mapping[str, str]) -> str:
     words = ["org.apache.kafka.common.security.plain.PlainLoginModule required"]
     for name, password in users.items():
         if not _USER_NAME.fullmatch(name):
-            msg = f"'user' must be letters, digits, '_', '-', '$' and inner dots; got {name!r}"
+            msg = f"invalid user name {name!r}; use letters, digits, '_', '-', '$' and inner dots"
             raise ValueError(msg)
         if not password.isprintable() or not password.isascii():
-            msg = f"'password' of user '{name}' must be printable ASCII"
+            msg = f"the password of user '{name}' is not printable ASCII"
             raise ValueError(msg)
         quoted = password.replace("\\", "\\\\").replace('"', '\\"')
         words.append(f'user_{name}="{quoted}"')
@@ -279,18 +274,15 @@ class EmbeddedBroker:
     Use it as a context manager, or call `start` and `stop`. Not thread-safe; start it from a thread that outlives
     it, because the kernel ends the broker with the thread that started it (see `process.spawn`).
 
-    It is broker and controller, or, with `joins`, a further broker of another one's cluster (see `EmbeddedCluster`).
+    It is broker and controller, or, with `joins`, a further broker of a cluster (see `EmbeddedCluster`).
 
     Listeners: PLAINTEXT, where every client is User:ANONYMOUS, and SASL_PLAINTEXT (mechanism PLAIN) for `users`.
     Ports are chosen free at the first start, kept in `<directory>/broker.json` and used again while they are free.
 
     Args:
         directory: holds data, logs, configuration and the run file; made if missing.
-        users: user name to password on the SASL listener.
         ports: listener name to the port it must have; the others are chosen.
-        options: heap, logs, time-outs, further broker settings.
         joins: the node with the controller, which must have been started; None = this is one.
-        node_id: its id in the cluster.
 
     Attributes:
         node_id: as given; what a meter calls the broker's id.
@@ -312,7 +304,7 @@ class EmbeddedBroker:
         listeners = self.options.listeners_of(controls=joins is None)
         unknown = set(ports or {}) - set(listeners)
         if unknown:
-            msg = f"'ports' must name {', '.join(listeners)}; got {', '.join(sorted(unknown))}"
+            msg = f"unknown listeners {', '.join(sorted(unknown))}; this broker has {', '.join(listeners)}"
             raise ValueError(msg)
         self.directory = directory.absolute()
         self.users = dict(users or {})
@@ -358,7 +350,7 @@ class EmbeddedBroker:
 
     @property
     def exit_code(self) -> int | None:
-        """How it has ended though nobody called `stop` or `kill`; None while it runs, and before its start."""
+        """How it has ended without `stop` or `kill`; None while it runs, and before its start."""
         return self._process.poll() if self._process is not None else None
 
     def __enter__(self) -> Self:
@@ -374,10 +366,9 @@ class EmbeddedBroker:
         """Formats the folder if it is new, starts the JVM and returns when the broker answers. No-op while it runs.
 
         Raises:
-            JavaNotFound, JarUnfit, JarUnfit: what it runs on is not there.
-            PortBusy: a port that was asked for is taken.
-            BrokerAlreadyRunning: another process has this folder.
-            BrokerStartFailed: it ended, or did not answer within `start_timeout_seconds`.
+            JavaNotFound, JarUnfit: what it runs on is not there.
+            Conflict: a wanted port is taken, or another process has this folder.
+            PipelineError: it ended, or did not answer within `start_timeout_seconds`.
         """
         if self.pid is not None:
             return
@@ -410,7 +401,7 @@ class EmbeddedBroker:
         """Keep every broker out of the folder until the end of the block, without starting one.
 
         Raises:
-            BrokerAlreadyRunning: another process runs a broker there.
+            Conflict: another process runs a broker there.
         """
         self._acquire()
         try:
@@ -423,7 +414,9 @@ class EmbeddedBroker:
         try:
             self._lock.acquire(timeout=0)
         except Timeout as error:
-            raise BrokerAlreadyRunning(self.directory, self._run_file().get("pid")) from error
+            pid = self._run_file().get("pid")
+            msg = f"broker directory {self.directory} is in use{f' by process {pid}' if pid else ''}"
+            raise Conflict(msg, "stop that process, or choose another directory") from error
 
     def _release(self) -> None:
         self._process = None
@@ -479,7 +472,9 @@ class EmbeddedBroker:
         for listener, spare in zip(listeners, process.free_ports(len(listeners)), strict=True):
             wanted = self._wanted_ports.get(listener)
             if wanted is not None and not process.is_free(wanted):
-                raise PortBusy(listener, wanted)
+                msg = f"port {wanted} of listener '{listener}' on 127.0.0.1 is in use"
+                stop = f"stop what listens there (`ss -ltnp 'sport = :{wanted}'` names it)"
+                raise Conflict(msg, f"{stop}, or choose another port or none")
             # The former port keeps clients of a broker that was killed and started again connected.
             kept = former.get(listener, 0)
             chosen[listener] = wanted or (kept if kept and process.is_free(kept) else spare)
@@ -524,13 +519,14 @@ class EmbeddedBroker:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _start_failed(self, reason: str) -> BrokerStartFailed:
+    def _start_failed(self, reason: str) -> PipelineError:
         for path in (self.server_log_path, self._console):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
             failures = [line for line in lines if "ERROR" in line or "FATAL" in line or "xception" in line]
             if failures or lines:
-                return BrokerStartFailed(reason, path, " | ".join((failures or lines)[-3:])[:600])
-        return BrokerStartFailed(reason, self._console, "")
+                cause = f"; its log ends with: {' | '.join((failures or lines)[-3:])[:600]}"
+                return PipelineError(f"the embedded broker {reason}{cause}", f"tail -n 50 {quote(str(path))}")
+        return PipelineError(f"the embedded broker {reason}", f"tail -n 50 {quote(str(self._console))}")
 
 
 # How kafka-python signs in at the SASL listeners of the embedded broker.
@@ -542,7 +538,6 @@ def plain_sign_in(bootstrap_servers: str, user: str, password: str) -> dict[str,
     Args:
         bootstrap_servers: SASL_PLAINTEXT listeners, `host:port,…`.
         user: One of the broker's `users`.
-        password: Its password.
     """
     return {
         "bootstrap_servers": bootstrap_servers,

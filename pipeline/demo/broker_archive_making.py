@@ -25,7 +25,7 @@ def make() -> str:
 
 
 def train(draft: Path) -> str:
-    """Run a broker whose JVM writes the archive when it stops, in a folder beside it; returns why there is none."""
+    """Run a broker whose JVM writes the archive when it stops, in a folder next to it; returns why there is none."""
     try:
         with EmbeddedBroker(draft.parent / "broker", options=BrokerOptions(request_log=True, archive_draft=draft)):
             pass

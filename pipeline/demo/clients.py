@@ -1,7 +1,7 @@
 """The demo's load: all clients of a plan in one process. `python -m pipeline.demo.clients --plan FILE`.
 
-Where the plan says so, nobody is over quota until something can be read on stdin. So a job does not begin with clients
-that owe what they used while it started.
+If the plan has `starts_calm`, no client is over quota until something can be read on stdin. So a job does not begin
+with clients that owe what they used while it started.
 
 Prints one JSON line per client each second on stdout. Ends, within a second or two, on SIGTERM, on Ctrl-C, and when
 its stdin is closed: a parent that dies closes it, however it dies.
@@ -35,7 +35,7 @@ from pipeline.errors import PipelineError, first_line
 from pipeline.gate.throttle_state import ThrottleView
 from pipeline.log import set_up_logging
 
-# Keeps one client at its rate, and makes it wait while it is throttled. Reads no clock: the caller gives the time.
+# The pace of one client: its rate, and the wait while it is throttled. Pure.
 
 
 @dataclass(slots=True)
@@ -44,10 +44,6 @@ class Pace:
 
     A client that is late (it was blocked, or the broker was slow) continues at its rate. It does not catch up, so a
     throttled client returns to the rate it had before and not to a higher one.
-
-    Attributes:
-        bytes_per_second: The rate.
-        due_ms: Nothing is sent before this instant.
     """
 
     bytes_per_second: float
@@ -66,7 +62,7 @@ class Pace:
         self.due_ms = max(self.due_ms, now_ms - span_ms) + span_ms
 
 
-# One client of the demo: a thread that sends or reads at its pace and obeys the throttle topic.
+# One client: a thread that sends or reads at its pace and obeys the throttle topic.
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +85,6 @@ class DemoClientThread:
     It stays below its quota until `in_full` is set.
 
     Attributes:
-        sent_bytes: Payload sent, or read, so far.
         requests: Produce requests, or fetches with data, so far.
         blocked: Whether it waits now because of a throttle.
         held_ms: How long throttles have held it until now.
@@ -117,7 +112,7 @@ class DemoClientThread:
         self._thread.start()
 
     def leave(self) -> None:
-        """Fail what a producer waits for: an answer of a broker that is away. The client has been told to stop."""
+        """Fail what a producer waits for: an answer of a broker that is away. The client is stopping."""
         if self._kafka is not None and self.client.role == "produce":
             self._kafka._sender.force_close()  # kafka-python has no public way
 
@@ -149,7 +144,7 @@ class DemoClientThread:
             except (KafkaError, PipelineError, OSError) as exc:
                 if self._stopping.is_set():  # `leave` has failed what it waited for
                     return
-                log.warning("%s: %s; trying again", self._thread.name, first_line(exc))
+                log.warning("%s: %s; retrying", self._thread.name, first_line(exc))
                 self._stopping.wait(RETRY_SECONDS)
 
     def _produce(self) -> None:
@@ -228,7 +223,6 @@ def create_demo_topics(admin: Any, brokers: int) -> None:
 
     Args:
         admin: A `KafkaAdminClient`.
-        brokers: How many there are; Kafka puts the partitions of a topic on one after the other.
     """
     create_topics(
         admin,
@@ -242,7 +236,7 @@ def create_demo_topics(admin: Any, brokers: int) -> None:
 def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
     """Run the clients until `stopping`; returns when all have closed their connections, or after 3 s.
 
-    Nobody is over quota before `in_full`.
+    No client is over quota before `in_full`.
     """
     view = ThrottleView(plan.view_bootstrap_servers, plan.throttle_topic, plan.cluster)
     view.start()

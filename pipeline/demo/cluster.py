@@ -17,11 +17,6 @@ class EmbeddedCluster:
 
     Args:
         directories: one directory per broker, at least one; see `EmbeddedBroker`. Their order gives the ids, from 1.
-        users: user name to password on the SASL listeners.
-        options: of every broker.
-
-    Attributes:
-        brokers: in the order of their ids.
     """
 
     def __init__(
@@ -45,7 +40,7 @@ class EmbeddedCluster:
         return ",".join(broker.sasl_bootstrap_servers for broker in self.brokers)
 
     def start(self) -> None:
-        """Start all brokers; returns when each is a member. If one can not start, none is left. No-op while they run.
+        """Start all brokers; returns when each is a member. If one cannot start, none is left. No-op while they run.
 
         Raises:
             As `EmbeddedBroker.start`.
@@ -59,7 +54,7 @@ class EmbeddedCluster:
             undoing.pop_all()
 
     def stop(self) -> None:
-        """End all brokers, the controller last: a broker asks it before it goes. Harmless when none runs."""
+        """End all brokers, the controller last: a broker needs it to shut down. Harmless when none runs."""
         for broker in reversed(self.brokers):
             broker.stop()
 
@@ -69,7 +64,7 @@ class EmbeddedCluster:
             broker.kill()
 
     def ended(self) -> tuple[EmbeddedBroker, ...]:
-        """The brokers that have ended by themselves, or were killed from outside; `exit_code` says how."""
+        """The brokers that have ended by themselves, or were killed from outside; `exit_code` has the code."""
         return tuple(broker for broker in self.brokers if broker.exit_code is not None)
 
     def __enter__(self) -> Self:

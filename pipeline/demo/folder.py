@@ -1,4 +1,4 @@
-"""The demo's folder: what is in it, the mark that says it is the demo's own, and the lock of the one that runs there.
+"""The demo's folder: what is in it, the mark of a demo, and the lock of the one that runs there.
 
 Nothing heavy is imported here: a second demo is refused at once.
 """
@@ -6,18 +6,15 @@ Nothing heavy is imported here: a second demo is refused at once.
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path_text
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.errors import DemoIsRunning, NotADemoFolder, OtherBrokerCount
 from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS, demo_users
-from pipeline.job.lock import JobLock
+from pipeline.errors import Conflict, UsageError
 from pipeline.process import LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
 from quota.entity import QUOTA_TYPES
@@ -56,11 +53,12 @@ class DemoFolder:
         """The number of brokers of the next demo: as many as the one before, if there was one.
 
         Raises:
-            OtherBrokerCount: Another number is wanted; topics would have partitions on brokers that are not there.
+            UsageError: Another number is wanted; topics would have partitions on brokers that are not there.
         """
         former = self.former_brokers()
         if former and wanted is not None and wanted != former:
-            raise OtherBrokerCount(former, wanted)
+            msg = f"the demo in this folder has {former} brokers; --brokers {wanted} cannot change that"
+            raise UsageError(msg, "leave --brokers out, or start over with --fresh")
         return former or wanted or 1
 
     def stock_client(self, client_id: str) -> Path:
@@ -89,26 +87,26 @@ class DemoFolder:
 
     @property
     def archives_log(self) -> Path:
-        """What the making of class archives says."""
+        """Log of the making of class archives."""
         return self.root / "class-archives.log"
 
     @property
     def sync_log(self) -> Path:
-        """What the process says that puts quotas on the brokers."""
+        """Log of the process that puts quotas on the brokers."""
         return self.root / "sync.log"
 
     @property
     def dashboard_log(self) -> Path:
-        """What the dashboard's process says."""
+        """Log of the dashboard."""
         return self.root / "dashboard.log"
 
     @property
     def alerts_log(self) -> Path:
-        """What the process says that tells people."""
+        """Log of `kquota alerts run`."""
         return self.root / "alerts.log"
 
     def alerts_state(self, job: str) -> Path:
-        """What was told of the alerts that go on: where `kquota alerts run` keeps it by default."""
+        """State of the alerts, where `kquota alerts run` keeps it by default."""
         return self.root / f"{job}.alerts.json"
 
     @property
@@ -133,11 +131,12 @@ class DemoFolder:
         Commands that are printed meanwhile find the demo's settings.
 
         Raises:
-            NotADemoFolder: It has content and no mark; nothing in it is touched.
-            DemoIsRunning: Another process runs a demo there.
+            UsageError: It has content and no mark; nothing in it is touched.
+            Conflict: Another process runs a demo there.
         """
         if self.root.exists() and any(self.root.iterdir()) and not (self.root / MARK).exists():
-            raise NotADemoFolder(self.root, MARK)
+            msg = f"{self.root} is not a demo's folder: it has content and no {MARK}"
+            raise UsageError(msg, "give another --folder; if an old demo made this one, delete it yourself")
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / MARK).write_text(_MARK_TEXT, encoding="utf-8")
         carry(CONFIG, path_text(self.settings_file))
@@ -147,7 +146,9 @@ class DemoFolder:
             with ProcessLock(self.root / "demo.lock"):
                 yield
         except LockHeld as exc:
-            raise DemoIsRunning(self.root, exc.holder) from exc
+            msg = f"another demo runs in {self.root}, as process {exc.holder}"
+            see = f"see what it does: {command_text('status')}"
+            raise Conflict(msg, f"stop that one, give another --folder, or {see}") from exc
 
     def passwords(self) -> dict[str, str]:
         """The clients' passwords: random at the first start, the same at later starts."""
@@ -160,7 +161,7 @@ class DemoFolder:
         return {**stored, **missing}
 
 
-# What the demo writes for its user: a settings file for all commands, and quotas to try with `what-if`.
+# Files for the user: settings for all commands, and quotas to try with `what-if`.
 
 _HEAD: Final = "# Written by the demo at each start. With it every command of kquota works on this demo.\n"
 _CANDIDATE_HEAD: Final = """\
@@ -193,7 +194,7 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
 
 
 def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
-    """Whom the demo tells; nothing if it tells nobody."""
+    """Receivers of alerts; empty without any."""
     if not alerts.webhooks:
         return {}
     link = {} if alerts.external_url is None else {"external_url": alerts.external_url}
@@ -232,36 +233,7 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-# Starting over: what earlier demos have left in the demo's folder is deleted, and nothing else.
-
-
-def start_over(folder: DemoFolder, job: str) -> None:
-    """Delete what earlier demos have left, while no job and no broker runs there. Other files stay.
-
-    Args:
-        folder: A folder that this process has claimed.
-        job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
-
-    Raises:
-        Conflict, BrokerAlreadyRunning: A job or a broker runs there; nothing is deleted.
-    """
-    brokers = folder.brokers(max(folder.former_brokers(), 1))
-    data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
-    more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
-    alerts = (folder.alerts_log, folder.alerts_state(job))
-    stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
-    with ExitStack() as held:
-        held.enter_context(JobLock(folder.root, job, str(folder.tables)))
-        for broker in brokers:
-            held.enter_context(EmbeddedBroker(broker).reserved())
-        for path in (*data, *more, *alerts, *stock):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-
-# The commands that the demo proposes: each works on the demo's data, in the shell that shows it.
+# Commands that the demo proposes.
 
 
 def while_it_runs() -> list[str]:
@@ -274,8 +246,6 @@ def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[s
 
     Args:
         decision_id: A decision that was published in this run, or the beginning of its id; None if there was none.
-        batches: How many micro-batches this run has recorded.
-        candidate: The file with quotas to try.
     """
     what_if = command_text("what-if", "--quotas", path_text(candidate), "--from", "usage", "--since", "1h")
     if decision_id is not None:

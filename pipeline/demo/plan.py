@@ -11,12 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import pyarrow as pa
-
-from pipeline.settings.model import TablesSettings
-from pipeline.tables.from_settings import open_quota_table
-from pipeline.tables.quotas.source import QuotaSource
-from quota.engine import QuotaEngine
 from schemas.names import THROTTLE_TOPIC
 
 Role = Literal["produce", "consume"]
@@ -40,7 +34,7 @@ DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
         ("billing", "invoices", 60_000.0, None, None, "finance", "month end included"),
         ("inventory", "<default>", 80_000.0, None, None, "warehouse", "any scanner gateway"),
         ("search", "", None, 100_000.0, None, "search", "all indexers together"),
-        ("erp", "", 200_000.0, None, None, "back office", "exports; a program that listens to nobody"),
+        ("erp", "", 200_000.0, None, None, "back office", "exports; a program that obeys no throttles"),
         ("archive", "", None, 100_000.0, None, "back office", "copies the exports; neither does it"),
         ("clickstream", "", 400_000.0, None, None, "web", "all trackers together"),
         ("<default>", "scorer", None, 200_000.0, None, "fraud", "scorers of any team"),
@@ -68,10 +62,6 @@ class DemoClient:
     """One client and its load.
 
     Attributes:
-        user: Name on the SASL listener.
-        client_id: Of its requests.
-        role: produce or consume.
-        topic: Which topic.
         quota_bytes_per_second: What it may use; the bound its <user, client-id> resolves to.
         load_factor: Its rate as a multiple of that; above 1 it is noisy.
         requests_per_second: Into how many produce requests a second the load is cut. A consumer fetches what
@@ -134,13 +124,9 @@ class DemoPlan:
     """Everything the process of the demo clients needs to know, as one JSON file.
 
     Attributes:
-        bootstrap_servers: The SASL_PLAINTEXT listener, for the clients.
         view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
-        throttle_topic: Its name.
         cluster: The cluster whose throttles are obeyed; None = of any cluster.
-        passwords: User to password.
-        clients: The clients to run.
-        starts_calm: Whether nobody is over quota until the process reads something on its stdin.
+        starts_calm: Whether no client is over quota until the process reads something on its stdin.
     """
 
     bootstrap_servers: str
@@ -154,7 +140,7 @@ class DemoPlan:
     def __post_init__(self) -> None:
         missing = sorted({client.user for client in self.clients} - set(self.passwords))
         if missing:
-            msg = f"'passwords' must have one for each user; got none for {', '.join(missing)}"
+            msg = f"users without a password: {', '.join(missing)}"
             raise ValueError(msg)
 
     def write(self, path: Path) -> None:
@@ -171,7 +157,7 @@ class DemoPlan:
         """
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored.pop("version", None) != PLAN_VERSION:
-            msg = f"'version' of {path} must be {PLAN_VERSION}"
+            msg = f"{path} is a plan of another version than {PLAN_VERSION}"
             raise ValueError(msg)
         return cls(**stored | {"clients": tuple(DemoClient(**client) for client in stored["clients"])})
 
@@ -179,25 +165,3 @@ class DemoPlan:
 def demo_users() -> Iterator[str]:
     """The users the broker must know, each once."""
     return iter(dict.fromkeys(client.user for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)))
-
-
-# What each client of the demo may use now, by the quotas in force.
-
-_TYPE_OF_ROLE = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
-
-
-def client_bounds(tables: TablesSettings) -> dict[tuple[str, str], float | None]:
-    """The byte rate that each client is held to, in bytes per second; None if no quota bounds it.
-
-    Returns:
-        (user, client_id) -> its bound for what it does: produce or consume.
-    """
-    engine = QuotaEngine()
-    engine.load_quotas(QuotaSource(open_quota_table(tables)).pin())
-    clients = (*DEMO_CLIENTS, *STOCK_CLIENTS)
-    names = {"user": [one.user for one in clients], "client_id": [one.client_id for one in clients]}
-    resolved = {
-        (row["user"], row["client_id"], row["quota_type"]): row["bound"]
-        for row in engine.resolve(pa.table(names)).to_pylist()
-    }
-    return {(one.user, one.client_id): resolved[one.user, one.client_id, _TYPE_OF_ROLE[one.role]] for one in clients}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# Runs in the child before Java does: asks the kernel for SIGKILL when the parent dies (Linux), then becomes Java.
+# Runs in the child before Java does: sets the kernel to send SIGKILL when the parent dies (Linux), then becomes Java.
 # A launcher and not preexec_fn, which may deadlock in a process with threads. 1 is PR_SET_PDEATHSIG.
 _LAUNCHER = """
 import os, sys
@@ -40,8 +40,6 @@ def spawn(
     the child should. Ctrl-C in a terminal does not reach the child; its owner stops it.
 
     Args:
-        command: absolute path of the program, then its arguments.
-        cwd: its working folder.
         output: takes standard output and error; a file, or `subprocess.PIPE`.
         env: all its variables; None gives it ours.
         niceness: how much it yields to other processes, from 0 to 19.
@@ -86,7 +84,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports nobody listens on. Another process may take one before it is used."""
+    """`count` different free ports. Another process may take one before it is used."""
     with contextlib.ExitStack() as probes:
         sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
         for probe in sockets:

@@ -6,6 +6,7 @@ The job is the one of production. The demo adds the brokers, the clients and the
 import json
 import logging
 import math
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from shlex import quote
 from threading import Event, Thread
 from typing import IO, Any, Final
 
+import pyarrow as pa
 from pydantic import SecretStr
 
 from pipeline.cluster.access import ClusterAccess
@@ -29,25 +31,28 @@ from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
 from pipeline.demo.plan import (
+    DEMO_CLIENTS,
     DEMO_INTERNAL_LISTENERS,
     DEMO_QUOTAS,
     STOCK_CLIENTS,
     DemoClient,
     DemoPlan,
-    client_bounds,
     split_shares,
 )
 from pipeline.demo.process import spawn, terminate
 from pipeline.demo.stock_client import StockWork
 from pipeline.job.job import Job, step
+from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners, both
-from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.quotas.source import QuotaSource
+from quota.engine import QuotaEngine
 
-# What must be there before the demo's job can start: the cluster, settings, topics, tables, quotas.
+# Before the job starts: the cluster, settings, topics, tables, quotas.
 
 
 def new_cluster(folder: DemoFolder, brokers: int) -> EmbeddedCluster:
@@ -68,9 +73,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
     """Write the files, create topics and tables that are missing, and fill a new quota table.
 
     Args:
-        folder: The demo's.
         settings: As `demo_settings` makes them.
-        brokers: How many the cluster has.
     """
     write_settings(folder, settings)
     write_candidate(folder)
@@ -82,7 +85,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
         open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), audit)
 
 
-# The processes around the job: a meter for each broker, stock clients, what writes quotas, the page, the alerts.
+# Processes around the job: a meter for each broker, stock clients, quota sync, the page, the alerts.
 
 Child = subprocess.Popen[bytes]
 
@@ -128,14 +131,14 @@ def start_dashboard(folder: DemoFolder, port: int) -> Child:
 
 
 def start_alerts(folder: DemoFolder) -> Child:
-    """Start what tells people, with the receiver of the settings file."""
+    """Start `kquota alerts run`, with the receiver of the settings file."""
     command = [*_KQUOTA, "alerts", "run", "--config", str(folder.settings_file), "--tables", str(folder.tables)]
     with folder.alerts_log.open("ab") as output:
         return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
 
 
 def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:
-    """What a stock client of the demo does, and all that it is told."""
+    """The parameters of a stock client of the demo."""
     return StockWork(
         role=client.role,
         topic=client.topic,
@@ -159,7 +162,7 @@ def start_stock_client(client: DemoClient, cluster: EmbeddedCluster, folder: Dem
     return spawn(command, cwd=folder.root, output=subprocess.PIPE)
 
 
-# The load of the demo and what is around it: started together, watched, ended together.
+# The load and the processes: started together, watched, ended together.
 
 log = logging.getLogger(__name__)
 
@@ -174,10 +177,7 @@ class Load:
     """All processes that use the cluster. `start` and `watch` run in one thread, which lives as long as they.
 
     Args:
-        cluster: It is running.
-        folder: The demo's.
         report: Called with the counters of each client once per second, from several threads.
-        stack: Its end ends the processes.
     """
 
     def __init__(self, cluster: EmbeddedCluster, folder: DemoFolder, report: ClientReports, stack: ExitStack) -> None:
@@ -218,21 +218,20 @@ class Load:
                 self._clients.stdin.flush()
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
-        """Tell of brokers that end, and make missing class archives beside the load; returns when it is over.
+        """Report brokers that end, and make missing class archives meanwhile; returns at the end of the load.
 
         Args:
             duration_seconds: When to call `stop`, from now; None = never.
-            stop: Ends the demo.
         """
         ends = None if duration_seconds is None else time.monotonic() + duration_seconds
         archives_due = time.monotonic() + _ARCHIVES_AFTER_SECONDS
-        told: set[int] = set()
+        reported: set[int] = set()
         while not self._over.wait(_LOOK_SECONDS if ends is None else min(_LOOK_SECONDS, ends - time.monotonic())):
             for broker in self._cluster.ended():
-                if broker.node_id not in told:
-                    told.add(broker.node_id)
+                if broker.node_id not in reported:
+                    reported.add(broker.node_id)
                     log.warning(
-                        "broker %d has ended (%s); its partitions are away until the demo is started again",
+                        "broker %d has ended (%s); its partitions are away until the demo is restarted",
                         broker.node_id,
                         broker.exit_code,
                     )
@@ -265,7 +264,7 @@ class Load:
                 try:
                     report = json.loads(line)
                 except ValueError:
-                    log.warning("a client says: %s", line.decode(errors="replace").rstrip())
+                    log.warning("a client: %s", line.decode(errors="replace").rstrip())
                     continue
                 self._report(report)
 
@@ -277,7 +276,6 @@ class Demo:
     Attributes:
         folder: Where everything is kept; this process has claimed it.
         settings: Of the job; addresses and folders are replaced by the demo's.
-        listeners: Called with what the job does.
         client_report: Called with the counters of each client once per second.
         brokers: How many; as many as in the demo before in this folder.
         dashboard_port: Where the page listens, on this machine only; None = no page.
@@ -346,3 +344,53 @@ class Demo:
     def _alerts(self, url: str) -> AlertsSettings:
         page = None if self.dashboard_port is None else f"http://127.0.0.1:{self.dashboard_port}"
         return AlertsSettings(webhooks={"demo": SecretStr(url)}, external_url=page)
+
+
+# Starting over: deletes what earlier demos left, and nothing else.
+
+
+def start_over(folder: DemoFolder, job: str) -> None:
+    """Delete what earlier demos have left, while no job and no broker runs there. Other files stay.
+
+    Args:
+        job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
+
+    Raises:
+        Conflict: A job or a broker runs there; nothing is deleted.
+    """
+    brokers = folder.brokers(max(folder.former_brokers(), 1))
+    data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
+    more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
+    alerts = (folder.alerts_log, folder.alerts_state(job))
+    stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
+    with ExitStack() as held:
+        held.enter_context(JobLock(folder.root, job, str(folder.tables)))
+        for broker in brokers:
+            held.enter_context(EmbeddedBroker(broker).reserved())
+        for path in (*data, *more, *alerts, *stock):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+# The bounds of each client by the quotas in force.
+
+_TYPE_OF_ROLE = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
+
+
+def client_bounds(tables: TablesSettings) -> dict[tuple[str, str], float | None]:
+    """The byte rate that each client is held to, in bytes per second; None if no quota bounds it.
+
+    Returns:
+        (user, client_id) -> its bound for what it does: produce or consume.
+    """
+    engine = QuotaEngine()
+    engine.load_quotas(QuotaSource(open_quota_table(tables)).pin())
+    clients = (*DEMO_CLIENTS, *STOCK_CLIENTS)
+    names = {"user": [one.user for one in clients], "client_id": [one.client_id for one in clients]}
+    resolved = {
+        (row["user"], row["client_id"], row["quota_type"]): row["bound"]
+        for row in engine.resolve(pa.table(names)).to_pylist()
+    }
+    return {(one.user, one.client_id): resolved[one.user, one.client_id, _TYPE_OF_ROLE[one.role]] for one in clients}

@@ -40,8 +40,6 @@ class StockWork:
     """What the client does.
 
     Attributes:
-        role: produce or consume.
-        topic: Which topic.
         shares: For each partition, the part of the requests that go there; a consumer reads all partitions.
         bytes_per_second: What a producer sends while nothing slows it; a consumer reads whatever there is.
         requests_per_second: Into how many requests a second that is cut.
@@ -113,7 +111,7 @@ class StockProducer:
 
     def _tell(self, failure: KafkaError) -> None:
         if not self._stopping.is_set():
-            log.error("%s; trying again", failure)
+            log.error("%s; retrying", failure)
 
 
 class StockConsumer:
@@ -150,7 +148,7 @@ class StockConsumer:
             try:
                 read = self.client.poll(200).values()
             except KafkaError as exc:
-                log.error("%s; trying again", exc)
+                log.error("%s; retrying", exc)
                 self._stopping.wait(_RETRY_SECONDS)
                 continue
             size_bytes = sum(len(record.value or b"") for records in read for record in records)
@@ -174,7 +172,7 @@ def close_producer(producer: Any) -> None:
 def broker_throttle_ms(client: Any) -> tuple[float, float]:
     """How long brokers made a client of kafka-python wait after a request, in ms: mean and longest of the last minute.
 
-    Its own metrics say so, from the throttle time that each answer carries.
+    Its own metrics show it, from the throttle time that each answer carries.
     """
     found: dict[str, float] = {}
     for group, metrics in (client.metrics() or {}).items():
@@ -212,7 +210,7 @@ def run(work: StockWork, stopping: Event) -> None:
 def main(path: str) -> None:
     """Entry point of the module."""
     logging.basicConfig(level=logging.ERROR)
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it tells every throttle, and each of many tries
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs every throttle, and every retry
     stopping = Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

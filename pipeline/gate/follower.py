@@ -1,4 +1,7 @@
-"""Follows the throttle topic on its own thread and hands over the records; survives a broker that is away."""
+"""Follows the throttle topic: a reader, a thread that hands records to the gate, and the tail for the command line.
+
+A broker that is away stops nothing: the follower retries without end.
+"""
 
 import logging
 import time
@@ -19,7 +22,7 @@ from schemas.errors import UnreadableRecord
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
-# Reads the throttle topic from its start: committed records only, and partitions that are added later, too.
+# The reader: from the start of the topic, committed records only, with partitions that are added later.
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +45,9 @@ class Found(NamedTuple):
 class ThrottleTopicReader:
     """One consumer of the throttle topic at a time. One thread.
 
-    Records that are no throttle records are skipped and counted.
+    Records that are not throttle records are skipped and counted.
 
     Args:
-        bootstrap_servers: Of the cluster that has the topic.
-        topic: The throttle topic.
         options: Further kafka-python options, as of `client_properties.kafka_options`.
     """
 
@@ -62,19 +63,19 @@ class ThrottleTopicReader:
         self._is_new_topic = False
 
     def open(self) -> None:
-        """Begin at the start of the topic, or go on where it was if it was read before.
+        """Begin at the start of the topic, or continue where it was if it was read before.
 
         Raises:
             Unreachable: It is not there.
             ClusterUnreachable, Unreachable: No broker lets us in.
-            KafkaError: Anything else; `told` makes a line of it.
+            KafkaError: Anything else; `line_of` makes a line of it.
         """
         self.close()
         ours = {
             "isolation_level": "read_committed",
             "enable_auto_commit": False,
             "group_id": None,
-            # A topic that was cut short, or made anew, is read from its start, too.
+            # A topic that was cut short, or recreated, is read from its start, too.
             "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
             "metadata_max_age_ms": NEW_PARTITIONS_MS,
@@ -104,7 +105,7 @@ class ThrottleTopicReader:
         return bool(found)
 
     def take_is_new_topic(self) -> bool:
-        """Whether the topic was made anew since the last call: another id, or offsets that were had before.
+        """Whether the topic was recreated since the last call: another id, or offsets that were had before.
 
         Then it is read from its start.
         """
@@ -134,10 +135,10 @@ class ThrottleTopicReader:
         return found
 
     def probe(self) -> None:
-        """Ask the brokers for something: `poll` does not fail when none of them answers any more; this does."""
+        """Send a request to the brokers: `poll` does not fail when no broker answers; this does."""
         self._consumer.end_offsets(list(self._consumer.assignment()), timeout_ms=PROBE_TIMEOUT_MS)
 
-    def told(self, error: BaseException) -> str:
+    def line_of(self, error: BaseException) -> str:
         """What one of these calls has raised, in one line."""
         error = permission_missing(error, self._acls, self._options, self._servers) or error
         if isinstance(error, PermissionMissing):
@@ -174,14 +175,14 @@ class ThrottleTopicReader:
         except UnreadableRecord as exc:
             self.unreadable += 1
             if self.unreadable == 1:
-                log.warning("a record of %s is skipped: %s", self._topic, self.told(exc))
+                log.warning("a record of %s is skipped: %s", self._topic, self.line_of(exc))
             return None
 
 
 def _raise_if_refused(consumer: Any, topic: str) -> None:
     """Raise if the consumer has no right to see the topic.
 
-    Kafka's metadata leave out a topic that the user may not describe. When asked for its end, the broker says so.
+    Kafka's metadata leave out a topic that the user may not describe. A request for its end fails with the reason.
     """
     try:
         consumer.end_offsets([TopicPartition(topic, 0)], timeout_ms=REFUSAL_WAIT_MS)
@@ -223,7 +224,7 @@ class Follower(Protocol):
 
         All calls come from one thread, and the records of one client come in the order of the topic. Records that
         arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
-        was deleted and made anew, a call says so, perhaps without a record; all that was handed over is void then.
+        was deleted and recreated, a call has the flag, perhaps without a record; all that was handed over is void then.
         """
         ...
 
@@ -241,7 +242,7 @@ class KafkaFollower:
 
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
-    topic can not be reached it tries again without end, and goes on where it was.
+    topic cannot be reached it tries again without end, and continues where it was.
 
     Args:
         bootstrap_servers: Of the cluster that has the topic.
@@ -302,8 +303,8 @@ class KafkaFollower:
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 log.log(
                     level,
-                    "the throttle topic can not be followed, new throttles are not seen: %s",
-                    self._reader.told(exc),
+                    "the throttle topic cannot be followed, new throttles are not seen: %s",
+                    self._reader.line_of(exc),
                 )
                 self._stopping.wait(wait_seconds)
             finally:
@@ -315,7 +316,7 @@ class KafkaFollower:
         probe_at = time.monotonic() + PROBE_EVERY_SECONDS
         while not self._stopping.is_set():
             if self._reader.take_is_new_topic():
-                log.warning("the throttle topic was made anew; it is read from its start, earlier throttles are void")
+                log.warning("the throttle topic was recreated; it is read from its start, earlier throttles are void")
                 self._first = {}
                 self._hand_over([], is_new_topic=True)
                 ends, knows_all, self._state = self._reader.ends(), False, "catching-up"
@@ -350,16 +351,15 @@ class KafkaFollower:
             self._handle_records([one.record for one in found], is_new_topic)
 
 
-# What is new on the throttle topic, record by record, in the order in which the job wrote it.
+# The tail: new records in the order in which the job wrote them.
 
 BEGINNING: Final = 0
 
 
 class Tailed(NamedTuple):
-    """A record as it is told.
+    """A record as it is shown.
 
     Attributes:
-        record: As it was published.
         extends: Whether it makes a running throttle longer: a violation under the id of the decision that began it.
     """
 
@@ -368,7 +368,7 @@ class Tailed(NamedTuple):
 
 
 class RunningDecisions:
-    """Tells extensions from new throttles, which have the same action and cause. It must see all records in order."""
+    """Finds extensions, which have the action and cause of new throttles. It must see all records in order."""
 
     def __init__(self) -> None:
         self._running: dict[bytes, str] = {}
@@ -386,10 +386,10 @@ class RunningDecisions:
 class ThrottleTail:
     """The records of the topic from an instant on. One thread.
 
-    It reads the whole topic first, as the throttles that run now began before: else it could not tell an extension.
+    It reads the whole topic first, as the throttles that run now began before: else it could not recognise an
+    extension.
 
     Args:
-        reader: Open, and nothing read from it.
         since_ms: Records that were written at this instant or later, by wall clock; `BEGINNING` = all that the topic
             still has; None = those that come from now on.
     """
@@ -406,7 +406,7 @@ class ThrottleTail:
     def step(self, wait_ms: int) -> list[Tailed]:
         """The next wanted records; empty while the topic is read for the first time, or if nothing comes.
 
-        A broker that is away is told once in the log; the next records come when it is back.
+        A broker that is away is logged once; the next records come when it is back.
 
         Raises:
             KafkaError: The topic can no longer be read.
@@ -422,8 +422,8 @@ class ThrottleTail:
             found, self._first = self._first, None
         # Partitions are read one after the other, but the job has counted its records up.
         found.sort(key=lambda one: (one.record.cluster, one.record.publish_seq))
-        told = [(one, self._decisions.extends(one.record)) for one in found]
-        return [Tailed(one.record, extends) for one, extends in told if self._is_wanted(one)]
+        judged = [(one, self._decisions.extends(one.record)) for one in found]
+        return [Tailed(one.record, extends) for one, extends in judged if self._is_wanted(one)]
 
     def _is_wanted(self, found: Found) -> bool:
         if self._since_ms is None:
@@ -438,10 +438,10 @@ class ThrottleTail:
             self._reader.probe()
         except KafkaError as exc:
             if not self._is_away:
-                log.warning("the throttle topic does not answer, it is tried again: %s", self._reader.told(exc))
+                log.warning("the throttle topic does not answer, it is retried: %s", self._reader.line_of(exc))
             self._is_away = True
         else:
             if self._is_away:
-                log.warning("the throttle topic answers again; nothing was missed")
+                log.warning("the throttle topic answers; no record was missed")
             self._is_away = False
         self._probe_at = time.monotonic() + PROBE_EVERY_SECONDS

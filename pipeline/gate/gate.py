@@ -1,4 +1,4 @@
-"""The gate: a program's own requests wait here while the throttle topic says that their client is throttled.
+"""The gate: a program's own requests wait here while the throttle topic has a running throttle of their client.
 
     with Gate.connect("broker:9092") as gate:
         with gate.acquire("alice", "etl", request_bytes=len(body)):
@@ -6,7 +6,7 @@
 
 It fails open. A throttle ends at its own end even if no further record comes. A gate that has not reached the broker
 yet, or has lost it, makes only those clients wait whose throttle it knows and whose throttle still runs. A closed gate
-makes nobody wait.
+lets every caller pass.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.gate.errors import GateTimeout
+from pipeline.errors import PipelineError
 from pipeline.gate.follower import Follower, FollowerState, KafkaFollower
 from pipeline.gate.throttle_state import Lease
 from pipeline.gate.waiting_room import GateLimits, Occupancy, WaitingCaller, WaitingRoom
@@ -28,12 +28,8 @@ from purgatory.timer import Reaper
 from schemas.names import THROTTLE_TOPIC, ClientKey
 from schemas.throttle_record import ThrottleRecord
 
-# Wakes asyncio tasks from other threads, many with one call.
-#
-# `call_soon_threadsafe` writes to a pipe each time, and each write gives other threads the interpreter. So forty tasks
-# of one client are woken by one call, not by forty. And two thousand tasks of many clients that may go on together are
-# woken by one call at the end: a loop that started with the first tasks would compete with the waker for the
-# interpreter.
+# Wakes asyncio tasks from other threads, many with one call: each `call_soon_threadsafe` writes to a pipe and yields
+# the interpreter, so the loop's first tasks would compete with the waker of the rest.
 
 
 class _Gathering(local):
@@ -83,7 +79,7 @@ class LoopWaker:
     def _call(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.call_soon_threadsafe(self._resolve, loop)
-        except RuntimeError:  # the loop is closed, so nobody waits there any more
+        except RuntimeError:  # the loop is closed, so no task waits there
             with self._lock, suppress(KeyError):
                 del self._woken[loop]
 
@@ -95,11 +91,11 @@ class LoopWaker:
                 future.set_result(None)
 
 
-# How an asyncio task passes the gate, and what a caller is told when it may go on.
+# How a task passes the gate, and what a caller gets.
 
 
 class Passage(NamedTuple):
-    """What a caller is told when it may go on.
+    """What a caller gets when it may pass.
 
     Attributes:
         was_throttled: Its client was throttled, so it had to wait.
@@ -171,6 +167,27 @@ class TaskPassage:
             self._waiting_room.leave(self._caller)
 
 
+class GateTimeout(PipelineError, TimeoutError):
+    """A caller still had to wait after its time-out.
+
+    Attributes:
+        user: Who is throttled.
+        client_id: With which client-id.
+        timeout_ms: How long the caller waited.
+        remaining_ms: How much longer the throttle lasts, as known now; 0 when the caller waited only for memory.
+    """
+
+    def __init__(self, user: str, client_id: str, timeout_ms: int, remaining_ms: int) -> None:
+        self.user = user
+        self.client_id = client_id
+        self.timeout_ms = timeout_ms
+        self.remaining_ms = remaining_ms
+        super().__init__(
+            f"{user}/{client_id} is still throttled after {timeout_ms} ms, for {remaining_ms} ms more",
+            f"come back in {-(-remaining_ms // 1000)} s, or wait longer",
+        )
+
+
 def timed_out(waiting_room: WaitingRoom, client: ClientKey, timeout_ms: int) -> GateTimeout:
     """The error for a caller that still has to wait after timeout_ms."""
     lease = waiting_room.lease(client)
@@ -187,7 +204,7 @@ class Throttled:
 
     Attributes:
         remaining_ms: How much longer the client must wait, at least; the throttle may be renewed.
-        record: The record that says so.
+        record: Its record.
     """
 
     remaining_ms: int
@@ -247,7 +264,7 @@ class Gate:
     ) -> Self:
         """Make a gate that follows a topic, and start it.
 
-        Returns at once. A broker that is away is no error: the gate is open until it has read the topic.
+        Returns at once. A broker that is away is not an error: the gate is open until it has read the topic.
 
         Args:
             bootstrap_servers: host:port[,host:port…] of the cluster that has the topic.
@@ -301,7 +318,7 @@ class Gate:
         broker_id: str = "",
         timeout_ms: int | None = None,
     ) -> Iterator[Passage]:
-        """Wait until the client may go on; do the work inside the `with` block.
+        """Wait until the client may pass; do the work inside the `with` block.
 
         A client that is not throttled passes at once and is charged nothing. A caller that has to wait is charged
         the bytes of its request from the moment it comes until the block ends.
@@ -348,7 +365,7 @@ class Gate:
         return TaskPassage(self._waiting_room, self._waker, client, request_bytes, timeout_ms)
 
     def throttle_of(self, user: str, client_id: str = "", broker_id: str = "") -> Throttled | None:
-        """The client's running throttle, without waiting; None if it may go on."""
+        """The client's running throttle, without waiting; None if it may pass."""
         lease = self._waiting_room.lease(ClientKey(broker_id, user, client_id))
         return None if lease is None else self._throttled(lease)
 
@@ -374,4 +391,4 @@ class Gate:
 
 
 def _log_failure(failure: Exception) -> None:
-    log.error("a caller that may go on could not be woken: %s", failure)
+    log.error("a caller whose throttle ended could not be woken: %s", failure)

@@ -1,4 +1,4 @@
-"""The gate over HTTP, for services in any language: is this client throttled, until when and why?
+"""The gate as a side-car over HTTP, for services in any language: is this client throttled, until when and why?
 
     GET /v1/throttle?user=alice&client_id=etl              200 {"throttled": false} or 429 with Retry-After
     GET /v1/throttle?user=alice&client_id=etl&wait_ms=5000 the same, after waiting in the gate for up to 5 s
@@ -25,8 +25,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pipeline.gate.errors import GateDepleted, GateTimeout
-from pipeline.gate.gate import Gate, Throttled
+from pipeline.gate.gate import Gate, GateTimeout, Throttled
+from pipeline.gate.waiting_room import GateDepleted
 from pipeline.web import (
     Guard,
     Listen,
@@ -52,17 +52,16 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     """Make the ASGI application.
 
     Args:
-        gate: Started. The application does not close it.
         token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed, and
             only names of this machine are answered.
-        registry: What /metrics tells; None: there is no /metrics. How often throttles were asked for is added to it.
+        registry: Of /metrics; None: no /metrics. The number of requests for throttles is added to it.
     """
     answers = _answer_counter(registry)
 
     async def throttle(request: Request) -> Response:
         query = read_query(request.query_params.multi_items())
         if query.wait_ms:
-            # Until the client may go on, the time is up, the connection is gone, or the gate's pool is depleted.
+            # Until the client may pass, the time is up, the connection is gone, or the gate's pool is depleted.
             await while_wanted(_wait_in_gate(gate, query), until_gone(request.receive))
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
         answers.labels("go" if throttled is None else "throttled").inc()
@@ -90,7 +89,7 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
 
 
 class ThrottleQuery(NamedTuple):
-    """Which client a request asks about.
+    """The client of a request.
 
     Attributes:
         user: Not empty.
@@ -116,7 +115,7 @@ def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
 
 def _not_empty(text: str) -> str:
     if not text:
-        msg = "must not be empty"
+        msg = "'user' is empty"
         raise ValueError(msg)
     return text
 
@@ -125,7 +124,7 @@ _KNOWN: Final[Mapping[str, Read]] = {
     "user": _not_empty,
     "client_id": str,
     "broker_id": str,
-    "wait_ms": whole_number(0, MAX_WAIT_MS),
+    "wait_ms": whole_number("wait_ms", 0, MAX_WAIT_MS),
 }
 
 
@@ -187,7 +186,7 @@ async def _refused(_request: Request, exc: Exception) -> Response:
 
 async def _not_ours(request: Request, exc: Exception) -> Response:
     status = exc.status_code if isinstance(exc, HTTPException) else 500
-    what = f"'request' must be one this gate answers; got {request.method} {request.url.path}"
+    what = f"not found: {request.method} {request.url.path}"
     return _error(status, what, "GET /v1/throttle, /v1/throttles or /healthz")
 
 
@@ -195,7 +194,7 @@ def _error(status: int, error: str, fix: str) -> JSONResponse:
     return JSONResponse({"error": error, "fix": fix}, status)
 
 
-# The side-car: the gate's HTTP application on a socket, until it is asked to stop.
+# The server.
 
 TOKEN_VARIABLE: Final = "KQUOTA_GATE_TOKEN"  # noqa: S105 - the name of a variable
 _FINISH_SECONDS: Final = 5
@@ -206,9 +205,7 @@ class GateServer:
 
     Args:
         gate: Started. `run` closes it at the end.
-        listen: Where to listen.
         token: See `pipeline.gate.http.build_app`.
-        registry: Likewise.
 
     Raises:
         ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
@@ -241,14 +238,13 @@ class GateServer:
             self._closing.start()
 
 
-# What a gate tells Prometheus, read from its gauges at each scrape.
+# Metrics, read from the gauges of the gate at each scrape.
 
 
 def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:
     """The gauges of a gate, now.
 
     Args:
-        gate: Started.
         clients: Also how much longer each throttled client must wait, a series for each.
     """
     stats = gate.stats()

@@ -1,4 +1,4 @@
-"""Until when each client is blocked, from the records of the throttle topic. No Kafka, no clock, no thread."""
+"""Until when each client is blocked, from the records of the throttle topic, and a view that follows the topic."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +28,6 @@ def lease_end_ms(record: ThrottleRecord, now: Moment) -> int:
     It is as far from now as `throttled_until_ms` is by the wall clock, but never farther than the record's whole
     `throttle_time_ms`. Without that limit a machine whose clock is behind the driver's would make its clients wait
     longer, by the difference of the clocks. A machine whose clock is ahead lets them go earlier, by the difference.
-
-    Args:
-        record: As read from the topic.
-        now: The moment at which it was read.
     """
     if record.action == "release":
         return 0
@@ -42,7 +38,7 @@ class ThrottleState:
     """Until when each client is blocked, from the records of one topic, each once and in the order of the topic.
 
     Of a client the last record counts. Its `publish_seq` is not compared: it begins again with a new life of the job,
-    whose tables and topics were made anew, and each shard of a job counts for itself.
+    whose tables and topics were recreated, and each shard of a job counts for itself.
 
     It fails open: a throttle ends at its own end even if no further record comes, and a client without records is
     not blocked. Any thread may read while one thread applies records.
@@ -65,7 +61,6 @@ class ThrottleState:
         A release ends the throttle at once, and nothing is kept of it.
 
         Args:
-            record: As read from the topic.
             until_ms: Its end on another clock than the wall clock; None: `throttled_until_ms`.
         """
         if self._cluster is not None and record.cluster != self._cluster:
@@ -79,7 +74,7 @@ class ThrottleState:
         return True
 
     def forget(self) -> list[ClientKey]:
-        """Forget all throttles: another topic takes this one's place. Returns whose they were."""
+        """Forget all throttles: another topic takes this one's place. Returns their clients."""
         clusters, self._clusters = self._clusters, {}
         return [key for of_cluster in clusters.values() for key in of_cluster]
 
@@ -92,7 +87,7 @@ class ThrottleState:
         return self.lease_of(ClientKey(broker_id, user, client_id))
 
     def lease_of(self, client: ClientKey) -> Lease | None:
-        """`lease` for callers that have the key already. It is asked for every waiting caller, so it is quick."""
+        """`lease` for callers that have the key already. It runs for every waiting caller, so it is quick."""
         keys = (client, client._replace(broker_id="")) if client.broker_id else (client,)
         found: Lease | None = None
         for of_cluster in list(self._clusters.values()):
@@ -134,9 +129,7 @@ class ThrottleState:
         return pruned
 
 
-# Until when is a <user, client-id> blocked, by the wall clock?
-#
-# For a program that asks before it sends. A program that wants to wait until it may go on uses `pipeline.gate.gate`.
+# For programs that check before they send. To wait until a throttle ends, use `pipeline.gate.gate`.
 
 _PRUNE_EVERY_SECONDS: Final = 60.0
 
@@ -145,7 +138,7 @@ class ThrottleView:
     """Follows the throttle topic and answers from memory.
 
     It begins at the start of the compacted topic, so that a program that has just started knows the running
-    throttles. It reads committed records only. While the topic can not be reached it tries again without end; the
+    throttles. It reads committed records only. While the topic cannot be reached it tries again without end; the
     throttles it knows end by themselves.
 
     Args:

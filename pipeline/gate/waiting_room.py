@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final, Literal, Protocol
 
 from pipeline.clock import Clock
-from pipeline.gate.errors import GateDepleted, RequestSizeRefused
+from pipeline.errors import PipelineError
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool
@@ -15,11 +15,52 @@ from purgatory.timer import MonotonicClock, SystemTimer, Timer
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
-# One caller that waits at the gate until its client is no longer throttled.
+
+class GateDepleted(PipelineError):
+    """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass.
+
+    Attributes:
+        request_bytes: Size of the request that was refused.
+        available_bytes: What is left of the pool, at or below 0.
+        pool_bytes: Size of the pool.
+    """
+
+    exit_code = 5
+
+    def __init__(self, request_bytes: int, available_bytes: int, pool_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.available_bytes = available_bytes
+        self.pool_bytes = pool_bytes
+        super().__init__(
+            f"the gate's pool of {pool_bytes} bytes has {available_bytes} left, too few for {request_bytes}",
+            "answer the client that it is throttled, or give the gate a larger pool_bytes or when_full='wait'",
+        )
+
+
+class RequestSizeRefused(PipelineError, ValueError):
+    """A request of a size that the gate never lets in, however much memory is free.
+
+    Attributes:
+        request_bytes: What was given.
+        max_request_bytes: The largest size allowed.
+    """
+
+    exit_code = 5
+
+    def __init__(self, request_bytes: int, max_request_bytes: int) -> None:
+        self.request_bytes = request_bytes
+        self.max_request_bytes = max_request_bytes
+        super().__init__(
+            f"the gate lets in requests of 0 to {max_request_bytes} bytes; this one has {request_bytes}",
+            "split the request, or give the gate a larger max_request_bytes",
+        )
+
+
+# A waiting caller.
 
 
 class Gatekeeper(Protocol):
-    """What a waiting caller asks: when does the throttle of its client end, and is there memory for it then?"""
+    """What a waiting caller needs: the end of its throttle, and memory after it."""
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
@@ -30,18 +71,17 @@ class Gatekeeper(Protocol):
         ...
 
     def find_memory(self, caller: "WaitingCaller") -> bool:
-        """Whether there is memory for a caller whose throttle is over. If not, the caller is asked again later."""
+        """Whether there is memory for a caller whose throttle is over. If not, the caller tries later."""
         ...
 
 
 class WaitingCaller(DelayedOperation):
     """A delayed operation that completes when its client's throttle has ended: by a release, or by its end.
 
-    It asks for the end again whenever a record of the client arrives and when the time-out fires. So a renewal that
+    It reads the end again when a record of the client arrives and when the time-out fires. So a renewal that
     is published before the caller wakes makes it wait on, and an earlier end wakes it earlier.
 
     Attributes:
-        client: Who waits.
         keys: Watch keys: the client on the whole cluster, and on its broker if one was named.
         size_bytes: What its request takes in memory; 0 takes none.
         has_memory: It does not wait for memory (any more). Guarded by the lock of the gatekeeper.
@@ -67,10 +107,8 @@ class WaitingCaller(DelayedOperation):
 
         Args:
             client: Who waits; `broker_id` "" means only throttles of the whole cluster count.
-            size_bytes: What its request takes in memory.
             gatekeeper: Says when the throttle ends, and whether there is memory then.
-            timer: Of the purgatory it will wait in.
-            wake: Called once, from any thread, when the caller may go on. It must be quick.
+            wake: Called once, from any thread, when the caller may pass. It must be quick.
         """
         super().__init__(delay_ms=0)
         self.client = client
@@ -112,7 +150,7 @@ class WaitingCaller(DelayedOperation):
                 self.cancel()
 
 
-# The gauges of a waiting room.
+# Gauges.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +158,13 @@ class Occupancy:
     """The gauges of a waiting room, all read at the same time.
 
     Attributes:
-        purgatory_size: PurgatorySize, entries of the watch lists.
         delayed_operations: NumDelayedOperations, callers that wait for a time-out.
         waiting: Callers that are not awake yet, including those that wait for memory.
         waiting_for_memory: Callers that wait for bytes of the pool.
-        pool_size_bytes: Of the memory pool.
         pool_available_bytes: What is left of it. Below 0 when the last request was larger than what was left.
         pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet. Bytes of
             callers that went on after their throttle without finding any in the pool are not part of it.
         pool_depleted_percent: Share of the last minute in which the pool refused, 0 to 100.
-        throttled_clients: Throttles that run now.
     """
 
     purgatory_size: int
@@ -143,7 +178,7 @@ class Occupancy:
     throttled_clients: int
 
 
-# The limit of the bytes of throttled requests that wait at a gate.
+# Memory of waiting requests.
 
 WhenFull = Literal["refuse", "wait"]
 
@@ -166,9 +201,6 @@ class GateLimits:
     when_full: WhenFull = "refuse"
 
 
-# What requests at the gate take in memory, and who waits for memory.
-
-
 @dataclass(slots=True)
 class _ClientRequests:
     used_bytes: int = 0
@@ -182,13 +214,9 @@ class RequestMemory:
     pool is depleted they wait for it; who came first gets memory first.
 
     When a client's throttle is over, its requests no longer wait for the bytes of other clients. They wait only while
-    the client's own requests use `pool_bytes` or more. So what piled up behind a throttle goes on no faster than it is
-    worked off, and a client that fills the pool never makes another one wait. What these requests take is counted for
-    the client, but not in the pool: the pool bounds the requests of clients that are throttled.
-
-    Args:
-        limits: Sizes, and what happens when the pool is depleted.
-        clock: For the share of the time in which the pool is depleted.
+    the client's own requests use `pool_bytes` or more. So what piled up behind a throttle continues no faster than it
+    is worked off, and a client that fills the pool never makes another one wait. What these requests take is counted
+    for the client, but not in the pool: the pool bounds the requests of clients that are throttled.
     """
 
     def __init__(self, limits: GateLimits, clock: MonotonicClock) -> None:
@@ -277,7 +305,7 @@ _PRUNE_EVERY_MS: Final = 60_000
 
 
 class _SteadyTime:
-    """The clock's steady time in the form that the purgatory asks for."""
+    """The clock's steady time in the form that the purgatory needs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -293,7 +321,7 @@ class WaitingRoom:
 
     A caller whose client is not throttled passes at once and is charged nothing, however many others wait. A caller
     whose client is throttled is charged the bytes of its request until it leaves, not only until it wakes. So the
-    requests that piled up behind a throttle go on no faster than they are worked off. Who waits for memory, and for
+    requests that piled up behind a throttle continue no faster than they are worked off. Who waits for memory, and for
     whose, is the rule of `RequestMemory`.
 
     Locks: the waiting room's own lock guards the memory. It is never held while a caller completes; a caller that is
@@ -302,7 +330,6 @@ class WaitingRoom:
     Args:
         limits: How many bytes may wait.
         cluster: See `ThrottleState`.
-        clock: Throttles are timed on its steady time.
         wake_together: Makes a `with` block for work that may wake many callers. Whoever wakes them may wait until the
             end of the block and then wake all of them at once.
     """
@@ -327,12 +354,11 @@ class WaitingRoom:
         self._prune_at_ms = 0
 
     def enter(self, client: ClientKey, size_bytes: int, wake: Callable[[], None]) -> WaitingCaller | None:
-        """Begin to wait; None when the client is not throttled and may go on at once.
+        """Begin to wait; None when the client is not throttled and may pass at once.
 
         Args:
-            client: Whose request it is.
             size_bytes: What the request takes in memory while it waits; 0 charges nothing.
-            wake: Called once when the caller may go on, from any thread, perhaps before this method returns.
+            wake: Called once when the caller may pass, from any thread, perhaps before this method returns.
 
         Returns:
             The waiting caller. It must be given to `leave`, whether it was woken or not.
@@ -373,11 +399,11 @@ class WaitingRoom:
             each.safe_try_complete()
 
     def apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool = False) -> None:
-        """Apply records of the throttle topic and wake the callers that may go on now.
+        """Apply records of the throttle topic and wake the callers that may pass now.
 
         Args:
             records: Each once; those of one client in the order of the topic.
-            is_new_topic: They are the first ones of a topic that was made anew: all earlier ones are forgotten.
+            is_new_topic: They are the first ones of a topic that was recreated: all earlier ones are forgotten.
         """
         now = self._clock.now()
         clients = dict.fromkeys(self._state.forget() if is_new_topic else ())

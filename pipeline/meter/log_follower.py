@@ -1,6 +1,6 @@
 """Follows a growing log file over rolling, compression, truncation and restarts of the reader.
 
-It does not know what the lines mean; of one that is too long to be kept, `LongLine` keeps what counts. One thread.
+It does not know what the lines mean; `LongLine` keeps the counted part of one that is too long. One thread.
 
 Guaranteed: each line is handed out once, if its file is in the folder when the reader gets to it, as it was written or
 compressed with gzip. A reader that resumes at a saved place gets the lines after it and none before it. Not guaranteed:
@@ -25,13 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, StringConstra
 
 from pipeline.meter.long_line import Line, LongLine, OpenLine
 
-# Which files a log was rolled into, by their names.
-#
-# The log `kafka-request.log` is rolled into `kafka-request.log.1`, `kafka-request.log.2026-11-21-07` and the like: the
-# whole name, one of `. - _`, and anything. Or into `kafka-request-2026-11-21.log` and the like: a date, and further
-# digits, before the extension. Another number there does not count, because `kafka-request-1.log` and
-# `kafka-request-10.log` are the logs of two brokers. Each of them may be compressed: then `.gz` follows. Files that are
-# compressed in another way do not count.
+# Names of rolled files. The log `kafka-request.log` is rolled into `kafka-request.log.1`,
+# `kafka-request.log.2026-11-21-07` and the like: the whole name, one of `. - _`, and anything. Or into
+# `kafka-request-2026-11-21.log` and the like: a date, and further digits, before the extension. Another number there
+# does not count, because `kafka-request-1.log` and `kafka-request-10.log` are the logs of two brokers. Each of them may
+# be compressed: then `.gz` follows. Files that are compressed in another way do not count.
 
 GZIP: Final = ".gz"
 _COMPRESSED: Final = frozenset({".zip", ".bz2", ".xz", ".zst", ".Z", ".deflate", ".pack200"})
@@ -45,7 +43,6 @@ class RolledFile(NamedTuple):
 
     Attributes:
         modified_ns: Time of its last change; for a compressed one that is when it was compressed.
-        path: Where it is.
     """
 
     modified_ns: int
@@ -74,10 +71,9 @@ def _modified_ns(path: Path) -> int | None:
         return None
 
 
-# One file of a log, compressed or not.
-#
-# Places in it count bytes of its text, so they stay the same when it is compressed. A file is known again by its head:
-# a digest of its first bytes. Lines of a log begin with their time, so two files of a log do not begin alike.
+# One file of a log, compressed or not. Places in it count bytes of its text, so they stay the same when it is
+# compressed. A file is known again by its head: a digest of its first bytes. Lines of a log begin with their time, so
+# two files of a log do not begin alike.
 
 HEAD_BYTES: Final = 1024
 _TIME_BYTES: Final = 24
@@ -89,8 +85,6 @@ class Head(NamedTuple):
     """The beginning of a file.
 
     Attributes:
-        size_bytes: How much of it is meant.
-        sha256: Hex digest of that.
         first: Its first bytes, the time of the first line.
     """
 
@@ -110,7 +104,7 @@ class LogFile:
         path: Where it is; `.gz` at the end means compressed.
 
     Raises:
-        OSError: It can not be opened.
+        OSError: It cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -218,7 +212,7 @@ def head_of(path: Path, size_bytes: int = HEAD_BYTES) -> Head | None:
         file.close()
 
 
-# A place in a log that another process finds again, even if the file was renamed or compressed meanwhile.
+# A place that another process finds after the file was renamed or compressed.
 
 PASSED_FILES: Final = 8
 _SHORT_DIGITS: Final = 16
@@ -286,11 +280,11 @@ class PassedFiles:
         return any(head.sha256.startswith(digits) for digits, _ in self._passed)
 
 
-# The files of a log in its folder: which were read, which were not, and which is the one of a place.
+# The files of a log in its folder: read, unread, and the one of a place.
 
 
 def all_passed(log: Path) -> PassedFiles:
-    """All that lies beside a log now, also while it is being compressed."""
+    """All files next to a log now, also while one is being compressed."""
     files = rolled_files(log)
     passed = PassedFiles(files[-1].modified_ns if files else 0)
     for modified_ns, path in files[-PASSED_FILES:]:
@@ -314,7 +308,7 @@ def unread(log: Path, passed: PassedFiles) -> list[Path]:
         head = head_of(path)
         if head is not None and (not head.size_bytes or passed.has(head)):
             continue
-        # One that can not be read stands where its time of change puts it.
+        # One that cannot be read stands where its time of change puts it.
         first = head.first if head and head.first else first
         if path.suffix != GZIP or not _is_copy(path, head):
             found.append((first, modified_ns, path))
@@ -393,12 +387,10 @@ class LogFollower:
     """Hands out the lines of a log file in order.
 
     Args:
-        path: The file that is written now. Rolled files lie beside it; `rolled_files` says which names they have.
+        path: The file that is written now. Rolled files are in its folder; `rolled_files` has their names.
             It need not exist yet.
         start: Where to begin without a place. A file that appears later is read from its beginning.
-        resume: Where an earlier reader stopped.
         read_bytes: The most bytes that are read at once.
-        max_line_bytes: Longer lines are not kept whole.
     """
 
     def __init__(
@@ -474,7 +466,7 @@ class LogFollower:
         if place.head_bytes:
             self.counts.lost += 1
             logger.warning(
-                "the file of %s in which the last meter stopped is gone, with the lines after byte %s; going on with "
+                "the file of %s in which the last meter stopped is gone, with the lines after byte %s; continuing with "
                 "the oldest file that is left",
                 self.path,
                 f"{place.offset_bytes:,}",
@@ -488,7 +480,7 @@ class LogFollower:
                 if self._open(path, place.offset_bytes):
                     return True
             except UNREADABLE as exc:
-                logger.warning("%s can not be read: %s", path, exc)
+                logger.warning("%s cannot be read: %s", path, exc)
             except FileNotFoundError:
                 continue
         return False
@@ -518,11 +510,11 @@ class LogFollower:
             if not file.is_compressed:
                 raise
             self.counts.damaged += 1
-            logger.warning("%s can not be read beyond byte %s: %s", file.path, f"{self._offset:,}", exc)
+            logger.warning("%s cannot be read beyond byte %s: %s", file.path, f"{self._offset:,}", exc)
             return b""
 
     def _moved_on(self, file: LogFile) -> bool:
-        # True: this file gets no more lines. A file that became shorter is read again from its beginning.
+        # True: this file gets no more lines. A file that became shorter is read from its beginning.
         if file.is_compressed:
             return True
         try:

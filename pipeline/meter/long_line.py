@@ -76,14 +76,7 @@ Line = bytes | LongLine
 
 
 class OpenLine:
-    """A line whose end was not read yet: kept whole, and from a limit on as a `LongLine`.
-
-    Args:
-        most_bytes: The longest line that is kept whole.
-
-    Attributes:
-        size_bytes: Its length so far.
-    """
+    """A line whose end was not read yet: kept whole, and from a limit on as a `LongLine`."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes

@@ -1,11 +1,11 @@
-"""Lines of a broker's request log, turned into usage events.
+"""Lines of a broker's request log, turned into usage events: whose requests count, their sizes on the wire, the parser.
 
 Kafka 4.3.1 writes `[time] DEBUG Completed request:{json} (kafka.request.logger)` for every request when
 `kafka.request.logger` is at DEBUG. The line carries the principal, the client-id, both bodies with
 `recordsSizeInBytes` in place of records, and the time the request handler worked.
 
 Only a line of exactly this layout is a request: other loggers write client-ids as they come, and a client-id may hold a
-whole request that nobody sent. So the file must be one to which no other logger writes.
+whole request that was never sent. So the file must be one to which no other logger writes.
 
 The log does not contain the time of the network threads, so `network_time_ns` is null in all events of this meter.
 (`sendTimeMs` includes the wait for the client, so it is not that time.)
@@ -27,7 +27,7 @@ from pipeline.meter.usage_messages import JSON, Client, RequestUsage, UsageCodec
 from pipeline.meter.usage_topic import UsageTopic
 from schemas.usage import UsageEvent
 
-# Requests in a request log that are no client's usage: those of the cluster itself, and what meters send.
+# Requests that are not usage of clients: those of the cluster itself, and what meters send.
 
 _TRANSACTION_APIS: Final = frozenset({
     "INIT_PRODUCER_ID", "ADD_PARTITIONS_TO_TXN", "ADD_OFFSETS_TO_TXN", "TXN_OFFSET_COMMIT", "END_TXN",
@@ -44,7 +44,7 @@ class OwnTraffic:
 
     A produce request that writes only to the usage topic is left out, whoever sends it. If meters reported such
     requests, each report would be the next usage to report: each meter's for itself, and the meters' for each other,
-    without end. The topic tells them, not their names: a meter sees the requests of all other meters, and does not
+    without end. The topic identifies them, not their names: a meter sees the requests of all other meters, and does not
     know as whom they sign in. Only meters have the right to write to this topic. A meter writes in transactions, so
     the requests of transactions whose id is a meter's are left out too, and so are `WRITE_TXN_MARKERS`, which only
     brokers send. All other requests of a meter are reported like those of any client.
@@ -86,7 +86,7 @@ def _is_follower(request: Any) -> bool:
 
 
 def _is_of_meters(request: Any) -> bool:
-    # Clients ask for one transaction. A broker asks for several (v4 and later), before it lets their records in.
+    # Clients send one transaction. A broker sends several (v4 and later), before it lets their records in.
     if not request:
         return False
     several = request.get("transactions")
@@ -98,12 +98,10 @@ def _is_of_meters(request: Any) -> bool:
     return all(each is not None and each.startswith(METER_IDENTITIES) for each in ids)
 
 
-# Sizes of produce requests and fetch responses, computed from the bodies a request log shows.
-#
-# Kafka charges a produce request with header and body, and a fetch with 4 bytes and the response body, both
-# without the 4-byte frame length. The request log prints the bodies with `recordsSizeInBytes` in place of the
-# records, so the exact sizes follow from the protocol's schemas. Produce v3 to v13 and Fetch v4 to v18 are known
-# here. Kafka 4 brokers accept no other versions.
+# Sizes of produce requests and fetch responses. Kafka charges a produce request with header and body, and a fetch with
+# 4 bytes and the response body, both without the 4-byte frame length. The request log prints the bodies with
+# `recordsSizeInBytes` in place of the records, so the exact sizes follow from the protocol's schemas. Produce v3 to v13
+# and Fetch v4 to v18 are known here. Kafka 4 brokers accept no other versions.
 
 Body = Mapping[str, Any]
 
@@ -129,17 +127,12 @@ _FETCH_PARTITION_TAGS: Final = {
 
 
 class UnsupportedVersion(ValueError):
-    """The body's layout in this version is not known here.
-
-    Attributes:
-        api: PRODUCE or FETCH.
-        version: The version in the log.
-    """
+    """The body's layout in this version is not known here."""
 
     def __init__(self, version: int, known: range, api: str) -> None:
         self.api = api
         self.version = version
-        super().__init__(f"'requestApiVersion' of {api} must be {known[0]} to {known[-1]}; got {version}")
+        super().__init__(f"version {version} of {api} is unknown; known are {known[0]} to {known[-1]}")
 
 
 def unsigned_varint_size(value: int) -> int:
@@ -269,7 +262,7 @@ _OF_ANOTHER: Final = re.compile(
     rb"\[\d[^\]]*\] [A-Z]+ +(?!Completed request:).* \((?!kafka\.request\.logger\))[\w.$-]+\)", re.DOTALL
 )
 _NOT_ITS_LAYOUT: Final = (
-    f"must be '[time] DEBUG Completed request:{{…}} (kafka.request.logger)'. Fix: give the appender of "
+    f"not of the form '[time] DEBUG Completed request:{{…}} (kafka.request.logger)'. Fix: give the appender of "
     f"kafka.request.logger the pattern {LAYOUT}, and a file to which no other logger writes"
 )
 _MOST_CLIENTS: Final = 20_000
@@ -286,11 +279,7 @@ EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
 
 
 class MalformedLine(ValueError):
-    """A line has `Completed request:` but cannot be read, or is not in Kafka's layout.
-
-    Attributes:
-        reason: What is wrong with it.
-    """
+    """A line has `Completed request:` but cannot be read, or is not in Kafka's layout."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -302,11 +291,8 @@ class LineCounts:
     """What the lines so far were. `events + own + malformed + other = lines`.
 
     Attributes:
-        lines: Lines read.
-        events: Usage events made.
         own: Lines left out: the cluster's own requests, follower fetches, what meters send to the usage topic.
         malformed: Request lines that could not be read.
-        other: Lines of another logger.
         unsized: Events without bytes although the request moved some. The layout of the version or API is not known,
             or the response was never sent. Their io time is counted.
         estimated: Events whose bytes are the most that their line allows: it was too long to be kept whole, or has been
@@ -331,8 +317,6 @@ class RequestLogParser:
     """Reads request lines of one broker. One thread.
 
     Args:
-        broker_id: Written to every event.
-        own_traffic: Requests that are left out.
         time_zone: Zone of the line times; None: the zone of this machine. Log4j writes local time without an
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
         codec: In which `elements` are.
@@ -377,7 +361,7 @@ class RequestLogParser:
 
         Args:
             lines: As they are in the log, without line ends.
-            report: Called with each line that can not be read, or its beginning.
+            report: Called with each line that cannot be read, or its beginning.
         """
         make = self.codec.element
         for line in lines:
@@ -499,7 +483,7 @@ def _parts(line: bytes, begin: re.Match[bytes] | None) -> tuple[tuple[bytes, byt
     try:
         logged = from_json(text, cache_strings="keys", allow_inf_nan=False)
     except ValueError:
-        # Bytes that are no UTF-8 are read as question marks.
+        # Bytes that are not UTF-8 are read as question marks.
         logged = from_json(text.decode("utf-8", "replace"), cache_strings="keys", allow_inf_nan=False)
     return (day, second, fraction), logged
 

@@ -1,14 +1,15 @@
 """The meter on a request log: read lines, make events, store them together with the place that they reach to.
 
 Each event is on the topic exactly once for a `read_committed` reader, whenever the meter is killed: events and place
-are stored in one transaction, and a meter that starts goes on at the place. A line that is no request, or that can not
-be read, is passed over.
+are stored in one transaction, and a meter that starts continues at the place. A line that is not a request, or that
+cannot be read, is skipped.
 
 A memory pool bounds what was read and is not stored yet: while the broker is away, nothing more is read.
 """
 
 import json
 import logging
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from pydantic import ValidationError
 
 from pipeline.clock import Clock
-from pipeline.meter.errors import MeterStateDamaged
+from pipeline.errors import Refused
 from pipeline.meter.log_follower import READ_BYTES, FollowerCounts, LogFollower, LogPlace
 from pipeline.meter.long_line import Line
 from pipeline.meter.request_log import LineCounts, MalformedLine, RequestLogParser
@@ -36,10 +37,10 @@ LINGER_BEHIND_MS: Final = 1_000
 """How long an event waits, at most, for others to share its transaction: at the end of the log, and far from it."""
 
 MARK_EVERY_MS: Final = 10_000
-"""How often the place is stored if there are lines and none of them makes an event."""
+"""How often the place is stored if no line makes an event."""
 
 KEEP_EVERY_MS: Final = 3_600_000
-"""How often it is stored if nothing is logged: a cluster forgets offsets that nobody commits (7 days by default)."""
+"""How often it is stored if nothing is logged: a cluster forgets offsets without commits (after 7 days by default)."""
 
 _SHOWN_BYTES: Final = 480
 
@@ -51,11 +52,7 @@ class RequestMeter:
     """Runs the steps of the meter. One thread.
 
     Args:
-        follower: The log.
-        parser: Makes the events.
-        publisher: Stores them; it has taken over.
-        clock: Its steady time is used.
-        wait: Sleeps for the given seconds, or less when the meter is asked to stop.
+        wait: Sleeps for the given seconds, or less when the meter is to stop.
         pool_bytes: See `POOL_BYTES`; the lines of one read at least.
     """
 
@@ -88,14 +85,13 @@ class RequestMeter:
         """Run until `stopping()` is true, then store the rest.
 
         Args:
-            stopping: Asked at each step.
             begun: Called once, as soon as the place at which this meter begins is stored.
 
         Returns:
             Whether all events were stored within `FLUSH_WITHIN_MS` after that.
 
         Raises:
-            MeterFenced: A second meter of the same broker has taken over.
+            Conflict: A second meter of the same broker has taken over.
         """
         try:
             # A meter that is killed before its first event begins here again.
@@ -194,17 +190,14 @@ class RequestMeter:
             self._complained_ms, self._unreported = now_ms, 0
 
 
-# The state file of a meter of an earlier release: its place in the log, taken over once.
-#
-# Now the place is on the cluster, in the same transactions as the events. The file is renamed when its place is there,
-# so that nobody goes on from it a second time.
+# The state file of an earlier release: its place is taken over once, then the file is renamed.
 
 
 def read_state(path: Path) -> LogPlace | None:
     """The place at which an earlier meter stopped; None if there is no state file.
 
     Raises:
-        MeterStateDamaged: The file is not a state that a meter has written, or it cannot be read. To begin at the end
+        Refused: The file is not a state that a meter has written, or it cannot be read. To begin at the end
             of the log instead would leave out usage without a word.
     """
     try:
@@ -212,41 +205,49 @@ def read_state(path: Path) -> LogPlace | None:
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise MeterStateDamaged(path, exc.strerror or type(exc).__name__) from exc
+        raise _state_damaged(path, exc.strerror or type(exc).__name__) from exc
     except ValueError as exc:
         reason = f"Invalid JSON: {exc}"
-        raise MeterStateDamaged(path, reason) from exc
+        raise _state_damaged(path, reason) from exc
     if not isinstance(stored, dict):
-        reason = "it is no JSON object"
-        raise MeterStateDamaged(path, reason)
+        reason = "it is not a JSON object"
+        raise _state_damaged(path, reason)
     if stored.pop("version", None) != 1:
-        reason = "version: must be 1"
-        raise MeterStateDamaged(path, reason)
+        reason = "its version is not 1"
+        raise _state_damaged(path, reason)
     try:
         return LogPlace.model_validate(stored)
     except ValidationError as exc:
         first = exc.errors()[0]
-        raise MeterStateDamaged(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from exc
+        raise _state_damaged(path, ": ".join([*map(str, first["loc"]), first["msg"]])) from exc
+
+
+def _state_damaged(path: Path, reason: str) -> Refused:
+    return Refused(
+        f"cannot read the meter's state {path}: {reason}",
+        f"rm {shlex.quote(str(path))}, then start with --from-beginning, which reports the whole log again, or "
+        "without, which leaves out what was logged until now",
+    )
 
 
 def retire_state(path: Path) -> None:
-    """Rename a state file whose place is on the cluster now, and say so. Nothing happens if there is none."""
+    """Rename a state file whose place is on the cluster now, and log it. Nothing happens without one."""
     if not path.exists():
         return
     old = path.with_name(f"{path.name}.moved")
     try:
         path.rename(old)
     except OSError as exc:
-        logger.warning("%s is no longer used; it can not be renamed: %s", path, exc)
+        logger.warning("%s is not used any more; it cannot be renamed: %s", path, exc)
         return
-    logger.info("the place in the log is on the cluster now; the state file is no longer used and lies at %s", old)
+    logger.info("the place in the log is on the cluster now; the unused state file is now %s", old)
 
 
-# What a meter tells Prometheus, read from its counts at each scrape.
+# Metrics, read from the counts at each scrape.
 
 
 class MeterGauges(NamedTuple):
-    """What can be asked of a running meter by any thread."""
+    """Values of a running meter, for any thread."""
 
     lines: LineCounts
     delivery: DeliveryCounts
@@ -277,7 +278,7 @@ def meter_metrics(meter: MeterGauges, broker_id: str) -> Iterable[Metric]:
         ("uncharged_bytes", "Length of the malformed lines: no client is charged.", lines.uncharged_bytes),
         ("stored_events", "Events stored on the usage topic.", delivery.events),
         ("stored_messages", "Messages stored on the usage topic.", delivery.messages),
-        ("failed_transactions", "Transactions that were tried again.", delivery.failures),
+        ("failed_transactions", "Transactions that were retried.", delivery.failures),
     ):
         counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
         counter.add_metric([broker_id], count)

@@ -1,7 +1,7 @@
-"""What one request used, and its usage event as JSON.
+"""What one request used, its usage event as JSON or packed Arrow, and the messages of a transaction.
 
 A meter makes tens of thousands of events a second. So names are checked and encoded once for each client, and the JSON
-is put together from them; it says the same as `UsageEvent` would.
+is joined from them; it equals that of `UsageEvent`.
 """
 
 import zlib
@@ -22,7 +22,6 @@ class Client(NamedTuple):
     """A client as its events name it. All names are valid.
 
     Attributes:
-        user: Name of its principal.
         client_id: "" if it has none.
         broker_id: Of the broker that logged its requests.
         number: See `Element.client`.
@@ -54,10 +53,9 @@ def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
     Args:
         principal: `Type:name`.
         client_id: None if it has none.
-        broker_id: Of the broker that logged it.
 
     Raises:
-        ValueError: One of the names can not be in a usage event.
+        ValueError: One of the names cannot be in a usage event.
     """
     user = principal.partition(":")[2]
     valid = UsageEvent(event_time_ms=0, user=user, client_id=client_id or "", broker_id=broker_id)
@@ -71,7 +69,7 @@ def element_of(usage: RequestUsage) -> tuple[int, bytes]:
     """The event as an `Element`; members that have their default value are left out.
 
     Raises:
-        ValueError: A measure can not be in a usage event.
+        ValueError: A measure cannot be in a usage event.
     """
     client, event_time_ms, produced_bytes, fetched_bytes, io_time_ns, request_count, throttle_exempt = usage
     moved = b""
@@ -93,7 +91,7 @@ def check_measures(usage: RequestUsage) -> None:
     """Refuse what `element_of` refuses.
 
     Raises:
-        ValueError: A measure can not be in a usage event.
+        ValueError: A measure cannot be in a usage event.
     """
     if usage.produced_bytes is not None:
         _measure("produced_bytes", usage.produced_bytes)
@@ -105,12 +103,12 @@ def check_measures(usage: RequestUsage) -> None:
 
 def _measure(name: str, value: int, largest: int = LARGEST_MEASURE) -> int:
     if type(value) is not int or not 0 <= value <= largest:
-        msg = f"'{name}' must be an integer from 0 to {largest}; got {value!r}"
+        msg = f"'{name}' is not an integer from 0 to {largest}: {value!r}"
         raise ValueError(msg)
     return value
 
 
-# How the events of a meter become messages: arrays of JSON objects, or packed messages.
+# Codecs: arrays of JSON objects, or packed messages.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +117,10 @@ class UsageCodec:
 
     Attributes:
         element: What is kept of a request until its message is made: the number of its client (see `Element`), and what
-            `size_bytes` and `message` take. Raises ValueError if a measure can not be in a usage event.
-        size_bytes: The most that one of them adds to a message.
-        message: The value of a message of some of them, in their order.
-        opening_bytes: The most that a message has besides them.
-        max_events: The most events of one message.
-        is_packed: Whether it writes packed messages.
+            `size_bytes` and `message` take. Raises ValueError if a measure cannot be in a usage event.
+        size_bytes: The most that one event adds to a message.
+        message: The value of a message with these events, in order.
+        opening_bytes: The most that a message has around them.
     """
 
     element: Callable[[RequestUsage], tuple[int, Any]]
@@ -146,10 +142,9 @@ def _with_comma(element: bytes) -> int:
 JSON: Final = UsageCodec(element_of, _with_comma, _array, opening_bytes=1, max_events=100, is_packed=False)
 
 
-# Events as packed messages: an Arrow IPC stream of one record batch, whose columns are the fields of `UsageEvent`.
-#
-# The job reads such a message several times as fast as the same events in JSON (docs/bench/packed.md). A field that the
-# log does not tell is null, and null means its default.
+# Packed: an Arrow IPC stream of one record batch, whose columns are the fields of `UsageEvent`. The job reads it
+# several times as fast as JSON (docs/bench/packed.md). A field that the log does not have is null, which means its
+# default.
 
 _SCHEMA: Final = pa.schema([(column.name, pa.type_for_alias(column.type.arrow)) for column in columns(UsageEvent)])
 # Seven numbers, three ends of texts, and the bits of ten columns.
@@ -197,7 +192,7 @@ PACKED: Final = UsageCodec(
 )
 
 
-# The events of one transaction: messages of several events, by partition.
+# The events of one transaction, by partition.
 
 MAX_MESSAGE_BYTES: Final = 512 * 1024
 """The most bytes of a message with several events. A message with one event may have more."""
@@ -208,7 +203,6 @@ class Element(NamedTuple):
 
     Attributes:
         client: A number made of user and client-id: all events of a client go to one partition.
-        value: As the codec keeps it.
     """
 
     client: int
@@ -232,8 +226,6 @@ class UsageBatch:
     """Collects events until they are sent. One thread.
 
     Args:
-        partition_count: Of the topic.
-        codec: What was used to make the elements.
         max_events: The most events of one message; None: as many as is good for the codec.
         max_message_bytes: See `MAX_MESSAGE_BYTES`.
     """

@@ -1,4 +1,4 @@
-"""The usage topic, as requests in a request log name it."""
+"""The usage topic: its name in request logs, the marks of a meter's place, the writer, and the publisher."""
 
 import base64
 import logging
@@ -18,12 +18,13 @@ from pipeline.cluster.connecting import as_cluster_error, principal_of
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.errors import (
     ClusterUnreachable,
+    Conflict,
     PipelineError,
+    Refused,
     TransactionFenced,
     TransactionUndecided,
     Unreachable,
 )
-from pipeline.meter.errors import MeterFenced, MeterMarkDamaged
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.usage_messages import Message
 from schemas.names import USAGE_TOPIC
@@ -44,11 +45,10 @@ class UsageTopic:
 
     @classmethod
     def described_by(cls, admin: Any, name: str) -> Self:
-        """The topic with its id, if the cluster tells it.
+        """The topic with its id, if the cluster has one.
 
         Args:
             admin: A connected `kafka.KafkaAdminClient`.
-            name: The topic's name. A missing topic is no error here.
         """
         try:
             (topic,) = admin.describe_topics([name])
@@ -80,20 +80,17 @@ def _as_logged(uuid_bytes: bytes) -> str:
     return base64.urlsafe_b64encode(uuid_bytes).decode("ascii").rstrip("=")
 
 
-# The mark of a meter: its place in the log, as text beside a committed offset.
-#
-# Each process writes its own name into its marks. So a meter that finds its mark moved knows whether it was itself, in
-# a transaction whose outcome it did not hear of, or a second meter of the same broker.
+# The mark of a meter: its place in the log, as metadata of a committed offset. Each process writes its own name into
+# its marks. So a meter that finds its mark moved knows whether it was itself, in a transaction whose outcome it did not
+# hear of, or a second meter of the same broker.
 
 _VERSION: Final = 1
 
 
 class MeterMark(BaseModel):
-    """What the text of a mark says.
+    """The text of a mark.
 
     Attributes:
-        version: Of this form.
-        meter: The process that wrote it.
         place: All lines before it are on the usage topic, those after it are not.
     """
 
@@ -105,16 +102,10 @@ class MeterMark(BaseModel):
 
 
 def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) -> LogPlace:
-    """The place that a mark says.
-
-    Args:
-        mark: As it was committed.
-        group: Where; for the message.
-        marker_topic: The same.
-        bootstrap_servers: The same.
+    """The place of a mark.
 
     Raises:
-        MeterMarkDamaged: Its text is empty, damaged, or of a later release. To begin anywhere else instead would leave
+        Refused: Its text is empty, damaged, or of a later release. To begin anywhere else instead would leave
             out usage, or report it twice, without a word.
     """
     try:
@@ -122,28 +113,28 @@ def place_of(mark: Mark, group: str, marker_topic: str, bootstrap_servers: str) 
     except ValidationError as exc:
         first = exc.errors()[0]
         reason = ": ".join([*(str(part) for part in first["loc"]), first["msg"]]) if mark.text else "it is empty"
-        raise MeterMarkDamaged(group, marker_topic, bootstrap_servers, reason) from exc
+        msg = f"the offset of group '{group}' on {marker_topic} has metadata that no meter has written: {reason}"
+        fix = (
+            f"kafka-consumer-groups --bootstrap-server {bootstrap_servers} --delete-offsets --group {group} --topic "
+            f"{marker_topic}, then start with --from-beginning, which reports the whole log again, or without, which "
+            "leaves out what was logged until now"
+        )
+        raise Refused(msg, fix) from exc
 
 
 def mark_of(number: int, meter: str, place: LogPlace) -> Mark:
-    """The mark of a place.
-
-    Args:
-        number: Of the transaction.
-        meter: The process that writes it.
-        place: Where it is in the log.
-    """
+    """The mark of a place."""
     return Mark(number, MeterMark(meter=meter, place=place).model_dump_json())
 
 
-# The usage topic on a real broker, and the port that a meter writes to.
+# The port that a meter writes to, and its adapter for a real broker.
 
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
 
 
 class UsageWriter(Protocol):
-    """Port to the usage topic: messages and mark in one transaction. `MarkedTransactions` says what calls raise."""
+    """Port to the usage topic: messages and mark in one transaction. `MarkedTransactions` lists the errors."""
 
     @property
     def partition_count(self) -> int:
@@ -151,7 +142,7 @@ class UsageWriter(Protocol):
         ...
 
     def place_of(self, mark: Mark) -> LogPlace:
-        """The place that a mark says. Raises `MeterMarkDamaged`."""
+        """The place of a mark. Raises `Refused`."""
         ...
 
     def open(self) -> Mark | None:
@@ -175,10 +166,8 @@ class KafkaUsageTopic:
     """The usage topic of a cluster, for the meter of one broker.
 
     Args:
-        broker_id: Whose log is metered; group and transactional id are named after it.
         topic: The usage topic. Its partitions are counted once, at the start.
         marker_topic: As of `MarkedTransactions`.
-        access: How to reach the cluster.
         transaction_timeout_ms: As of `MarkedTransactions`.
 
     Raises:
@@ -242,10 +231,10 @@ def _partitions(admin: Any, wanted: Acl, access: ClusterAccess) -> int:
     return len(described["partitions"])
 
 
-# Publishes batches of usage, each exactly once, together with the place in the log that it reaches to.
+# Publishes batches of usage, each exactly once, with the place in the log that it reaches to.
 #
-# A batch whose transaction failed, or of which nobody knows, is published again after the mark was read: if the mark is
-# the batch's own, it was stored; if it is the one before, it was not. Another mark is a second meter's, and this one
+# A batch whose transaction failed, or has an unknown outcome, is published again after the mark was read: if the mark
+# is the batch's own, it was stored; if it is the one before, it was not. Another mark is a second meter's, and this one
 # ends. A pause that the transaction did not survive leaves the mark as it was, so it is not taken for a second meter.
 
 logger = logging.getLogger(__name__)
@@ -268,8 +257,6 @@ class DeliveryCounts:
     """What was sent so far.
 
     Attributes:
-        events: Events stored on the topic.
-        messages: Messages stored on the topic.
         failures: Transactions that failed, or whose outcome was not known.
     """
 
@@ -278,17 +265,11 @@ class DeliveryCounts:
     failures: int = 0
 
     def __str__(self) -> str:
-        return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions tried again"
+        return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions retried"
 
 
 class UsagePublisher:
-    """The one publisher of a broker's usage. One thread.
-
-    Args:
-        broker_id: For messages.
-        topic: The usage topic.
-        destination: Topic and address, for warnings.
-    """
+    """The one publisher of a broker's usage. One thread."""
 
     def __init__(self, broker_id: str, topic: UsageWriter, destination: str) -> None:
         self.counts = DeliveryCounts()
@@ -315,8 +296,8 @@ class UsagePublisher:
             Where the earlier meter has stopped, None if there was none. Then the first batch makes the mark.
 
         Raises:
-            MeterMarkDamaged: The mark is none that a meter has written.
-            ClusterUnreachable, PermissionMissing, Unreachable, TransactionUndecided: The topic can not be written.
+            Refused: The mark is none that a meter has written.
+            ClusterUnreachable, PermissionMissing, Unreachable, TransactionUndecided: The topic cannot be written.
             TransactionFenced: Another meter of this broker takes the topic back, again and again.
         """
         for tries_left in reversed(range(_CLAIMS)):
@@ -340,15 +321,12 @@ class UsagePublisher:
 
         Args:
             messages: The events; may be empty, which only moves the place.
-            events: How many.
-            place: After all lines of the batch.
-            now_ms: Steady time.
 
         Returns:
             Whether they are stored. False: the next try is due later; nothing is known yet.
 
         Raises:
-            MeterFenced: A second meter has taken over; it goes on at the place of the last batch that was stored.
+            Conflict: A second meter has taken over; it continues at the place of the last batch that was stored.
         """
         if self._retry_at_ms is not None and now_ms < self._retry_at_ms:
             return False
@@ -366,7 +344,7 @@ class UsagePublisher:
         return True
 
     def close(self) -> None:
-        """Leave the topic. A batch that is not stored is read again from the log by the next meter."""
+        """Leave the topic. The next meter reads a batch that is not stored from the log."""
         self._is_open = False
         self._topic.close()
 
@@ -389,7 +367,8 @@ class UsagePublisher:
 
     def _refuse_another(self, mark: Mark | None) -> None:
         if mark not in (self._mark, self._tried):
-            raise MeterFenced(self._broker_id)
+            msg = f"another meter with --broker-id {self._broker_id} has taken over and continues from here"
+            raise Conflict(msg, "stop one of the two, or give each the id of its own broker")
 
     def _put_off(self, error: PipelineError, events: int, now_ms: int) -> None:
         self.counts.failures += 1
@@ -403,7 +382,7 @@ class UsagePublisher:
         if isinstance(error, TransactionFenced):
             cause = "a transaction was open for longer than its time-out, or a second meter of this broker has started"
         logger.warning(
-            "%s usage events are not known to be stored on %s: %s; trying again",
+            "%s usage events are not known to be stored on %s: %s; retrying",
             f"{events:,}",
             self._destination,
             cause,

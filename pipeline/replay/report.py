@@ -1,4 +1,4 @@
-"""The replay of a candidate compared with the replay of the live quotas: per client and in total."""
+"""The replay of a candidate compared with that of the live quotas: per client, in total, and by `--fail-if`."""
 
 import operator
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, Self
 
-from pipeline.replay.errors import BadFailCondition
+from pipeline.errors import UsageError
 from pipeline.replay.usage_batches import Outcome, ReplayResult
 from schemas.names import ClientKey
 
@@ -20,10 +20,8 @@ class ClientComparison:
     """One client: what really happened to it, and what each replay found.
 
     Attributes:
-        client: Broker, user, client-id.
         happened: What really happened, by the stored decisions and records.
         live: Replay with the quotas that were in force, so that one replay is compared with another.
-        candidate: Replay with the candidate.
     """
 
     client: ClientKey
@@ -69,8 +67,6 @@ class Totals:
     """All clients together. `--fail-if` can use each of these figures.
 
     Attributes:
-        clients: Clients that sent usage.
-        throttled: Clients the candidate would throttle.
         newly_throttled: Of these, clients that the live quotas do not throttle.
         no_longer_throttled: Clients that the live quotas throttle and the candidate does not.
         windows_throttled: Sample windows in which a client is over the candidate, summed over clients.
@@ -137,7 +133,7 @@ def to_document(comparisons: Sequence[ClientComparison], totals: Totals, about: 
     return {"about": dict(about), "totals": asdict(totals), "clients": rows}
 
 
-# `--fail-if`: what a candidate must not do, as a comparison of one of the report's totals with a number.
+# `--fail-if`: a total compared with a number.
 
 METRICS: Final = tuple(field.name for field in fields(Totals))
 
@@ -159,7 +155,6 @@ class FailCondition:
     Attributes:
         metric: A field of `Totals`.
         comparison: One of > >= < <= == !=.
-        number: What the metric is compared with.
     """
 
     metric: str
@@ -171,11 +166,12 @@ class FailCondition:
         """Read an expression like `newly_throttled>3`; spaces are ignored.
 
         Raises:
-            BadFailCondition: It is not a comparison of a known metric with a number.
+            UsageError: It is not a comparison of a known metric with a number.
         """
         found = _FORM.fullmatch(text)
         if found is None or found[1] not in METRICS:
-            raise BadFailCondition(text, METRICS)
+            msg = f"cannot read --fail-if {text}; write a metric, one of > >= < <= == !=, and a number"
+            raise UsageError(msg, f"metrics are {', '.join(METRICS)}")
         return cls(found[1], found[2], float(found[3]))
 
     def is_met(self, totals: Totals) -> bool:

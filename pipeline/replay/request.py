@@ -1,35 +1,40 @@
-"""What to replay: a range of stored usage and the quotas of each replay; and how that is divided into parts."""
+"""What to replay: the range of stored usage, the part that is kept, the quotas of each replay, and their parts."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pipeline.errors import TableMissing
+from pipeline.errors import NotFound, TableMissing, UsageError
+from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans
+from pipeline.settings.model import EngineSettings
+from pipeline.tables.address import full_address, place_of, table_uri
 from pipeline.tables.quotas.files import from_text
+from pipeline.tables.reading import TimeSlices
 from pipeline.text_file import read_text_file
+from quota.entity import REQUEST
 from quota.errors import InvalidQuotas
-from quota.snapshot import QuotaSnapshot
+from quota.rates import MAX_DEBT_BURSTS
+from quota.replay import EpochSpan
+from quota.snapshot import ALL_USERS, Quota, QuotaSnapshot, Share, can_be_divided
+from quota.throttle_time import Slicing
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import QuotaTable
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
 
-from pipeline.replay.errors import SampleTooFine
-from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans
-from pipeline.settings.model import EngineSettings
-from pipeline.tables.address import full_address, place_of, table_uri
-from pipeline.tables.reading import TimeSlices
-from quota.entity import REQUEST
-from quota.rates import MAX_DEBT_BURSTS
-from quota.replay import EpochSpan
-from quota.snapshot import ALL_USERS, Quota, Share, can_be_divided
-from quota.throttle_time import Slicing
 
-# The quotas of a replay: those that were in force, by time, or those of a file.
+def usage_not_kept(uri: str) -> NotFound:
+    """The error of a range of which the table at a URI has no usage."""
+    return NotFound(
+        f"{uri} has no usage of this range",
+        "give another range: `usage` is kept for `tables.usage_retention_ms`, and usage_by_second is written some "
+        "minutes after it (what-if reads the exact batches with --from usage)",
+    )
+
+
+# Quotas: those that were in force, by time, or those of a file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,6 @@ def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> 
     """The quotas that were in force in a range, by the times of their commits. Invalid versions are left out.
 
     Args:
-        table: The quota table.
-        source: Reads its versions.
         since_ms: Begin of the range. Of the older versions only the one in force at that time is kept.
     """
     in_force: list[tuple[int, QuotaSnapshot]] = []
@@ -89,11 +92,6 @@ def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
 def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
     """The quotas of a text, in one of the forms that `pipeline.tables.quotas.files` reads.
 
-    Args:
-        path: The file it comes from, for the error.
-        text: JSON or YAML.
-        version: The version the snapshot gets.
-
     Raises:
         Refused: It does not hold valid quotas.
     """
@@ -115,10 +113,6 @@ class ReplayRequest:
     """What to replay. Plain values, so that it can be sent to other processes and machines.
 
     Attributes:
-        root: Of the tables.
-        source: Which table.
-        scope: The engine's.
-        settings: The engine's.
         slicing: How throttles are cut, looked at and renewed.
         since_ms: Begin of the range, inclusive.
         until_ms: End of the range, exclusive.
@@ -168,7 +162,6 @@ class Part:
 
     Attributes:
         replay: Position in `ReplayRequest.quotas`.
-        share: Which users.
     """
 
     replay: int
@@ -184,7 +177,6 @@ class Plan:
             executors have one of their own.
         parts: Can be replayed independently of each other. Together they are all replays of all users.
         slices: The range with its warm-up in pieces that fit into memory, epoch by epoch.
-        uri: The table with the usage.
     """
 
     request: ReplayRequest
@@ -197,17 +189,17 @@ class Plan:
         """Cut the range into slices; each replay is one part, for all users.
 
         Args:
-            request: What is to be replayed.
             slice_ms: How long a slice is, about; None = `slice_length_ms`.
 
         Raises:
-            SampleTooFine: The source has one row per second, and the sample windows are no whole seconds.
+            UsageError: The source has one row per second, and the sample windows are not whole seconds.
             TableMissing: The root has no such table.
-            TablesInCatalog: The root is in a catalog, and nobody has said where it lies.
+            TablesInCatalog: The root is in a catalog, and `tables.location` is not set.
         """
         w = request.settings.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:
-            raise SampleTooFine(w)
+            msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
+            raise UsageError(msg, "replay the exact batches: --from usage")
         reader = request.reader()
         table = reader.table
         whole_ms = request.until_ms - request.begin_ms
@@ -272,16 +264,11 @@ def _spans(request: ReplayRequest, epochs: Sequence[EpochSpan]) -> list[Slice]:
 
 
 def slice_length_ms(whole_ms: int, rows: int) -> int:
-    """How long the slices of a range are: about 1.2 million rows, at least a minute and at most an hour.
-
-    Args:
-        whole_ms: Length of the range.
-        rows: How many rows it has, about.
-    """
+    """How long the slices of a range are: about 1.2 million rows, at least a minute and at most an hour."""
     return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), _LONGEST_MS), _SHORTEST_MS)
 
 
-# Which part of a range the stored usage covers.
+# The part of a range that stored usage covers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +294,6 @@ class Coverage:
         No data file is read, but for those with rows of several epochs.
 
         Args:
-            root: Of the tables.
-            source: The table that is replayed.
             since_ms: Begin of the range, inclusive.
             until_ms: End of the range, exclusive.
 

@@ -1,4 +1,4 @@
-"""Replays of a range of stored usage on the cores of this machine."""
+"""Replays of a range of stored usage on the cores of this machine, or on the executors of a Spark cluster."""
 
 import os
 import re
@@ -18,10 +18,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pipeline.errors import Unreachable
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.replay.errors import UsageNotKept, UsageOutOfReach
-from pipeline.replay.request import Part, Plan, ReplayRequest
+from pipeline.replay.request import Part, Plan, ReplayRequest, usage_not_kept
 from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import executor_python_unfit, unfit_python
@@ -41,11 +41,6 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 
     A throttle depends on all usage before it, so one process goes through the whole range in order. It reads the usage
     slice by slice, so that memory does not grow with the range.
-
-    Args:
-        plan: What is replayed.
-        part: Which replay, and for which users.
-        slice_done: Called after each slice.
     """
     replay = _Replay(plan.request, part)
     for batches in replay.reader.read(plan.slices):
@@ -141,16 +136,8 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
 
     Processes and not threads, because the work is many short NumPy calls that hold the interpreter's lock.
 
-    Args:
-        plan: What is replayed.
-        progress: Called after each slice.
-        worth_ms: A shorter range is replayed in this process: starting others would take longer.
-
-    Returns:
-        What each replay found, and a description of where it ran.
-
     Raises:
-        UsageNotKept: The range has no usage.
+        NotFound: The range has no usage.
     """
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
@@ -170,18 +157,18 @@ def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
     """The results of all parts, in the order of `plan.parts`, as one result per replay.
 
     Raises:
-        UsageNotKept: Nothing was evaluated.
+        NotFound: Nothing was evaluated.
     """
     of_replay = [ReplayResult() for _ in plan.request.quotas]
     for part, result in zip(plan.parts, results, strict=True):
         of_replay[part.replay].add_users(result)
     if not of_replay[0].evaluations:
-        raise UsageNotKept(plan.uri)
+        raise usage_not_kept(plan.uri)
     return of_replay
 
 
 class Count:
-    """Counts slices that are done and tells a progress bar."""
+    """Counts slices that are done, for a progress bar."""
 
     def __init__(self, progress: Progress, whole: int) -> None:
         self._progress = progress
@@ -234,11 +221,9 @@ def _replay_reporting(plan: Plan, part: Part) -> ReplayResult:
     return replay_part(plan, part, (lambda: None) if queue is None else (lambda: queue.put(None)))
 
 
-# The same replays on the executors of a Spark cluster, for ranges that are too long for one machine.
-#
-# Each part is one task: one replay for a share of the users. Every task reads the whole range through delta-rs and
-# keeps the usage of its users. Executors get this package with the session; they need its dependencies, and a root they
-# reach.
+# On Spark, each part is one task: one replay for a share of the users. Every task reads the whole range through
+# delta-rs and keeps the usage of its users. Executors get this package with the session; they need its dependencies,
+# and a root they reach.
 
 _SETTLED_SECONDS: Final = 2.5
 _OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. Fix: ")
@@ -275,13 +260,10 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
 def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult], str]:
     """All replays of a range, one task per part; as many parts as the cluster has cores.
 
-    Returns:
-        What each replay found, and a description of where it ran.
-
     Raises:
-        Unreachable: The Python of the executors can not run a replay.
-        UsageOutOfReach: They do not find the table.
-        UsageNotKept: The range has no usage.
+        Unreachable: The Python of the executors cannot run a replay.
+        Unreachable: They do not find the table.
+        NotFound: The range has no usage.
     """
     context = session.sparkContext
     plan = plan.for_processes(context.defaultParallelism)
@@ -292,7 +274,9 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     except (Py4JJavaError, PySparkException) as exc:
         missing, cause = _OUT_OF_REACH.search(str(exc)), unfit_python(exc)
         if missing is not None:
-            raise UsageOutOfReach(str(context.master), plan.uri, missing[1]) from exc
+            msg = f"the executors of {context.master} cannot read {plan.uri}: {missing[1]}"
+            fix = "use a store or a folder that every machine mounts under the same path; or leave out --on spark"
+            raise Unreachable(msg, fix) from exc
         if cause is None:
             raise
         raise executor_python_unfit(str(context.master), str(context.pythonExec), cause, NEEDED_TO_REPLAY) from exc

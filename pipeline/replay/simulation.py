@@ -22,7 +22,7 @@ from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleEventRow, ThrottleRecord
 from schemas.usage import UsageEvent
 
-# Puts events into the micro-batches that a job with a given trigger would have made.
+# Events in the micro-batches that a job with a given trigger would have made.
 
 _SCHEMA: Final = pa.schema(
     [
@@ -41,7 +41,6 @@ class SimulatedBatch:
 
     Attributes:
         trigger_ms: When it runs: the first trigger after its newest event.
-        newest_event_ms: Its newest event.
         usage: Columns for `QuotaEngine.record`, one row per sample window and client.
     """
 
@@ -87,7 +86,7 @@ def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> 
     return SimulatedBatch(trigger_ms, events[-1].event_time_ms, pa.Table.from_pylist(list(rows.values()), _SCHEMA))
 
 
-# Reads usage events from a file and checks them as the stream does.
+# Events of a file, checked as the stream does.
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +147,12 @@ def _elements(value: Any, number: int) -> Iterator[tuple[str, Any]]:
 
 
 def _mistakes(errors: Sequence[Any]) -> str:
-    return "; ".join(f"'{'.'.join(map(str, error['loc']))}' {error['msg']}; got {error['input']!r}" for error in errors)
+    return "; ".join(
+        f"'{'.'.join(map(str, error['loc']))}': {error['msg']}, not {error['input']!r}" for error in errors
+    )
 
 
-# The clock, outbox and topic of a simulation: the clock is set by hand, and nothing is stored or sent.
+# Ports of a simulation: the clock is set by hand, and nothing is stored or sent.
 
 
 class SimulatedClock:
@@ -183,12 +184,12 @@ class NoOutbox:
         return -1, self.rows_from(0)
 
     def is_fenced(self) -> bool:
-        """Nobody else is there."""
+        """No other driver exists."""
         return False
 
 
 class NoTopic:
-    """`pipeline.throttle.topic.ThrottleTopic` that nobody reads."""
+    """`pipeline.throttle.topic.ThrottleTopic` without readers."""
 
     def open(self) -> int | None:
         """No marker."""
@@ -217,7 +218,6 @@ class ClientStory:
     Attributes:
         violations: How often a batch began a throttle or made it longer.
         renewals: How often a look made a throttle longer.
-        releases: How often it was released.
         shadowed: Batches in which a shadow quota would have throttled it.
         throttle_ms: How long it was held, all throttles together.
         held_since_ms: Begin of the running throttle; None while it is not throttled.
@@ -251,11 +251,8 @@ class Simulation:
     The clients ignore throttles: usage is what the events contain, whether a client is throttled or not.
 
     Args:
-        settings: Engine and purgatory.
-        trigger_ms: How often a batch starts; part of how long before its end a throttle is looked at.
-        quotas: In force all the time.
         scope: `cluster` or `broker`.
-        tell: Called for every record, with the instant at which it is written.
+        show: Called for every record, with the instant at which it is written.
     """
 
     def __init__(
@@ -264,10 +261,10 @@ class Simulation:
         trigger_ms: int,
         quotas: QuotaSnapshot,
         scope: Literal["cluster", "broker"],
-        tell: Callable[[int, Written], None],
+        show: Callable[[int, Written], None],
     ) -> None:
         self._quotas = quotas
-        self._tell = tell
+        self._show = show
         self.clients: dict[ClientKey, ClientStory] = {}
         self._clock = SimulatedClock(0)
         stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
@@ -279,7 +276,7 @@ class Simulation:
         )
 
     def run(self, batches: Iterable[SimulatedBatch]) -> int:
-        """Decide the batches, then wait until nobody is held, at most an hour; returns the number of batches."""
+        """Decide the batches, then wait until no client is held, at most an hour; returns the number of batches."""
         decider, purgatory = self._enforcement.decider, self._enforcement.purgatory
         batch_id = -1
         for batch_id, batch in enumerate(batches):
@@ -320,4 +317,4 @@ class Simulation:
         now_ms = self._clock.now_ms
         for record in records:
             self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
-            self._tell(now_ms, record)
+            self._show(now_ms, record)

@@ -1,4 +1,4 @@
-"""Stored usage, cut into the batches it is decided in: the seconds of `usage_by_second`, or the batches of `usage`."""
+"""Stored usage in the batches it is decided in, what a replay of them found, and the throttles that really happened."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,8 +49,7 @@ class UsageBatch:
     """Usage that is decided together, at one instant.
 
     Attributes:
-        at_ms: The instant.
-        time_epoch: The time epoch of that instant.
+        time_epoch: Of that instant.
         quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
         usage: What `ReplayEngine.throttles` takes.
         used_bytes: Produced and fetched bytes of each row.
@@ -75,12 +74,8 @@ class UsageReader:
     """Reads the usage of a range in batches, in the order they are decided, and numbers the clients.
 
     Args:
-        root: Of the tables.
-        source: Which table.
-        by_broker: The same client at two brokers counts as two clients.
         sample_window_ms: The engine's; must be whole seconds for `usage_by_second`.
         version: Of the table; None = the newest.
-        share: Usage of other users is left out; the instants of all batches stay.
         reads_times: False = request times are null, because no quota bounds them: reading them takes time.
 
     Attributes:
@@ -223,12 +218,8 @@ class RecordedBatches:
     """Consecutive batches of one time epoch with the same engine settings.
 
     Attributes:
-        cluster: Of the rows.
-        settings: The engine's.
-        batches: (query_id, batch_id) of each.
         first_ms: Instant at which the first one was evaluated.
         last_ms: Instant at which the last one was evaluated.
-        last_query_id: Query of the last one.
         time_epoch: The epoch that these instants belong to. At its begin the engine's sample windows were empty.
         begins_after: The engine began empty after this batch: its sample windows and those of the settings do not
             divide each other. None if there is no such batch.
@@ -270,8 +261,7 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
     """Split rows of `batches` wherever cluster, time epoch or settings change.
 
     Args:
-        rows: In any order.
-        known: All rows that tell what an engine began with: `rows`, and those of batches before them. None: `rows`.
+        known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
     """
     ordered = sorted(rows, key=_order)
     groups: list[list[dict[str, Any]]] = []
@@ -323,10 +313,7 @@ def decided_again(
     """Decide batches again, slice by slice.
 
     Args:
-        recorded: Which batches.
-        scope: The engine's.
         usage: The table `usage` by `evaluated_at_ms`.
-        snapshot_at: Quotas by version.
         sensor: Conditions on the names, to read the usage of one sensor only. Its decisions need no other usage.
 
     Yields:
@@ -361,7 +348,7 @@ def _identity(batch: StoredBatch) -> tuple[str, int]:
     return batch.query_id, batch.batch_id
 
 
-# What a replay found: how long each client would be held, and what it used meanwhile.
+# Results of a replay: how long each client would be held, and its usage.
 
 BINS: Final = 120
 
@@ -422,10 +409,8 @@ def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms:
     `deferred_bytes` is always 0: how many bytes a client held back is not known.
 
     Args:
-        root: Of the tables.
         since_ms: Inclusive.
         until_ms: Exclusive.
-        sample_window_ms: Length of the windows that are counted.
     """
     decisions = TimeSlices(table_uri(root, "decisions"), "evaluated_at_ms")
     columns = [*_CLIENT_RECORDED_THROTTLES, "time_epoch", "evaluated_at_ms", "applied"]

@@ -7,7 +7,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
+from pipeline.errors import NotFound, PipelineError
+from pipeline.replay.request import usage_not_kept
 from pipeline.replay.usage_batches import (
     BATCH_COLUMNS,
     RecordedBatches,
@@ -35,9 +36,7 @@ class Verification:
 
     Attributes:
         since_ms: Instant of the first batch that was compared.
-        until_ms: Instant of the last one.
         batches: How many batches with usage were decided again.
-        decisions: How many stored decisions were compared.
         mismatches: Every row that differs, is missing, or should not be there.
     """
 
@@ -70,15 +69,11 @@ def verify(
     the stored usage. Batches that a running job adds meanwhile are left out.
 
     Args:
-        root: Of the tables.
-        scope: The engine's.
-        snapshot_at: Quotas by version.
         since_ms: First instant, inclusive.
         until_ms: Last instant, inclusive.
-        progress: Called after each slice.
 
     Raises:
-        UsageNotKept: No batch of the range can be recomputed.
+        NotFound: No batch of the range can be recomputed.
     """
     # `batches` is read first: the decisions of a batch that is in it are stored before they are read below.
     rows = read_table(table_uri(root, "batches"), [*BATCH_COLUMNS, "good_count"])
@@ -86,7 +81,7 @@ def verify(
     known = rows.to_pylist()
     within = _recomputable(known, usage, since_ms, until_ms)
     if not within:
-        raise UsageNotKept(usage.uri)
+        raise usage_not_kept(usage.uri)
     parts = split_by_settings(within, known)
     result = Verification(parts[0].first_ms, parts[-1].last_ms)
     whole_ms = sum(part.last_ms - part.begin_ms for part in parts)
@@ -105,20 +100,18 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     """Recompute one decision from the usage of its sensor, up to its own batch inclusive.
 
     Args:
-        root: Of the tables.
-        scope: The engine's.
-        snapshot_at: Quotas by version.
         stored: The row of `decisions`.
 
     Raises:
-        BatchNotRecorded: Its batch is not in `batches`.
-        UsageNotKept: The usage of its batch is no longer stored.
+        PipelineError: Its batch is not in `batches`, so the settings of its engine are not known.
+        NotFound: The usage of its batch is no longer stored.
     """
     own = stored["query_id"], stored["batch_id"]
     conditions = [("query_id", "=", own[0]), ("batch_id", "=", own[1])]
     rows = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), conditions).to_pylist()
     if not rows:
-        raise BatchNotRecorded(*own)
+        msg = f"batch {own[1]} of query {own[0]} is not in `batches`"
+        raise PipelineError(msg, "if the job runs, repeat this in a second: a batch gets its row after its decisions")
     recorded = RecordedBatches.from_rows(rows)
     span = [("evaluated_at_ms", ">=", recorded.begin_ms), ("evaluated_at_ms", "<=", recorded.last_ms)]
     known = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), span).to_pylist()
@@ -129,7 +122,8 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     for _, batches in decided_again(recorded, scope, usage, snapshot_at, sensor):
         found = batches[0] if batches else found
     if found is None:
-        raise UsageNotKept(usage.uri, stored["decision_id"])
+        msg = f"the usage of decision {stored['decision_id']} is no longer in {usage.uri}"
+        raise NotFound(msg, "explain newer decisions, or keep usage longer: `tables.usage_retention_ms`")
     count = usage_of(recorded, usage, recorded.begin_ms, recorded.last_ms + 1, sensor).num_rows
     kept = with_time_epoch(pa.Table.from_pylist([stored], _ROWS))
     recomputed = _identified([found], recorded.cluster)

@@ -1,4 +1,4 @@
-"""Who used how much: bytes and request time by owner and period, exact to the byte.
+"""Bytes and request time by owner and period, exact to the byte.
 
 The owner of a client is that of `quota.entity`, in the quotas that were in force when the minute began; if these name
 none, the first one named later.
@@ -22,8 +22,6 @@ class Use:
         produced_bytes: Bytes produced.
         fetched_bytes: Bytes fetched.
         request_time_ns: Time of io and network threads, without that of exempt requests.
-        exempt_time_ns: Time of exempt requests.
-        request_count: Requests.
     """
 
     produced_bytes: int = 0
@@ -48,7 +46,6 @@ class Charge:
     """What an owner is charged for, in one period.
 
     Attributes:
-        period: Name of the period.
         owner: The owner; None for clients that no quota row with an owner covers.
         clients: What each of the owner's clients used.
     """
@@ -59,7 +56,7 @@ class Charge:
 
     @property
     def use(self) -> Use:
-        """What all of them used."""
+        """The sum of all."""
         total = Use()
         for one in self.clients.values():
             total.add(one)
@@ -83,8 +80,6 @@ def charges(minutes: Minutes, owner_times: OwnerTimes, periods: Iterable[Period]
 
     Args:
         minutes: `usage_by_minute`.
-        owner_times: The owners of the range.
-        periods: The periods, in order.
     """
     found = []
     for period in periods:
@@ -106,7 +101,7 @@ def _used(minutes: Minutes, begin_ms: int, end_ms: int) -> Iterator[tuple[Client
         yield client, Use(*values)
 
 
-# The page of `kquota report chargeback`.
+# The page.
 
 _BARS: Final = 20
 _SERIES: Final = ("produced", "fetched")
@@ -117,15 +112,13 @@ def chargeback_page(charges: Sequence[Charge], minutes: Minutes, span_ms: tuple[
     """The page.
 
     Args:
-        charges: What each owner used in each period.
         minutes: `usage_by_minute`.
-        span_ms: Begin and end of the range.
     """
     about = {"from": f"{minute_text(span_ms[0])} UTC", "to": f"{minute_text(span_ms[1])} UTC"}
     clients = [row for one in charges for row in one.client_rows()]
     return page(
         "Chargeback · kquota",
-        "Who used how much?",
+        "Usage by owner",
         about,
         {
             "Bytes per second, all clients": _time_chart(minutes, span_ms),

@@ -13,7 +13,7 @@ from pipeline.errors import printable
 from pipeline.reports.periods import MINUTE_MS
 
 _ROWS: Final = 500
-# The four colours are told apart also by those who do not see red and green.
+# The four colours differ also for people who do not see red and green.
 _STYLE: Final = """
 :root{color-scheme:light dark;--text:#1c1c1c;--page:#fff;--rule:#ddd;--gap:#ececec;
 --c0:#5f6b76;--c1:#c2410c;--c2:#0072b2;--c3:#8a6d00;--new:#c2410c;--gone:#15803d}
@@ -36,9 +36,6 @@ def page(title: str, heading: str, about: Mapping[str, Any], sections: Mapping[s
     """The page.
 
     Args:
-        title: Its title.
-        heading: Its heading.
-        about: What the report is about: names and values.
         sections: Heading -> HTML, made by this module and `pipeline.reports.page`.
     """
     facts = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in about.items())
@@ -66,14 +63,13 @@ def figures(values: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], marks: Mapping[str, str] | None = None) -> str:
-    """A table with a row for each mapping; numbers are on the right, None is empty. Long ones are cut, and say so.
+    """A table with a row for each mapping; numbers are on the right, None is empty. Long ones are cut, with a note.
 
     Args:
-        rows: They share their keys, which are the header.
         marks: Text of a cell -> its CSS class: `new` or `gone`.
     """
     if not rows:
-        return paragraph("Nothing.")
+        return paragraph("No rows.")
     header = "".join(
         f'<th class="{"n" if _is_number(value) else ""}">{_text(name.replace("_", " "))}</th>'
         for name, value in rows[0].items()
@@ -101,7 +97,7 @@ def _text(value: Any) -> str:
     return escape(printable(str(value)))
 
 
-# Instants as people read them on a page: in UTC.
+# Instants, in UTC.
 
 
 def minute_text(instant_ms: int) -> str:
@@ -109,10 +105,7 @@ def minute_text(instant_ms: int) -> str:
     return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
-# Charts as SVG, all of one make: lines over time with gaps where there is no data, and bars.
-#
-# A chart has no script and loads nothing. Its colours are those of the page (`pipeline.reports.page`), light and dark.
-# Every text is escaped here.
+# Charts as SVG: lines over time with gaps where there is no data, and bars.
 
 PARTS: Final = 120
 """Into how many parts a range is divided for a chart over time."""
@@ -149,11 +142,9 @@ def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms
     """Lines over time. Where nothing is known there is a gap, and not zero.
 
     Args:
-        title: What the chart shows, for those who can not see it.
+        title: What the chart shows, for those who cannot see it.
         lines: At most 4, each with as many values as `known`.
         known: Whether each part of the range has data. A gap of less than a minute is none.
-        span_ms: Begin and end of the range.
-        text: Writes a value with its unit.
     """
     most = max((max(line.values) for line in lines if line.values), default=0) or 1e-9
     stretches = list(_stretches(known, (span_ms[1] - span_ms[0]) / max(len(known), 1)))
@@ -176,10 +167,8 @@ def bar_chart(title: str, series: Sequence[str], bars: Sequence[Bars], text: Tex
     """Horizontal bars: under each name one for each of the series.
 
     Args:
-        title: What the chart shows, for those who can not see it.
+        title: What the chart shows, for those who cannot see it.
         series: Names of the series, at most 4.
-        bars: From top to bottom.
-        text: Writes a value with its unit.
     """
     most = max((value for one in bars for value in one.values if value is not None), default=0) or 1
     room = _WIDTH - _NAMES_WIDTH - _TEXTS_WIDTH
@@ -228,7 +217,7 @@ def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int
 
     Args:
         known: Whether each part of the range has data.
-        part_ms: Length of a part. Parts without data that last less than a minute together are no gap.
+        part_ms: Length of a part. Parts without data that last less than a minute together are not a gap.
     """
     begin, end = None, 0
     for place in (place for place, has_data in enumerate(known) if has_data):

@@ -1,4 +1,4 @@
-"""The periods a report is divided into: UTC days, ISO weeks (from Monday on) and months."""
+"""The periods of a report: UTC days, ISO weeks (from Monday on) and months; and the owners of clients over time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,21 +7,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from pipeline.errors import PipelineError, TableMissing
+from pipeline.errors import TableMissing, UsageError
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import Owners
 
 MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000
-
-
-class UnknownPeriod(PipelineError):
-    """`--by` names no period."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(f"'--by' must be day, week or month; got {given}", "for example --by week")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +55,11 @@ def known_period(given: str) -> str:
     """`day`, `week` or `month`.
 
     Raises:
-        UnknownPeriod: It is another word.
+        UsageError: It is another word.
     """
     if given not in _KINDS:
-        raise UnknownPeriod(given)
+        msg = f"unknown period --by {given}; use day, week or month"
+        raise UsageError(msg, "for example --by week")
     return given
 
 
@@ -106,17 +98,17 @@ def _epoch_ms(day: date) -> int:
     return (day - date(1970, 1, 1)).days * _DAY_MS
 
 
-# Which owners the quota table named when.
+# Owners over time.
 
 OwnerOf = Callable[[str, str], str | None]
-"""The owner of a client, by user and client-id; None if nobody is."""
+"""The owner of a client, by user and client-id; None if it has no owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerTimes:
     """The owners since an instant, in order of time; versions that name the same owners are one.
 
-    Usage that nobody owned when it happened is that of the first owner named later. So owners that are given to clients
+    Usage without an owner when it happened is that of the first owner named later. So owners that are given to clients
     after a month hold for that month too, and a client that changes hands is still charged to whom it belonged.
 
     Attributes:

@@ -31,8 +31,6 @@ class Sized:
 
     Attributes:
         user: User of the quota entity; a name, `<default>` or "".
-        client_id: Client-id of the entity, likewise.
-        quota_type: What is bounded.
         bound: T, bytes per second or percent of one thread.
         p95: The 95th percentile of the rate per minute, of the sensor for which it is largest; None for no use.
         p99: The 99th percentile, likewise.
@@ -53,7 +51,7 @@ class Sized:
 
     @property
     def is_default(self) -> bool:
-        """Whether the entity has a default in it: its bound holds also for clients that nobody knows yet."""
+        """Whether the entity has a default in it: its bound also applies to clients not seen yet."""
         return DEFAULT in (self.user, self.client_id)
 
     @property
@@ -92,12 +90,10 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of the usage.
+    """A question to the usage.
 
     Attributes:
-        snapshot: The quotas.
         per_broker: Whether a bound holds for each broker on its own.
-        span_ms: Begin and end of the range.
         throttled: The clients that were throttled in the range.
         headroom: How far above the 99th percentile a bound should be, in percent.
     """
@@ -109,28 +105,27 @@ class Question:
     headroom: float
 
 
-def sized(minutes: Minutes, asked: Question) -> list[Sized]:
+def sized(minutes: Minutes, question: Question) -> list[Sized]:
     """Every bound of the table, compared with its use in a range; the most used share first, unused ones last.
 
     Args:
         minutes: `usage_by_minute`.
-        asked: Of which quotas, and of which time.
     """
     engine = QuotaEngine()
-    engine.load_quotas(asked.snapshot)
-    clients = minutes.clients(*asked.span_ms)
+    engine.load_quotas(question.snapshot)
+    clients = minutes.clients(*question.span_ms)
     levels = engine.resolve(clients).to_pylist() if clients.num_rows else []
     found = []
     for quota_type in QUOTA_TYPES:
         bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
-        held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in asked.throttled}
-        by_entity = _figures(minutes, quota_type, bound_rows, asked)
-        for user, client_id, bound in _bounds(asked.snapshot, quota_type):
+        held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in question.throttled}
+        by_entity = _figures(minutes, quota_type, bound_rows, question)
+        for user, client_id, bound in _bounds(question.snapshot, quota_type):
             figures = by_entity.get((user, client_id), [])
             sensors = len({one["sensor"] for one in figures})
             held = (user, client_id) in held_entities
             one = Sized(user, client_id, quota_type, bound, sensors=sensors, was_throttled=held)
-            found.append(_with_use(one, figures, asked.headroom))
+            found.append(_with_use(one, figures, question.headroom))
     return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
 
 
@@ -162,7 +157,7 @@ def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[str, str
 
 
 def _figures(
-    minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], asked: Question
+    minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], question: Question
 ) -> dict[Client, list[dict[str, Any]]]:
     """Of each entity the percentiles of its sensors that were used."""
     if not rows:
@@ -177,7 +172,7 @@ def _figures(
             entities.append(_entity(row))
         sensors[row["user"], row["client_id"]] = numbers[sensor]
     found: dict[Client, list[dict[str, Any]]] = {}
-    for figures in minutes.rates(quota_type, sensors, *asked.span_ms, per_broker=asked.per_broker).to_pylist():
+    for figures in minutes.rates(quota_type, sensors, *question.span_ms, per_broker=question.per_broker).to_pylist():
         found.setdefault(entities[figures["sensor"]], []).append(figures)
     return found
 
@@ -197,7 +192,7 @@ def _with_use(one: Sized, figures: Sequence[Mapping[str, Any]], headroom: float)
     )
 
 
-# The page of `kquota report rightsizing`.
+# The page.
 
 _BARS: Final = 20
 _SERIES: Final = ("p99 of the rate per minute", "bound", "suggested")
@@ -208,10 +203,7 @@ def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span
     """The page.
 
     Args:
-        found: Every bound and its use.
         headroom: How far above p99 a bound should be, in percent.
-        version: Version of the quota table.
-        span_ms: Begin and end of the range.
     """
     about = {
         "from": f"{minute_text(span_ms[0])} UTC",
@@ -222,7 +214,7 @@ def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span
     charts = {f"The most used of each bound: {quota_type}": _bars(found, quota_type) for quota_type in QUOTA_TYPES}
     return page(
         "Rightsizing · kquota",
-        "Which bounds fit?",
+        "Recommended quotas",
         about,
         {**charts, "Bounds": table([_readable(one) for one in found], _MARKS)},
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipeline.errors import PipelineError
+from pipeline.errors import UsageError
 from pipeline.reports.page import Bars, Line, Parts, bar_chart, minute_text, page, paragraph, table, time_chart
 from pipeline.reports.periods import MINUTE_MS, OwnerOf, Period, length_ms, whole_minutes
 from pipeline.tables.minute_sums import Minutes
@@ -14,24 +14,11 @@ from pipeline.tables.minute_sums import Minutes
 _UNITS_MINUTES: Final = {"m": 1, "h": 60, "d": 1440}
 
 
-class UnknownTarget(PipelineError):
-    """`--target` is neither a time nor a share."""
-
-    exit_code = 2
-
-    def __init__(self, given: str) -> None:
-        super().__init__(
-            f"'--target' must be a time throttled at most (30m, 2h), or a share not throttled (99.9%); got {given}",
-            "for example --target 30m",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """The most minutes of a period in which a client may be throttled.
 
     Attributes:
-        text: As it was given.
         minutes: A number of minutes; None if it is a share.
         percent: The share of the period's minutes, in percent, in which the client is not throttled.
     """
@@ -45,13 +32,14 @@ class Target:
         """Read `30m`, `2h`, `1d` or `99.9%`.
 
         Raises:
-            UnknownTarget: It is none of these.
+            UsageError: It is none of these.
         """
         if time := re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text):
             return cls(text, float(time[1]) * _UNITS_MINUTES[time[2]])
         if (share := re.fullmatch(r"(\d+(?:\.\d+)?)\s?%", text)) and float(share[1]) <= 100:
             return cls(text, None, float(share[1]))
-        raise UnknownTarget(text)
+        msg = f"cannot read --target {text}; give a longest time throttled (30m) or a share not throttled (99.9%)"
+        raise UsageError(msg, "for example --target 30m")
 
     def minutes_in(self, period_ms: int) -> float:
         """The minutes of a period that it allows."""
@@ -66,14 +54,11 @@ class Held:
     """How a client was held in one period.
 
     Attributes:
-        period: Name of the period.
-        user: User of the client.
         client_id: Its client-id; may be "".
         owner: Who was responsible when it was held last; or who is now. None if no quota row names anybody.
         minutes: Minutes in which it was held for any time, at any broker.
         allowed_minutes: How many minutes the target allows in the whole period.
         held_ms: Time held; summed over brokers, if quotas hold for each broker.
-        throttle_count: Throttles begun.
         renewal_count: Records that gave a running throttle another end.
     """
 
@@ -117,8 +102,6 @@ def held_by_period(
         minutes: `throttle_by_minute`.
         by: What the periods are: `day`, `week` or `month`.
         periods: The periods, in order. One that is cut has the target of the whole one.
-        target: The target.
-        owner_now: Who owns a client now, for clients that nobody owned when they were held.
     """
     found = []
     for period in periods:
@@ -131,7 +114,7 @@ def held_by_period(
     return found
 
 
-# The page of `kquota report slo`.
+# The page.
 
 _BARS: Final = 20
 _MARKS: Final = {"missed": "new", "met": "gone"}
@@ -143,12 +126,8 @@ def service_level_page(
     """The page.
 
     Args:
-        held: How each client was held in each period.
-        target: The target of each period.
-        by: What the periods are.
-        usage: `usage_by_minute`: it says for which time there is data.
+        usage: `usage_by_minute`: it has the times with data.
         throttles: `throttle_by_minute`.
-        span_ms: Begin and end of the range.
     """
     about = {
         "from": f"{minute_text(span_ms[0])} UTC",

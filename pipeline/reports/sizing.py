@@ -1,7 +1,7 @@
 """What a job needs for a number of entities and of events: between the measured points, straight lines.
 
 Each figure is a line in the entities, through the points of the same events, plus a line in the events: what the point
-with more events needs beyond the one with as many entities. Beyond the last point the last line goes on.
+with more events needs beyond the one with as many entities. Beyond the last point the last line continues.
 """
 
 import json
@@ -24,8 +24,6 @@ class Point:
 
     Attributes:
         entities: How many clients sent, all in turn.
-        events_per_second: Of all together.
-        batch_ms: The median micro-batch.
         driver_mb: The most memory that the Python process has held.
         jvm_mb: The most memory that Spark's JVM has held, in local mode.
         cores: CPU seconds of both per second.
@@ -51,7 +49,6 @@ class Measured:
     """What was measured, and where.
 
     Attributes:
-        machine: One line.
         points: The first ones differ in entities only, from few to many. The last one has as many entities as another
             of them, and more events.
     """
@@ -62,8 +59,8 @@ class Measured:
 
 def read_measured() -> Measured:
     """The figures that come with this version."""
-    told = json.loads(PATH.read_text(encoding="utf-8"))
-    return Measured(told["machine"], tuple(map(Point.of, told["points"])))
+    stored = json.loads(PATH.read_text(encoding="utf-8"))
+    return Measured(stored["machine"], tuple(map(Point.of, stored["points"])))
 
 
 _FIGURES: Final = ("batch_ms", "driver_mb", "jvm_mb", "cores", "back_s")
@@ -72,7 +69,7 @@ _LEAST_TRIGGER_MS: Final = 250
 LONGEST_BATCH_MS: Final = 1_500.0
 """A longer micro-batch is more than one driver should have: throttles would come seconds late."""
 LARGEST_DRIVER_MB: Final = 3_000.0
-"""More memory is more than one driver should need: it has to be read again at a restart."""
+"""More memory is more than one driver should need: it has to be rebuilt at a restart."""
 _ROOM: Final = 1.5  # between what is used mostly and what must be there
 
 
@@ -81,11 +78,8 @@ class Size:
     """What one job needs.
 
     Attributes:
-        batch_ms: A micro-batch, mostly.
         trigger_ms: The shortest trigger that leaves room for slow batches.
-        driver_mb: Memory of the Python process.
         jvm_mb: Memory of Spark's JVM in local mode.
-        cores: CPU that is used on average.
         back_s: From kill -9 until the next decisions.
         is_measured: False if there are more entities or events than were measured.
     """
@@ -105,7 +99,6 @@ def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
     Args:
         entities: Clients with usage in the last minutes, > 0.
         events_per_second: Of all together, >= 0.
-        measured: The points.
     """
     *few_events, most_events = measured.points
     figures = {

@@ -1,33 +1,24 @@
-"""One decision in words: its numbers, how they come about, and what followed."""
+"""One decision in words: its numbers, how they come about, its records, and what the brokers enforce now."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.tables.throttles import Unpublished
-from quota.entity import label
-from quota.units import rate_text
-from schemas.throttle_record import verb, written_ms
-
-if TYPE_CHECKING:
-    from pipeline.tables.enforced import Enforced
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from pipeline.clock import clock_time, seconds
 from pipeline.tables.quotas.history import QuotaOrigin, shown
-from pipeline.tables.throttles import Story
-from quota.units import rate_unit
+from pipeline.tables.throttles import Story, Unpublished
+from quota.entity import label
+from quota.units import rate_text, rate_unit
+from schemas.throttle_record import verb, written_ms
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
     from pipeline.tables.enforced import Enforced
 
-# The records that were published for one decision, or why there are none, in words.
-#
-# All times are of the driver's wall clock and to the millisecond, so that they add up: a slice that was written at one
-# instant for so long ends at the other.
+
+# The records of a decision, or why there are none. Times are of the driver's wall clock, to the millisecond.
 
 _NO_TIME: Final = "its throttle time is 0 ms, rounded"
 _NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"
@@ -73,7 +64,7 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
         "not_applied": _NOT_APPLIED,
         "extension": f"under this id: it made a running throttle longer, with {record_name}",
         "too_old": "it was too old when the job could publish it, after a restart",
-        "told_already": f"the client was told already: {record_name} holds it until "
+        "told_already": f"the client already waits: {record_name} holds it until "
         f"{_clock(record.get('throttled_until_ms', 0))}",
         "edited": f"quotas v{found.quota_version} came into force before it could be published",
     }
@@ -86,7 +77,7 @@ def applied_text(decision: Mapping[str, Any]) -> str:
     if decision["applied"]:
         return f"mode {decision['mode']}, applied"
     if decision["mode"] == "shadow":
-        return "mode shadow, which throttles nobody"
+        return "mode shadow, which never throttles"
     return f"mode {decision['mode']}, not applied: {_NOT_APPLIED if decision['throttle_time_ms'] else _NO_TIME}"
 
 
@@ -126,7 +117,7 @@ def _clock(epoch_ms: int) -> str:
     return f"{datetime.fromtimestamp(epoch_ms // 1000, UTC):%H:%M:%S}.{epoch_ms % 1000:03d}"
 
 
-# What the brokers enforce now, and why, for people and for programs.
+# Native quotas on the brokers.
 
 
 def on_brokers_row(one: "Enforced") -> dict[str, Any]:
@@ -145,7 +136,7 @@ def on_brokers_row(one: "Enforced") -> dict[str, Any]:
 
 
 def on_brokers_line(one: "Enforced") -> str:
-    """`350.0 kB/s of T 1.0 MB/s on each broker, for client-id 'etl', since …: why; asked for 1: 2.0 MB/s`."""
+    """`350.0 kB/s of T 1.0 MB/s on each broker, for client-id 'etl', since …: why; requested of broker 1: 2.0 MB/s`."""
     from quota.broker_levels.writes import WORDS  # noqa: PLC0415 - it loads numpy, which most stories need not
 
     change, key = one.change, one.change.key
@@ -156,10 +147,10 @@ def on_brokers_line(one: "Enforced") -> str:
         f"{broker_id}: {'more than it gets' if rate is None else rate_text(key.quota_type, rate)}"
         for broker_id, rate in change.demand.items()
     )
-    asked = f"; asked of broker {wanted}" if wanted else ""
+    request = f"; requested of broker {wanted}" if wanted else ""
     return (
         f"{value}{of_bound} on each broker, for {label(key.user, key.client_id)}, since {since:%Y-%m-%d %H:%M:%S} UTC: "
-        f"{WORDS[change.cause]}{asked}"
+        f"{WORDS[change.cause]}{request}"
     )
 
 
@@ -182,7 +173,6 @@ class Words:
     """A throttle in words.
 
     Attributes:
-        title: Who is over what.
         facts: (name, text): how its numbers come about, in order.
         samples: What the samples are, or that they are no longer kept.
         published: A line on the records, and one for each.
@@ -201,11 +191,9 @@ def words_of(
     unpublished: Unpublished | None,
     on_brokers: "Sequence[Enforced]" = (),
 ) -> Words:
-    """Tell the decision, how its numbers are computed, its samples and the records published for it.
+    """Describe the decision, how its numbers are computed, its samples and the records published for it.
 
     Args:
-        story: The decision and what followed.
-        settings: Of the job.
         origin: The edit that set the bound, if it is known.
         unpublished: Why there are no records; None if there are.
         on_brokers: What the brokers themselves enforce now for its quota type, if kquota wrote it.
@@ -239,7 +227,7 @@ def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
 
 
 def _in_words(decision: dict[str, Any], rate: float) -> str:
-    """The size of a large byte rate, beside its number: ` (1.0 MB/s)`."""
+    """The size of a large byte rate, next to its number: ` (1.0 MB/s)`."""
     is_large = rate_unit(decision["quota_type"], rate)[1] > 1.0
     return f" ({rate_text(decision['quota_type'], rate)})" if is_large else ""
 

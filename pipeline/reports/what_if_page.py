@@ -20,16 +20,7 @@ def what_if_page(
     candidate: ReplayResult,
     span_ms: tuple[int, int],
 ) -> str:
-    """The page.
-
-    Args:
-        about: What was replayed: names and values.
-        totals: Totals of all clients.
-        comparisons: One comparison for every client.
-        live: Replay with the live quotas.
-        candidate: Replay with the candidate.
-        span_ms: Begin and end of the range.
-    """
+    """The page."""
     throttled = throttled_clients(comparisons)
     return page(
         "kquota what-if",

@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, plain_sign_in
-from pipeline.demo.errors import BrokerAlreadyRunning, BrokerStartFailed, PortBusy
+from pipeline.errors import Conflict, PipelineError
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -126,7 +126,7 @@ def test_the_broker_dies_with_the_process_that_started_it(own_broker: EmbeddedBr
 
 
 def test_a_second_broker_on_the_same_directory_is_refused(broker: EmbeddedBroker) -> None:
-    with pytest.raises(BrokerAlreadyRunning, match=f"is in use by process {broker.pid}") as refused:
+    with pytest.raises(Conflict, match=f"is in use by process {broker.pid}") as refused:
         EmbeddedBroker(broker.directory).start()
     assert refused.value.exit_code == 4
     assert broker.pid is not None
@@ -134,13 +134,13 @@ def test_a_second_broker_on_the_same_directory_is_refused(broker: EmbeddedBroker
 
 def test_a_port_that_is_taken_is_named_with_its_listener(broker: EmbeddedBroker, tmp_path: Path) -> None:
     taken = int(broker.bootstrap_servers.rpartition(":")[2])
-    with pytest.raises(PortBusy, match=f"port {taken} of listener 'SASL_PLAINTEXT'"):
+    with pytest.raises(Conflict, match=f"port {taken} of listener 'SASL_PLAINTEXT'"):
         EmbeddedBroker(tmp_path, ports={"SASL_PLAINTEXT": taken}).start()
 
 
 def test_a_broker_that_cannot_start_tells_why_in_one_line(tmp_path: Path) -> None:
     options = BrokerOptions(settings={"num.io.threads": "none"})
-    with pytest.raises(BrokerStartFailed, match=r"num\.io\.threads") as failed:
+    with pytest.raises(PipelineError, match=r"num\.io\.threads") as failed:
         EmbeddedBroker(tmp_path, options=options).start()
     assert "\n" not in str(failed.value)
     assert str(tmp_path) in str(failed.value)

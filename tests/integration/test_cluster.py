@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.demo.cluster import EmbeddedCluster
-from pipeline.demo.errors import BrokerAlreadyRunning
+from pipeline.errors import Conflict
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.broker
@@ -74,6 +74,6 @@ def test_both_brokers_lead_partitions_log_their_requests_and_a_killed_one_is_not
 
 def test_if_one_broker_can_not_start_none_is_left(tmp_path: Path) -> None:
     cluster = EmbeddedCluster([tmp_path / "1", tmp_path / "2"])
-    with EmbeddedBroker(tmp_path / "2").reserved(), pytest.raises(BrokerAlreadyRunning):
+    with EmbeddedBroker(tmp_path / "2").reserved(), pytest.raises(Conflict):
         cluster.start()
     assert [broker.pid for broker in cluster.brokers] == [None, None]

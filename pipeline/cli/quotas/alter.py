@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import ConfigFile, Output, QuotasOutput, TablesRoot, flags
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
 from pipeline.cli.quotas.entity import EntityFilter, for_entity
-from pipeline.cli.quotas.errors import NothingMatched, QuotaUsage
+from pipeline.command_line import command_text
+from pipeline.errors import NotFound, UsageError
 from quota.entity import label, may_apply
+
+_SHOWN: Final = 5
 
 Pairs = Annotated[
     list[str] | None,
@@ -79,7 +82,7 @@ def delete(
         rest = [row for row in rows if not entity.matches(row)]
         if len(rest) == len(rows):
             alike = [label(row["user"], row["client_id"]) for row in may_apply(rows, entity.user, entity.client_id)]
-            raise NothingMatched(label(entity.user, entity.client_id), alike)
+            raise _no_quota(label(entity.user, entity.client_id), alike)
         return rest
 
     make_edit(
@@ -94,6 +97,13 @@ def delete(
     )
 
 
+def _no_quota(entity: str, alike: Sequence[str]) -> NotFound:
+    """The error of an entity without a quota. `alike` are entities with one that can hold in its place."""
+    shown = [*alike[:_SHOWN], *([f"{len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else [])]
+    instead = f"; there is one for {'; '.join(shown)}" if shown else ""
+    return NotFound(f"no quota found for {entity}{instead}", f"see which exist: {command_text('quotas', 'describe')}")
+
+
 def _alteration(
     entity: EntityFilter, added: str | None, added_file: Path | None, deleted: str | None
 ) -> Callable[[Sequence[dict[str, Any]]], list[dict[str, Any]]]:
@@ -106,10 +116,10 @@ def _alteration(
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"
-        raise QuotaUsage(msg, f"put what {added} says into {added_file}, or give one of the two")
+        raise UsageError(msg, f"put {added} into {added_file}, or give one of the two")
     if added is None and added_file is None and deleted is None:
         msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
-        raise QuotaUsage(
+        raise UsageError(
             msg, "for example --add-config producer_byte_rate=1MB/s, or --delete-config producer_byte_rate"
         )
     mistakes = Mistakes()
@@ -122,7 +132,7 @@ def _alteration(
     taken = parse_deleted(deleted, entity.names, mistakes.at("--delete-config")) if deleted is not None else {}
     both = sorted(values.keys() & taken.keys())
     if both:
-        mistakes.add(f"'--delete-config' must not name what --add-config sets; got {', '.join(both)}")
+        mistakes.add(f"--add-config sets and --delete-config deletes {', '.join(both)}")
     if mistakes.found:
         raise edit_refused(mistakes.found)
 
@@ -137,10 +147,10 @@ def _one(values: Sequence[str] | None, option: str) -> str | None:
     """The value of an option that may be given once. A second one is refused, as by Kafka, not lost silently."""
     if values and len(values) > 1:
         msg = f"Found multiple arguments for option {option}, but you asked for only one"
-        raise QuotaUsage(msg, f"separate them by commas: --{option} '{','.join(values)}'")
+        raise UsageError(msg, f"separate them by commas: --{option} '{','.join(values)}'")
     if values and not values[0]:
         msg = f"Option {option} requires an argument"
-        raise QuotaUsage(msg, f'see whether the variable in --{option} "$VALUES" is set')
+        raise UsageError(msg, f'see whether the variable in --{option} "$VALUES" is set')
     return values[0] if values else None
 
 

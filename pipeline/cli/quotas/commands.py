@@ -15,7 +15,7 @@ _COMMANDS: Final = {
     "import": Place("pipeline.cli.quotas.files", "import_"),
     "history": Place("pipeline.cli.quotas.history", "history"),
     "diff": Place("pipeline.cli.quotas.history", "diff"),
-    "at": Place("pipeline.cli.quotas.history", "at", {"ignore_unknown_options": True}),  # -2h is no option
+    "at": Place("pipeline.cli.quotas.history", "at", {"ignore_unknown_options": True}),  # -2h is not an option
     "rollback": Place("pipeline.cli.quotas.history", "rollback"),
     "effective": Place("pipeline.cli.quotas.show", "effective"),
     "sql": Place("pipeline.cli.quotas.alter", "sql"),

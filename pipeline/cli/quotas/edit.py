@@ -21,7 +21,10 @@ IfVersion = Annotated[
     int | None,
     typer.Option("--if-version", help="Edit only if the table has this version; else exit with 4.", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change and for which clients; write nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Show changes and affected clients; save nothing."),
+]
 
 CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("entity", "old", "new"))
 _MOVED: Final = Layout(dropped_first=("old_level", "new_level", "old_mode", "new_mode"))
@@ -42,15 +45,10 @@ def make_edit(
     """Make an edit, or only plan it, and print the result.
 
     Args:
-        change: Returns the new rows, given the old ones.
         answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have.
-        reason: Kept in the commit.
         if_version: The version the table must have; None = any.
         dry_run: Write nothing. The changes are printed as a table even with `-o kafka`, which has no form for them.
-        config: Settings file.
-        tables: Root of the tables.
         output: kafka (if there is an answer), or one of `pipeline.cli.output.FORMATS`.
-        once_stored: Rows of an earlier version. They are accepted as they are.
 
     Raises:
         TableMissing: There is no quota table; an edit never creates it.
@@ -67,10 +65,10 @@ def make_edit(
     else:
         edit = table.edit(change, local_audit(reason), if_version, once_stored)
     if output == "kafka" and not dry_run:
-        # Kafka's line names only a part of a pair, so stderr says what was changed. stdout is as Kafka's.
+        # Kafka's line names only a part of a pair, so stderr has the changes. stdout is as Kafka's.
         sys.stdout.write(f"{printable(str(answer))}\n")
-        told = entity_texts(differences(edit.before.rows, edit.rows))
-        sys.stderr.write("".join(f"{printable(text)}\n" for text in told))
+        texts = entity_texts(differences(edit.before.rows, edit.rows))
+        sys.stderr.write("".join(f"{printable(text)}\n" for text in texts))
     else:
         print_edit(settings, edit, "table" if output == "kafka" else output, with_clients=dry_run)
     changed = edit.rows != edit.before.rows

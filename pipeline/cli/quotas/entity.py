@@ -1,7 +1,7 @@
 """Which quota entity a command is for: the flags of kafka-configs, with its rules and its error messages.
 
 Long forms are matched by their position on the command line: the first `--entity-name` or `--entity-default` belongs
-to the first `--entity-type`. Short forms can not be mixed with them.
+to the first `--entity-type`. Short forms cannot be mixed with them.
 """
 
 import csv
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.quotas.errors import QuotaUsage
+from pipeline.errors import UsageError
 from quota.entity import DEFAULT, QUOTA_TYPES, label
 
 _NAMES: Final = "kquota.entity_names"
@@ -83,7 +83,7 @@ class EntityFilter:
     Attributes:
         names: entity type (`users`, `clients`) to name, in the order given; None = every name and the default.
             Empty = all entities.
-        is_strict: Whether an entity that has other parts too is none of them.
+        is_strict: Whether an entity with further parts does not match.
     """
 
     names: Mapping[str, str | None]
@@ -91,12 +91,12 @@ class EntityFilter:
 
     @property
     def user(self) -> str:
-        """Name of the user; "" if it is no part of the entity."""
+        """Name of the user; "" if it is not part of the entity."""
         return self.names.get("users") or ""
 
     @property
     def client_id(self) -> str:
-        """Name of the client-id; "" if it is no part of the entity."""
+        """Name of the client-id; "" if it is not part of the entity."""
         return self.names.get("clients") or ""
 
     def matches(self, row: Mapping[str, object]) -> bool:
@@ -136,17 +136,17 @@ def entity_filter(
         is_strict: Whether the flags of rpk are for entities without other parts only; those of Kafka always are.
 
     Raises:
-        QuotaUsage: They name no entity, or contradict each other.
+        UsageError: They name no entity, or contradict each other.
     """
     long_names: list[str] = context.meta.get(_NAMES, [])
     named = _short_forms(*short)
     if named and (types or long_names):
         msg = "--entity-{type,name,default} should not be used in conjunction with specific entity flags"
-        raise QuotaUsage(msg, "use --user, --client-id, --user-defaults and --client-defaults alone")
+        raise UsageError(msg, "use --user, --client-id, --user-defaults and --client-defaults alone")
     if rpk:
         if named or types or long_names:
-            msg = "'--name', '--default' and '--any' must not be mixed with other flags that name an entity"
-            raise QuotaUsage(msg, "use --user and --client-id alone")
+            msg = "--name, --default and --any cannot be mixed with other flags that name an entity"
+            raise UsageError(msg, "use --user and --client-id alone")
         _refuse_types([kind for kind, _ in rpk], needed=True)
         return EntityFilter(dict(rpk), is_strict=is_strict or exact)
     kinds = [kind for kind, _ in named] if named else list(types or ())
@@ -161,16 +161,14 @@ def refuse_empty(option: str, names: Sequence[str] | None, of_default: str) -> N
     """Refuse an empty name. A shell makes one of a variable that is not set, and Kafka takes it for the default.
 
     Args:
-        option: The option that the names were given with.
         names: The names; None = none.
-        of_default: The option that means the default entity.
 
     Raises:
-        QuotaUsage: A name is empty.
+        UsageError: A name is empty.
     """
     if names and not all(names):
-        msg = f"'{option}' must not be empty; got ''"
-        raise QuotaUsage(msg, f'see whether the variable in {option} "$NAME" is set; the default is {of_default}')
+        msg = f"{option} is empty"
+        raise UsageError(msg, f'see whether the variable in {option} "$NAME" is set; the default is {of_default}')
 
 
 def _short_forms(
@@ -182,7 +180,7 @@ def _short_forms(
     for option, values in (("user", users), ("client", clients)):
         if values and len(values) > 1:
             msg = f"Found multiple arguments for option {option}, but you asked for only one"
-            raise QuotaUsage(msg, f"repeat the command for each: {', '.join(values)}")
+            raise UsageError(msg, f"repeat the command for each: {', '.join(values)}")
     return [
         *(("clients", name) for name in clients or ()),
         *(("users", name) for name in users or ()),
@@ -194,32 +192,32 @@ def _short_forms(
 def _refuse_types(kinds: Sequence[str], *, needed: bool) -> None:
     if needed and not kinds:
         msg = "At least one entity type must be specified"
-        raise QuotaUsage(msg, "name one: --user, --client-id, --user-defaults, --client-defaults")
+        raise UsageError(msg, "name one: --user, --client-id, --user-defaults, --client-defaults")
     for kind in kinds:
         if kind not in _COLUMNS:
             msg = f"Invalid entity type {kind}, the entity type must be one of users, clients"
-            raise QuotaUsage(msg, "kquota has quotas of users and client-ids; use kafka-configs for the others")
+            raise UsageError(msg, "kquota has quotas of users and client-ids; use kafka-configs for the others")
     if len(set(kinds)) != len(kinds):
         twice = ",".join(sorted({kind for kind in kinds if kinds.count(kind) > 1}))
         msg = f"Duplicate entity type(s) specified: {twice}"
-        raise QuotaUsage(msg, "an entity is one user, one client-id, or a pair: repeat the command for each entity")
+        raise UsageError(msg, "an entity is one user, one client-id, or a pair: repeat the command for each entity")
 
 
 def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) -> None:
     if exact and not names:
         msg = "An entity-name or default entity must be specified with --alter of users, clients"
-        raise QuotaUsage(msg, "name it: --user NAME, --client-id NAME, --user-defaults or --client-defaults")
+        raise UsageError(msg, "name it: --user NAME, --client-id NAME, --user-defaults or --client-defaults")
     if not exact and len(names) > len(kinds):
         msg = "More entity names specified than entity types"
-        raise QuotaUsage(msg, "give an --entity-type before each --entity-name")
+        raise UsageError(msg, "give an --entity-type before each --entity-name")
     if exact and len(names) != len(kinds):
         msg = "An entity name must be specified for every entity type"
-        raise QuotaUsage(msg, "give an --entity-name or --entity-default after each --entity-type")
+        raise UsageError(msg, "give an --entity-name or --entity-default after each --entity-type")
     if DEFAULT in names:
-        msg = f"'--entity-name' must not be {DEFAULT}, which is reserved for the default entity; got {DEFAULT}"
-        raise QuotaUsage(
+        msg = f"{DEFAULT} is reserved for the default entity; --entity-name cannot have it"
+        raise UsageError(
             msg,
-            "say --entity-default, --user-defaults or --client-defaults",
+            "give --entity-default, --user-defaults or --client-defaults",
         )
 
 
@@ -262,14 +260,14 @@ def rpk_parts(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
         Entity type (`users`, `clients`) and name; None = every name and the default.
 
     Raises:
-        QuotaUsage: A value does not name a part of an entity.
+        UsageError: A value does not name a part of an entity.
     """
     parts: list[tuple[str, str | None]] = []
     for value in _values(given.get("name")):
         kind, equals, name = value.partition("=")
         if not equals or not name or name == DEFAULT:
-            message = f"'--name' must be user=NAME or client-id=NAME; got {value}"
-            raise QuotaUsage(message, "name the default entity with --default user or --default client-id")
+            message = f"cannot read --name {value}; write user=NAME or client-id=NAME"
+            raise UsageError(message, "name the default entity with --default user or --default client-id")
         parts.append((_kind("--name", kind), name))
     parts += [(_kind("--default", value), DEFAULT) for value in _values(given.get("default"))]
     parts += [(_kind("--any", value), None) for value in _values(given.get("any"))]
@@ -283,8 +281,8 @@ def _values(texts: Sequence[str] | None) -> Iterator[str]:
 
 def _kind(option: str, given: str) -> str:
     if given not in _KINDS:
-        message = f"'{option}' must be for one of {', '.join(_KINDS)}; got {given}"
-        raise QuotaUsage(message, "Kafka has quotas of users and client-ids only")
+        message = f"unknown entity type {option} {given}; use {', '.join(_KINDS)}"
+        raise UsageError(message, "Kafka has quotas of users and client-ids only")
     return _KINDS[given]
 
 
@@ -326,16 +324,16 @@ class ClientNames(NamedTuple):
         """The names, of which some were given as arguments in place of flags.
 
         Raises:
-            QuotaUsage: A name was given as both, or the user is empty, as of a variable that is not set.
+            UsageError: A name was given as both, or the user is empty, as of a variable that is not set.
         """
         if user == "":
-            message = "'USER' must not be empty; got ''"
-            raise QuotaUsage(message, 'see whether the variable in "$NAME" is set')
+            message = "USER is empty"
+            raise UsageError(message, 'see whether the variable in "$NAME" is set')
         given = (("USER", "--user", user, self.user), ("CLIENT_ID", "--client-id", client_id, self.client_id))
         for argument, flag, first, second in given:
             if first is not None and second is not None:
-                message = f"'{argument}' must be given once; got {first}, and {second} with {flag}"
-                raise QuotaUsage(message, f"leave out {flag}")
+                message = f"{argument} is given twice: {first}, and {second} with {flag}"
+                raise UsageError(message, f"leave out {flag}")
         return ClientNames(self.user if user is None else user, self.client_id if client_id is None else client_id)
 
 
@@ -370,14 +368,14 @@ def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) ->
 def _client(context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
     users, clients = given["user_flag"], given["client_id_flag"]
     if "" in (users or ()):
-        message = "'--user' must not be empty; got ''"
-        raise QuotaUsage(message, 'see whether the variable in --user "$NAME" is set')
+        message = "--user is empty"
+        raise UsageError(message, 'see whether the variable in --user "$NAME" is set')
     is_nameless = clients == [""]  # a client-id may be empty, and then it is not the default
     named = {**given, "user": users, "client_id": None if is_nameless else clients}
     names = _entity(context, named, exact=False).names
     if None in names.values() or DEFAULT in names.values():
-        message = "'--entity-name' must be given for each --entity-type; got fewer names than types"
-        raise QuotaUsage(message, "name the client with --user and --client-id")
+        message = "there are fewer names than types: each --entity-type needs an --entity-name"
+        raise UsageError(message, "name the client with --user and --client-id")
     return ClientNames(names.get("users"), "" if is_nameless else names.get("clients"))
 
 

@@ -1,30 +1,21 @@
 """`kquota quotas export`, `import` and `apply`: quotas as JSON or YAML, for rpk and for git, and those of a cluster."""
 
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import flags
-from pipeline.cli.quotas.errors import QuotaUsage
-from pipeline.errors import printable
-
-if TYPE_CHECKING:
-    from pipeline.tables.quotas.files import DeclaredQuota
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, quota_table
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, flags, quota_table
 from pipeline.cli.quotas.edit import DryRun, IfVersion, Reason, make_edit
-from pipeline.cli.quotas.errors import WouldDeleteAll
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, Refused, UsageError, printable
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.files import DeclaredQuota
     from pipeline.tables.quotas.table import QuotaEdit
+
 
 # Reads the quotas that a cluster's brokers enforce, for `kquota quotas import --from-cluster`.
 
@@ -54,37 +45,35 @@ def refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, boot
         source: Of `--from`; None = not given.
         from_cluster: Whether `--from-cluster` is given.
         scale: Of `--scale`; None = not given.
-        bootstrap_server: Likewise.
 
     Raises:
-        QuotaUsage: They do.
+        UsageError: They do.
     """
     if from_cluster == (source is not None):
-        got = "both" if from_cluster else "neither"
-        msg = f"One of '--from' and '--from-cluster' must be given; got {got}"
-        raise QuotaUsage(msg, "give --from FILE, or --from-cluster with --bootstrap-server")
+        given = "both are" if from_cluster else "neither is"
+        msg = f"give either --from or --from-cluster; {given} given"
+        raise UsageError(msg, "give --from FILE, or --from-cluster with --bootstrap-server")
     for option, value in (("--scale", scale), ("--bootstrap-server", bootstrap_server)):
         if value is not None and not from_cluster:
-            msg = f"'{option}' must be given with --from-cluster; got it with --from"
-            raise QuotaUsage(msg, f"leave out {option}")
+            msg = f"{option} works only with --from-cluster"
+            raise UsageError(msg, f"leave out {option}")
     if scale not in {None, *SCALES}:
-        msg = f"'--scale' must be one of {', '.join(SCALES)}; got {scale}"
-        raise QuotaUsage(msg, f"for example --scale {SCALES[0]}")
+        msg = f"unknown scale {scale}; use {', '.join(SCALES)}"
+        raise UsageError(msg, f"for example --scale {SCALES[0]}")
 
 
 def read_cluster(
     config: Path | None, bootstrap_server: str | None, command_config: Path | None, scale: str | None
 ) -> "list[DeclaredQuota]":
-    """The quotas of a cluster, for the table. Says on stderr the factor, and line by line what is not imported.
+    """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr.
 
     Args:
-        config: Settings file.
-        bootstrap_server: Of the cluster; None = as the settings say.
-        command_config: client.properties; None = as the settings say.
+        bootstrap_server: Of the cluster; None = from the settings.
+        command_config: client.properties; None = from the settings.
         scale: One of `SCALES`; None = keep.
 
     Raises:
-        PipelineError: The settings do not say where the cluster is, or it can not be read.
+        PipelineError: The settings have no address of the cluster, or it cannot be read.
     """
     from pipeline.brokers.native import NativeQuotas, imported
     from pipeline.cluster.access import ClusterAccess
@@ -187,7 +176,7 @@ def import_(
     scale: Scale = None,
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
-    no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask.")] = False,
+    no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask for confirmation.")] = False,
     allow_empty: AllowEmpty = False,
     reason: Reason = "",
     if_version: IfVersion = None,
@@ -198,14 +187,14 @@ def import_(
 ) -> None:
     """Replace all quotas by those of a file, as `rpk cluster quotas import` does: others are deleted.
 
-    With --from-cluster take over the quotas that Kafka's brokers enforce, instead; others stay. What the table can not
+    With --from-cluster take over the quotas that Kafka's brokers enforce, instead; others stay. What the table cannot
     hold, as quotas of ips, is listed. Both show the changes and ask before they write; without a terminal --no-confirm
     must be given. Nothing is written if the table was edited before the answer.
     """
     refuse_mixed(source, from_cluster, scale, bootstrap_server)
     if not (no_confirm or dry_run or sys.stdin.isatty()):
-        msg = "'--no-confirm' must be given where standard input is no terminal"
-        raise QuotaUsage(msg, "give --no-confirm, or see first what would change: --dry-run")
+        msg = "cannot ask for confirmation: standard input is not a terminal"
+        raise UsageError(msg, "give --no-confirm, or see first what would change: --dry-run")
     declared = _given(source) if source is not None else read_cluster(config, bootstrap_server, command_config, scale)
 
     def edit(*, only_show: bool, at_version: int | None, allow_empty: bool) -> "QuotaEdit":
@@ -220,23 +209,24 @@ def import_(
             output=output,
         )
 
-    asks = not (no_confirm or dry_run)
-    done = edit(only_show=dry_run or asks, at_version=if_version, allow_empty=allow_empty or asks)
+    confirms = not (no_confirm or dry_run)
+    done = edit(only_show=dry_run or confirms, at_version=if_version, allow_empty=allow_empty or confirms)
     if from_cluster:
         tell_others(done.before.rows, declared)
-    if asks and done.rows != done.before.rows:
+    if confirms and done.rows != done.before.rows:
         typer.confirm("Import these quotas?", abort=True, err=True)
         edit(only_show=False, at_version=done.version, allow_empty=True)
 
 
 def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Any:
-    """The change that a file asks for, as a function from old rows to new rows. It may refuse to delete all rows."""
+    """The change to the rows of a file, as a function from old rows to new rows. It may refuse to delete all rows."""
     from pipeline.tables.quotas.files import applied
 
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         left = applied(rows, declared, prune=prune)
         if rows and not left and not allow_empty:
-            raise WouldDeleteAll(len(rows))
+            msg = f"quotas were not changed: the file would delete all {len(rows)} quotas of the table and leave none"
+            raise Refused(msg, "correct the file, or repeat the command with --allow-empty to delete them all")
         return left
 
     return change

@@ -18,10 +18,10 @@ from pipeline.cli.options import (
 from pipeline.cli.output import Layout
 from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_line, make_edit
 from pipeline.cli.quotas.entity import EntityFilter, for_entities
-from pipeline.cli.quotas.errors import QuotaUsage
 from pipeline.cli.quotas.show import print_quotas
 from pipeline.cli.quotas.sync import print_broker_differences
 from pipeline.clock import wall_ms
+from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.history import QuotaVersion
@@ -68,8 +68,8 @@ def diff(
 
     if brokers:
         if old is not None:
-            message = "'OLD' must not be given with --brokers; got both"
-            raise QuotaUsage(message, "leave out one of them")
+            message = "OLD and --brokers contradict each other"
+            raise UsageError(message, "leave out one of them")
         print_broker_differences(config, bootstrap_server, command_config, tables, output)
         return
     table = quota_table(config, tables)
@@ -83,7 +83,7 @@ def diff(
 
 @for_entities
 def at(
-    time: Annotated[str, typer.Argument(help="ISO 8601, UTC unless it says otherwise, or an age: -15m, -2h, 3d.")],
+    time: Annotated[str, typer.Argument(help="ISO 8601, UTC if it has no offset, or an age: -15m, -2h, 3d.")],
     entity: EntityFilter,
     config: ConfigFile = None,
     tables: TablesRoot = None,

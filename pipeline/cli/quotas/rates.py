@@ -1,4 +1,4 @@
-"""`kquota quotas describe -o wide`: each bound beside the current rate under it, nearest to its bound first."""
+"""`kquota quotas describe -o wide`: each bound with the current rate under it, nearest to its bound first."""
 
 import math
 import sys
@@ -36,8 +36,6 @@ def print_with_rates(settings: Settings, table: QuotaTable, rows: Sequence[Mappi
     """Print rows of the quota table with the rates at the newest batch, and on stderr how old they are.
 
     Args:
-        settings: Of the job.
-        table: The quota table.
         rows: Those that are printed: a line for each bound, and one for a row without any.
     """
     quotas = QuotaSource(table)

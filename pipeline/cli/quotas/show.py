@@ -1,31 +1,24 @@
 """`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, QuotasOutput, TablesRoot, flags
+from pipeline.cli.options import ConfigFile, Output, QuotasOutput, TablesRoot, flags
 from pipeline.cli.output import Layout
-from pipeline.cli.quotas.entity import EntityFilter, for_entities
+from pipeline.cli.quotas.entity import ClientNames, EntityFilter, for_client, for_entities
 from pipeline.command_line import command_text
-from pipeline.errors import printable
-from quota.entity import DEFAULT, label, may_apply
+from pipeline.errors import UsageError, printable
+from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pipeline.tables.quotas.table import QuotaTableState
-from typing import TYPE_CHECKING, Annotated
-
-from pipeline.cli.options import Output
-from pipeline.cli.quotas.entity import ClientNames, for_client
-from pipeline.cli.quotas.errors import QuotaUsage
-from quota.entity import QUOTA_TYPES
-
-if TYPE_CHECKING:
     from pipeline.cli.output import Row
+    from pipeline.tables.quotas.table import QuotaTableState
     from quota.effective import EffectiveQuota
+
 
 _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 _SHOWN: Final = 10
@@ -41,7 +34,7 @@ def describe(
     """Print the quotas, all of them or those of the entity given; exits with 3 if there are none.
 
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
-    --entity-name alice --entity-type clients are all of these. -o wide shows the current rate beside each bound, the
+    --entity-name alice --entity-type clients are all of these. -o wide shows the current rate with each bound, the
     nearest to its bound first: the rates at the newest micro-batch, from the stored usage.
     """
     from pipeline.settings.loading import load_settings
@@ -67,9 +60,6 @@ def print_quotas(
     """Print the quotas of one version that are meant, and on stderr the version.
 
     Args:
-        state: The version.
-        wanted: Which ones.
-        output: The format.
         wide: Prints them for `-o wide`; None = as a table with all columns.
 
     Raises:
@@ -101,9 +91,11 @@ def _tell_what_applies(rows: "Sequence[Mapping[str, Any]]", wanted: EntityFilter
     found = may_apply(rows, wanted.user, wanted.client_id)
     lines = [described_line(row) for row in found[:_SHOWN]]
     more = [f"and {len(found) - _SHOWN} more: {command_text('quotas', 'describe')}"] if len(found) > _SHOWN else []
-    told = "these hold in its place, the most specific first:" if found else "and no other quota holds in its place"
-    said = [f"{who} has no quota of its own; {told}", *(f"  {line}" for line in (*lines, *more))]
-    sys.stderr.write("".join(f"{printable(line)}\n" for line in said))
+    instead = (
+        "these apply in its place, the most specific first:" if found else "and no other quota applies in its place"
+    )
+    lines_shown = [f"{who} has no quota of its own; {instead}", *(f"  {line}" for line in (*lines, *more))]
+    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines_shown))
 
 
 def _readable(row: "Mapping[str, Any]") -> "Mapping[str, Any]":
@@ -149,8 +141,8 @@ def effective(
 
     user, client_id = client.or_arguments(user, client_id)
     if user is None:
-        message = "'USER' must be given; got none"
-        raise QuotaUsage(message, "write the user, and the client-id after it if it has one")
+        message = "name a user"
+        raise UsageError(message, "write the user, and the client-id after it if it has one")
     client_id = client_id or ""
     settings = load_settings(config, flags(tables=tables))
     snapshot = QuotaSource(open_quota_table(settings.tables), settings.share).pin()

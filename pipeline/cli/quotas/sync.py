@@ -1,4 +1,4 @@
-"""`kquota quotas sync`: keep the brokers' own quotas as the quota table and the usage say."""
+"""`kquota quotas sync`: keep the brokers' own quotas by the quota table and the usage."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ def sync(
     tables: TablesRoot = None,
     once: Annotated[bool, typer.Option("--once", help="Do one period and end; the changes are in the log.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what it would change, and what others changed; write nothing.")
+        bool, typer.Option("--dry-run", help="Print what it would change, and what others changed; nothing is saved.")
     ] = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over values that others wrote; they are given back at the end.")
@@ -89,10 +89,9 @@ def print_broker_differences(
     """Print what the brokers hold and what the table wants there, for `kquota quotas diff --brokers`.
 
     Args:
-        config: Settings file.
-        bootstrap_server: Of the cluster; None = as the settings say.
-        command_config: client.properties; None = as the settings say.
-        tables: Root of the tables; None = as the settings say.
+        bootstrap_server: Of the cluster; None = from the settings.
+        command_config: client.properties; None = from the settings.
+        tables: Root of the tables; None = from the settings.
         output: One of `pipeline.cli.output.FORMATS`.
     """
     from pipeline.brokers.inspection import inspect

@@ -25,8 +25,7 @@ def parse_added(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[str
 
     Args:
         text: `k=v` pairs; square brackets keep commas together: `note=[until May, then less]`.
-        types: The entity types, for the words of a refusal.
-        mistakes: Gets what is wrong: a part that is no `key=value`, an unknown key or mode, a bound that can be none.
+        mistakes: Gets what is wrong: a part that is not `key=value`, an unknown key or mode, an invalid bound.
     """
     pairs = [_EQUALS.split(part) for part in _SEPARATOR.split(text)]
     if any(len(pair) != 2 for pair in pairs):
@@ -45,7 +44,7 @@ def checked(given: Mapping[str, str], types: Iterable[str], mistakes: Mistakes) 
             with mistakes.bound():
                 values[key] = parse_bound(key, text)
         elif key == "mode" and text not in MODES:
-            mistakes.add(f"'mode' must be one of {', '.join(MODES)}; got {text}")
+            mistakes.add(f"unknown mode {text}; use {', '.join(MODES)}")
         elif key in LABELS:
             values[key] = text
     return values
@@ -59,7 +58,7 @@ def parse_deleted(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[s
 
 
 def _refuse_unknown(done: str, keys: Iterable[str], types: Iterable[str], mistakes: Mistakes) -> None:
-    """Refuse names that are no quota config, in Kafka's words without its part on SCRAM."""
+    """Refuse names that are not quota configs, in Kafka's words without its part on SCRAM."""
     unknown = [key for key in keys if key not in _KNOWN]
     if unknown:
         kind = next(iter(types), "users")

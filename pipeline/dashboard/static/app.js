@@ -38,6 +38,8 @@ function open(push) {
   frame.stop = follow(name === 'now' ? 'now' : 'head', heard, lost);
 }
 
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+
 const context = {
   now: serverNow,
   go(path) {
@@ -50,8 +52,8 @@ const context = {
   failed(error) {
     if (error.name === 'AbortError') return;
     if (error instanceof NeedsToken) askToken();
-    else show(main, h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h2', {}, 'That did not work'),
-      h('p', {}, error.message), error.fix ? h('p', { class: 'quiet' }, error.fix) : null));
+    else show(main, h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h2', {}, sentence(error.message)),
+      error.fix ? h('p', { class: 'quiet' }, sentence(error.fix)) : null));
   },
   ready() {
     tick();
@@ -66,7 +68,7 @@ function heard(state) {
   frame.skewMs = state.now_ms - Date.now();
   if (frame.view.state) frame.view.state(state);
   tick();
-  tell();
+  showHealth();
 }
 
 function lost(error) {
@@ -75,10 +77,10 @@ function lost(error) {
     return;
   }
   frame.lost = error;
-  tell();
+  showHealth();
 }
 
-function tell() {
+function showHealth() {
   const silentMs = Date.now() - frame.heardAt;
   const isLost = frame.heardAt > 0 && (silentMs > LOST_AFTER_MS) || (frame.lost && silentMs > 1_500);
   const health = frame.head && frame.head.health;
@@ -87,7 +89,7 @@ function tell() {
   if (isLost) {
     pulse.dataset.state = 'lost';
     pulse.lastElementChild.textContent = 'No connection';
-    say(banner, 'lost', 'No connection to the dashboard', `What is shown is ${frame.heardAt ? span(silentMs) : 'not'} old. It tries again by itself.`);
+    showBanner(banner, 'lost', 'No connection to the dashboard', `${frame.head ? `Figures below are from ${clock(frame.head.now_ms)} UTC. ` : ''}The page reconnects by itself.`);
     return;
   }
   if (!health) return;
@@ -96,11 +98,11 @@ function tell() {
   pulse.lastElementChild.textContent = health.state === 'live' ? `Live · ${span(ageMs)}` : health.title;
   pulse.title = frame.head.batch_id === null ? health.title : `micro-batch ${frame.head.batch_id}, collected ${span(ageMs)} ago`;
   if (health.state === 'live') banner.hidden = true;
-  else say(banner, health.state, health.title, health.text);
+  else showBanner(banner, health.state, health.title, health.text);
   foot();
 }
 
-function say(banner, state, title, text) {
+function showBanner(banner, state, title, text) {
   banner.hidden = false;
   banner.className = `banner ${state}`;
   banner.dataset.state = state;
@@ -183,4 +185,4 @@ addEventListener('popstate', () => open(true));
 theme();
 open(false);
 setInterval(tick, matchMedia('(prefers-reduced-motion: reduce)').matches ? 1_000 : 100);
-setInterval(tell, 500);
+setInterval(showHealth, 500);

@@ -85,7 +85,7 @@ function paintBands(u, facts, warn) {
     ctx.globalAlpha = band.quota_type === facts.type ? 0.16 : 0.06;
     ctx.fillStyle = warn;
     ctx.fillRect(from, top, Math.max(to - from, 1.5), height);
-    // A line on top as well: a band is not told by its colour alone.
+    // A line on top as well: colour alone does not show a band to everybody.
     ctx.globalAlpha = band.quota_type === facts.type ? 1 : 0.35;
     ctx.fillRect(from, top, Math.max(to - from, 1.5), 3 * devicePixelRatio);
   }

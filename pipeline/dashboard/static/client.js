@@ -139,7 +139,7 @@ function owedText(found, held) {
 
 function standing(found) {
   const named = found.effective.filter((one) => one.level !== null);
-  if (!named.length) return 'no quota holds for it';
+  if (!named.length) return 'no quota applies to it';
   return named.map((one) => `${TYPES[one.quota_type]} ${one.bound === null ? (one.mode === 'exempt' ? 'exempt' : 'without bound') : rate(one.quota_type, one.bound)}${one.mode === 'shadow' ? ' (shadow)' : ''} by level ${one.level}${one.shared ? `, shared with ${count(one.shared)} more` : ''}`).join(' · ');
 }
 
@@ -239,13 +239,13 @@ function read(type, at) {
 }
 
 function story() {
-  const told = place.story;
-  const body = !told ? h('p', { class: 'empty' }, 'Loading')
-    : told.failure ? h('p', { class: 'empty' }, place.storyId ? told.failure : 'It was never over a quota, as far as decisions are kept.')
-      : [h('dl', { class: 'facts' }, told.facts.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text)))),
-        h('div', { class: 'published' }, told.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), told.published.length > 1 ? h('ol', { tabindex: '0', 'aria-label': 'What was published' }, told.published.slice(1).map((line) => h('li', {}, line))) : null)];
+  const found = place.story;
+  const body = !found ? h('p', { class: 'empty' }, 'Loading')
+    : found.failure ? h('p', { class: 'empty' }, place.storyId ? found.failure : 'No decision is kept: it was not over a quota.')
+      : [h('dl', { class: 'facts' }, found.facts.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text)))),
+        h('div', { class: 'published' }, found.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), found.published.length > 1 ? h('ol', { tabindex: '0', 'aria-label': 'What was published' }, found.published.slice(1).map((line) => h('li', {}, line))) : null)];
   return h('section', { class: 'card', id: 'explain', 'data-key': 'story', 'data-testid': 'explain', 'aria-labelledby': 'h-explain' },
-    h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : 'Why: the newest decision'), told && told.decision_id ? h('span', { class: 'quiet' }, `${told.decision_id} · ${instant(told.evaluated_at_ms)}`) : null), body);
+    h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : 'Why: the newest decision'), found && found.decision_id ? h('span', { class: 'quiet' }, `${found.decision_id} · ${instant(found.evaluated_at_ms)}`) : null), body);
 }
 
 function records(found) {
@@ -260,7 +260,7 @@ function records(found) {
 
 function levels(found) {
   return h('section', { class: 'card', 'data-key': 'levels', 'aria-labelledby': 'h-levels', 'data-testid': 'levels' },
-    h('header', {}, h('h2', { id: 'h-levels' }, 'The eight levels'), h('span', { class: 'quiet' }, 'the first row that bounds a type holds')),
+    h('header', {}, h('h2', { id: 'h-levels' }, 'The eight levels'), h('span', { class: 'quiet' }, 'the most specific quota wins, per type')),
     h('ol', { class: 'levels' }, found.levels.map((row) => h('li', { class: row.matches.length ? 'on' : row.bounds ? '' : 'off', 'data-key': String(row.level) },
       h('b', { class: 'num' }, row.level), h('span', {}, LEVELS[row.level]),
       h('span', { class: 'set' }, row.bounds === null ? h('small', {}, 'no row') : row.mode === 'exempt' ? 'exempt' : Object.entries(row.bounds).map(([type, bound]) => h('span', { class: `chip ${row.matches.includes(type) ? 'blue' : ''}` }, `${TYPES[type]} ${rate(type, bound)}${row.mode === 'shadow' ? ', shadow' : ''}${row.matches.includes(type) ? ' ✓' : ''}`))))))); 

@@ -1,4 +1,4 @@
-// An edit of one quota: what it would change, what would have happened with it, and then, if it may, the edit itself.
+// An edit of one quota: its effect, a replay with it, and, with --allow-edits, the edit itself.
 
 import { h, show } from './dom.js';
 import { TYPES, isByte, nameOf, rate } from './format.js';
@@ -23,7 +23,7 @@ export function edit(row, version, mayWrite, done) {
   const reason = mayWrite ? field('reason', 'reason', '', 'why; kept with the edit') : null;
   const write = mayWrite ? h('button', { type: 'button', class: 'button strong', disabled: true, 'data-testid': 'edit-write', on: { click: () => act('edit') } }, 'Write') : null;
   const form = h('form', { method: 'dialog', on: { submit: (event) => { event.preventDefault(); act('plan'); }, input: () => { if (write) write.disabled = true; } } },
-    h('h2', {}, row.entity), h('p', { class: 'quiet' }, `on version ${version}; nothing is written before you say so`),
+    h('h2', {}, row.entity), h('p', { class: 'quiet' }, `based on version ${version}. ${mayWrite ? 'Check and What if? only show the effect; Write saves it.' : 'Preview only; nothing is saved.'}`),
     h('div', { class: 'fields' }, bounds, mode, reason), answer,
     h('div', { class: 'actions' }, h('button', { type: 'button', class: 'button', on: { click: () => dialog.close() } }, 'Close'),
       h('button', { type: 'button', class: 'button', 'data-testid': 'edit-what-if', on: { click: () => act('what-if') } }, 'What if?'), h('button', { type: 'submit', class: 'button strong', 'data-testid': 'edit-plan' }, 'Check'), write));
@@ -43,11 +43,11 @@ export function edit(row, version, mayWrite, done) {
     const body = asked();
     show(answer, h('p', { class: 'quiet' }, what === 'what-if' ? 'Replaying the last 15 minutes …' : '…'));
     try {
-      const said = await post(`quotas/${what}`, what === 'edit' ? body : { ...body, reason: '' });
-      if (what === 'plan') show(answer, planned(said));
-      if (what === 'what-if') show(answer, tried(said));
+      const answered = await post(`quotas/${what}`, what === 'edit' ? body : { ...body, reason: '' });
+      if (what === 'plan') show(answer, planned(answered));
+      if (what === 'what-if') show(answer, tried(answered));
       if (what === 'edit') {
-        show(answer, h('p', {}, `Written: version ${said.version}.`));
+        show(answer, h('p', {}, `Written: version ${answered.version}.`));
         done();
       }
       if (write) write.disabled = what === 'edit';
@@ -60,11 +60,11 @@ export function edit(row, version, mayWrite, done) {
   dialog.showModal();
 }
 
-function planned(said) {
-  if (!said.texts.length) return h('p', {}, 'It changes nothing.');
-  return [h('ul', { class: 'diff' }, said.texts.map((text) => h('li', {}, text))),
-    h('p', { class: 'quiet' }, said.clients_total ? `${said.clients_total} bound${said.clients_total === 1 ? '' : 's'} of clients seen lately would change:` : 'No client seen lately would get another level, bound or mode.'),
-    h('ul', { class: 'diff' }, said.clients.map((one) => h('li', {}, `${nameOf(one.user, one.client_id)}: ${TYPES[one.quota_type]} ${rate(one.quota_type, one.old_bound)} → ${rate(one.quota_type, one.new_bound)}${one.old_mode !== one.new_mode ? `, ${one.old_mode || 'no quota'} → ${one.new_mode || 'no quota'}` : ''}`)))];
+function planned(answered) {
+  if (!answered.texts.length) return h('p', {}, 'No change.');
+  return [h('ul', { class: 'diff' }, answered.texts.map((text) => h('li', {}, text))),
+    h('p', { class: 'quiet' }, answered.clients_total ? `${answered.clients_total} bound${answered.clients_total === 1 ? '' : 's'} of clients seen lately would change:` : 'No client seen lately would get another level, bound or mode.'),
+    h('ul', { class: 'diff' }, answered.clients.map((one) => h('li', {}, `${nameOf(one.user, one.client_id)}: ${TYPES[one.quota_type]} ${rate(one.quota_type, one.old_bound)} → ${rate(one.quota_type, one.new_bound)}${one.old_mode !== one.new_mode ? `, ${one.old_mode || 'no quota'} → ${one.new_mode || 'no quota'}` : ''}`)))];
 }
 
 function tried({ totals, clients }) {

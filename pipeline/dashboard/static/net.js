@@ -25,16 +25,16 @@ export async function ask(path, parameters = {}, signal = undefined) {
   const query = new URLSearchParams(given);
   const answer = await fetch(`/api/v1/${path}${given.length ? `?${query}` : ''}`, { headers: headers(), signal });
   if (answer.status === 401) throw new NeedsToken();
-  const said = await answer.json();
-  if (!answer.ok) throw new Refused(said);
-  return said;
+  const found = await answer.json();
+  if (!answer.ok) throw new Refused(found);
+  return found;
 }
 
 export async function post(path, body) {
   const answer = await fetch(`/api/v1/${path}`, { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
-  const said = await answer.json();
-  if (!answer.ok) throw new Refused(said);
-  return said;
+  const found = await answer.json();
+  if (!answer.ok) throw new Refused(found);
+  return found;
 }
 
 /** Calls load as soon as everyMs have passed since place was asked for last: now, or later in place of an earlier call. */

@@ -25,7 +25,7 @@ function tiles({ totals, seconds, quotas }) {
   const held = totals.throttled;
   const byType = Object.entries(totals.throttled_by_type).map(([type, number]) => `${number} ${TYPES[type]}`).join(', ');
   return h('section', { class: 'tiles', 'aria-label': 'Totals' },
-    tile('throttled', 'Throttled', count(held), byType || 'nobody is held', held ? 'warn' : ''),
+    tile('throttled', 'Throttled', count(held), byType || 'no client is held', held ? 'warn' : ''),
     tile('near', 'Near their bound', count(totals.near_bound), totals.over_shadow_bound ? `80 % or more; ${totals.over_shadow_bound} over a shadow quota` : '80 % or more of it'),
     tile('clients', 'Active clients', count(totals.active_clients), `${count(totals.requests_per_second)} requests/s`),
     tile('produced', 'Produced', amount(totals.produced_bytes_per_second, '/s'), spark(seconds, 1, 'produced')),
@@ -56,7 +56,7 @@ function throttled({ throttled: rows, totals, health }) {
     h('header', {}, h('h2', { id: 'h-throttled' }, 'Throttled now'), more > 0 ? h('span', { class: 'quiet' }, `the first ${rows.length} of ${count(totals.throttled)}`) : null),
     rows.length ? h('div', { class: 'grid-head held', 'aria-hidden': 'true' }, ...['Client', 'Over', 'Level', 'For', 'How much longer'].map((text) => h('span', {}, text))) : null,
     rows.length ? h('ul', { class: 'rows' }, rows.map(heldRow))
-      : h('p', { class: 'empty' }, health.state === 'live' ? h('svg', { viewBox: '0 0 24 24', 'aria-hidden': 'true' }, h('path', { d: 'M5 12.5l4.5 4.5L19 7.5' })) : null, health.state === 'live' ? 'Nobody is throttled.' : 'Nobody was throttled when the tables were last written.'));
+      : h('p', { class: 'empty' }, health.state === 'live' ? h('svg', { viewBox: '0 0 24 24', 'aria-hidden': 'true' }, h('path', { d: 'M5 12.5l4.5 4.5L19 7.5' })) : null, health.state === 'live' ? 'No client is throttled.' : 'No client was throttled when the tables were last written.'));
 }
 
 function heldRow(row) {
@@ -71,7 +71,7 @@ function heldRow(row) {
     h('div', { class: 'level' }, h('span', { class: 'sr' }, 'Level '), h('b', {}, row.level || '–'), row.level ? h('small', {}, LEVELS[row.level]) : null),
     h('div', { class: 'since', title: `since ${instant(row.since_ms)}` }, h('span', { class: 'sr' }, 'For '), h('span', { class: 'num', 'data-since': row.since_ms }, ''), h('small', {}, `since ${clock(row.since_ms)}`)),
     h('div', { class: 'left' }, h('span', { class: 'sr' }, 'How much longer: '), h('span', { class: 'num count', 'data-testid': 'countdown', 'data-until': row.throttled_until_ms }, ''),
-      row.owed_until_ms > row.throttled_until_ms + 250 ? h('small', {}, 'and then ', span(row.owed_until_ms - row.throttled_until_ms), ' that stay owed') : h('small', {}, row.records > 1 ? `renewed, record ${row.records}` : 'first record'),
+      row.owed_until_ms > row.throttled_until_ms + 250 ? h('small', {}, 'then ', span(row.owed_until_ms - row.throttled_until_ms), ' still owed') : h('small', {}, row.records > 1 ? `renewed, record ${row.records}` : 'first record'),
       h('i', { class: 'meter', 'aria-hidden': 'true', 'data-from': row.since_ms, 'data-to': row.owed_until_ms })));
 }
 

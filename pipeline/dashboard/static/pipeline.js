@@ -58,11 +58,11 @@ function tiles({ health, batches, purgatory, dead_letters: dead, now_ms: now }) 
   const isOld = health.state !== 'live';
   return h('section', { class: 'tiles', 'aria-label': 'State' },
     tile('age', 'Newest micro-batch', h('span', { 'data-since': now - (health.last_batch_age_ms || 0) }, ''), health.process ? `job: process ${health.process}` : 'job: not on this machine', isOld ? 'bad' : '', health.last_batch_age_ms === null ? 'none' : null),
-    health.ahead_ms ? tile('lag', 'Ahead', millis(health.ahead_ms), 'its time, of the wall clock: a clock was set back', 'bad') : tile('lag', 'Lag', millis(health.lag_ms), 'its newest event, when it was read'),
+    health.ahead_ms ? tile('lag', 'Ahead', millis(health.ahead_ms), 'of the wall clock: a clock was set back', 'bad') : tile('lag', 'Lag', millis(health.lag_ms), 'age of the newest event when read'),
     tile('events', 'Events', spanMs ? `${count(rows / spanMs * 1000)}/s` : '–', `${count(rows)} in ${batches.length} batches${late ? `, ${count(late)} late` : ''}`),
-    tile('held', 'In the purgatory', count(purgatory.held), purgatory.next_end_ms ? ['next one: ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : 'nobody is held'),
+    tile('held', 'In the purgatory', count(purgatory.held), purgatory.next_end_ms ? ['next one: ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : 'no client is held'),
     tile('lateness', 'Lateness, p99', millis(purgatory.lateness_p99_ms), purgatory.looks ? `p50 ${millis(purgatory.lateness_p50_ms)}, most ${millis(purgatory.lateness_max_ms)}` : 'no look yet'),
-    tile('dead', 'Dead letters', count(dead.last_hour), 'in the last hour of them', dead.last_hour ? 'warn' : ''));
+    tile('dead', 'Dead letters', count(dead.last_hour), 'in the last hour', dead.last_hour ? 'warn' : ''));
 }
 
 function tile(name, label, value, below, kind = '', instead = null) {
@@ -97,7 +97,7 @@ function sources({ sources: rows, now_ms: now }) {
 
 function letters({ dead_letters: { dead_letters: rows }, now_ms: now }) {
   return h('section', { class: 'card', 'data-key': 'letters', 'aria-labelledby': 'h-letters', 'data-testid': 'dead-letters' },
-    h('header', {}, h('h2', { id: 'h-letters' }, 'Dead letters'), h('span', { class: 'quiet' }, 'records that are no usage events, newest first')),
+    h('header', {}, h('h2', { id: 'h-letters' }, 'Dead letters'), h('span', { class: 'quiet' }, 'messages that are not usage events, newest first')),
     rows.length ? h('ol', { class: 'letters' }, rows.map((row) => h('li', { 'data-key': `${row.topic}-${row.partition}-${row.offset}-${row.element_index}` },
       h('p', {}, h('b', {}, row.cause), h('small', { class: 'num' }, ` ${when(row.appended_at_ms, now)} · ${row.topic}-${row.partition} at ${row.offset}${row.element_index === null ? '' : `, element ${row.element_index}`}`)),
       h('code', {}, row.sample === '' ? '(empty)' : row.sample, row.bytes > 400 ? ` … ${count(row.bytes)} bytes` : '')))) : h('p', { class: 'empty' }, 'None.'));

@@ -60,15 +60,15 @@ function render() {
   const { quotas } = found;
   show(place.main,
     h('section', { class: 'title', 'data-key': 'title' }, h('div', { class: 'names' }, h('h1', {}, 'Quotas'),
-      h('p', { class: 'quiet' }, `version ${quotas.version} in force${quotas.newest_version !== quotas.version ? `; ${quotas.newest_version} is newer and not valid` : ''} · ${count(found.all)} rows · scope ${quotas.scope} · ${quotas.mode === 'shadow' ? 'all in shadow mode: nobody is throttled' : 'enforced'}`)),
+      h('p', { class: 'quiet' }, `version ${quotas.version} in force${quotas.newest_version !== quotas.version ? `; ${quotas.newest_version} is newer and not valid` : ''} · ${count(found.all)} rows · scope ${quotas.scope} · ${quotas.mode === 'shadow' ? 'all in shadow mode: no client is throttled' : 'enforced'}`)),
     h('form', { class: 'find', role: 'search', 'data-key': 'search', on: { submit: (event) => event.preventDefault() } }, h('input', { type: 'search', 'data-search': true, placeholder: 'name, owner, note or mode', 'aria-label': 'Search quotas', value: place.search, 'data-testid': 'search', on: { input: looking } }))),
     table(found), history(found));
 }
 
 function table(found) {
   return h('section', { class: 'card', 'data-key': 'table', 'data-testid': 'quotas', 'aria-label': 'Quotas' },
-    found.rows.length ? h('ul', { class: 'rows quotas' }, found.rows.map(quotaRow)) : h('p', { class: 'empty' }, place.search ? 'No row has that in it.' : 'The quota table has no rows.'),
-    found.total > found.rows.length ? h('p', { class: 'empty' }, `${count(found.total - found.rows.length)} more: search for them.`) : null);
+    found.rows.length ? h('ul', { class: 'rows quotas' }, found.rows.map(quotaRow)) : h('p', { class: 'empty' }, place.search ? 'No quota matches.' : 'The quota table has no rows.'),
+    found.total > found.rows.length ? h('p', { class: 'empty' }, `${count(found.total - found.rows.length)} more; narrow the search.`) : null);
 }
 
 function part(name, word) {
@@ -80,7 +80,7 @@ function quotaRow(row) {
   return h('li', { class: 'quota', 'data-key': `${row.user}\u0000${row.client_id}`, 'data-testid': 'quota-row' },
     h('div', { class: 'who' }, h('div', { class: 'entity' }, user || h('small', {}, 'client-id'), user && client ? h('span', { class: 'slash' }, ' / ') : ' ', client), h('small', {}, `level ${row.level}: ${LEVELS[row.level]}`)),
     h('div', { class: 'whose' }, row.mode === 'enforce' ? null : h('span', { class: `chip ${row.mode === 'shadow' ? 'ghost' : 'blue'}` }, row.mode), h('span', {}, row.owner || h('span', { class: 'quiet' }, 'no owner')), row.note ? h('small', {}, row.note) : null,
-      h('button', { type: 'button', class: 'link', 'data-testid': 'edit-row', 'aria-label': `Try another quota for ${row.entity}`, on: { click: () => change(row.user, row.client_id) } }, 'Try another')),
+      h('button', { type: 'button', class: 'link', 'data-testid': 'edit-row', 'aria-label': `Try a different limit for ${row.entity}`, on: { click: () => change(row.user, row.client_id) } }, 'Try a different limit')),
     h('div', { class: 'bounds' }, Object.entries(row.bounds).map(([type, one]) => bound(row, type, one)), Object.keys(row.bounds).length ? null : h('small', {}, 'no bounds')));
 }
 
@@ -123,7 +123,7 @@ function entity({ user, client_id: client }) {
 }
 
 function diff(change) {
-  const said = (value) => (value === null ? null : TYPES[change.column] ? rate(change.column, value) : String(value));
-  const [before, after] = [said(change.old), said(change.new)];
+  const text = (value) => (value === null ? null : TYPES[change.column] ? rate(change.column, value) : String(value));
+  const [before, after] = [text(change.old), text(change.new)];
   return h('span', { class: 'change' }, h('small', {}, `${TYPES[change.column] || change.column} `), before === null ? null : h('del', {}, before), before !== null && after !== null ? ' → ' : null, after === null ? null : h('ins', {}, after));
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.alerts.alerter import own_state, read_state, state_path
-from pipeline.alerts.errors import AlertsAreRunning
+from pipeline.errors import Conflict
 from tests.pipeline.alerts.alerted_tables import live, over_quota, tables_of
 from tests.pipeline.alerts.receiving import Inbox, receiving
 from tests.pipeline.alerts.told import Told
@@ -88,7 +88,7 @@ def test_a_look_that_fails_is_made_again_and_changes_nothing(
     with monkeypatch.context() as broken:
         broken.setattr("pipeline.alerts.alerter.facts_of", lambda *_arguments: 1 / 0)
         told.look(tables.now_ms)
-    assert "could not be looked for; it is tried again" in caplog.text
+    assert "could not be evaluated; it is retried" in caplog.text
     live(tables, told, 1)
     assert inbox.alerts() == [("KquotaThrottled", "alice", "firing")]
 
@@ -96,5 +96,5 @@ def test_a_look_that_fails_is_made_again_and_changes_nothing(
 def test_two_processes_do_not_tell_the_same_alerts(tmp_path: Path, inbox: Inbox) -> None:
     told = Told(str(tmp_path), tmp_path, {"ops": inbox.url})
     path = state_path(told.settings)
-    with own_state(path), pytest.raises(AlertsAreRunning, match=r"stop the other one"), own_state(path):
+    with own_state(path), pytest.raises(Conflict, match=r"stop that process"), own_state(path):
         pass

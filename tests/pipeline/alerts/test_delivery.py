@@ -100,7 +100,7 @@ def test_a_message_that_would_be_refused_again_is_passed_over_and_told(
     queue.delivery.step()
     queue.delivery.step()
     assert (numbers(inbox), queue.count("refused"), queue.count("sent")) == ([1, 2], 3, 1)
-    assert "ops: 3 alerts are lost, it would refuse them again: 413" in caplog.text
+    assert "ops refuses 3 alerts, which are dropped: 413" in caplog.text
 
 
 def test_a_defect_of_a_receiver_does_not_end_the_queue(
@@ -126,8 +126,8 @@ def test_one_line_of_the_log_tells_an_outage_and_one_its_end(inbox: Inbox, caplo
         queue.delivery.step()
         queue.seconds += 60
     assert [line for line in caplog.messages if line.startswith("ops")] == [
-        "ops: 500 Internal Server Error; tried again with back-off until it works",
-        "ops: answers again after 5 failures",
+        "ops: 500 Internal Server Error; retried with back-off until it works",
+        "ops answers after 5 failures",
     ]
 
 

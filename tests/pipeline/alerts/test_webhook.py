@@ -59,7 +59,7 @@ def test_each_status_is_success_another_try_or_the_end(status: int, verdict: str
     inbox.answers = [status]
     answer = webhook(inbox.url).send(MESSAGE)
     assert answer.verdict == verdict
-    assert answer.told.startswith(str(status))
+    assert answer.text.startswith(str(status))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -68,7 +68,7 @@ def test_a_redirect_is_not_followed(status: int, inbox: Inbox) -> None:
         inbox.answers, inbox.location = [status], elsewhere.url
         answer = webhook(inbox.url).send(MESSAGE)
         assert (answer.verdict, elsewhere.requests) == ("later", [])
-    assert "a redirect, which is not followed" in answer.told
+    assert "a redirect, which is not followed" in answer.text
 
 
 def test_no_answer_in_time_is_another_try(inbox: Inbox) -> None:
@@ -93,11 +93,11 @@ def test_what_does_not_speak_http_is_another_try() -> None:
     with receiving() as plain:
         answer = webhook(plain.url.replace("http:", "https:")).send(MESSAGE)
     assert answer.verdict == "later"
-    assert "SSL" in answer.told
+    assert "SSL" in answer.text
 
 
 def test_of_the_address_only_scheme_and_host_are_told(inbox: Inbox) -> None:
     inbox.answers = [500]
     hook = webhook(inbox.url)
-    assert "s3cret" not in hook.place + hook.send(MESSAGE).told
+    assert "s3cret" not in hook.place + hook.send(MESSAGE).text
     assert hook.place == inbox.url.removesuffix("/hook/s3cret")

@@ -53,7 +53,7 @@ def test_the_table_says_who_was_slowed_by_what(capsys: pytest.CaptureFixture[str
     assert {row[0]: row[7] for row in rows if "/" in "".join(row[:1])} == {
         "alice/etl": "listening: 12 s",
         "erp/exporter": "the broker: 310 ms a request, at most 4000",
-        "bob/free": "nobody",
+        "bob/free": "nothing",
     }
 
 

@@ -1,6 +1,7 @@
 import pytest
 
-from pipeline.cli.options import UnknownInstant, parse_instant
+from pipeline.cli.options import parse_instant
+from pipeline.errors import UsageError
 
 NOW_MS = 1_700_000_000_000
 
@@ -29,6 +30,5 @@ def test_ages_times_and_epoch_milliseconds_are_instants(given: str, instant_ms: 
 
 @pytest.mark.parametrize("given", ["", "2 hours", "--2h", "yesterday", "170000", "2023-13-01", "253402300800000"])
 def test_anything_else_is_refused_with_the_option_and_the_text(given: str) -> None:
-    with pytest.raises(UnknownInstant, match="'--since' must be") as refused:
+    with pytest.raises(UsageError, match="cannot read --since"):
         parse_instant("--since", given, NOW_MS)
-    assert refused.value.given == given

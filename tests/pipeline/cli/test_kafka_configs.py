@@ -26,11 +26,11 @@ NOT_OURS: Final = (
 # Lines where kquota differs on purpose: its answer, and why.
 DIFFERENT: Final = {
     "--alter --entity-type users --entity-name '' --add-config consumer_byte_rate=77": (
-        "'--entity-name' must not be empty",
+        "--entity-name is empty",
         'Kafka changes the default of all users: that is what --entity-name "$TEAM" does where TEAM is not set',
     ),
     "--alter --user alice --add-config producer_byte_rate=5 --delete-config producer_byte_rate": (
-        "'--delete-config' must not name what --add-config sets; got producer_byte_rate",
+        "--add-config sets and --delete-config deletes producer_byte_rate",
         "Kafka's controller calls it a duplicate entity",
     ),
     "--alter --user alice --add-config producer_byte_rate=NaN": (
@@ -50,7 +50,7 @@ DIFFERENT: Final = {
         "kquota has no topics",
     ),
     "--describe --user '<default>'": (
-        "'--entity-name' must not be <default>, which is reserved for the default entity",
+        "<default> is reserved for the default entity",
         "in Kafka it is a user like any other",
     ),
 }

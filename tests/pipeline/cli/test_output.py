@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.cli.output import FORMATS, Layout, UnknownFormat, print_rows
+from pipeline.cli.output import FORMATS, Layout, print_rows
+from pipeline.errors import UsageError
 from tests.pipeline.cli.running import kquota
 
 ROWS: list[dict[str, Any]] = [
@@ -88,7 +89,7 @@ def test_no_rows_print_nothing_or_an_empty_list(output: str, capsys: pytest.Capt
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(UnknownFormat, match="'--output' must be one of table, wide, csv, json, yaml; got xml"):
+    with pytest.raises(UsageError, match="unknown format -o xml; use table, wide, csv, json, yaml"):
         print_rows(ROWS, "xml")
 
 
@@ -112,5 +113,5 @@ def test_a_command_refuses_another_format_before_it_does_anything(
     monkeypatch.chdir(tmp_path)
     answer = kquota(*command.split(), "-o", "xml")
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"kquota: '--output' must be one of {known}, wide, csv, json, yaml; got xml")
+    assert answer.stderr.startswith(f"kquota: unknown format -o xml; use {known}, wide, csv, json, yaml")
     assert list(tmp_path.iterdir()) == []

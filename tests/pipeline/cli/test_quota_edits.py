@@ -86,7 +86,7 @@ def test_all_mistakes_of_the_flags_come_at_once(root: str) -> None:
         "--add-config: consumer_byte_rate cannot be a fractional value; got 1.5",
         "--add-config: Cannot parse quota configuration value for request_percentage: x",
         "Unexpected config names: colour;",
-        "--add-config: 'mode' must be one of enforce, shadow, exempt; got loud",
+        "--add-config: unknown mode loud; use enforce, shadow, exempt",
         "--delete-config: Only quota configs can be deleted for 'users'. Unexpected config names: size;",
     ):
         assert words in refused.stderr
@@ -101,7 +101,7 @@ def test_an_empty_name_is_refused_because_an_unset_variable_makes_one(root: str,
     values = ("--add-config", "producer_byte_rate=1") if command == "alter" else ()
     refused = kquota("quotas", command, *kind, option, "", *values, "--tables", root)
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert f"'{option}' must not be empty; got ''" in refused.stderr
+    assert f"{option} is empty" in refused.stderr
     assert version(root) == before
 
 
@@ -141,7 +141,7 @@ def test_an_entity_without_a_quota_of_its_own_shows_what_holds_in_its_place(root
     none = kquota("quotas", "describe", "--user", "bob", "--tables", root)
     assert (none.exit_code, none.stdout) == (3, "")
     assert none.stderr.splitlines()[1:] == [
-        "user-principal 'bob' has no quota of its own; these hold in its place, the most specific first:",
+        "user-principal 'bob' has no quota of its own; these apply in its place, the most specific first:",
         "  Quota configs for user-principal 'bob', client-id 'etl' are producer_byte_rate=1000000.0",
         "  Quota configs for the default user-principal are producer_byte_rate=2000000.0",
     ]

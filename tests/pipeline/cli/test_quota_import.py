@@ -151,17 +151,17 @@ def test_a_cluster_without_quotas_changes_nothing(cluster: EmbeddedBroker, root:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "One of '--from' and '--from-cluster' must be given; got neither"),
-        (("--from", "quotas: []", "--from-cluster"), "One of '--from' and '--from-cluster' must be given; got both"),
+        ((), "give either --from or --from-cluster; neither is given"),
+        (("--from", "quotas: []", "--from-cluster"), "give either --from or --from-cluster; both are given"),
         (
             ("--from", "quotas: []", "--scale", "keep"),
-            "'--scale' must be given with --from-cluster; got it with --from",
+            "--scale works only with --from-cluster",
         ),
         (
             ("--from", "quotas: []", "--bootstrap-server", "b:1"),
-            "'--bootstrap-server' must be given with --from-cluster",
+            "--bootstrap-server works only with --from-cluster",
         ),
-        (("--from-cluster", "--scale", "double"), "'--scale' must be one of keep, brokers; got double"),
+        (("--from-cluster", "--scale", "double"), "unknown scale double; use keep, brokers"),
         (("--from-cluster",), "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set"),
     ],
 )

@@ -94,19 +94,19 @@ def test_a_decision_that_was_too_short_says_so(tables: Tables) -> None:
 
 def test_a_client_that_was_told_already_says_with_which_record(tables: Tables) -> None:
     tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
-    assert tables.why() == ": the client was told already: record #0 of decision first holds it until 22:14:08.500"
+    assert tables.why() == ": the client already waits: record #0 of decision first holds it until 22:14:08.500"
 
 
 @pytest.mark.parametrize("ago_ms", [19_000, 21_000, 590_000, 610_000, 86_000_000])
 def test_the_record_that_holds_a_client_is_found_however_long_ago_it_was_written(tables: Tables, ago_ms: int) -> None:
     tables.events.write(("app", "throttle", AT_MS - ago_ms, ago_ms + 9_000), decision_id="first", batch_id=6)
-    assert ": the client was told already: record #0 of decision first holds it until" in tables.why()
+    assert ": the client already waits: record #0 of decision first holds it until" in tables.why()
 
 
 def test_a_client_that_was_let_go_before_was_not_told(tables: Tables) -> None:
     tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
     tables.events.write(("app", "release", AT_MS - 100, 0), decision_id="first", batch_id=6, cause="quota_changed")
-    assert "told already" not in tables.why()
+    assert "already waits" not in tables.why()
 
 
 def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables) -> None:
@@ -208,7 +208,7 @@ def test_capping_is_told_only_where_something_is_capped(tmp_path: Path) -> None:
         ({}, 10_010_000, "mode enforce, applied"),
         # O is above T, and X is a tenth of a millisecond.
         ({}, 10_000_100, "mode enforce, not applied: its throttle time is 0 ms, rounded"),
-        ({"mode": "shadow"}, 10_010_000, "mode shadow, which throttles nobody"),
+        ({"mode": "shadow"}, 10_010_000, "mode shadow, which never throttles"),
         (
             {"consumer_byte_rate": 1_000.0},
             10_010_000,
@@ -251,4 +251,4 @@ def test_an_empty_user_is_refused(command: str, names: tuple[str, ...], tmp_path
     job.flush()
     answer = kquota(*command.split(), *names, "--tables", job.root)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("kquota: 'USER' must not be empty; got ''. Fix: see whether the variable in")
+    assert answer.stderr.startswith("kquota: USER is empty. Fix: see whether the variable in")

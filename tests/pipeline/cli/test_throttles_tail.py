@@ -106,10 +106,10 @@ def test_a_topic_that_is_not_there_is_named(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("-o", "csv"), "'--output' must be one of table, json; got csv"),
-        (("--since", "1h", "--from-beginning"), "'--since' must not be given with --from-beginning; got 1h"),
-        (("--since", "soon"), "'--since' must be an age"),
-        (("--type", "x"), "'--type' must be one of"),
+        (("-o", "csv"), "unknown format -o csv; use table, json"),
+        (("--since", "1h", "--from-beginning"), "--since and --from-beginning contradict each other"),
+        (("--since", "soon"), "cannot read --since soon; use an age"),
+        (("--type", "x"), "unknown quota type x; use"),
     ],
 )
 def test_flags_that_can_not_be_meant_are_refused_before_any_broker_is_asked(flags: tuple[str, ...], told: str) -> None:

@@ -80,7 +80,7 @@ def test_a_cluster_without_usage_is_told_from_a_job_that_hangs(
 
 
 def test_a_state_that_can_not_be_read_anew_says_why() -> None:
-    assert texts(state(), NOON_MS, 80, trouble="disk\nfull")[2] == r"CAN NOT BE READ: disk\nfull"
+    assert texts(state(), NOON_MS, 80, trouble="disk\nfull")[2] == r"not readable: disk\nfull"
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100, 200])

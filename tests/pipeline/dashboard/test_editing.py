@@ -15,7 +15,6 @@ import pytest
 
 from pipeline.clock import wall_ms
 from pipeline.dashboard.editing import Editing
-from pipeline.dashboard.errors import EditRefused, EditsForbidden, WritingUnguarded
 from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import quotas_document
@@ -69,13 +68,13 @@ def test_an_edit_is_one_commit_with_its_reason_and_changes_nothing_else(tmp_path
 @pytest.mark.parametrize("body", [changed(producer_byte_rate="1MB/s"), {**changed(mode="shadow"), "if_version": 5}])
 def test_without_a_reason_nothing_is_written(shop: LivedTables, body: dict[str, Any]) -> None:
     version = QuotaTable(shop.root).read().version
-    with pytest.raises(EditRefused, match="'reason' must say why; got none"):
+    with pytest.raises(Refused, match="an edit needs a reason"):
         Editing(shop.root, may_write=True).write(body)
     assert QuotaTable(shop.root).read().version == version
 
 
 def test_without_the_version_that_was_looked_at_nothing_is_written(shop: LivedTables) -> None:
-    with pytest.raises(EditRefused, match="'if_version' must be the version that was looked at; got none"):
+    with pytest.raises(Refused, match="an edit needs 'if_version'"):
         Editing(shop.root, may_write=True).write({**changed(mode="shadow"), "reason": "try"})
 
 
@@ -91,7 +90,7 @@ def test_rows_are_told_with_their_own_version_also_right_after_an_edit(tmp_path:
 
 
 def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:
-    with pytest.raises(EditsForbidden):
+    with pytest.raises(Conflict, match="dashboard is read-only"):
         Editing(shop.root, may_write=False).write({**changed(mode="shadow"), "reason": "try", "if_version": 5})
 
 
@@ -99,16 +98,16 @@ def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:
     ("body", "mistake"),
     [
         (changed(producer_byte_rate="1mb"), "unknown unit"),
-        (changed(producer_byte_rat="1MB"), "'producer_byte_rat' must be one of producer_byte_rate"),
-        (changed(owner=7), "'owner' must be a text; got 7"),
-        ({**ALICE, "values": []}, "'values' must be an object; got list"),
-        ({**ALICE, "user": 7}, "must be texts"),
-        ({**ALICE, "if_version": "5"}, "'if_version' must be a whole number; got '5'"),
-        ({**ALICE, "force": True}, "'force' must be one of user"),
+        (changed(producer_byte_rat="1MB"), "unknown value 'producer_byte_rat'; values are producer_byte_rate"),
+        (changed(owner=7), "'owner' is not a text: 7"),
+        ({**ALICE, "values": []}, "'values' is not an object but list"),
+        ({**ALICE, "user": 7}, "are not all texts"),
+        ({**ALICE, "if_version": "5"}, "'if_version' is not a whole number: '5'"),
+        ({**ALICE, "force": True}, "unknown field 'force'; fields are user"),
     ],
 )
 def test_a_body_that_is_no_edit_is_refused(shop: LivedTables, body: dict[str, Any], mistake: str) -> None:
-    with pytest.raises(EditRefused) as refused:
+    with pytest.raises(Refused) as refused:
         Editing(shop.root, may_write=False).plan(body)
     assert mistake in refused.value.message
 
@@ -183,7 +182,7 @@ def test_one_what_if_runs_at_a_time_and_everything_else_is_answered(
         for _ in range(4):
             refused = post_what_if(server.address).getresponse()
             assert refused.status == 409
-            assert json.load(refused)["error"] == "another what-if is running; one runs at a time"
+            assert json.load(refused)["error"] == "another what-if is running; only one can run at a time"
         for path in ("", "metrics", "healthz", "static/edit.js", "api/v1/quotas"):
             with urllib.request.urlopen(server.address + path, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
                 assert answer.status == 200
@@ -206,5 +205,5 @@ def test_a_what_if_ends_with_the_dashboard(shop: LivedTables, tmp_path: Path, mo
 def test_writing_without_a_token_is_refused_at_the_start(tmp_path: Path) -> None:
     server = pytest.importorskip("pipeline.dashboard.http", reason="the extra dashboard is not installed")
     answer = kquota("dashboard", "--allow-edits", "--port", "0", "--tables", str(tmp_path))
-    assert (answer.exit_code, answer.stderr) == (2, f"kquota: {WritingUnguarded()}\n")
+    assert (answer.exit_code, answer.stderr.partition(",")[0]) == (2, "kquota: --allow-edits needs a token")
     assert server.TOKEN_VARIABLE in answer.stderr

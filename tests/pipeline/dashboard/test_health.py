@@ -60,7 +60,7 @@ def test_a_job_that_waits_for_usage_is_quiet_and_one_that_does_not_hangs(
     waited_ms = None if wait_age_ms is None else NOW_MS - wait_age_ms
     found = health(NOW_MS, None if age_ms is None else batch(age_ms), "7", was_seen=True, waited_ms=waited_ms)
     assert (found.state, found.title) == (state, title)
-    assert ("lapse" in found.text) == (state in {"hung", "stalled"} and age_ms is not None)
+    assert ("throttles end by themselves" in found.text) == (state in {"hung", "stalled"} and age_ms is not None)
 
 
 @pytest.mark.parametrize(

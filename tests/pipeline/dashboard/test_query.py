@@ -30,13 +30,13 @@ def test_an_instant_is_epoch_milliseconds_or_an_age(text: str, since_ms: int) ->
 @pytest.mark.parametrize(
     ("name", "text", "mistake"),
     [
-        ("since", "yesterday", "'since' must be epoch milliseconds or an age like 15m, 6h, 7d; got 'yesterday'"),
-        ("since", "-1", "'since' must be epoch milliseconds or an age like 15m, 6h, 7d; got '-1'"),
-        ("limit", "0", "'limit' must be a whole number from 1 to 10000; got '0'"),
-        ("limit", "10001", "'limit' must be a whole number from 1 to 10000; got '10001'"),
-        ("limit", "٣", "'limit' must be a whole number from 1 to 10000; got '٣'"),
-        ("view", "all", "'view' must be now or head; got 'all'"),
-        ("usr", "alice", "'usr' must be one of user, client_id, owner, since, until, limit, view; got 'usr'"),
+        ("since", "yesterday", "unknown time range 'yesterday'; use 15m, 6h, 7d or epoch milliseconds"),
+        ("since", "-1", "unknown time range '-1'; use 15m, 6h, 7d or epoch milliseconds"),
+        ("limit", "0", "'limit' is not a whole number from 1 to 10000: '0'"),
+        ("limit", "10001", "'limit' is not a whole number from 1 to 10000: '10001'"),
+        ("limit", "٣", "'limit' is not a whole number from 1 to 10000: '٣'"),
+        ("view", "all", "unknown view 'all'; use now or head"),
+        ("usr", "alice", "unknown parameter 'usr'; use user, client_id, owner, since, until, limit, view"),
     ],
 )
 def test_a_mistake_is_named(name: str, text: str, mistake: str) -> None:

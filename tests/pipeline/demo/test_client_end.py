@@ -40,5 +40,5 @@ def test_a_failure_is_told_unless_the_client_is_to_stop(
     client = Failing(Event(), failures_before_the_end)
     client.start()
     client.join(PATIENCE_SECONDS)
-    told = [f"alice/etl: IllegalStateError: {CAUSE}; trying again"] * failures_before_the_end
+    told = [f"alice/etl: IllegalStateError: {CAUSE}; retrying"] * failures_before_the_end
     assert [record.getMessage() for record in caplog.records] == told

@@ -111,5 +111,5 @@ def test_a_plan_comes_back_as_it_was_written_and_only_its_owner_may_read_it(tmp_
 
 
 def test_a_plan_without_a_password_is_refused() -> None:
-    with pytest.raises(ValueError, match="got none for alice"):
+    with pytest.raises(ValueError, match="users without a password: alice"):
         DemoPlan("a:1", "a:2", {user: "x" for user in PASSWORDS if user != "alice"})

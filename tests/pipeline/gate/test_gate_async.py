@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from pipeline.gate.errors import GateDepleted, GateTimeout
-from pipeline.gate.gate import LoopWaker
+from pipeline.gate.gate import GateTimeout, LoopWaker
+from pipeline.gate.waiting_room import GateDepleted
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 

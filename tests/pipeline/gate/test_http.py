@@ -174,8 +174,8 @@ def test_mistakes_are_named_in_the_answer(client: Client) -> None:
     answer = client.get("/v1/throttle?client=etl&wait_ms=-1")
     assert answer.status_code == 400
     assert answer.json()["error"] == (
-        "'client' must be one of user, client_id, broker_id, wait_ms; got 'client'; "
-        "'wait_ms' must be a whole number from 0 to 60000; got '-1'; 'user' must be given; got none"
+        "unknown parameter 'client'; use user, client_id, broker_id, wait_ms; "
+        "'wait_ms' is not a whole number from 0 to 60000: '-1'; 'user' is missing"
     )
 
 
@@ -187,7 +187,7 @@ def test_an_unknown_path_or_method_is_answered_in_the_same_form(
 ) -> None:
     answer = client.request(method, path)
     assert (answer.status_code, answer.json()["error"]) == (
-        status, f"'request' must be one this gate answers; got {method} {path}",
+        status, f"not found: {method} {path}",
     )  # fmt: skip
 
 

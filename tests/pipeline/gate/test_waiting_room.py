@@ -10,8 +10,7 @@ renewed until 9 000 ──┘           └── release: at once
 import pytest
 
 from pipeline.clock import Moment
-from pipeline.gate.errors import GateDepleted
-from pipeline.gate.waiting_room import Occupancy
+from pipeline.gate.waiting_room import GateDepleted, Occupancy
 from schemas.names import ClientKey
 from tests.pipeline.gate.waiting_setting import START_MS, Setting, until
 from tests.pipeline.throttle.factories import ALICE, release

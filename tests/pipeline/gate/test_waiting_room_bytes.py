@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.gate.errors import GateDepleted, RequestSizeRefused
+from pipeline.gate.waiting_room import GateDepleted, RequestSizeRefused
 from schemas.names import ClientKey
 from tests.pipeline.gate.waiting_setting import Setting, until
 from tests.pipeline.throttle.factories import release
@@ -26,7 +26,7 @@ def test_a_depleted_pool_refuses_the_throttled_and_lets_the_others_pass() -> Non
     setting.apply(until(5_000))
     first = setting.must_wait(size_bytes=60)
     setting.must_wait(size_bytes=70)  # as in KIP-72: let in while anything is left
-    with pytest.raises(GateDepleted, match="'request_bytes' must find space in the gate's pool of 100 bytes") as full:
+    with pytest.raises(GateDepleted, match="the gate's pool of 100 bytes has") as full:
         setting.enter(size_bytes=1)
     assert (full.value.request_bytes, full.value.available_bytes, full.value.pool_bytes) == (1, -30, 100)
     assert setting.enter(size_bytes=100, client=ClientKey("", "bob", "")) is None
@@ -138,5 +138,5 @@ def test_a_client_that_is_throttled_again_while_it_waits_for_its_own_requests_wa
 
 @pytest.mark.parametrize("size_bytes", [-1, 101])
 def test_a_size_beyond_the_limits_is_refused_throttled_or_not(size_bytes: int) -> None:
-    with pytest.raises(RequestSizeRefused, match=f"'request_bytes' must be from 0 to 100; got {size_bytes}"):
+    with pytest.raises(RequestSizeRefused, match=f"lets in requests of 0 to 100 bytes; this one has {size_bytes}"):
         Setting().enter(size_bytes=size_bytes)

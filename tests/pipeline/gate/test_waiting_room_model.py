@@ -6,8 +6,7 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pipeline.gate.errors import GateDepleted
-from pipeline.gate.waiting_room import GateLimits, WaitingCaller, WaitingRoom
+from pipeline.gate.waiting_room import GateDepleted, GateLimits, WaitingCaller, WaitingRoom
 from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock
 from tests.pipeline.throttle.factories import record, release

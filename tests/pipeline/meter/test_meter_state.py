@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.meter.errors import MeterStateDamaged
+from pipeline.errors import Refused
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.request_meter import read_state, retire_state
 from tests.log_messages import messages_of
@@ -34,9 +34,9 @@ def test_a_meter_without_a_state_file_has_no_place_yet(path: Path) -> None:
         ("", "Invalid JSON: Expecting value"),
         ("\0" * 80, "Invalid JSON: Expecting value"),
         (WHOLE[:40], "Invalid JSON: Unterminated string"),
-        ("{}", "version: must be 1"),
-        ("[]", "it is no JSON object"),
-        (WHOLE.replace("1,", "99,", 1), "version: must be 1"),
+        ("{}", "its version is not 1"),
+        ("[]", "it is not a JSON object"),
+        (WHOLE.replace("1,", "99,", 1), "its version is not 1"),
         (WHOLE.replace("7", '"7"'), "inode: Input should be a valid integer"),
         (WHOLE.replace("1000", "-1"), "offset_bytes: Input should be greater than or equal to 0"),
         (WHOLE.replace("256", "1025"), "head_bytes: Input should be less than or equal to 1024"),
@@ -46,16 +46,16 @@ def test_a_meter_without_a_state_file_has_no_place_yet(path: Path) -> None:
 )
 def test_a_damaged_state_is_refused_and_not_taken_for_none(path: Path, text: str, reason: str) -> None:
     path.write_text(text)
-    with pytest.raises(MeterStateDamaged) as refused:
+    with pytest.raises(Refused) as refused:
         read_state(path)
-    assert f"'--state-file' must name a state that a meter has written; got {path}: {reason}" in str(refused.value)
+    assert f"cannot read the meter's state {path}: {reason}" in str(refused.value)
     assert f"rm '{path}'" in refused.value.fix
     assert path.read_text() == text
 
 
 def test_a_state_that_can_not_be_read_is_refused(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(MeterStateDamaged, match="Is a directory"):
+    with pytest.raises(Refused, match="Is a directory"):
         read_state(path)
 
 
@@ -66,7 +66,7 @@ def test_the_command_refuses_a_damaged_state_before_it_connects(path: Path) -> N
         "--bootstrap-server", "127.0.0.1:1",
     )  # fmt: skip
     assert answer.exit_code == 5
-    assert answer.stderr.startswith(f"kquota: '--state-file' must name a state that a meter has written; got {path}: ")
+    assert answer.stderr.startswith(f"kquota: cannot read the meter's state {path}: ")
 
 
 def test_a_state_whose_place_is_on_the_cluster_is_put_aside_and_that_is_told(
@@ -80,4 +80,4 @@ def test_a_state_whose_place_is_on_the_cluster_is_put_aside_and_that_is_told(
 
     assert [each.name for each in path.parent.iterdir()] == ["meter 1.json.moved"]
     (told,) = messages_of(caplog, "pipeline.meter.request_meter")
-    assert told.startswith("the place in the log is on the cluster now; the state file is no longer used and lies at ")
+    assert told.startswith("the place in the log is on the cluster now; the unused state file is now ")

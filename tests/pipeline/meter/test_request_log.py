@@ -116,7 +116,7 @@ def test_bytes_that_cannot_be_known_are_null_and_counted(logged: dict[str, Any])
     assert reader.counts.unsized == 1
 
 
-OTHERS = "must be '.time. DEBUG Completed request:.*pattern .%d. %p %m .%c.%n"
+OTHERS = "not of the form '.time. DEBUG Completed request:.*pattern .%d. %p %m .%c.%n"
 
 
 def with_json(text: str) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.meter.errors import MeterFenced
+from pipeline.errors import Conflict
 from pipeline.meter.log_follower import READ_BYTES, LogFollower
 from pipeline.meter.request_log import OwnTraffic, RequestLogParser
 from pipeline.meter.request_meter import KEEP_EVERY_MS, MARK_EVERY_MS, POOL_BYTES, RequestMeter
@@ -151,7 +151,7 @@ def test_a_meter_that_is_fenced_ends(log: Path, topic: UsageBroker) -> None:
     second = Run(log, topic)
     append(log, 2)
 
-    with pytest.raises(MeterFenced):
+    with pytest.raises(Conflict):
         first.steps(20)
     second.steps(3)
 

@@ -159,7 +159,7 @@ def test_a_file_that_is_gone_is_told_and_older_ones_are_not_read_again(
     assert read_all(later) == ["4", "5"]
     assert later.counts.lost == 1
     (told,) = messages_of(caplog, "pipeline.meter.log_follower")
-    assert "is gone, with the lines after byte 2; going on with the oldest file that is left" in told
+    assert "is gone, with the lines after byte 2; continuing with the oldest file that is left" in told
 
 
 def test_a_state_of_an_earlier_release_does_not_say_what_was_passed_and_no_old_file_is_read(

@@ -48,13 +48,13 @@ def test_a_null_list_of_aborted_transactions_is_as_long_as_an_empty_one() -> Non
 
 @pytest.mark.parametrize("version", [2, 14])
 def test_a_produce_version_without_a_known_layout_is_refused(version: int) -> None:
-    with pytest.raises(UnsupportedVersion, match=f"PRODUCE must be 3 to 13; got {version}"):
+    with pytest.raises(UnsupportedVersion, match=f"version {version} of PRODUCE is unknown; known are 3 to 13"):
         produce_request_size(version, "app", ORDERS_PRODUCED)
 
 
 @pytest.mark.parametrize("version", [3, 19])
 def test_a_fetch_version_without_a_known_layout_is_refused(version: int) -> None:
-    with pytest.raises(UnsupportedVersion, match=f"FETCH must be 4 to 18; got {version}"):
+    with pytest.raises(UnsupportedVersion, match=f"version {version} of FETCH is unknown; known are 4 to 18"):
         fetch_response_size(version, EMPTY_FETCH)
 
 

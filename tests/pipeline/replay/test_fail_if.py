@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.replay.errors import BadFailCondition
+from pipeline.errors import UsageError
 from pipeline.replay.report import METRICS, FailCondition, Totals, failures
 
 TOTALS = Totals(
@@ -41,7 +41,7 @@ def test_a_comparison_that_holds_fails_the_budget(text: str, fails: bool) -> Non
     "text", ["", "newly_throttled", "newly_throttled>", ">3", "new>3", "newly_throttled=3", "newly_throttled>three"]
 )
 def test_anything_else_is_refused_with_the_metrics_there_are(text: str) -> None:
-    with pytest.raises(BadFailCondition, match="metrics are clients, throttled, newly_throttled"):
+    with pytest.raises(UsageError, match="metrics are clients, throttled, newly_throttled"):
         FailCondition.parse(text)
 
 

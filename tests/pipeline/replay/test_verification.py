@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.replay.errors import BatchNotRecorded, UsageNotKept
+from pipeline.errors import NotFound, PipelineError
 from pipeline.replay.verification import Verification, verify, verify_decision
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
@@ -137,7 +137,7 @@ def test_one_falsified_decision_is_told_by_its_columns(kept: KeptJob) -> None:
 
 def test_a_decision_of_an_unknown_batch_is_refused(kept: KeptJob) -> None:
     row = stored_decisions(kept).to_pylist()[0]
-    with pytest.raises(BatchNotRecorded, match="batch 99999 "):
+    with pytest.raises(PipelineError, match="batch 99999 "):
         verify_decision(kept.root, "cluster", kept.quotas.at, {**row, "batch_id": 99_999})
 
 
@@ -149,10 +149,10 @@ def test_trimmed_usage_shortens_the_range_by_the_windows_that_reach_back_into_it
     found = verify(str(tmp_path), "cluster", kept.quotas.at, 0, FOREVER_MS, lambda done, whole: None)
     assert found.mismatches == []
     assert cut_ms + 12_000 <= found.since_ms < cut_ms + 60_000
-    with pytest.raises(UsageNotKept):
+    with pytest.raises(NotFound):
         verify(str(tmp_path), "cluster", kept.quotas.at, 0, cut_ms + 11_000, lambda done, whole: None)
     gone = stored_decisions(kept).to_pylist()[0]
-    with pytest.raises(UsageNotKept, match=gone["decision_id"]):
+    with pytest.raises(NotFound, match=gone["decision_id"]):
         verify_decision(str(tmp_path), "cluster", kept.quotas.at, gone)
 
 

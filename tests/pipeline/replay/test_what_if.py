@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.replay.errors import SampleTooFine, UsageNotKept
+from pipeline.errors import NotFound, UsageError
 from pipeline.replay.report import compare, totals_of
 from pipeline.replay.request import Plan, ReplayRequest, Timeline, live_timeline
 from pipeline.replay.run import run
@@ -141,12 +141,12 @@ def test_the_numbers_of_a_single_throttle_can_be_counted_by_hand(tmp_path: Path)
 
 @pytest.mark.parametrize(("since_ms", "until_ms"), [(1_000, 2_000), (2_000, 2_000), (10**9, 1_000)])
 def test_what_nobody_used_is_nothing_kept(job: KeptJob, since_ms: int, until_ms: int) -> None:
-    with pytest.raises(UsageNotKept):
+    with pytest.raises(NotFound):
         replayed(request(job, since_ms=since_ms, until_ms=until_ms))
 
 
 def test_seconds_can_not_fill_shorter_windows(job: KeptJob) -> None:
-    with pytest.raises(SampleTooFine, match="must be whole seconds to replay usage_by_second; got 500"):
+    with pytest.raises(UsageError, match="cannot replay sample windows of 500 ms"):
         replayed(request(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)))
 
 

@@ -3,7 +3,8 @@ from itertools import pairwise
 
 import pytest
 
-from pipeline.reports.periods import UnknownPeriod, known_period, length_ms, periods, whole_minutes
+from pipeline.errors import UsageError
+from pipeline.reports.periods import known_period, length_ms, periods, whole_minutes
 
 DAY_MS = 86_400_000
 
@@ -46,5 +47,5 @@ def test_the_minutes_of_a_range_are_those_that_begin_in_it() -> None:
 
 def test_an_unknown_period_is_refused() -> None:
     assert known_period("week") == "week"
-    with pytest.raises(UnknownPeriod, match="'--by' must be day, week or month; got year"):
+    with pytest.raises(UsageError, match="unknown period --by year; use day, week or month"):
         known_period("year")
