@@ -55,7 +55,8 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import DeltaOutbox
-from pipeline.throttle.topic import MANY, KafkaThrottleTopic, ThrottleTopic
+from pipeline.throttle.publisher import ThrottleTopic
+from pipeline.throttle.topic import MANY, KafkaThrottleTopic
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 

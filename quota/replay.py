@@ -382,3 +382,8 @@ def _by_key(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, A
 
 def _sortable(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return key[1], key[0], *key[2:]
+
+
+def evaluation_of(batch: StoredBatch) -> Evaluation:
+    """The facts that a stored batch was decided with."""
+    return Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version, batch.time_epoch)

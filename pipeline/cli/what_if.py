@@ -79,10 +79,10 @@ def what_if(
     replayed as it was stored: clients that were throttled at the time sent less than they wanted to.
     """
     from pipeline.replay.report import FailCondition, compare, failures, to_document, totals_of
-    from pipeline.replay.request import read_snapshot
     from pipeline.replay.usage_batches import recorded_outcomes
     from pipeline.reports.what_if_page import what_if_page
     from pipeline.settings.loading import load_settings
+    from pipeline.tables.quotas.files import read_snapshot
     from pipeline.text_file import refuse_unwritable
 
     _refuse_unknown("--from", source, _SOURCES)
@@ -165,7 +165,7 @@ def _replay(request: "ReplayRequest", spark: "SparkSettings | None") -> "tuple[l
 
         with progress_bar("replaying usage") as progress:
             return run(Plan.of(request), progress)
-    from pipeline.replay.run import replay_session, run_on_spark
+    from pipeline.replay.spark_run import replay_session, run_on_spark
 
     plan = Plan.of(request)
     with replay_session(spark) as session:
@@ -285,8 +285,8 @@ def simulate(
 
 
 def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
-    from pipeline.replay.request import snapshot_of_text
     from pipeline.replay.simulation import holds_events, read_events
+    from pipeline.tables.quotas.files import snapshot_of_text
     from pipeline.text_file import read_text_file
 
     events: list[UsageEvent] = []

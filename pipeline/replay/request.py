@@ -3,16 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
-from pipeline.tables.quotas.files import from_text
 from pipeline.tables.reading import TimeSlices
-from pipeline.text_file import read_text_file
 from quota.entity import REQUEST
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
@@ -77,27 +74,6 @@ def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> 
             break
     in_force.reverse()
     return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))
-
-
-def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
-    """The quotas of a file; formats as those of `snapshot_of_text`.
-
-    Raises:
-        UnreadableFile: It cannot be read.
-        Refused: It does not hold valid quotas.
-    """
-    return snapshot_of_text(path, read_text_file("--quotas", path), version)
-
-
-def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
-    """The quotas of a text, in one of the forms that `pipeline.tables.quotas.files` reads.
-
-    Raises:
-        Refused: It does not hold valid quotas.
-    """
-    declared = from_text(text, str(path))
-    rows = ({"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared)
-    return QuotaSnapshot.from_rows(rows, version)
 
 
 _WARM_UP_DEBTS: Final = 5

@@ -13,8 +13,8 @@ from pipeline.clock import Moment
 from pipeline.settings.model import Settings
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.outbox import Written
+from pipeline.throttle.publisher import TopicEnd
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.topic import TopicEnd
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema

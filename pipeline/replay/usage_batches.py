@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.settings.model import EngineSettings
-from pipeline.stream.recovery import evaluation_of
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
@@ -28,6 +27,7 @@ from quota.replay import (
     SnapshotAt,
     StoredBatch,
     batches_of,
+    evaluation_of,
     replay,
     with_time_epoch,
 )

@@ -28,7 +28,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decided, Decider
 from quota.rates import on_windows, windows_divide
-from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, with_time_epoch
+from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, evaluation_of, with_time_epoch
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageRow
 
@@ -90,11 +90,6 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
         snapshot,
         {**processed_at_ms, (own.query_id, own.batch_id): newest.processed_at_ms},
     )
-
-
-def evaluation_of(batch: StoredBatch) -> Evaluation:
-    """The facts that a stored batch was decided with."""
-    return Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version, batch.time_epoch)
 
 
 def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None) -> pa.Table:

@@ -19,7 +19,7 @@ from quota.engine import QuotaEngine
 from quota.throttle_time import Slicing
 
 if TYPE_CHECKING:
-    from pipeline.throttle.topic import ThrottleTopic
+    from pipeline.throttle.publisher import ThrottleTopic
 
 EngineT = TypeVar("EngineT", bound=QuotaEngine)
 

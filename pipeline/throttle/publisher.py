@@ -13,7 +13,8 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,9 +35,7 @@ from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_a
 from quota.replay import Evaluation
 from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_messages import ThrottleRecords
-
-if TYPE_CHECKING:  # what simulates has no Kafka client
-    from pipeline.throttle.topic import ThrottleTopic
+from schemas.throttle_record import ThrottleRecord
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +53,55 @@ def _topic_of_another_job(job: str, owner: str) -> Conflict:
     )
 
 
+class TopicEnd(NamedTuple):
+    """The end of the topic.
+
+    Attributes:
+        publish_seq: The highest among the committed records; -1 if there are none.
+        job: The job that published it; "" if there are none, or if it does not say (written by an older version).
+    """
+
+    publish_seq: int
+    job: str
+
+
+class ThrottleTopic(Protocol):
+    """Port to the throttle topic. Not safe for several threads; the publisher holds its lock."""
+
+    def open(self) -> int | None:
+        """Take the topic over: fence an earlier writer of the same job, abort what it left open.
+
+        Returns:
+            The marker, or None if none is committed (a new job, or the group's offsets have expired).
+        """
+        ...
+
+    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+        """Publish records and set the marker, all or nothing.
+
+        * `records`: In the order of their `publish_seq`; may be empty, which only moves the marker.
+
+        Raises:
+            MessageTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
+            TransactionUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
+            TransactionFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
+                only if the tables still belong to this driver.
+        """
+        ...
+
+    def end(self) -> TopicEnd:
+        """What the committed records say of the last writer; reads the end of every partition."""
+        ...
+
+    def close(self) -> None:
+        """Leave; aborts an open transaction. Harmless when called twice."""
+        ...
+
+
 class Publisher:
     """Writes records down and publishes them."""
 
-    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: "ThrottleTopic") -> None:
+    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
         self._job = job
         self._publish_app_id = publish_app_id(job)
         self._cluster = cluster

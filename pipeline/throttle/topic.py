@@ -6,7 +6,7 @@ to publish. It moves in the same Kafka transaction as the records, so the two ca
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
@@ -18,55 +18,10 @@ from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, det
 from pipeline.errors import (
     ClusterUnreachable,
 )
+from pipeline.throttle.publisher import TopicEnd
 from schemas.errors import UnreadableRecord
 from schemas.throttle_messages import ThrottleRecords
 from schemas.throttle_record import JOB_HEADER, ThrottleRecord
-
-
-class TopicEnd(NamedTuple):
-    """The end of the topic.
-
-    Attributes:
-        publish_seq: The highest among the committed records; -1 if there are none.
-        job: The job that published it; "" if there are none, or if it does not say (written by an older version).
-    """
-
-    publish_seq: int
-    job: str
-
-
-class ThrottleTopic(Protocol):
-    """Port to the throttle topic. Not safe for several threads; the publisher holds its lock."""
-
-    def open(self) -> int | None:
-        """Take the topic over: fence an earlier writer of the same job, abort what it left open.
-
-        Returns:
-            The marker, or None if none is committed (a new job, or the group's offsets have expired).
-        """
-        ...
-
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
-        """Publish records and set the marker, all or nothing.
-
-        * `records`: In the order of their `publish_seq`; may be empty, which only moves the marker.
-
-        Raises:
-            MessageTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
-            TransactionUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
-            TransactionFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
-                only if the tables still belong to this driver.
-        """
-        ...
-
-    def end(self) -> TopicEnd:
-        """What the committed records say of the last writer; reads the end of every partition."""
-        ...
-
-    def close(self) -> None:
-        """Leave; aborts an open transaction. Harmless when called twice."""
-        ...
-
 
 # The throttle topic on a real broker, through kafka-python's transactional producer.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from pipeline.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
-from pipeline.throttle.topic import TopicEnd
+from pipeline.throttle.publisher import TopicEnd
 from schemas.throttle_record import ThrottleRecord
 
 

@@ -23,7 +23,7 @@ from pipeline import process as garbage_collector
 from pipeline.errors import Refused, first_line
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES, label
-from quota.snapshot import MODES
+from quota.snapshot import MODES, QuotaSnapshot
 from quota.units import Mistake, Mistakes, Step, exact_text, parse_bound
 
 ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
@@ -366,3 +366,24 @@ def _shown(value: object) -> str:
     """A value for a message: as JSON, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
+    """The quotas of a file; formats as those of `snapshot_of_text`.
+
+    Raises:
+        UnreadableFile: It cannot be read.
+        Refused: It does not hold valid quotas.
+    """
+    return snapshot_of_text(path, read_text_file("--quotas", path), version)
+
+
+def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
+    """The quotas of a text, in one of the forms that `pipeline.tables.quotas.files` reads.
+
+    Raises:
+        Refused: It does not hold valid quotas.
+    """
+    declared = from_text(text, str(path))
+    rows = ({"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared)
+    return QuotaSnapshot.from_rows(rows, version)

@@ -11,7 +11,8 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.follower import Follower, KafkaFollower
-from pipeline.throttle.topic import KafkaThrottleTopic, ThrottleTopic
+from pipeline.throttle.publisher import ThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker

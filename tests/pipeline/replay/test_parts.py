@@ -166,7 +166,7 @@ def test_a_table_that_grows_meanwhile_is_read_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("source", SOURCES)
 def test_spark_comes_to_the_same(source: Source, spark: "SparkSession", tmp_path: Path) -> None:
-    from pipeline.replay.run import run_on_spark  # noqa: PLC0415 - loads pyspark
+    from pipeline.replay.spark_run import run_on_spark  # noqa: PLC0415 - loads pyspark
 
     request = History(Random(5), source, 1_000).write(str(tmp_path))
     plan = Plan.of(request, 7_000)

@@ -12,8 +12,8 @@ from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict
 from pipeline.gate.throttle_state import ThrottleState
-from pipeline.throttle.publisher import Publisher
-from pipeline.throttle.topic import KafkaThrottleTopic, TopicEnd
+from pipeline.throttle.publisher import Publisher, TopicEnd
+from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import record

@@ -10,7 +10,8 @@ from kafka import KafkaAdminClient
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.errors import MessageTooLarge, TransactionFenced, TransactionUndecided
-from pipeline.throttle.topic import MANY, KafkaThrottleTopic, ThrottleTopic, TopicEnd
+from pipeline.throttle.publisher import ThrottleTopic, TopicEnd
+from pipeline.throttle.topic import MANY, KafkaThrottleTopic
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import record
 
