@@ -15,6 +15,7 @@ default entity is named `<default>`, as in the table and in rpk. `file_reading` 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -22,6 +23,7 @@ import yaml
 from pipeline import process as garbage_collector
 from pipeline.errors import Refused, first_line
 from pipeline.tables.quotas.edit import LABELS
+from pipeline.text_file import read_text_file
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import MODES, QuotaSnapshot
 from quota.units import Mistake, Mistakes, Step, exact_text, parse_bound
