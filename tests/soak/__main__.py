@@ -1,6 +1,6 @@
 """A job under load while many things around it fail; then the verifier.
 
-    python -m tests.soak [--minutes 1.5] [--seed 1] [--spare-job] [--keep DIR]
+    python -m tests.soak [--minutes 1.5] [--seed 1] [--spare-job] [--spare-clocks] [--keep DIR]
 
 The job is killed every 20 to 40 seconds (never with `--spare-job`, which watches the memory of one process). Every 8
 seconds there is another fault: a broker that is killed or does not answer, a quota edit, messages of which half are
@@ -105,6 +105,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spare-job", action="store_true", help="never kill the job")
+    parser.add_argument("--spare-clocks", action="store_true", help="never set the wall clocks")
     parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoint and topics, left as they are")
     given = parser.parse_args()
     fetch()
@@ -112,7 +113,7 @@ def main() -> int:
         folder = given.keep or Path(temporary)
         (folder / "job").mkdir(parents=True, exist_ok=True)
         with (
-            stepped_clock(folder) if COMPILER else nullcontext() as clock,
+            stepped_clock(folder) if COMPILER and not given.spare_clocks else nullcontext() as clock,
             EmbeddedBroker(folder / "broker", options=BROKER) as broker,
             nullcontext() if given.keep else small_disk(folder / "job", _DISK_MB) as disk,
             rig("soak", folder / "job", broker.bootstrap_servers, ledgers=folder) as rigged,
