@@ -66,7 +66,7 @@ class ThrottleTopicReader:
         """Begin at the start of the topic, or continue where it was if it was read before.
 
         Raises:
-            Unreachable: It is not there.
+            PipelineError: It is not there.
             ClusterUnreachable, Unreachable: No broker lets us in.
             KafkaError: Anything else; `line_of` makes a line of it.
         """

@@ -13,7 +13,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.errors import TransactionFenced, TransactionUndecided, Unreachable
+from pipeline.errors import PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.meter.usage_messages import Message
 from pipeline.meter.usage_topic import KafkaUsageTopic, UsageWriter
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
@@ -112,7 +112,7 @@ def test_a_missing_topic_is_named_with_the_command_that_makes_it(
     name = f"missing.{time.time_ns()}"
     new_topics(broker.bootstrap_servers, f"{name}.there")
     usage, marker = (f"{name}{missing}", f"{name}.there") if purpose == "usage" else (f"{name}.there", f"{name}.marker")
-    with pytest.raises(Unreachable) as refused:
+    with pytest.raises(PipelineError, match="does not exist") as refused:
         KafkaUsageTopic("1", usage, marker, ClusterAccess(broker.bootstrap_servers), 5_000)
     assert f"--{purpose}-topic {name}{missing}" in refused.value.fix
 
