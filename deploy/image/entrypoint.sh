@@ -14,7 +14,7 @@ case "${1:-}" in
     shift
     spark_environment
     # Spark's own settings of its log write some dozen lines for each micro-batch.
-    log=$("$here/venv/bin/python" -c 'import pipeline.stream.spark as spark; print(spark.__path__[0])')/log4j2.properties
+    log=$("$here/venv/bin/python" -c 'import pipeline.stream as stream; print(stream.__path__[0])')/log4j2.properties
     exec "$SPARK_HOME/bin/spark-submit" \
       --conf "spark.driver.defaultJavaOptions=-Dlog4j2.configurationFile=file://$log" \
       --conf "spark.driver.bindAddress=${SPARK_DRIVER_BIND_ADDRESS:-127.0.0.1}" \

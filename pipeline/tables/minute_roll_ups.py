@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.tables.epochs import RolledEpoch, RolledEpochs, first_sample_ms
 from pipeline.tables.port import Condition, RolledTable, TableSlices, TableWriter
 from pipeline.tables.reading import last_throttles
-from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
 from pipeline.tables.upkeep import log_failures
 from pipeline.tables.usage_by_second import COLUMNS, NAMES, summed_by
 from quota.entity import Owners

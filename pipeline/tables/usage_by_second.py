@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.tables.epochs import RolledEpoch, RolledEpochs, first_sample_ms
 from pipeline.tables.port import Instant, RolledTable, TableWriter
-from pipeline.tables.rollups.epochs import RolledEpoch, RolledEpochs, first_sample_ms
 from pipeline.tables.upkeep import log_failures
 from schemas.arrow import conform
 from schemas.usage import UsageBySecondRow
