@@ -196,7 +196,7 @@ def test_the_table_says_who_was_slowed_by_what(outcome: Outcome) -> None:
     stock = {(client.user, client.client_id) for client in STOCK_CLIENTS}
     assert {client for client, what in slowed_by.items() if what.startswith("the broker: ")} == stock
     assert {client for client, what in slowed_by.items() if what.startswith("listening: ")} == set(NOISY)
-    assert {what for client, what in slowed_by.items() if client not in stock | set(NOISY)} == {"nobody"}
+    assert {what for client, what in slowed_by.items() if client not in stock | set(NOISY)} == {"nothing"}
 
 
 def test_no_jvm_writes_to_its_standard_error(outcome: Outcome) -> None:

@@ -156,7 +156,7 @@ def test_an_invalid_row_keeps_the_last_good_quotas_and_doctor_names_it(job: Runn
     row = {"user": "carol", "client_id": "", "producer_byte_rate": 70.0, "mode": "enforce"}
     write_deltalake(uri, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
     refused = job.wait_for_line("are refused, the last valid version stays in force")
-    assert "given once; got user 'carol'" in refused
+    assert "user 'carol', client-id '' is in row" in refused
     told = job.command("doctor")
     assert told.returncode == 1
     assert "ERROR quotas" in told.stdout

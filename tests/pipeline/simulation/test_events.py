@@ -17,9 +17,9 @@ def test_objects_arrays_and_blank_lines_are_read_as_on_the_topic() -> None:
     ("line", "refusal"),
     [
         ("{", "line 1: not JSON"),
-        (json.dumps({**GOOD, "user": ""}), "line 1: 'user' "),
-        (json.dumps({**GOOD, "produced_bytes": -1}), "line 1: 'produced_bytes' "),
-        (json.dumps([GOOD, {**GOOD, "event_time_ms": "x"}]), "line 1, element 1: 'event_time_ms' "),
+        (json.dumps({**GOOD, "user": ""}), "line 1: 'user': "),
+        (json.dumps({**GOOD, "produced_bytes": -1}), "line 1: 'produced_bytes': "),
+        (json.dumps([GOOD, {**GOOD, "event_time_ms": "x"}]), "line 1, element 1: 'event_time_ms': "),
         ("7", "line 1: "),
     ],
 )
