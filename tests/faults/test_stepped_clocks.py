@@ -74,8 +74,12 @@ class Load:
         """Let one more client begin to send 50 times its bound."""
         self._offenders.append(user)
 
-    def await_held(self, change: Callable[[], Any], newcomer: str) -> int:
+    def await_held(self, change: Callable[[], int], newcomer: str) -> int:
         """Make a change, let a newcomer offend, and wait until all offenders are held by what came after the change.
+
+        Args:
+            change: Returns when the clocks were set, by the clock.
+            newcomer: The user who begins to offend.
 
         Returns:
             How long it took from the first micro-batch after the change until all were held, milliseconds by the clock.
@@ -83,7 +87,7 @@ class Load:
         """
         last_batch = max(self._batches(), default=-1)
         last_seq = max((record["publish_seq"] for record in self._job.records()), default=-1)
-        change()
+        changed_ms = change()
         held_from_ms = dict[str, int]()
         self.offends(newcomer)
 
@@ -93,7 +97,9 @@ class Load:
             return len(held_from_ms) == len(self._offenders)
 
         wait_until(are_held, f"throttles of {self._offenders} that reach past now", PATIENCE_SECONDS)
-        first_batch_ms = min(at_ms for batch_id, at_ms in self._batches().items() if batch_id > last_batch)
+        first_batch_ms = min(
+            at_ms for batch_id, at_ms in self._batches().items() if batch_id > last_batch and at_ms >= changed_ms
+        )
         return max(held_from_ms.values()) - first_batch_ms
 
     def _batches(self) -> dict[int, int]:
@@ -136,16 +142,25 @@ def test_after_any_step_offenders_are_soon_held_and_the_quiet_client_never(
         bound = QuotaChange("<default>", "", {"producer_byte_rate": float(BOUND)})
         open_quota_table(job.settings.tables).alter([bound], local_audit("stepped clocks"))
 
-        def step_while_killed(by_seconds: int) -> None:
+        def start() -> int:
+            began_ms = clock.now_ms()
+            job.start()
+            return began_ms
+
+        def step(by_seconds: int) -> int:
+            clock.step(by_seconds)
+            return clock.now_ms()
+
+        def step_while_killed(by_seconds: int) -> int:
             job.kill()
             clock.step(by_seconds)
-            job.start()
+            return start()
 
         took_ms = {}
         with Load(job, clock) as load:
-            load.await_held(job.start, "before")
+            load.await_held(start, "before")
             for name, by_seconds in (("forward", seconds), ("back", -seconds)):
-                took_ms[name] = load.await_held(partial(clock.step, by_seconds), name)
+                took_ms[name] = load.await_held(partial(step, by_seconds), name)
             for name, by_seconds in (("forward, killed", seconds), ("back, killed", -seconds)):
                 took_ms[name] = load.await_held(partial(step_while_killed, by_seconds), name)
         job.stop()

@@ -52,7 +52,7 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     wait_until(lambda: "does not exist" in caplog.text, "the follower to say what it waits for")
     assert not follower.wait_until_caught_up(0)
     assert [line for line in caplog.messages if "does not exist" in line] == [
-        "the throttle topic can not be followed, new throttles are not seen: "
+        "the throttle topic cannot be followed, new throttles are not seen: "
         f"topic '{THROTTLE}' does not exist at {address}"
     ]
     admin: Any = KafkaAdminClient(bootstrap_servers=address)
