@@ -44,7 +44,7 @@ class SimulatedBrokers:
         self._count, self._current, self.muted_until_ms = (np.zeros(cells, np.int64) for _ in range(3))
 
     def restart(self, cells: Ints) -> None:
-        """These brokers begin anew: without samples, and with nobody muted."""
+        """These brokers begin anew: without samples, and with no client muted."""
         self._count[cells] = self._current[cells] = self.muted_until_ms[cells] = 0
         self._value[:, cells] = 0.0
 

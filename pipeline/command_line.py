@@ -122,8 +122,3 @@ def _from_folder(path: Path, folder: Path) -> Path:
     # Not resolved: the link a reader knows is a better name than where it leads to.
     absolute = folder / path
     return absolute.relative_to(folder) if absolute.is_relative_to(folder) else absolute
-
-
-def job_extra_missing(library: str) -> PipelineError:
-    """The error of a machine with the core alone, for what needs Spark; `library` is the first that is missing."""
-    return PipelineError(f"{library} is not installed; this needs pyspark, delta-spark and a Java", extra_text("job"))

@@ -1,6 +1,6 @@
 """Rows of the other tables: quotas, batches, buckets that are not full, dead letters, and quotas of the brokers."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,9 +24,6 @@ from schemas.columns import (
     Tokens,
     Unit,
 )
-
-DEFAULT_ENTITY: Final = "<default>"
-"""A reserved name: stands for every user (or client-id) that has no quota of its own."""
 
 
 class QuotaRow(Row):

@@ -34,7 +34,7 @@ def peer_jars(jar_set: str) -> list[Path]:
     """The jars of a set, fetched if they are missing.
 
     Raises:
-        PipelineError, Unreachable, JarUnfit, JarUnfit: see there.
+        PipelineError, Unreachable, JarUnfit: see there.
     """
     store = JarStore([jar for jar in read_lock(LOCK, SETS) if jar.jar_set == jar_set])
     store.fetch()

@@ -128,7 +128,7 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
     """Run a source file to its end. Only if `has_compiler`. Returns the words of each line of its stdout.
 
     Raises:
-        JavaNotFound, JarUnfit, JarUnfit: see these.
+        JavaNotFound, JarUnfit: see these.
         CalledProcessError: the program failed; the reason is on its stderr.
     """
     fetch()

@@ -237,7 +237,7 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     """The command up to the main class, for the broker and for the tool that formats its folder.
 
     Raises:
-        JavaNotFound, PipelineError, JarUnfit, JarUnfit: what it runs on is not there.
+        JavaNotFound, PipelineError, JarUnfit: what it runs on is not there.
     """
     java, jars = find_java(), broker_jars()
     archive = broker_archive(java, jars)

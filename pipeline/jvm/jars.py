@@ -432,7 +432,7 @@ class JarStore:
 
         Raises:
             Unreachable: a jar is in no source; the jars that were fetched stay in the cache.
-            JarUnfit, JarUnfit: a jar that is not fetched (pyspark's own, or in KQUOTA_JARS_DIR).
+            JarUnfit: a jar that is not fetched (pyspark's own, or in KQUOTA_JARS_DIR).
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         with FileLock(self._cache / ".lock", timeout=900):
