@@ -24,16 +24,7 @@ from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.snapshot import QuotaSnapshot
 
-_RESOLVED: Final = (
-    "mode",
-    "user",
-    "client_id",
-    "level",
-    "quota_type",
-    "sensor_user",
-    "sensor_client_id",
-    "broker_id",
-)
+_RESOLVED: Final = ("mode", "user", "client_id", "level", "quota_type", "sensor_user", "sensor_client_id", "broker_id")
 
 
 class QuotaKey(NamedTuple):

@@ -251,7 +251,6 @@ class ReplayEngine(QuotaEngine):
         shape = (len(QUOTA_TYPES), len(clients))
         bound, level = np.full(shape, np.inf), np.zeros(shape, np.int64)
         observed, tokens, window_ms = np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64)
-        answers = self._answers()
         for key in self._sensors.recording:
             side, quota_type = key
             if side is Side.SHADOW:
@@ -259,9 +258,9 @@ class ReplayEngine(QuotaEngine):
             sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
             bound[quota_type] = of_type.bound[sensors]
             level[quota_type] = self._sensors.resolution.levels_of(of_type.quota[sensors])
-            observed[quota_type], window_ms[quota_type] = answers.observed(key, sensors, at_ms)
+            observed[quota_type], window_ms[quota_type] = self._observed(key, sensors, at_ms)
             if self.carry_debt:
-                tokens[quota_type] = answers.tokens(quota_type, sensors, bound[quota_type], at_ms)
+                tokens[quota_type] = self._tokens(quota_type, sensors, bound[quota_type], at_ms)
         return Owed(bound, level, window_ms, owed_time_ms(observed, window_ms, tokens, bound))
 
     def _look_up(self, batch: Usage, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:

@@ -104,11 +104,7 @@ class SensorNumbers:
         return self._index.find(names.sensor_keys(has_user, has_client_id))
 
     def add(
-        self,
-        hashes: HashedNames,
-        names: tuple[pa.Array, pa.Array, pa.Array],
-        has_user: Flags,
-        has_client_id: Flags,
+        self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], has_user: Flags, has_client_id: Flags
     ) -> Ids:
         """The sensor of each entity, int64[n]. One that does not exist is made.
 

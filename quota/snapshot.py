@@ -56,10 +56,7 @@ class QuotaSnapshot:
 
     @classmethod
     def from_rows(
-        cls,
-        rows: Iterable[Mapping[str, object]],
-        version: int,
-        mode: Literal["enforce", "shadow"] = "enforce",
+        cls, rows: Iterable[Mapping[str, object]], version: int, mode: Literal["enforce", "shadow"] = "enforce"
     ) -> Self:
         """Check rows of the quota table and freeze them.
 

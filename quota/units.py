@@ -26,15 +26,7 @@ from quota.errors import InvalidBound
 NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """A decimal number, as Java's `Double.parseDouble` takes it: no underscores, no digits of other scripts."""
 
-UNITS: Final = {
-    "B": 1,
-    "kB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-}
+UNITS: Final = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 """Unit of a byte rate -> bytes."""
 
 # What else Double.parseDouble takes: a type suffix, hexadecimal, and NaN and Infinity in this spelling only.
