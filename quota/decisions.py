@@ -119,9 +119,8 @@ class Judged:
 
     def throttles(self) -> Throttles:
         """Those that apply."""
-        all_of, applied = self.violations, np.flatnonzero(self.applied)
-        columns = (all_of.rows, all_of.types, all_of.bound, all_of.level, self.capped_ms)
-        return Throttles(*(column[applied] for column in columns))
+        found, at = self.violations, np.flatnonzero(self.applied)
+        return Throttles(found.rows[at], found.types[at], found.bound[at], found.level[at], self.capped_ms[at])
 
 
 def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) -> Judged:
