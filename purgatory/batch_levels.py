@@ -85,12 +85,7 @@ _NOTHING_STAGED_MS = MAX_TIME_MS + 1
 
 
 class Staging:
-    """References that are not in a bucket yet.
-
-    Attributes:
-        tail_ms: expirations of the latest scalar entries, newest last.
-        min_ms: a lower bound of all staged expirations; MAX_TIME_MS + 1 when there are none.
-    """
+    """References that are not in a bucket yet. `min_ms` is a lower bound of all staged expirations."""
 
     def __init__(self) -> None:
         self._chunks: list[tuple[Int64s, Int64s]] = []
@@ -168,10 +163,7 @@ class Levels:
         self._occupied = [0] * LEVELS
 
     def place(self, references: References, clock_ms: int) -> None:
-        """Put references in submission order into their buckets, behind those that are there. One radix pass.
-
-        Each expiration must be in (clock_ms, MAX_TIME_MS].
-        """
+        """Put references, in submission order and later than the clock, into their buckets. One radix pass."""
         n = len(references)
         parts = -(-n // _PART_MAX)
         for part in range(parts):

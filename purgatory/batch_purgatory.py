@@ -31,10 +31,7 @@ class WatchLists:
         return len(self._chunks)
 
     def watch(self, handles: Int64s, keys: Int64s) -> None:
-        """Append handles, int64[n], to the lists of their keys, int64[n, k]. A key repeated in a row counts once.
-
-        The handles are kept, not copied.
-        """
+        """Append handles to the lists of their keys, int64[n, k]. A key repeated in a row counts once."""
         for number in range(keys.shape[1]):
             column, watchers = keys[:, number], handles
             repeated = (keys[:, :number] == column[:, np.newaxis]).any(axis=1)
@@ -77,7 +74,6 @@ class WatchLists:
 
 
 def _grouped(handles: Int64s, column: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """The handles of each key; inside a key in the order given."""
     first = int(column[0])
     if (column == first).all():  # the whole batch has one key: no need to sort
         yield first, handles
@@ -104,11 +100,7 @@ class BatchPurgatory:
     """
 
     def __init__(self, start_ms: int = 0, purge_slack: int = PURGE_SLACK) -> None:
-        """Make an empty purgatory, whose clock begins at start_ms.
-
-        The watch lists are purged when they hold `purge_slack` entries more than twice what the last purge kept. So
-        purges cost O(1) per entry.
-        """
+        """Make an empty purgatory, to be purged at `purge_slack` entries above twice what was kept last."""
         self._wheel = BatchTimingWheel(start_ms)
         self._lists = WatchLists()
         self._purge_slack = purge_slack
@@ -143,10 +135,7 @@ class BatchPurgatory:
         return self._wheel.withdraw_many(handles)
 
     def check_and_complete(self, key: int, can_complete: CanComplete | None = None) -> Int64s:
-        """Something happened on a key: complete those of its operations that can. Returns those it completed.
-
-        `can_complete` is asked once, with all that wait on the key, those of earlier batches first. None completes all.
-        """
+        """Something happened on a key: complete and return those of its operations that can (None: all)."""
         watched = self._lists.take(key)
         if not watched.size:
             return watched

@@ -80,10 +80,7 @@ _slab_numbers = count()
 
 
 class Slab:
-    """Pending entries (`live`) by slot. It grows by doubling and never shrinks. Freed slots are used again.
-
-    The sequence of its handles begins at `first_sequence`; by default far from that of every other slab.
-    """
+    """Pending entries (`live`) by slot. It grows by doubling and never shrinks. Freed slots are used again."""
 
     def __init__(self, first_sequence: int | None = None) -> None:
         if first_sequence is None:
@@ -297,14 +294,7 @@ class BatchTimingWheel:
         return self.withdraw_many(handles).size
 
     def withdraw_many(self, handles: npt.ArrayLike) -> Int64s:
-        """Cancel entries and return the handles that were pending.
-
-        Returns:
-            int64[m], each handle once. Do not write into the array.
-
-        Raises:
-            InvalidArgumentError: not a one-dimensional array of integers.
-        """
+        """Cancel as `cancel_many` does. Returns the handles that were pending, each once: do not write into them."""
         cancelled = self._slab.remove_many(_integers("handles", handles).astype(np.int64, copy=False))
         self._dead += cancelled.size
         self._compact_if_worth_while()

@@ -102,11 +102,7 @@ class Column:
 
 @cache
 def columns(model: type[BaseModel]) -> tuple[Column, ...]:
-    """The columns of a model, in the order of its fields. One is nullable exactly if its field takes `None`.
-
-    Raises:
-        UnsupportedFieldType: the type of a field is neither in `TYPES` nor a `Literal` of strings.
-    """
+    """The columns of a model, nullable if a field takes `None`; or `UnsupportedFieldType`."""
     return tuple(_column(model, name) for name in model.model_fields)
 
 

@@ -33,13 +33,9 @@ _IS_ESCAPED: Final = np.isin(np.arange(256), [*range(0x20), ord('"'), ord("\\")]
 
 
 def json_texts(record: str, name: str, column: "Texts") -> "Texts":
-    """The JSON text of each string, integer or float of a column; `null` for null.
+    """The JSON text of each string, integer or float of a column; `null` for null. Or `UnsupportedFieldType`.
 
-    Text beyond ASCII stays as it is; what JSON escapes is escaped in the shortest way. For the error the column is that
-    of a record.
-
-    Raises:
-        UnsupportedFieldType: the column has another type.
+    Text beyond ASCII stays as it is; what JSON escapes is escaped in the shortest way.
     """
     if pa.types.is_string(column.type):
         texts = _quoted(column)
@@ -90,10 +86,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Keys, values and headers of many messages, all binary.
-
-    A header has a value for each message, or the bytes they all share.
-    """
+    """Keys, values and headers of many messages, all binary; a header has a value for each, or one for all."""
 
     keys: "Texts"
     values: "Texts"
@@ -124,10 +117,7 @@ _KEY: Final = ("cluster", "broker_id", "user", "client_id")
 
 
 class ThrottleRecords(Sequence[ThrottleRecord]):
-    """Records of the throttle topic, kept as the columns of `throttle_events`, which were validated when written.
-
-    An element is made into an object when it is asked for.
-    """
+    """Records of the throttle topic as columns of `throttle_events`. An element becomes an object when asked for."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows.select(_COLUMNS)
@@ -210,7 +200,6 @@ def _key_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
 
 
 def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> "Texts":
-    """The pieces of each record, one after the other, as bytes."""
     merged: list[Any] = [""]
     for piece in pieces:
         if isinstance(piece, str) and isinstance(merged[-1], str):
@@ -223,7 +212,6 @@ def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> "Texts":
 
 
 def _headers(columns: "dict[str, Texts]", job: str) -> "tuple[tuple[str, Texts | bytes], ...]":
-    """The headers, in the order in which `ThrottleRecord.headers` has them."""
     version, kquota_job, content_type = unchanging_headers(job)
     ids = pc.binary_join_element_wise(columns["decision_id"], columns["publish_seq"].cast(pa.string()), "/")
     types = pc.binary_join_element_wise(columns["action"], columns["schema_version"].cast(pa.string()), ".")

@@ -201,10 +201,7 @@ class ThrottleEventRow(c.PipelineRow):
 
 
 def stored_record(row: Mapping[str, Any]) -> ThrottleRecord:
-    """The topic record of a stored row. It is built from stored values alone, so a second run publishes the same bytes.
-
-    They were validated when the row was written, and are not again: this is on the path from decision to record.
-    """
+    """The topic record of a stored row. It is not validated again: this is on the path from decision to record."""
     values = {name: row[name] for name in ThrottleRecord.model_fields if name != "sensor"}
     return ThrottleRecord.model_construct(sensor=(row["sensor_user"], row["sensor_client_id"]), **values)
 

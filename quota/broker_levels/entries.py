@@ -72,14 +72,9 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """An entry that the brokers must hold.
+    """An entry that the brokers must hold: T, `UNREACHED` for an exempt row, and what the value is.
 
-    Attributes:
-        user: name, `<default>` or "".
-        client_id: likewise.
-        bound: T; `UNREACHED` for an exempt row.
-        kind: `level`: the value is L, from T / n to T; `own`: likewise, for a sensor of a default; otherwise it is the
-            bound.
+    A `level` is L, from T / n to T; `own` is likewise, for a sensor of a default; else the value is T.
     """
 
     user: str
@@ -130,10 +125,7 @@ def writable_levels(level: Floats, bound: Floats, quota_type: str) -> Floats:
 
 
 def as_brokers_take(snapshot: QuotaSnapshot) -> QuotaSnapshot:
-    """The rows that are not in shadow mode, with bounds as brokers take them: byte rates without the fraction.
-
-    A byte rate below 1 stays as it is. The brokers will refuse it.
-    """
+    """The rows that are not in shadow mode, with byte rates without the fraction, unless they are below 1."""
     enforced = (quota for quota in snapshot.quotas if quota.mode != "shadow")
     return replace(snapshot, quotas=tuple(replace(quota, bounds=_whole(quota.bounds)) for quota in enforced))
 
@@ -152,10 +144,7 @@ _Client = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A sensor that gets no entry of its own: the key of that entry, and a client whose quota it would change.
-
-    The client is None if the sensor has no default's bound: it has a row of its own, or no quota.
-    """
+    """A sensor that gets no entry of its own, and a client that it would harm; None if no default bounds the sensor."""
 
     key: EntryKey
     client: _Client | None
@@ -206,7 +195,6 @@ def own_entries(
 
 
 def _probes(snapshot: QuotaSnapshot, sensor: EntryKey) -> list[_Client]:
-    """The clients that an entry with these tags could concern."""
     if sensor.user and sensor.client_id:
         return [(sensor.user, sensor.client_id)]
     if sensor.user:
@@ -238,7 +226,7 @@ def _answer(resolved: _Resolved, client: _Client, sensor: EntryKey) -> _Answer:
 
 
 def _holding(resolved: _Resolved, sensor: EntryKey, clients: Sequence[_Client]) -> tuple[int | None, float | None]:
-    """The level and the bound of the sensor, from a client that is in it; nothing if none is."""
+    """The level and the bound of the sensor, from a client that is in it."""
     for client in clients:
         level, (user, client_id, bound) = resolved[(*client, sensor.quota_type)]
         if (user, client_id) == (sensor.user, sensor.client_id):
@@ -258,10 +246,7 @@ def _with_rows(snapshot: QuotaSnapshot, bounds: dict[EntryKey, float]) -> QuotaS
 
 
 class OwnGrants:
-    """Which sensors of defaults have an entry of their own, or cannot have it, under the quotas in force.
-
-    The answers of `own_entries` are kept, because asking is dear and they hold until the quotas change.
-    """
+    """The answers of `own_entries` under the quotas in force, kept because asking is dear."""
 
     def __init__(self) -> None:
         self._snapshot = QuotaSnapshot(0, ())

@@ -241,7 +241,6 @@ def _look(view: BrokerView, bound: Floats, state: LevelState, rules: LevelRules)
 
 
 def _saturated_until(view: BrokerView, state: LevelState, rules: LevelRules) -> Ints:
-    """Until when each broker counts as saturated, with what the newest events tell."""
     level = np.maximum(state.level, np.finfo(np.float64).tiny)[:, None]
     new_event = (view.last_ms > view.at_ms - 1_000) & (view.last_ms >= state.altered_at_ms[:, None])
     throttles = new_event & (view.observed >= rules.saturated * level)

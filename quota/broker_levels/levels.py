@@ -70,10 +70,7 @@ class LevelMoves:
 
 
 class EntityLevels:
-    """The rows of one quota type.
-
-    A row is ruled if its value on the brokers is what it should be by what is known here. Only then a move is proposed.
-    """
+    """The rows of one quota type. A move is proposed only for ruled ones: the brokers have what is known here."""
 
     def __init__(self, quota_type: int, usage: BrokerUsage) -> None:
         self._type, self._usage = quota_type, usage
@@ -93,10 +90,7 @@ class EntityLevels:
         self._state = self._state.on_brokers(columns)
 
     def list_entries(self, bounds: Mapping[EntryKey, float], own: Mapping[EntryKey, float], at_ms: int) -> None:
-        """Set which entries there are, with T of each: those of the quota table, and own ones of sensors of defaults.
-
-        The rows of all others are dropped, those of candidates too.
-        """
+        """Set T of the entries of the quota table, and of own ones of sensors of defaults. Other rows are dropped."""
         listed = {**bounds, **own}
         self._keep(np.array([key in listed for key in self._keys], np.bool_))
         self._add([key for key in listed if key not in self._rows], listed, at_ms)
@@ -115,10 +109,7 @@ class EntityLevels:
         self.renumber_sensors()
 
     def hold(self, held: Sequence[tuple[EntryKey, Owned, int]]) -> None:
-        """These levels are in force: the key, what was written, and when that was for any reason but an edit.
-
-        Keys without a row are ignored.
-        """
+        """Of keys with a row: what was written, and when that was for any reason but an edit."""
         found = [(self._rows[key], owned, moved_at_ms) for key, owned, moved_at_ms in held if key in self._rows]
         if not found:
             return
@@ -147,10 +138,7 @@ class EntityLevels:
         self._is_ruled[rows[self._standing[rows] != Standing.CANDIDATE]] = False
 
     def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> LevelMoves:
-        """One period: usage is known up to `at_ms`, not before that of the last period; `now_ms` would be the write's.
-
-        Event time is ahead of `now_ms` by `event_ahead_ms`.
-        """
+        """One period, with usage known up to `at_ms`, and event time ahead of `now_ms` by `event_ahead_ms`."""
         self._link()
         together = np.append(self._usage.together(self._type, at_ms), 0.0)
         if self._brokers > 1:
@@ -231,7 +219,6 @@ class EntityLevels:
             self._keep(~gone)
 
     def _link(self) -> None:
-        """Find the rows of sensors that are new."""
         name, tags = QUOTA_TYPES[self._type], self._usage.tags
         for sensor in range(self._linked, len(tags)):
             row = self._rows.get(EntryKey(*tags[sensor], name))

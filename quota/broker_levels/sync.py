@@ -119,10 +119,7 @@ class BrokerSync:
         self._holdings.restore(past, undecided)
 
     def load_quotas(self, snapshot: QuotaSnapshot, mirror: bool) -> None:
-        """Put other quotas in force. In shadow mode all that kquota owns is given back.
-
-        `mirror` is True for scope `broker`: every broker gets T.
-        """
+        """Put other quotas in force. In shadow mode all that is owned is given back; with `mirror` brokers get T."""
         of_brokers = as_brokers_take(snapshot)
         is_same = self._snapshot is not None and of_brokers.quotas == self._snapshot.quotas and mirror == self._mirror
         self._snapshot = of_brokers
@@ -144,12 +141,7 @@ class BrokerSync:
                 levels.set_brokers(columns)
 
     def observe(self, held: Mapping[EntryKey, float], now_ms: int) -> None:
-        """Compare with what the brokers hold, after the answers to all earlier writes.
-
-        Args:
-            held: every value of kquota's quota types at entities that the quota table can name.
-            now_ms: the instant.
-        """
+        """Compare with every value of kquota's types that the brokers hold, after the answers to all earlier writes."""
         if not self._is_observed or held != self._holdings.held:
             self._holdings.observe(held, now_ms)
             self._is_observed, self._is_compared = True, False
@@ -247,7 +239,6 @@ class BrokerSync:
         return self._usage.unplaced_bytes
 
     def _compare(self, snapshot: QuotaSnapshot, at_ms: int) -> None:
-        """Compare all that is owned with all that is wanted."""
         holdings = self._holdings
         entries = {entry.key: entry for entry in broker_entries(snapshot, self._mirror)}
         if not self._mirror:
@@ -299,7 +290,6 @@ class BrokerSync:
         self._review(changed)
 
     def _choose(self, moves: Sequence[LevelMoves], now_ms: int) -> list[Change]:
-        """The most urgent of what is due and of the moves."""
         due = list(self._holdings.due)
         places = [(of_type, at) for of_type in moves for at in range(len(of_type.keys))]
         urgency = np.concatenate([np.full(len(due), np.inf), *(of_type.urgency for of_type in moves)])

@@ -53,10 +53,7 @@ class BrokerView:
 
 
 class BrokerRates:
-    """The sample windows of all cells of one quota type, the newest of which has `now_ms`. N and w are the brokers'.
-
-    Request time comes in ns, and its rates are percent.
-    """
+    """The sample windows of all cells of one quota type, the newest of which has `now_ms`. Rates of ns are percent."""
 
     def __init__(
         self, quota_type: int, now_ms: int, num_samples: int = NUM_SAMPLES, sample_window_ms: int = SAMPLE_WINDOW_MS
@@ -68,10 +65,7 @@ class BrokerRates:
         self._last_ms: Ints = np.zeros(0, np.int64)
 
     def record(self, cells: Ids, window: int, sums: Ints, last_ms: Ints) -> None:
-        """Record usage of one sample window; one before all that still count is left out.
-
-        `cells` are any numbers from 0 on that the caller keeps for its entities and brokers, each once.
-        """
+        """Record usage of one sample window, of any cells, each once; a window that no longer counts is left out."""
         if len(cells) == 0:
             return
         capacity = int(cells.max()) + 1
@@ -87,10 +81,7 @@ class BrokerRates:
         self._last_ms[cells] = np.maximum(self._last_ms[cells], last_ms)
 
     def view(self, cells: Ids, at_ms: int) -> BrokerView:
-        """What the brokers see, of the cell of each entity and broker, int64[m, n]; −1 for one that never had usage.
-
-        Usage was recorded up to `at_ms`, in the newest sample window or later.
-        """
+        """What the brokers see up to `at_ms`, of the cell of each entity and broker; −1 for one without usage."""
         of_cells = np.where(cells < len(self._last_ms), cells, -1).ravel()
         observed, window_ms = self._long.observed(of_cells, at_ms)
         recent, _ = self._recent.observed(of_cells, at_ms)
@@ -116,12 +107,7 @@ Tags = tuple[str, str]
 
 
 class BrokerUsage:
-    """The sensors of all clients, and their cells on the brokers that are in the cluster. N and w are the brokers'.
-
-    Attributes:
-        tags: those of each sensor, by its number.
-        unplaced_bytes: bytes, produced and fetched, of usage on no broker that is in the cluster.
-    """
+    """The sensors of all clients, by number, and their cells on the brokers that are in the cluster."""
 
     def __init__(self, num_samples: int, sample_window_ms: int) -> None:
         self._n, self._w = num_samples, sample_window_ms
@@ -201,7 +187,6 @@ class BrokerUsage:
         return self._rates[quota_type]
 
     def _cells_of(self, sensors: Ids, column: Ints) -> Ids:
-        """The cell of each sensor and broker. Missing ones are made."""
         cells: Ids = self._cells[sensors, column]
         missing = cells == _NO_CELL
         if missing.any():
@@ -212,7 +197,6 @@ class BrokerUsage:
         return cells
 
     def _name_sensors(self) -> None:
-        """Keep the tags of sensors that are new, and make room for their cells."""
         known, now = len(self.tags), len(self._sensors)
         if known == now:
             return
@@ -250,11 +234,7 @@ class BrokerUsage:
         return self._rates_of(quota_type, at_ms // self._w).view(cells, at_ms)
 
     def expire(self, used: Ids, at_ms: int) -> bool:
-        """Drop the sensors that had no usage for an hour and are not in `used`. The others get new numbers.
-
-        Returns:
-            Whether any was dropped.
-        """
+        """Drop the sensors that had no usage for an hour and are not in `used`. Returns whether numbers changed."""
         numbers = self._sensors.numbers
         numbers.used_at_ms[used] = at_ms
         kept = numbers.used_at_ms[: len(self.tags)] >= at_ms - IDLE_MS

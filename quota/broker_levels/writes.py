@@ -105,11 +105,8 @@ class DriftKind(StrEnum):
 class Drift:
     """A value on the brokers that is not kquota's, at a key where kquota wants to write. It is left alone.
 
-    Attributes:
-        theirs: what stands there; None for nothing.
-        ours: what kquota wrote last; None if it never wrote there.
-        wanted: what kquota would write there; None to remove it.
-        kind: `foreign`: kquota never wrote there. `changed`: someone changed what kquota wrote.
+    `ours` is what kquota wrote last, `wanted` what it would write there; None for nothing. `foreign`: kquota never wrote
+    there. `changed`: someone changed what kquota wrote.
     """
 
     key: EntryKey
@@ -121,12 +118,9 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A key that kquota wants to write and cannot.
+    """A key that kquota wants to write and cannot; tried again at an instant, or (None) when the quotas change.
 
-    Attributes:
-        by: `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
-        reason: why, as a part of a sentence.
-        retry_at_ms: when it is tried again; None for when the quotas change.
+    `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
     """
 
     key: EntryKey
