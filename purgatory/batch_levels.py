@@ -17,16 +17,12 @@ That gives first in, first out inside a millisecond. The windows of Kafka's whee
 A bucket is a list of reference arrays in the order of submission. References to cancelled entries stay until they are
 drained or compacted. The slab knows which ones are pending.
 
-The staging
------------
-New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls add chunks.
-Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of submission is
-kept.
+**The staging.** New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls
+add chunks. Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of
+submission is kept.
 
-Speed
------
-Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a radix sort
-and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
+**Speed.** Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a
+radix sort and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
 """
 
 from dataclasses import dataclass, field

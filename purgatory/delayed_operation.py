@@ -10,11 +10,9 @@ of the key whose event completed it. In the lists of its other keys, and after a
 completed entry. That keeps completing cheap. Such entries are removed when their key is checked again, or by a *purge*,
 which is a walk over all lists.
 
-When to purge
--------------
-A purge costs O(entries), so it must be rare. Completed entries take memory, so it must not
-be too rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put on
-watch lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
+**When to purge.** A purge costs O(entries), so it must be rare. Completed entries take memory, so it must not be too
+rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put on watch
+lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
 operations that still wait. Their difference is a guess of how many operations are completed and not yet removed from
 the lists. It is a guess from above, because a check of a key removes entries without lowering `estimated_total`. When
 
@@ -23,10 +21,8 @@ the lists. It is a guess from above, because a check of a key removes entries wi
 the next `advance_clock` purges and sets estimated_total = num_delayed. So a purge comes after about `purge_interval`
 completions, whatever the number of operations that wait.
 
-An example
-----------
-Two operations wait; the second one on two keys. An event on the key "b" completes the second one.
-Its entry under "a" is left until "a" is checked or a purge removes it.
+**An example.** Two operations wait; the second one on two keys. An event on the key "b" completes the second one. Its
+entry under "a" is left until "a" is checked or a purge removes it.
 
 >>> from purgatory.timer import SystemMonotonicClock, SystemTimer
 >>> class Operation(DelayedOperation):
@@ -53,10 +49,9 @@ Its entry under "a" is left until "a" is checked or a purge removes it.
 >>> purgatory.num_delayed, purgatory.watched
 (1, 1)
 
-Thread rule
------------
-Any thread may call any method, but only one thread at a time may call `advance_clock`. No lock of the purgatory is held
-while an operation is tried or completed. Do not hold an exclusive lock of your own that an `on_complete` may need.
+**Thread rule.** Any thread may call any method, but only one thread at a time may call `advance_clock`. No lock of the
+purgatory is held while an operation is tried or completed. Do not hold an exclusive lock of your own that an
+`on_complete` may need.
 """
 
 import threading
@@ -65,7 +60,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from purgatory.errors import InvalidArgumentError
-from purgatory.timer import Timer
+from purgatory.timer import SystemTimer
 from purgatory.timing_wheel import TimerTask
 
 
@@ -155,7 +150,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     keys. Kafka leaves them there without a timer, where they can neither expire nor be purged.
     """
 
-    def __init__(self, timer: Timer, purge_interval: int = 1000) -> None:
+    def __init__(self, timer: SystemTimer, purge_interval: int = 1000) -> None:
         """Make an empty purgatory.
 
         Args:

@@ -41,32 +41,16 @@ class SystemMonotonicClock:
         return time.monotonic_ns() // 1_000_000
 
 
-class Timer(Protocol):
-    """Runs tasks when their delay has passed: see `SystemTimer`."""
-
-    def add(self, task: TimerTask) -> None:
-        """Start the task's delay now. A task that is already waiting is moved."""
-
-    def cancel(self, task: TimerTask) -> None:
-        """Take a task out. Does nothing if it is not waiting."""
-
-    def advance_clock(self, timeout_ms: int) -> bool:
-        """Run what is due; if nothing is, wait up to timeout_ms for it. One thread at a time."""
-
-    def wake(self) -> None:
-        """Make an `advance_clock` that is waiting return soon."""
-
-    def size(self) -> int:
-        """The number of tasks that are waiting."""
-
-
 class _Nothing(TimerTask):
     def run(self) -> None:
         pass
 
 
 class SystemTimer:
-    """A `Timer` built on Kafka's wheel. Any thread may call any method; only one at a time may call `advance_clock`."""
+    """Runs tasks when their delay has passed: Kafka's wheel with a lock.
+
+    Any thread may call any method; only one at a time may call `advance_clock`.
+    """
 
     def __init__(self, clock: MonotonicClock, tick_ms: int = 1, wheel_size: int = 20) -> None:
         """Make an empty timer.
@@ -154,17 +138,17 @@ class SystemTimer:
         return True
 
     def _collect_due(self) -> list[TimerTaskEntry]:
+        def add_again(entry: TimerTaskEntry) -> None:
+            if not self._wheel.add(entry) and not entry.is_cancelled:
+                self._due.append(entry)
+
         now_ms = self._clock.monotonic_ms()
         while (bucket := self._queue.poll(now_ms)) is not None:
             self._wheel.advance_clock(bucket.expiration_ms)
-            bucket.flush(self._add_again)
+            bucket.flush(add_again)
         due, self._due = self._due, []
         due.sort(key=lambda entry: (entry.expiration_ms, entry.submission))
         return due
-
-    def _add_again(self, entry: TimerTaskEntry) -> None:
-        if not self._wheel.add(entry) and not entry.is_cancelled:
-            self._due.append(entry)
 
     def wake(self) -> None:
         """Make an `advance_clock` that is waiting return soon."""

@@ -1,22 +1,16 @@
 """Kafka's hierarchical timing wheel, rule by rule: no thread, no lock, no clock.
 
-The problem
------------
-A timer must hold very many delayed tasks, most of which are cancelled before they are due. A heap needs O(log n) steps
-to insert a task and cannot remove one from the middle cheaply. A timing wheel does both in O(1), because it gives up
-the exact order of what is still far away.
+**The problem.** A timer must hold very many delayed tasks, most of which are cancelled before they are due. A heap
+needs O(log n) steps to insert a task and cannot remove one from the middle cheaply. A timing wheel does both in O(1),
+because it gives up the exact order of what is still far away.
 
-One wheel
----------
-A wheel is a ring of n buckets. With a tick of u ms each bucket stands for u ms, so the wheel covers u · n ms, its
-*interval*, counted from its clock. A task that is due at x goes into bucket (x / u, rounded down) mod n. When the
-clock has moved past a bucket, the bucket is free, and its place in the ring stands for a later time.
+**One wheel.** A wheel is a ring of n buckets. With a tick of u ms each bucket stands for u ms, so the wheel covers u ·
+n ms, its *interval*, counted from its clock. A task that is due at x goes into bucket (x / u, rounded down) mod n. When
+the clock has moved past a bucket, the bucket is free, and its place in the ring stands for a later time.
 
-Wheels on wheels
-----------------
-What is due later than one interval goes to an overflow wheel. It has n buckets as well, and its tick is the interval of
-the wheel below. Overflow wheels are made when they are first needed and stay. With u = 1 ms and n = 20 the ticks of six
-levels are 1, 20 and 400 ms, 8 s, 160 s and 53 min; the last one covers 17.8 h.
+**Wheels on wheels.** What is due later than one interval goes to an overflow wheel. It has n buckets as well, and its
+tick is the interval of the wheel below. Overflow wheels are made when they are first needed and stay. With u = 1 ms and
+n = 20 the ticks of six levels are 1, 20 and 400 ms, 8 s, 160 s and 53 min; the last one covers 17.8 h.
 
 Each bucket has an *expiration*: the beginning of the time it stands for. A bucket that receives a task is put into a
 queue ordered by expiration, once, however many tasks follow. When the expiration of a coarse bucket comes, its tasks
@@ -27,20 +21,16 @@ The clock does not tick. It jumps to the expiration of each bucket that is polle
 and an empty timer costs nothing. An outdated clock does no harm: what is added far from it goes to a high level, whose
 bucket is due at once, and a few polls bring it down.
 
-Costs
------
-With m levels (m grows with the logarithm of the longest delay, to the base n):
+**Costs.** With m levels (m grows with the logarithm of the longest delay, to the base n):
 
 * add: O(m), for finding the level. No task moves.
 * cancel: O(1): unlink it from the doubly linked list of its bucket. The bucket stays in the queue, even when empty.
 * expire: each task is added again at most m − 1 times in its life.
 * the queue holds buckets, not tasks: at most n · m of them, O(log(n · m)) for each offer and poll.
 
-A worked example
-----------------
-Ten buckets, a tick of 1 ms, clock at 0. Level 1 covers 10 ms, level 2 covers 100 ms, level 3 covers 1000 ms.
-`L3·2@200` is bucket 2 of level 3, whose expiration is 200. A task that is due at 222 is too late for levels 1 and 2.
-On level 3 it is in bucket 222 / 100 = 2.
+**A worked example.** Ten buckets, a tick of 1 ms, clock at 0. Level 1 covers 10 ms, level 2 covers 100 ms, level 3
+covers 1000 ms. `L3·2@200` is bucket 2 of level 3, whose expiration is 200. A task that is due at 222 is too late for
+levels 1 and 2. On level 3 it is in bucket 222 / 100 = 2.
 
 >>> from purgatory.walkthrough import Walkthrough
 >>> walk = Walkthrough(tick_ms=1, wheel_size=10)
@@ -81,17 +71,13 @@ at 522: 0 move, [522] run, [] wait
 520 runs straight from level 2: its expiration is the beginning of the bucket it is in. Try other times with
 `python -m purgatory.walkthrough 9 88 222 520 521 522`.
 
-Kept as in Kafka
-----------------
-Two properties are kept because the vectors of Kafka's own tests depend on them. With u > 1 a task is due at the
-*beginning* of its tick, up to u − 1 ms early. And tasks of one millisecond can overtake each other: one that waits on
-level 2 is added behind one that went to level 1 directly. `purgatory.timer.SystemTimer` corrects both.
+**Kept as in Kafka.** Two properties are kept because the vectors of Kafka's own tests depend on them. With u > 1 a task
+is due at the *beginning* of its tick, up to u − 1 ms early. And tasks of one millisecond can overtake each other: one
+that waits on level 2 is added behind one that went to level 1 directly. `purgatory.timer.SystemTimer` corrects both.
 
-Thread rule
------------
-Nothing here is safe for several threads, and only one thread may ever move the clock. The owner of the wheel serialises
-all calls; `purgatory.timer.SystemTimer` does it with one lock. This also closes a gap that Kafka's source documents:
-there, a cancel can miss an entry that another thread is moving from one list to the next.
+**Thread rule.** Nothing here is safe for several threads, and only one thread may ever move the clock. The owner of the
+wheel serialises all calls; `purgatory.timer.SystemTimer` does it with one lock. This also closes a gap that Kafka's
+source documents: there, a cancel can miss an entry that another thread is moving from one list to the next.
 """
 
 import heapq

@@ -173,13 +173,11 @@ def share_of(text: str) -> Share:
     return Share(int(number), int(of))
 
 
-def can_be_divided(quotas: Iterable[Quota]) -> bool:
-    """Whether every sensor that these quotas bound belongs to one user, on the enforced and on the shadow side."""
-    return not undivided(quotas)
-
-
 def undivided(quotas: Iterable[Quota]) -> list[str]:
-    """The quotas that make sensors of several users: a text for each, with what to do; none if work can be divided."""
+    """The quotas that make sensors of several users: a text for each, with what to do; none if work can be divided.
+
+    It can if every sensor that these quotas bound, on the enforced and on the shadow side, belongs to one user.
+    """
     return [
         f"the quota of {label(quota.user, quota.client_id)} names no user, so that users of several shards would share "
         "its sensor; with shards every quota must name a user or the default user: give it one, or remove it"

@@ -376,7 +376,7 @@ class BrokerQuotaSync:
         """Compare with what the brokers hold. It is known then what became of changes without an answer."""
         self._look_due_ms = 0  # unless all of it goes well
         found, now_ms = self._cluster.look(), self._now()
-        self._control.set_brokers(self._brokers.seen(found.broker_ids, now_ms), now_ms)
+        self._control.set_brokers(self._brokers.seen(found.broker_ids, now_ms))
         self._control.observe(self._writer.with_taken(found.held), now_ms)
         if self._writer.has_undecided:
             self._writer.settle(self._control.owned)

@@ -1,9 +1,7 @@
 """The next level of every entity: what all brokers shall enforce from now on, and why.
 
-The rule
---------
-Each broker enforces the level L by itself, and all of them together shall give the entity T (`quota.broker_level`). In
-every period, for every entity:
+**The rule.** Each broker enforces the level L by itself, and all of them together shall give the entity T
+(`quota.broker_level`). In every period, for every entity:
 
 1. **Who throttles.** A broker whose O is at least 0.97 · L when it has a new event mutes the entity for X = (O − L) / L
    · W after that event. A muted client hides what it wants. So the broker counts as saturated until 5 s after the mute:

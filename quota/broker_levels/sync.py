@@ -128,7 +128,7 @@ class BrokerSync:
             self._usage.load(of_brokers)
             self._grants.load(of_brokers, ())
 
-    def set_brokers(self, broker_ids: Sequence[str], now_ms: int) -> None:
+    def set_brokers(self, broker_ids: Sequence[str]) -> None:
         """Set which brokers are in the cluster, as `usage` has them, each once, in any order.
 
         A level below T ÷ brokers is corrected in the next period. So a caller may want to wait for a broker that is
@@ -248,7 +248,7 @@ class BrokerSync:
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted
         for name, levels in self._levels.items():
-            of_type = [entry for entry in wanted.values() if entry.quota_type == name]
+            of_type = [entry for entry in wanted.values() if entry.key.quota_type == name]
             own = {one.key: one.bound for one in of_type if one.kind is EntryKind.OWN and one.key in holdings.owned}
             levels.list_entries({one.key: one.bound for one in of_type if one.kind is EntryKind.LEVEL}, own, at_ms)
         self._review(keys)

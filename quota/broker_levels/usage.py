@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import LEVELS_OF_DEFAULTS
 from quota.rates import SampleWindows
-from quota.recording import SensorGroups
 from quota.resolution import NO_QUOTA, Side
-from quota.sensors import IDLE_MS, SensorTable, TypeSensors
+from quota.sensors import IDLE_MS, SensorGroups, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BYTES, EntityNames, Usage
 
@@ -201,8 +200,7 @@ class BrokerUsage:
         if known == now:
             return
         names = self._sensors.numbers.names(np.arange(known, now))
-        tags = zip(names["sensor_user"].to_pylist(), names["sensor_client_id"].to_pylist(), strict=True)
-        self.tags.extend(tags)
+        self.tags.extend(zip(names["sensor_user"].to_pylist(), names["sensor_client_id"].to_pylist(), strict=True))
         self._of_tags.update(zip(self.tags[known:], range(known, now), strict=True))
         if now > len(self._cells):
             room = self._sensors.numbers.capacity - len(self._cells)
