@@ -140,10 +140,8 @@ _FIRST_COPIED_KEY = 2 * BUCKETS_PER_LEVEL
 class Drained:
     """What a move of the clock takes out of the levels.
 
-    Attributes:
-        due: references that are all due, by ascending bucket.
-        in_order: True if `due` is ordered by expiration, because all of it came from level 0.
-        boundary: the references of the one bucket that contains the new clock. Some are due.
+    `due` is by ascending bucket, and `in_order` if all of it came from level 0. `boundary` has the references of the
+    one bucket that contains the new clock: some are due.
     """
 
     due: list[References] = field(default_factory=list)

@@ -397,8 +397,8 @@ class BatchTimingWheel:
     def next_expiration_ms(self) -> int | None:
         """A lower bound of the next expiration: how long a reaper may sleep. None when nothing is pending.
 
-        A bound at or before the clock means: advance now. A later bound can be the start of a coarse bucket, or the
-        time of a cancelled entry. Then the advance at that time hands out nothing and the bound moves on.
+        A bound at or before the clock means: advance now. A later one may be of a coarse bucket or a cancelled entry:
+        the advance then hands out nothing, and the bound moves on.
         """
         if not self._slab.live:
             return None

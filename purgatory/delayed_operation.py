@@ -85,10 +85,7 @@ class DelayedOperation(TimerTask):
         self._claim = threading.Lock()
 
     def try_complete(self) -> bool:
-        """Check whether the operation can complete. If it can, return `force_complete()`, else False.
-
-        Called under the operation's lock.
-        """
+        """Return `force_complete()` if the operation can complete, else False. Called under the operation's lock."""
         raise NotImplementedError
 
     def on_complete(self) -> None:
@@ -118,13 +115,10 @@ class DelayedOperation(TimerTask):
             return self.try_complete()
 
     def safe_try_complete_or_else(self, otherwise: Callable[[], None]) -> bool:
-        """Under the lock: `try_complete`; if it fails, run `otherwise`, then try once more.
+        """Under the lock: `try_complete`; if it fails, run `otherwise`, then once more. Returns whether it completed.
 
         The second try is for an event that arrives after the first try and before `otherwise` has done its work (for
         example, put the operation on a watch list). Without it that event would go unnoticed.
-
-        Returns:
-            True if one of the two tries completed the operation.
         """
         with self._check_lock:
             if self.try_complete():
@@ -198,11 +192,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
             self._estimated_total += 1
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Something happened on a key: try all operations that are watched on it.
-
-        Returns:
-            How many operations this call completed. Completed entries that were left over are removed, not counted.
-        """
+        """Something happened on a key: try all operations that wait on it. Returns how many this call completed."""
         with self._lock:
             watched = list(self._watchers.get(key, ()))
         completed = 0
@@ -229,8 +219,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def cancel_for_key(self, key: Hashable) -> list[Operation]:
         """Take the operations of a key out of the purgatory, off all their keys, without completing them.
 
-        Returns:
-            The operations, in the order of watching. They will not expire; completing them is up to the caller.
+        Returns them in the order of watching. They will not expire; completing them is up to the caller.
         """
         with self._lock:
             operations = self._watchers.get(key, {}).copy()
@@ -256,8 +245,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def advance_clock(self, timeout_ms: int) -> bool:
         """Complete what has timed out; if nothing has, wait up to timeout_ms for it. Then purge if it is time to.
 
-        Returns:
-            False when the time passed and nothing became due.
+        Returns False if nothing became due.
 
         Raises:
             ExceptionGroup: what operations raised. All that were due have run, and the purge is done.

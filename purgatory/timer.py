@@ -23,10 +23,7 @@ from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTas
 
 
 class MonotonicClock(Protocol):
-    """A clock that measures delays. It says nothing about the time of day.
-
-    Contract: whole milliseconds, rounded down; never negative; never goes back; independent of the wall clock.
-    """
+    """A clock of whole milliseconds, rounded down, never negative, that never goes back and has no time of day."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds from a fixed but unspecified instant until now."""
@@ -100,8 +97,7 @@ class SystemTimer:
     def advance_clock(self, timeout_ms: int) -> bool:
         """Run what is due; if nothing is, wait up to timeout_ms of real time for it.
 
-        Returns:
-            False when the time passed and nothing became due.
+        Returns False if nothing became due.
 
         Raises:
             ExceptionGroup: what the tasks raised. All due tasks have run.
@@ -174,10 +170,7 @@ class Advanced(Protocol):
 
 
 class Reaper:
-    """Calls `advance_clock` in a loop, on a thread of its own, from `start` to `close`.
-
-    It passes 200 ms. That is a time-out, not a period: when something becomes due it wakes at once.
-    """
+    """Calls `advance_clock(200)` in a loop on a thread of its own, from `start` to `close`."""
 
     def __init__(self, advanced: Advanced, name: str, on_error: Callable[[Exception], None]) -> None:
         """Make a reaper that is not running yet.

@@ -131,12 +131,9 @@ class TimerTask:
 
 
 class TimerTaskEntry:
-    """One stay of a task in a wheel. Making an entry takes the task out of the entry it had before.
+    """One stay of a task in a wheel, or in none (`bucket` is None). Making it takes the task out of the entry before.
 
-    Attributes:
-        expiration_ms: when it is due.
-        submission: its place in the order of submission.
-        bucket: where it waits, between the entries `previous` and `next`; None when it is in no bucket.
+    `submission` is its place in the order of submission.
     """
 
     __slots__ = ("bucket", "expiration_ms", "next", "previous", "submission", "task")
@@ -171,10 +168,7 @@ class TaskCounter:
 
 
 class TimerTaskList:
-    """A bucket (Kafka's `TimerTaskList`): entries in the order in which they were added, in a doubly linked list.
-
-    Its `expiration_ms` is NOT_QUEUED_MS when it is in no queue.
-    """
+    """A bucket (Kafka's `TimerTaskList`): a doubly linked list of entries in the order in which they were added."""
 
     def __init__(self, counter: TaskCounter) -> None:
         self._counter = counter
@@ -234,8 +228,7 @@ class TimerTaskList:
 class BucketQueue:
     """Buckets in the order of their expirations (Kafka's `DelayQueue`). Equal ones come out in the order of offering.
 
-    A bucket is in the queue at most once: it is offered only when its expiration changes, and that happens only after
-    it was polled and emptied.
+    A bucket is in it at most once: its expiration changes only after it was polled and emptied.
     """
 
     def __init__(self) -> None:
@@ -248,10 +241,7 @@ class BucketQueue:
         self._offers += 1
 
     def poll(self, now_ms: int) -> TimerTaskList | None:
-        """Take the first bucket whose expiration is at or before now; None if there is none.
-
-        The bucket may be empty: all its tasks were cancelled.
-        """
+        """Take the first bucket, which may be empty, if its expiration is at or before now; else None."""
         if not self._heap or self._heap[0][0] > now_ms:
             return None
         return heapq.heappop(self._heap)[2]
@@ -315,9 +305,7 @@ class TimingWheel:
     def add(self, entry: TimerTaskEntry) -> bool:
         """Put an entry into the bucket it belongs to, on the finest level that reaches its expiration.
 
-        Returns:
-            False when the entry was not taken: it is cancelled, or it is due, which means that its expiration is before
-            clock + tick. A due task is for the caller to run.
+        Returns False for one that was not taken: cancelled, or due (before clock + tick), and then the caller runs it.
         """
         expiration_ms = entry.expiration_ms
         if entry.is_cancelled or expiration_ms < self.clock_ms + self.tick_ms:

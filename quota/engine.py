@@ -271,14 +271,7 @@ class QuotaEngine:
         self._sensors.restore_buckets(table)
 
     def expire_idle(self, now_ms: int) -> int:
-        """Drop the sensors that had no usage in the hour before an instant.
-
-        Args:
-            now_ms: the instant. A sensor that was used exactly an hour before stays.
-
-        Returns:
-            How many sensors were dropped.
-        """
+        """Drop the sensors that had no usage in the hour before an instant (exactly an hour: kept); return how many."""
         return self._sensors.expire_idle(now_ms)
 
     def _check_instant(self, evaluated_at_ms: int) -> None:

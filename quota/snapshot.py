@@ -44,12 +44,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSnapshot:
-    """All quotas of one version of the table.
-
-    Attributes:
-        version: the version of the quota table.
-        quotas: one per entity, in the order of the rows.
-    """
+    """All quotas of one version of the table, one per entity, in the order of the rows."""
 
     version: int
     quotas: tuple[Quota, ...]
