@@ -340,12 +340,7 @@ class Alerter:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        look: Look,
-        deliveries: Sequence[Delivery],
-        metrics: AlertsMetrics,
-        state: AlertsState,
+        self, settings: Settings, look: Look, deliveries: Sequence[Delivery], metrics: AlertsMetrics, state: AlertsState
     ) -> None:
         self._settings = settings
         self._look = look
@@ -454,12 +449,7 @@ def own_state(path: Path) -> Iterator[AlertsState]:
 TEST_ALERT: Final = "KquotaTest"
 
 
-def run_alerts(
-    settings: Settings,
-    signs: JobSigns,
-    registry: CollectorRegistry,
-    wait: Callable[[float], bool],
-) -> None:
+def run_alerts(settings: Settings, signs: JobSigns, registry: CollectorRegistry, wait: Callable[[float], bool]) -> None:
     """Send alerts to the receivers of the settings until `wait` returns True.
 
     Args:

@@ -245,12 +245,7 @@ class Webhook:
     """
 
     def __init__(
-        self,
-        name: str,
-        url: str,
-        signing_key: bytes | None,
-        timeout_ms: int,
-        now_ms: Callable[[], int] = wall_ms,
+        self, name: str, url: str, signing_key: bytes | None, timeout_ms: int, now_ms: Callable[[], int] = wall_ms
     ) -> None:
         self.name = name
         self._url = url

@@ -231,10 +231,7 @@ PAUSES_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 # kafka-python has no types.
 
-_REQUESTS: Final = {
-    DESCRIBE_QUOTAS: "DescribeClientQuotas (API 48)",
-    ALTER_QUOTAS: "AlterClientQuotas (API 49)",
-}
+_REQUESTS: Final = {DESCRIBE_QUOTAS: "DescribeClientQuotas (API 48)", ALTER_QUOTAS: "AlterClientQuotas (API 49)"}
 """The right that a request needs -> the request."""
 
 Outcome = TypeVar("Outcome")
@@ -256,10 +253,7 @@ class NativeQuotas:
     """
 
     def __init__(
-        self,
-        access: ClusterAccess,
-        pauses_seconds: Sequence[float] = PAUSES_SECONDS,
-        stopping: Event | None = None,
+        self, access: ClusterAccess, pauses_seconds: Sequence[float] = PAUSES_SECONDS, stopping: Event | None = None
     ) -> None:
         self._access = access
         self._pauses_seconds = tuple(pauses_seconds)

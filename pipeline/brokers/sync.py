@@ -247,10 +247,7 @@ class Sources:
     """
 
     def __init__(
-        self,
-        quotas: QuotaSource | ChosenQuotas,
-        open_usage: Callable[[], UsageFollower],
-        scope: Scope | None = None,
+        self, quotas: QuotaSource | ChosenQuotas, open_usage: Callable[[], UsageFollower], scope: Scope | None = None
     ) -> None:
         self.quotas = quotas
         self._open_usage = open_usage

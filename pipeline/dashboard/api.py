@@ -43,10 +43,7 @@ class Answers:
 
     def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
         """What takes an edit, by path; but for a what-if, which takes long (`editing.what_if`)."""
-        return {
-            "/api/v1/quotas/plan": self.editing.plan,
-            "/api/v1/quotas/edit": self.editing.write,
-        }
+        return {"/api/v1/quotas/plan": self.editing.plan, "/api/v1/quotas/edit": self.editing.write}
 
     def _throttles(self, query: Query) -> dict[str, Any]:
         state = self._state()
@@ -117,10 +114,7 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
 
 WHAT_IF: Final = "/api/v1/quotas/what-if"
 POSTED: Final[Mapping[str, tuple[str, str]]] = {
-    "/api/v1/quotas/plan": (
-        "Preview of an edit: changes, and clients affected. Nothing is saved.",
-        "plan",
-    ),
+    "/api/v1/quotas/plan": ("Preview of an edit: changes, and clients affected. Nothing is saved.", "plan"),
     WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Nothing is saved.", "what_if"),
     "/api/v1/quotas/edit": ("Makes the edit; only with --allow-edits, a reason and the version.", "edit"),
 }
@@ -189,10 +183,7 @@ def _edit(summary: str, name: str) -> dict[str, Any]:
             "type": "object",
             "description": "Column to value: bounds as `150kB/s`, `50%` or numbers; null: none.",
         },
-        "if_version": {
-            "type": "integer",
-            "description": "The version edited; any other is a conflict.",
-        },
+        "if_version": {"type": "integer", "description": "The version edited; any other is a conflict."},
         "reason": {"type": "string", "description": "Why; kept in the commit."},
     }
     return {

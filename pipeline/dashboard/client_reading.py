@@ -195,12 +195,7 @@ def _add(sums: dict[str, dict[int, float]], bin_ms: int, found: Mapping[str, Seq
 
 
 def _stored(
-    reader: TablesReader,
-    piece: _Piece,
-    bin_ms: int,
-    wanted: list[Wanted],
-    client: tuple[str, str],
-    rows: str,
+    reader: TablesReader, piece: _Piece, bin_ms: int, wanted: list[Wanted], client: tuple[str, str], rows: str
 ) -> Mapping[str, list[Any]]:
     """The sums of a piece by step, from the table; `rows` has further conditions."""
     selected = ", ".join(

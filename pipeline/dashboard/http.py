@@ -348,12 +348,7 @@ class DashboardServer:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        signs: JobSigns,
-        listen: Listen,
-        token: str | None,
-        may_write: bool = False,
+        self, settings: Settings, signs: JobSigns, listen: Listen, token: str | None, may_write: bool = False
     ) -> None:
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
         if may_write and token is None:

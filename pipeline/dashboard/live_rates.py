@@ -77,10 +77,7 @@ class LiveRates:
         return sum(seen_ms >= since_ms for seen_ms in self._seen_ms.values())
 
     def load(
-        self,
-        snapshot: QuotaSnapshot,
-        owners: Mapping[tuple[str, str], str | None],
-        window: pa.Table | None = None,
+        self, snapshot: QuotaSnapshot, owners: Mapping[tuple[str, str], str | None], window: pa.Table | None = None
     ) -> None:
         """Put quotas in force.
 

@@ -307,10 +307,7 @@ class TablesReader:
         return EngineSettings() if self._rates is None else self._rates.settings
 
     def _failure(self) -> str | None:
-        return next(
-            (str(failure) for name in _NEEDED if (failure := self.tables[name].failure) is not None),
-            None,
-        )
+        return next((str(failure) for name in _NEEDED if (failure := self.tables[name].failure) is not None), None)
 
     def _read(self, new: set[str]) -> None:
         if "quotas" in new or self._quotas is None:
