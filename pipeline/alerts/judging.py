@@ -7,11 +7,11 @@ from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
 from pipeline.command_line import command_text
-from pipeline.dashboard.live_rates import SensorRate
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.state import State
 from pipeline.errors import PipelineError, printable
 from pipeline.settings.model import AlertsSettings
+from quota.current_rates import SensorRate
 from quota.units import age_text, bound_text, rate_text
 
 # Findings at one instant.
