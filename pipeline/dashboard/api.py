@@ -42,7 +42,7 @@ _Instant = Annotated[
     BeforeValidator(_instant),
     WithJsonSchema({"type": "string", "pattern": "^([0-9]{1,15}|[0-9]{1,6}[smhd])$"}),
 ]
-_Limit = Annotated[int, BeforeValidator(whole_number("limit", 1, MOST_ROWS)), Field(ge=1, le=MOST_ROWS)]
+_Limit = Annotated[int, Field(ge=1, le=MOST_ROWS), BeforeValidator(whole_number("limit", 1, MOST_ROWS))]
 _View = Annotated[str, BeforeValidator(_view), WithJsonSchema({"enum": ["now", "head"]})]
 
 
