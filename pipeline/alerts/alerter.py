@@ -120,12 +120,9 @@ class AlertsMetrics:
         self.unsaved = Counter(
             "kquota_alerts_state_failures", "Times that the state file could not be written.", registry=registry
         )
-        self._counts = [
-            Counter(f"kquota_alerts_{name}", text, ["receiver"], registry=registry) for name, text in _COUNTS
-        ]
-        self._waiting = Gauge(
-            "kquota_alerts_waiting_messages", "Messages not yet delivered.", ["receiver"], registry=registry
-        )
+        about = ["receiver"]
+        self._counts = [Counter(f"kquota_alerts_{name}", text, about, registry=registry) for name, text in _COUNTS]
+        self._waiting = Gauge("kquota_alerts_waiting_messages", "Messages not yet delivered.", about, registry=registry)
 
     def of_receiver(self, name: str) -> ReceiverCounts:
         """The counts of one receiver, all shown from the start, as 0."""

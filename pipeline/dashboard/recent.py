@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -13,18 +12,10 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_missing, table_uri
-from pipeline.tables.opening import (
-    file_statistics,
-    local_path,
-    newest_in,
-    newest_instant_in,
-    oldest_in,
-    open_table,
-    reading,
-)
+from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table, reading
 from pipeline.tables.port import Condition, Instant, of_newest_epoch
-from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, rows_of, rows_where
-from pipeline.tables.reading import largest, run
+from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, newest_instant_in, rows_of, rows_where
+from pipeline.tables.reading import run
 
 # A Delta table that is kept open at its newest version, so that a look costs nothing while nothing is new.
 
@@ -101,7 +92,7 @@ class WatchedTable:
     def newest_instant(self) -> Instant | None:
         """See `TableReader`; None without a table, too."""
         table = self._table
-        return None if table is None else newest_instant_in(table, partial(largest, table, "evaluated_at_ms"))
+        return None if table is None else newest_instant_in(table)
 
     def oldest_value(self, column: str) -> int | None:
         """The smallest value of such a column; otherwise as `newest_value`. Looked up at most once a minute."""
