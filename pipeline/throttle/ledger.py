@@ -218,7 +218,7 @@ class HeldClients:
 
     def _keys(self, clients: pa.Table) -> Any:
         names = EntityNames(clients, has_brokers=True)
-        return names.hashed(self._seeds).read(0, names.num_rows).entity_keys()
+        return names.hashed(self._seeds).entity_keys()
 
 
 _LONG_AGO_MS: Final = -(1 << 52)
