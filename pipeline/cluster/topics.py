@@ -17,7 +17,6 @@ from pipeline.cluster.acls import Names
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TopicNotCreated
 from pipeline.settings.model import Settings
-from pipeline.settings.throttle_caps import longest_throttle_ms
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 # kafka-python has no types.
@@ -240,7 +239,7 @@ def wanted_topics(
     kafka = settings.kafka
     return topic_specs(
         cores=cores or len(os.sched_getaffinity(0)),
-        longest_throttle_ms=longest_slice_ms or longest_throttle_ms(settings.engine),
+        longest_throttle_ms=longest_slice_ms or settings.engine.longest_throttle_ms(),
         usage_topic=kafka.usage_topic,
         throttle_topic=kafka.throttle_topic,
         marker_topic=kafka.marker_topic,

@@ -147,7 +147,7 @@ def _release_of(home: Path) -> tuple[str, int | None]:
 
 
 def _ask(executable: Path, home: Path) -> tuple[Path, int | None]:
-    command = [executable, "-XshowSettings:properties", "-version"]
+    command = [str(executable), "-XshowSettings:properties", "-version"]
     try:  # the user's own java
         settings = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
