@@ -45,11 +45,7 @@ class FailpointReached(PipelineError):
 
 
 class Failpoint:
-    """One armed failpoint.
-
-    Raises:
-        UsageError: No such name, or the rest can not be read.
-    """
+    """One armed failpoint; `UsageError` if there is no such name, or the rest can not be read."""
 
     def __init__(self, text: str) -> None:
         self.name, *rest = text.split(":")
