@@ -215,8 +215,8 @@ def share_one_allocator() -> None:
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    for variable, option, value in _MALLOC if set_option is not None else ():
-        if variable not in os.environ:
+    for variable, option, value in _MALLOC:
+        if set_option is not None and variable not in os.environ:
             set_option(option, value)
 
 
