@@ -18,7 +18,6 @@ from pipeline.errors import PipelineError
 CONFIG: Final = "KQUOTA_CONFIG"
 COMMAND_CONFIG: Final = "KQUOTA_COMMAND_CONFIG"
 TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
-
 About = Literal["tables", "cluster", "program"]
 """What a command needs to find: the tables, the cluster, or neither."""
 

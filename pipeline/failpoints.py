@@ -14,7 +14,6 @@ from typing import Final, NoReturn
 from pipeline.errors import PipelineError, UsageError
 
 VARIABLE: Final = "KQUOTA_FAILPOINT"
-
 FAILPOINTS: Final[Mapping[str, str]] = {
     "start.epochs_raised": "every table has the new epoch, nothing is read yet",
     "start.rebuilt": "rates and debts are rebuilt, an earlier publisher is not fenced yet",

@@ -10,7 +10,6 @@ from pipeline.errors import Unreachable
 
 Role = Literal["job", "meter", "gate", "operator", "import", "sync", "alerts"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
-
 METER_IDENTITIES: Final = "kquota-meter."
 """Group and transactional id of a meter are this and the broker's id. No job has a full stop in its name."""
 

@@ -16,7 +16,6 @@ from pipeline.errors import ClientPropertiesInvalid
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-
 _SECURITY: Final = ("sasl.", "ssl.", "security.")
 _NOT_SUPPORTED: Final = {
     "GSSAPI": "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512, OAUTHBEARER or a client certificate",

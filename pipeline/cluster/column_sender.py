@@ -144,7 +144,6 @@ def batch_of(partition: TopicPartition, batch: PreparedBatch, compression: int) 
 
 
 Ints = npt.NDArray[np.int64]
-
 _NO_ATTRIBUTES_SAME_TIME = b"\x00\x00"
 
 
@@ -203,7 +202,6 @@ def _joined(pieces: "Sequence[Binaries | bytes]") -> "Binaries":
 # To which partition each key belongs: what kafka-python's default partitioner says, for a column of keys.
 
 _Words = npt.NDArray[np.uint32]
-
 _SEED: Final = np.uint32(0x9747B28C)
 _MIX: Final = np.uint32(0x5BD1E995)
 _POSITIVE: Final = 0x7FFFFFFF

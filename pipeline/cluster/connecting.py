@@ -112,9 +112,7 @@ class _KnownCause(NamedTuple):
 
 _PROTOCOL: Final = "set security.protocol of the client properties to that of the listener"
 _LOOK_EVERYWHERE: Final = "check the address, security.protocol of the client properties and the broker's log"
-_CERTIFICATE: Final = (
-    "give such a certificate and its key, in PEM, in ssl.keystore.location of the client properties"
-)
+_CERTIFICATE: Final = "give such a certificate and its key, in PEM, in ssl.keystore.location of the client properties"
 _KNOWN_CAUSES: Final = (
     _KnownCause("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
     _KnownCause("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
@@ -148,7 +146,6 @@ def _words(error: BaseException) -> str:
 
 
 Client = TypeVar("Client")
-
 CONNECT_TIMEOUT_MS: Final = 6_000
 
 
@@ -247,7 +244,6 @@ _COLLECTOR: Final = _CauseCollector()
 # The rights this client lacks: checked before work begins, and read from the broker's refusals.
 
 _ERRORS: Final[Any] = kafka_errors
-
 _REFUSED: Final[Mapping[type[Exception], Resource]] = {
     _ERRORS.TopicAuthorizationFailedError: "topic",
     _ERRORS.GroupAuthorizationFailedError: "group",

@@ -22,9 +22,7 @@ from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
 _ADMIN: Final[Any] = kafka_admin
-
 HOUR_MS: Final = 3_600_000
-
 Severity = Literal["error", "warning"]
 
 
@@ -57,6 +55,8 @@ class Finding:
     fix: str
 
     def __str__(self) -> str:
+        if self.what == "topic":
+            return f"topic '{self.topic}' does not exist"
         return f"topic '{self.topic}': '{self.what}' is {self.got}, not {self.wanted}"
 
 

@@ -23,7 +23,6 @@ _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProduce
 _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2
-
 RETRIED: Final = "nothing needs doing: it is tried again"
 
 

@@ -46,7 +46,6 @@ ORIGINS = ("maven", "pyspark")
 # A checkout has the lock under deploy/; a wheel carries it next to this module.
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
-
 HEADER: Final = (
     "# Jars in addition to those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.\n"
 )
@@ -294,7 +293,6 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 
 
 Progress = Callable[[str], object]
-
 _AT_ONCE = 14  # what one download may ask for: whoever waits sees that it goes on
 _FIRST_PAUSE_SECONDS = 1.0  # registries answer 429 to bursts; each further pause is three times as long
 

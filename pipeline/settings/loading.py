@@ -21,7 +21,6 @@ from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreSettings
 
 PREFIX: Final = "KQUOTA_"
-
 OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "KQUOTA_CONFIG": "the settings file, as `--config`",
     "KQUOTA_COMMAND_CONFIG": "client.properties, as `--command-config`",
@@ -34,7 +33,6 @@ OTHER_VARIABLES: Final[Mapping[str, str]] = {
 }
 """Variables that are not settings, each with its meaning."""
 
-# Kubernetes sets these in every pod next to a service whose name begins with kquota.
 _OF_A_SERVICE: Final = re.compile(
     r"KQUOTA(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )

@@ -20,7 +20,6 @@ KEY: Final = ("user", "client_id", "quota_type")
 PENDING: Final = "pending"
 APPLIED: Final = "applied"
 NOT_APPLIED: Final = "not applied"
-
 OF_A_CHANGE: Final = (*KEY, "old", "new", "bound", "kind", "demand", "cause", "before", "over_at_ms")
 """The columns that are fields of a change, or of its key."""
 

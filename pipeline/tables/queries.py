@@ -150,7 +150,6 @@ def _literal(value: Any) -> str:
 # or looks at a table again and again, takes `pipeline.tables.reading`.
 
 Row = dict[str, Any]
-
 _TIME: Final = "evaluated_at_ms"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The job writes a file or two per second: to read those of a minute takes 70 ms, those of the newest instant 3 ms.

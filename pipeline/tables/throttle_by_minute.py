@@ -37,12 +37,9 @@ from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, written_ms
 
 log = logging.getLogger(__name__)
-
 MINUTE_MS: Final = 60_000
-
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
 CLIENT: Final = ("cluster", *ClientKey._fields)
 _TEXTS: Final = (*CLIENT, "quota_type", "action", "cause", "decision_id")
 HELD_COLUMNS: Final = (*_TEXTS, "publish_seq", "throttle_time_ms", "throttled_until_ms", "quota_version")

@@ -31,7 +31,6 @@ from pipeline.tables.queries import count, newest_instant_in
 
 MANY_FILES: Final = 200
 _ATTEMPTS: Final = 5
-
 _Result = TypeVar("_Result")
 
 

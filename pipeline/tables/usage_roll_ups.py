@@ -146,7 +146,6 @@ class _UsageRollUp:
 
 LATENESS_MS: Final = 60_000
 SLICE_MS: Final = 60_000
-
 _SECOND_MS: Final = 1_000
 
 
@@ -232,7 +231,6 @@ class UsageBySecond(_UsageRollUp):
 
 MINUTE_LATENESS_MS: Final = 10_000
 MINUTE_MS: Final = 60_000
-
 _TIME: Final = "evaluated_at_ms"
 
 

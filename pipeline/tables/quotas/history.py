@@ -16,7 +16,6 @@ from quota.units import bound_text
 # The differences between two versions of the quota table, computed from their rows.
 
 Action = Literal["add", "alter", "remove"]
-
 COLUMNS: Final = (*QUOTA_TYPES, *LABELS)
 
 

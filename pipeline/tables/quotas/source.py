@@ -11,9 +11,7 @@ from quota.errors import InvalidQuotas
 from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, undivided
 
 log = logging.getLogger(__name__)
-
 Scope = Literal["cluster", "broker"]
-
 _KEPT_VERSIONS: Final = 64
 
 
