@@ -149,7 +149,7 @@ def steps_left() -> bool:
 
 
 class _Stepping(Thread):
-    """A thread of a `Background`."""
+    """Of a `Background`."""
 
 
 class Background:
@@ -230,8 +230,6 @@ def return_query_memory_soon() -> None:
 
 
 class _WithoutPandas:
-    """A finder of modules that finds no pandas."""
-
     def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
         if name == "pandas":
             message = "this process does without pandas"

@@ -125,7 +125,6 @@ def read_sign_in(properties: Mapping[str, str], source: str) -> SignIn:
 
 
 def _sasl(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, Jaas | None]:
-    """Mechanism and credentials, as far as they are given."""
     mechanism = properties.get("sasl.mechanism", "").upper()
     if mechanism in _NOT_SUPPORTED:
         mistakes.append(_NOT_SUPPORTED[mechanism])

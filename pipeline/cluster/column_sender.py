@@ -104,8 +104,7 @@ def can_prepare() -> bool:
 def put(producer: Any, topic: str, batch: PreparedBatch) -> Delivery:
     """Send a batch within the open transaction of a `KafkaProducer`, behind what it has for the partition.
 
-    Raises:
-        KafkaError: There is no open transaction, or the producer has failed or is closed.
+    `KafkaError` if there is no open transaction, or the producer has failed or is closed.
     """
     partition = TopicPartition(topic, batch.partition)
     producer._transaction_manager.maybe_add_partition_to_transaction(partition)
@@ -304,8 +303,8 @@ def prepared(
 ) -> Iterator[PreparedBatch]:
     """Messages, at least one, as record batches, those of each partition in their order.
 
-    * `batch_bytes`: The most a batch may have, before it is compressed, unless it is of one message.
-    * `message_bytes`: The most a message may have; `MessageSizeTooLargeError` if one has more.
+    A batch has at most so many bytes before it is compressed, unless it is of one message. A message with more than
+    `message_bytes` is a `MessageSizeTooLargeError`.
     """
     bodies = bodies_of(messages)
     sizes = lengths_of(bodies) + _RECORD_OVERHEAD_BYTES

@@ -70,7 +70,6 @@ def _sign_in_refused(address: str, user: str, cause: str, fix: str = "") -> Unre
 
 
 def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> Unreachable | None:
-    """The error of a broker that answers and refuses; None if no broker answers."""
     user = str(options.get("sasl_plain_username", ""))
     if _latest(causes, kafka_errors.IllegalSaslStateError) is not None:
         return _sign_in_refused(address, user, "this listener knows no SASL", _PROTOCOL)
@@ -172,7 +171,6 @@ def open_client(
 
 
 def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Client:
-    """Call a constructor; if it raises, close the network part that it has made."""
     networks: list[Any] = []
 
     def network(**settings: Any) -> Any:
@@ -321,7 +319,6 @@ def _described_operations(describe: Callable[[str], Any], name: str) -> frozense
 
 
 def _operations(described: Mapping[str, Any]) -> frozenset[str] | None:
-    """Allowed operations as kafka-acls names them; None if they are not known."""
     error = _ERRORS.for_code(described.get("error_code", 0))
     if error in _REFUSED:
         return frozenset()

@@ -286,7 +286,6 @@ def read_tls(properties: Mapping[str, str]) -> Tls:
 
 
 def _store(store: str, properties: Mapping[str, str], mistakes: list[str]) -> list[tuple[str, str]]:
-    """The PEM blocks of trust store or key store: kind and block."""
     location = properties.get(f"ssl.{store}.location", "")
     kind = properties.get(f"ssl.{store}.type", "PEM")
     if kind.upper() != "PEM":

@@ -61,10 +61,7 @@ class MarkedTransactions:
         """Take over: a new producer with our transactional id fences every earlier one and aborts what it left open.
 
         A coordinator that is being elected, or whose topic is being made, is waited for. The mark is None if none is
-        committed, or it has expired.
-
-        Raises:
-            ClusterUnreachable: No answer within the time-out; may be tried again.
+        committed, or it has expired. `ClusterUnreachable` without an answer in time, to be tried again.
         """
         self.close()
         deadline = time.monotonic() + self._timeout_ms / 1000
@@ -106,10 +103,9 @@ class MarkedTransactions:
             raise self._failure(first_failure(exc)) from exc
 
     def committed(self) -> Mark | None:
-        """The mark, read without taking over. A transaction that is still being ended is not in it yet.
+        """The mark, read without taking over; `ClusterUnreachable` without an answer, to be tried again.
 
-        Raises:
-            ClusterUnreachable: No answer; may be tried again.
+        A transaction that is still being ended is not in it yet.
         """
         try:
             return self._committed()

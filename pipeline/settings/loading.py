@@ -90,7 +90,6 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _open_keys() -> list[str]:
-    """Settings that hold entries of any name."""
     # Not checked: what a default stands for in this folder may be refused, which is reported elsewhere.
     defaults = Settings.model_construct().model_dump()
     return [key for key in setting_keys() if _at(defaults, key) == {}]
@@ -108,12 +107,10 @@ _HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "alerts.webhooks", "alert
 def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
     """Gather the settings of this process.
 
-    * `file`: TOML; None reads none.
     * `flags`: Values given on the command line, nested as the model is; None values count as not given.
 
     Raises:
-        UsageError: The file is missing or not TOML.
-        UsageError: A value has the wrong type or is out of range, or a key or a variable is unknown: all of them.
+        UsageError: The file is missing or not TOML; or all values, keys and variables that are wrong or unknown.
     """
     given = _without_none(flags or {})
     values = _over(_over(_of_file(file), _of_environment()), given)
@@ -208,7 +205,6 @@ def _nearest_text(known: str | None) -> str:
 
 
 def _plain_words(message: str) -> str:
-    """A message of pydantic, in the words of the other errors."""
     message = message.removeprefix("Value error, ").replace("Input should ", "must ", 1)
     return message[:1].lower() + message[1:]
 

@@ -372,6 +372,5 @@ def _share(settings: Settings) -> Share | None:
 
 
 def _in_store(branch: Branch, keys: Iterable[str], store: StoreSettings) -> dict[str, StoreAddress]:
-    """The addresses of a branch that carry the settings of their object store."""
     addresses = ((key, getattr(branch, key)) for key in keys)
     return {key: StoreAddress(given, store) for key, given in addresses if given is not None and "://" in given}

@@ -324,7 +324,6 @@ class DeltaSparkWriter(DeltaSparkReader):
         return [{k: v for k, v in note.items() if k not in _OWN_KEYS} for note in notes if note is not None]
 
     def _notes(self) -> list[dict[str, str]]:
-        """The notes of the job's newest commits, newest first."""
         for limit in (_LOOK_BACK, None):
             commits = self.stored.history(limit)
             notes = [note for note in (parse_commit_note(commit["userMetadata"]) for commit in commits) if note]
