@@ -46,7 +46,7 @@ class ClusterAccess:
         return cls(kafka.bootstrap_servers, properties)
 
     def open(self, make: Callable[..., Client], **options: Any) -> Client:
-        """A connected kafka-python client of a class, signed in; raises `ClientPropertiesInvalid` and as `open_client`."""
+        """A connected kafka-python client of a class, signed in. Raises as `client_options` and `open_client`."""
         return open_client(make, self.bootstrap_servers, **self.client_options() | options)
 
     def client_options(self) -> dict[str, Any]:

@@ -358,8 +358,8 @@ class JarStore:
     def fetch(self, progress: Progress = lambda _line: None) -> FetchReport:
         """Fetches every missing or altered jar into the cache. Can be repeated, and run by several processes at once.
 
-        `progress` gets a line before each download. The error is `Unreachable` if a jar is in no source (what was fetched
-        stays), and `JarUnfit` for a jar that is not fetched: pyspark's own, or one in KQUOTA_JARS_DIR.
+        `progress` gets a line before each download. `Unreachable` if a jar is in no source (what was fetched stays),
+        `JarUnfit` for one that is not fetched: pyspark's own, or one in KQUOTA_JARS_DIR.
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         with FileLock(self._cache / ".lock", timeout=900):

@@ -224,7 +224,7 @@ class SparkQuotas:
 
     def version(self) -> int:
         """The newest version. Takes about 0.1 s."""
-        return self._table.version()
+        return self._table.newest_version()
 
     def read(self, version: int | None = None) -> QuotaTableState:
         """See `QuotaVersions`."""
@@ -312,18 +312,18 @@ class SparkUpkeep:
         old, predicate = rows_before(column, before_ms)
         rows = reader.count(old)
         if rows:
-            reader.stored.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
+            reader.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
         return rows
 
     def merge(self, name: str) -> bool:  # noqa: D102
         reader = self._reader(name)
-        is_due = int(reader.stored.detail()["numFiles"]) > self._many_files
+        is_due = int(reader.detail()["numFiles"]) > self._many_files
         if is_due:
-            reader.stored.change("OPTIMIZE {table}")
+            reader.change("OPTIMIZE {table}")
         return is_due
 
     def clean(self, name: str) -> int:  # noqa: D102
-        self._reader(name).stored.change("VACUUM {table}")
+        self._reader(name).change("VACUUM {table}")
         return 0
 
     def _reader(self, name: str) -> DeltaSparkReader:

@@ -28,8 +28,8 @@ _SHOWN: Final = 5
 class Story:
     """One throttle from its decision to its release; there are no records if nothing was published.
 
-    The samples are what the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds: pairs
-    (sample_start_ms, amount), oldest first.
+    The samples are what the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds:
+    pairs (sample_start_ms, amount), oldest first.
     """
 
     decision: dict[str, Any]
