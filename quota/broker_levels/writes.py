@@ -105,8 +105,8 @@ class DriftKind(StrEnum):
 class Drift:
     """A value on the brokers that is not kquota's, at a key where kquota wants to write. It is left alone.
 
-    `ours` is what kquota wrote last, `wanted` what it would write; None for nothing. `foreign`: kquota never wrote
-    there. `changed`: someone changed what kquota wrote.
+    `ours` is what kquota wrote last, `wanted` what it would write there; None for nothing. `foreign`: kquota never
+    wrote there. `changed`: someone changed what kquota wrote.
     """
 
     key: EntryKey
