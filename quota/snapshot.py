@@ -156,7 +156,7 @@ def share_of(text: str) -> Share:
     """The share that a text names: `0/2` is the first of two.
 
     Raises:
-        ValueError: it names none; the message says what it must be.
+        ValueError: it names none; the message explains what it must be.
     """
     number, slash, of = text.partition("/")
     # Not isdecimal: other alphabets have digits, too.

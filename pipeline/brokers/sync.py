@@ -25,6 +25,7 @@ from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind
 from quota.entity import label
 from quota.snapshot import QuotaSnapshot
 from quota.units import rate_text
+from quota.usage import COLUMNS
 
 # Changes and drifts as people read them, in one line each.
 
@@ -103,12 +104,6 @@ class SyncLog:
 # were evaluated after the last one seen, or at the same instant and not seen. That does not ask which files a row is
 # in: compaction may merge them, and old ones may be deleted. When the newest instant goes back, or a new epoch begins,
 # the follower begins again, with the newest rows of that epoch.
-
-COLUMNS: Final = (
-    "sample_start_ms", "broker_id", "user", "client_id", "produced_bytes", "fetched_bytes", "io_time_ns",
-    "network_time_ns", "exempt_time_ns", "last_event_ms",
-)  # fmt: skip
-"""What the sync needs of a row."""
 
 _BATCH: Final = ("query_id", "batch_id")
 _TIME: Final = "evaluated_at_ms"

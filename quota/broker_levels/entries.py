@@ -1,4 +1,4 @@
-"""Which quotas the brokers themselves must hold, so that they enforce what the quota table says.
+"""Which quotas the brokers themselves must hold, so that they enforce the quota table.
 
 An *entry* is one value at one quota entity and type, the same on every broker.
 

@@ -115,7 +115,7 @@ class Cause(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelRules:
-    """The thresholds of the rule. Fractions are of L or T, as the module says."""
+    """The thresholds of the rule. Fractions are of L or T, as in the docstring of the module."""
 
     saturated: float = 0.97
     saturated_hold_ms: int = 5_000

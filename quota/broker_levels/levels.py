@@ -9,7 +9,7 @@ A *row* is an entity that has a level, or may need one:
 
 Most entities are far below their bound, and a period costs nothing for them. A row is looked at if its level is not T,
 if it used T / 2 or more on all brokers together in the last 15 s, if a broker that throttled it may still hide what it
-wants, or if its bound was edited. For all others `propose` would say: leave it alone.
+wants, or if its bound was edited. For all others `propose` would change nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -153,7 +153,7 @@ class EntityLevels:
         altered_at_ms = np.where(is_edited, now_ms, part.altered_at_ms) + event_ahead_ms
         tried = replace(part, level=level, altered_at_ms=altered_at_ms, over_at_ms=np.minimum(part.over_at_ms, at_ms))
         found, seen = propose(view, bound, tried, now_ms, _RULES, is_edited, self._moved_at_ms[rows])
-        # Only what is remembered. What is in force is said by `hold`.
+        # Only what is remembered. `hold` sets what is in force.
         memory = replace(seen, level=part.level, altered_at_ms=part.altered_at_ms)
         if len(rows):
             self._state = self._state.put(rows, memory)

@@ -1,4 +1,4 @@
-"""The brokers' quotas kept as the quota table says: what to write now. Plain values in and out, no clock, no I/O.
+"""The brokers' quotas kept as in the quota table: what to write now. Plain values in and out, no clock, no I/O.
 
 Two times come in. `now_ms` is of a clock that never steps: pauses, retries and the alters per second are counted on it.
 `known_until_ms` is event time, as the usage has it: what is seen of the brokers is judged by it. Where both meet (was
@@ -9,7 +9,7 @@ How it is used, each period of a second:
 1. `load_quotas` if there is another version of the quota table; `record` the usage that is new.
 2. Every 10 s, at the start, and after any failure whose outcome is not known: `set_brokers`, then `observe` with all
    that the brokers hold. Before the first `observe` nothing is written.
-3. `period` says what to write. Store it, write it, store the answers; then `confirm` what the brokers took, and
+3. `period` returns what to write. Store it, write it, store the answers; then `confirm` what the brokers took, and
    `refuse` what they did not. Nothing counts as written until then: what was neither confirmed nor refused is asked for
    again, and `observe` finds out whether it got there.
 """
