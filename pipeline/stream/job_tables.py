@@ -13,7 +13,7 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.from_settings import open_rolled
 from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
-from pipeline.tables.quotas.history import StoredOwners
+from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
@@ -208,7 +208,7 @@ class RollUps:
         return cls(
             UsageBySecond(usage, tables.usage_by_second, job, settings.seconds_retention_ms),
             UsageByMinute(usage, tables.usage_by_minute, job),
-            ThrottleByMinute(events, tables.throttle_by_minute, job, StoredOwners(quotas).at),
+            ThrottleByMinute(events, tables.throttle_by_minute, job, owners_in(quotas)),
         )
 
     @property
