@@ -6,34 +6,25 @@ stored throttles and fences an earlier publisher.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.outbox import Announce, Outbox
-from pipeline.throttle.publisher import Publisher, RenewLead
-from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.publisher import Outbox, Publisher, ThrottleTopic
+from pipeline.throttle.purgatory import Announce, RenewLead, ThrottlePurgatory
 from quota.engine import QuotaEngine
 from quota.throttle_time import Slicing
-
-if TYPE_CHECKING:
-    from pipeline.throttle.publisher import ThrottleTopic
 
 EngineT = TypeVar("EngineT", bound=QuotaEngine)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What decisions and throttles meet of the outside world.
-
-    Attributes:
-        outbox: Where records are stored before they are published.
-        topic: Where they are published.
-    """
+    """What decisions and throttles meet of the outside world."""
 
     outbox: Outbox
-    topic: "ThrottleTopic"
+    topic: ThrottleTopic
     clock: Clock
     announce: Announce = lambda _records, _quota_version: None
 
@@ -96,5 +87,4 @@ def _slicing(settings: Settings) -> Slicing:
 
 
 def _lead(settings: Settings) -> RenewLead:
-    purgatory = settings.purgatory
-    return RenewLead(settings.stream.trigger_ms, purgatory.client_lag_ms, purgatory.min_renew_lead_ms)
+    return RenewLead(settings.stream.trigger_ms, settings.purgatory.client_lag_ms, settings.purgatory.min_renew_lead_ms)
