@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.services import DEFAULT_PORT
+from pipeline.cli.options import call_on_signals
+from pipeline.cli.services import DEFAULT_PORT, free_port
+from pipeline.command_line import not_installed
+from pipeline.log import set_up_logging
 from pipeline.process import return_memory_at_once
 
 if TYPE_CHECKING:
@@ -64,12 +67,8 @@ def _run(
     alerts: bool,
 ) -> None:
     from pipeline.cli.demo_console import DemoConsole
-    from pipeline.cli.options import call_on_signals
-    from pipeline.cli.services import free_port
-    from pipeline.command_line import not_installed
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch_missing
-    from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
     set_up_logging("INFO")

@@ -8,17 +8,34 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from pipeline.cli.output import refuse_unknown_format
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
 from quota.entity import QUOTA_TYPES
 
 if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaTable
+
+
+class Bundle(NamedTuple):
+    """Options that a command gets as one value: in `Annotated`, they stand in the place of the parameter.
+
+    Attributes:
+        options: Name of the parameter of each option -> its annotation and its default.
+        read: Makes the value of the values of the options.
+    """
+
+    options: Mapping[str, tuple[Any, Any]]
+    read: Callable[[typer.Context, Mapping[str, Any]], Any]
+
+
+# Where the settings come from.
 
 
 def _carried(variable: str) -> Callable[[Any], Any]:
@@ -32,56 +49,89 @@ def _carried(variable: str) -> Callable[[Any], Any]:
     return keep
 
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", help="TOML settings file.", envvar=CONFIG, callback=_carried(CONFIG), show_default=False),
-]
 BootstrapServers = Annotated[
     str | None, typer.Option("--bootstrap-server", help="host:port[,host:port…] of the cluster.", show_default=False)
 ]
 CommandConfig = Annotated[
     Path | None,
     typer.Option(
-        "--command-config",
         help="client.properties: how to sign in to the cluster.",
         envvar=COMMAND_CONFIG,
         callback=_carried(COMMAND_CONFIG),
         show_default=False,
     ),
 ]
-TablesRoot = Annotated[
-    str | None,
-    typer.Option("--tables", help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False),
-]
+_SOURCES: Final = {
+    "config": Annotated[
+        Path | None,
+        typer.Option(help="TOML settings file.", envvar=CONFIG, callback=_carried(CONFIG), show_default=False),
+    ],
+    "bootstrap_server": BootstrapServers,
+    "command_config": CommandConfig,
+    "tables": Annotated[
+        str | None,
+        typer.Option(help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False),
+    ],
+}
+
+
+class Source(NamedTuple):
+    """Where the settings of a command come from, by its options; None = not given, or no option of it."""
+
+    config: Path | None = None
+    bootstrap_server: str | None = None
+    command_config: Path | None = None
+    tables: str | None = None
+
+    def settings(self, **others: Any) -> "Settings":
+        """The settings, with other settings that were given as options: see `flags`.
+
+        Raises:
+            As `load_settings` and `flags`.
+        """
+        from pipeline.settings.loading import load_settings
+
+        given = flags(self.bootstrap_server, self.command_config, self.tables, **others)
+        return load_settings(self.config, given)
+
+    def quota_table(self) -> "QuotaTable":
+        """The quota table that the settings name. It needs no cluster, so what is given for that is not read."""
+        from pipeline.tables.from_settings import open_quota_table
+
+        return open_quota_table(Source(self.config, tables=self.tables).settings().tables)
+
+
+def source_of(*names: str) -> Bundle:
+    """The options of a `Source`, by its fields, in the order of the help."""
+    return Bundle({name: (_SOURCES[name], None) for name in names}, lambda _context, given: Source(**given))
+
+
+FileSource = Annotated[Source, source_of("config")]
+TablesSource = Annotated[Source, source_of("config", "tables")]
+ClusterSource = Annotated[Source, source_of("config", "bootstrap_server", "command_config")]
+JobSource = Annotated[Source, source_of(*_SOURCES)]
 
 MetricsPort = Annotated[
-    int | None,
-    typer.Option("--metrics-port", help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none"),
+    int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]
 MetricsClients = Annotated[
     bool, typer.Option("--metrics-clients", help="Also metrics by user and client-id, a series for each.")
 ]
 
 
-def _known_format(*also: str) -> Callable[[str], str]:
-    """A callback of an option: refuses an unknown format before the command does anything."""
+def _format_option(*also: str) -> Any:
+    """`-o`. An unknown format is refused before the command does anything."""
 
     def check(output: str) -> str:
-        from pipeline.cli.output import refuse_unknown_format
-
         refuse_unknown_format(output, also)
         return output
 
-    return check
+    known = ", ".join((*also, "table", "wide", "csv", "json or yaml."))
+    return typer.Option("-o", "--output", help=known, callback=check)
 
 
-Output = Annotated[
-    str, typer.Option("-o", "--output", help="table, wide, csv, json or yaml.", callback=_known_format())
-]
-QuotasOutput = Annotated[
-    str,
-    typer.Option("-o", "--output", help="kafka, table, wide, csv, json or yaml.", callback=_known_format("kafka")),
-]
+Output = Annotated[str, _format_option()]
+QuotasOutput = Annotated[str, _format_option("kafka")]
 
 
 def flags(
@@ -94,9 +144,7 @@ def flags(
     """Command-line options as a nested mapping for `load_settings`; None counts as not given.
 
     Args:
-        bootstrap_servers: `--bootstrap-server`. It goes before `bootstrap.servers` of the file.
-        command_config: `--command-config`.
-        tables: `--tables`.
+        bootstrap_servers: It goes before `bootstrap.servers` of `command_config`.
         topics: Names of topics, by their settings under `kafka`.
 
     Raises:
@@ -119,14 +167,6 @@ def flags(
 def metrics_flags(port: int | None, clients: bool) -> dict[str, Any]:
     """The branch `metrics` of `flags`."""
     return {"port": port, "clients": True if clients else None}
-
-
-def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":
-    """The quota table that the settings and options name."""
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.from_settings import open_quota_table
-
-    return open_quota_table(load_settings(config, flags(tables=tables)).tables)
 
 
 # Instants: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.

@@ -1,14 +1,16 @@
 """`kquota top`: who is near a bound and who is throttled, live in the terminal."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
-from pipeline.cli.output import Layout, fitted
+from pipeline.cli.options import Output, TablesSource, wait_until_stopped
+from pipeline.cli.output import UNKNOWN_WIDTH, Layout, fitted, is_table, print_rows, until_reader_goes
 from pipeline.clock import clock_time, seconds, wall_ms
 from pipeline.errors import PipelineError, UsageError, printable
 from quota.units import age_text, rate_text, rate_unit
@@ -24,6 +26,7 @@ _DRAW_SECONDS: Final = 0.25
 
 
 def top(
+    *,
     once: Annotated[bool, typer.Option("--once", help="Print the state now, and end.")] = False,
     every_ms: Annotated[
         int, typer.Option("--every", metavar="MS", help="How often the tables are read.", min=100)
@@ -36,8 +39,7 @@ def top(
             min=0,
         ),
     ] = None,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Show who is throttled, and how near everybody is to a bound, until Ctrl-C.
@@ -46,15 +48,12 @@ def top(
     micro-batch; its age is in the first line, and is loud when no new batch comes. Without a terminal the state is
     printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only.
     """
-    from pipeline.cli.options import wait_until_stopped
-    from pipeline.cli.output import is_table, print_rows, until_reader_goes
     from pipeline.job.overview import overview_of
-    from pipeline.settings.loading import load_settings
 
     if not once and not is_table(output):
         msg = f"-o {output} prints one document, so it needs --once"
         raise UsageError(msg, f"write --once -o {output}")
-    settings = load_settings(config, flags(tables=tables))
+    settings = source.settings()
 
     def read() -> "Overview":
         return overview_of(settings, wall_ms())
@@ -72,11 +71,7 @@ def top(
 
 
 def follow(
-    read: Callable[[], Any],
-    show: "Show",
-    wait: Callable[[float], bool],
-    read_seconds: float,
-    draw_seconds: float,
+    read: Callable[[], Any], show: "Show", wait: Callable[[float], bool], read_seconds: float, draw_seconds: float
 ) -> None:
     """Read a state, show it, and show it again as time passes, until it is stopped.
 
@@ -101,8 +96,6 @@ def follow(
 
 def _document(state: "Overview", limit: int | None) -> dict[str, Any]:
     """What programs get: all of it, and whether it can be relied on."""
-    from dataclasses import asdict
-
     document = asdict(state)
     lines = document.pop("lines")[:limit]
     now_ms = state.read_at_ms
@@ -138,10 +131,6 @@ def _screen(limit: int | None, output: str) -> "Iterator[tuple[Show, float | Non
 
 
 def _printed(limit: int | None, output: str) -> "Show":
-    import shutil
-
-    from pipeline.cli.output import UNKNOWN_WIDTH
-
     width = None if output == "wide" else shutil.get_terminal_size((UNKNOWN_WIDTH, 0)).columns
     has_printed = False
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from pipeline.cli.console import MOST_LINES, log_throttles
+from pipeline.cli.services import MOST_LINES, log_throttles
 from pipeline.throttle.explain import line_with_command
 from pipeline.throttle.outbox import Written, WrittenRecords, write_down
 from tests.pipeline.throttle.factories import publications, violation
