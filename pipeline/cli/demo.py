@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    duration: Annotated[
-        float | None, typer.Option(help="Stop after this many seconds of load.", min=1, show_default=False)
-    ] = None,
+    duration: Annotated[float | None, typer.Option(help="Stop after this many seconds of load.", min=1)] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the data of earlier demos in the folder, and start over.")
     ] = False,

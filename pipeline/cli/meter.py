@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 def request_log(
     file: Annotated[
-        Path | None,
-        typer.Argument(help="The file that kafka.request.logger writes at DEBUG; or -f FILE.", show_default=False),
+        Path | None, typer.Argument(help="The file that kafka.request.logger writes at DEBUG; or -f FILE.")
     ] = None,
     file_option: Annotated[Path | None, typer.Option("-f", "--file", hidden=True)] = None,
     *,

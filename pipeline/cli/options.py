@@ -69,8 +69,7 @@ _SOURCES: Final = {
     "bootstrap_server": BootstrapServers,
     "command_config": CommandConfig,
     "tables": Annotated[
-        str | None,
-        typer.Option(help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False),
+        str | None, typer.Option(help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False)
     ],
 }
 

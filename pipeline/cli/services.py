@@ -86,15 +86,14 @@ def dashboard(
 
 def run(
     source: JobSource,
-    checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.", show_default=False)] = None,
-    run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.", show_default=False)] = None,
-    job: Annotated[str | None, typer.Option(help="Name of the job.", show_default=False)] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.")] = None,
+    run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.")] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     shard: Annotated[
-        str | None,
-        typer.Option(help="i/n, as 0/2: decide for one of n shares of the users (docs/shards.md).", show_default=False),
+        str | None, typer.Option(help="i/n, as 0/2: decide for one of n shares of the users (docs/shards.md).")
     ] = None,
     trigger_ms: Annotated[
-        int | None, typer.Option(help="Shortest time between the starts of two micro-batches.", show_default=False)
+        int | None, typer.Option(help="Shortest time between the starts of two micro-batches.")
     ] = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
@@ -196,8 +195,8 @@ def gate(
     *,
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 means any free one.")] = DEFAULT_LISTEN,
     source: ClusterSource,
-    topic: Annotated[str | None, typer.Option(help="The throttle topic.", show_default=False)] = None,
-    cluster: Annotated[str | None, typer.Option(help="Use only records of this cluster.", show_default=False)] = None,
+    topic: Annotated[str | None, typer.Option(help="The throttle topic.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Use only records of this cluster.")] = None,
     pool_bytes: Annotated[
         int, typer.Option(help="Bound of waiting requests; each is charged 16 KiB.", min=16_384)
     ] = 67_108_864,

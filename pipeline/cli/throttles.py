@@ -53,10 +53,7 @@ def list_(
     *,
     quota_type: QuotaTypeOption = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            help="As --all, from this instant on: 2h (ago), ISO 8601 in UTC, or epoch ms.", show_default=False
-        ),
+        str | None, typer.Option(help="As --all, from this instant on: 2h (ago), ISO 8601 in UTC, or epoch ms.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also throttles that have ended, and releases; newest first.")
@@ -225,14 +222,11 @@ def explain(
     user: Annotated[
         str | None,
         typer.Argument(
-            metavar="DECISION|USER",
-            help="The beginning of a decision_id; or a user, with a client-id after it.",
-            show_default=False,
+            metavar="DECISION|USER", help="The beginning of a decision_id; or a user, with a client-id after it."
         ),
     ] = None,
     client_id: Annotated[
-        str | None,
-        typer.Argument(metavar="CLIENT_ID", help="The client-id, where the first is a user.", show_default=False),
+        str | None, typer.Argument(metavar="CLIENT_ID", help="The client-id, where the first is a user.")
     ] = None,
     *,
     client: Client,

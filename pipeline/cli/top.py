@@ -33,11 +33,7 @@ def top(
     ] = 1_000,
     limit: Annotated[
         int | None,
-        typer.Option(
-            help="Most lines [default: as many as the terminal has room for; without a terminal all].",
-            show_default=False,
-            min=0,
-        ),
+        typer.Option(help="Most lines [default: as many as the terminal has room for; without a terminal all].", min=0),
     ] = None,
     source: TablesSource,
     output: Output = "table",

@@ -106,14 +106,12 @@ def check(
     acls: Annotated[
         bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs, without a cluster.")
     ] = False,
-    principal: Annotated[
-        str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)
-    ] = None,
+    principal: Annotated[str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.")] = None,
     role: Annotated[
         list[str] | None,
         typer.Option(help="With --acls: only job, meter, gate, operator, import, sync or alerts; may be repeated."),
     ] = None,
-    job: Annotated[str | None, typer.Option(help="With --acls: name of the job.", show_default=False)] = None,
+    job: Annotated[str | None, typer.Option(help="With --acls: name of the job.")] = None,
     output: Output = "table",
 ) -> None:
     """Print what is wrong with the topics, and the command that corrects it.

@@ -53,8 +53,7 @@ def what_if(
     on: Annotated[
         str,
         typer.Option(
-            "--on",
-            help="local: one process per core; spark: the executors of `spark.master`, for ranges of many days.",
+            "--on", help="local: one process per core; spark: the executors of `spark.master`, for ranges of many days."
         ),
     ] = "local",
     fail_if: Annotated[
@@ -218,14 +217,9 @@ _CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
 
 def simulate(
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).", show_default=False
-        ),
+        list[Path] | None, typer.Argument(help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).")
     ] = None,
-    more_files: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="The same; may be repeated.", show_default=False)
-    ] = None,
+    more_files: Annotated[list[Path] | None, typer.Option("-f", "--file", help="The same; may be repeated.")] = None,
     *,
     trigger_ms: Annotated[
         int | None, typer.Option(help="How much event time a micro-batch covers, in ms.", min=1)

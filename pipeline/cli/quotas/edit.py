@@ -115,19 +115,12 @@ def alter(
             metavar="K=V,…",
             help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate (1048576, 1MB/s, 1MiB/s), request_percentage "
             "(50%), mode, owner, note; \\[a,b] keeps commas together.",
-            show_default=False,
         ),
     ] = None,
     add_config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "-f", "--file", "--add-config-file", help="A file with the same as lines of k=v.", show_default=False
-        ),
+        Path | None, typer.Option("-f", "--file", "--add-config-file", help="A file with the same as lines of k=v.")
     ] = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="K,…", help="The names of what to delete.", show_default=False),
-    ] = None,
+    delete_config: Annotated[list[str] | None, typer.Option(metavar="K,…", help="The names of what to delete.")] = None,
     edit: KafkaEditOptions,
 ) -> None:
     """Change the quota of one entity; a running job uses it from its next micro-batch on.

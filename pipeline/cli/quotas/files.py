@@ -29,7 +29,7 @@ AllowEmpty = Annotated[
 def export(
     *,
     source: TablesSource,
-    version: Annotated[int | None, typer.Option("--version", help="As of this version.", show_default=False)] = None,
+    version: Annotated[int | None, typer.Option("--version", help="As of this version.")] = None,
     output: Annotated[str, typer.Option("-o", "--output", help="json or yaml.")] = "yaml",
 ) -> None:
     """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
@@ -68,8 +68,7 @@ def apply(
 
 def import_(
     source: Annotated[
-        str | None,
-        typer.Option("-f", "--file", "--from", help="A file, or the JSON or YAML itself.", show_default=False),
+        str | None, typer.Option("-f", "--file", "--from", help="A file, or the JSON or YAML itself.")
     ] = None,
     *,
     from_cluster: Annotated[

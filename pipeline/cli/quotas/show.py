@@ -90,12 +90,9 @@ _BY_TYPE: Final = Layout(dropped_first=("mode",), texts=("shared_with",))
 
 
 def effective(
-    user: Annotated[
-        str | None, typer.Argument(metavar="USER", help="The user; or --user USER.", show_default=False)
-    ] = None,
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="The user; or --user USER.")] = None,
     client_id: Annotated[
-        str | None,
-        typer.Argument(metavar="CLIENT_ID", help="The client-id, if it has one; or --client-id.", show_default=False),
+        str | None, typer.Argument(metavar="CLIENT_ID", help="The client-id, if it has one; or --client-id.")
     ] = None,
     *,
     client: Client,

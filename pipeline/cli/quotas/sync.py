@@ -40,9 +40,7 @@ def sync(
             show_default="all",
         ),
     ] = None,
-    period_ms: Annotated[
-        int | None, typer.Option("--period", metavar="MS", help="Time between two periods.", show_default=False)
-    ] = None,
+    period_ms: Annotated[int | None, typer.Option("--period", metavar="MS", help="Time between two periods.")] = None,
     metrics_port: MetricsPort = None,
     output: Output = "table",
 ) -> None:
