@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,9 +31,10 @@ from pipeline.log import set_up_logging
 from pipeline.process import do_without_pandas, return_memory_at_once, return_query_memory_soon, share_one_allocator
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipeline.settings.model import Settings
     from pipeline.stream.micro_batch import BatchReport
-    from pipeline.throttle.outbox import Written
 
 DEFAULT_PORT: Final = 8788
 DEFAULT_LISTEN: Final = "127.0.0.1:8787"
@@ -162,16 +163,17 @@ MOST_LINES: Final = 200
 """So many records that were written together get a line each. The lines of 10^5 would take longer than the records."""
 
 
-def log_throttles(records: "Sequence[Written]", quota_version: int) -> None:
+def log_throttles(written: "pa.Table", quota_version: int) -> None:
     """Write one log line for each published record; of more than `MOST_LINES` the first ones, and how many follow."""
     from pipeline.throttle.explain import line_with_command
+    from pipeline.throttle.shapes import records_of
 
     if not log.isEnabledFor(logging.INFO):
         return
-    for record in records[:MOST_LINES]:
+    for record in records_of(written.slice(0, MOST_LINES)):
         log.info(line_with_command(record, quota_version))
-    if len(records) > MOST_LINES:
-        log.info("and %d more throttle records at the same time: see throttle_events", len(records) - MOST_LINES)
+    if written.num_rows > MOST_LINES:
+        log.info("and %d more throttle records at the same time: see throttle_events", written.num_rows - MOST_LINES)
 
 
 def _log_batch(report: "BatchReport") -> None:

@@ -67,7 +67,7 @@ def mode(
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
     from pipeline.tables.address import full_address
-    from pipeline.tables.audit import local_audit
+    from pipeline.tables.quotas.table import local_audit
 
     if wanted not in {None, *_MODES}:
         msg = f"unknown mode {wanted}; use {', '.join(_MODES)}"

@@ -58,9 +58,9 @@ class Edit(NamedTuple):
             answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have. The changes of
                 a dry run are printed as a table even then: Kafka has no form for them.
         """
-        from pipeline.tables.audit import local_audit
         from pipeline.tables.from_settings import open_quota_table
         from pipeline.tables.quotas.history import differences, entity_texts
+        from pipeline.tables.quotas.table import local_audit
 
         settings = self.source.settings()
         table = open_quota_table(settings.tables)
@@ -161,7 +161,7 @@ def sql(
     other's commits in time there. In an object store the statement runs on a copy, and its outcome is one edit.
     """
     from pipeline.stream.quota_sql import run_sql
-    from pipeline.tables.audit import local_audit
+    from pipeline.tables.quotas.table import local_audit
 
     print_rows(run_sql(source.settings(), statement, local_audit(reason)), output)
 

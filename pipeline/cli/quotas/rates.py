@@ -12,14 +12,13 @@ from pipeline.job.overview import newest_usage
 from pipeline.settings.model import Settings
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
-from quota.current_rates import CurrentRate, QuotaKey, bounds_of, current_rates
+from quota.current_rates import QuotaKey, SensorRate, bounds_of, current_rates
 from quota.units import age_text, bound_text, rate_text
 
 _COLUMNS: Final = (
     *("user", "client_id", "quota_type", "bound", "rate", "used"),
     *("sensor_user", "sensor_client_id", "sensors", "mode"),
 )
-_NONE: Final = CurrentRate(0.0, 0.0, "", "", "", 0)
 
 
 def print_with_rates(settings: Settings, table: QuotaTable, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -42,19 +41,22 @@ def print_with_rates(settings: Settings, table: QuotaTable, rows: Sequence[Mappi
     sys.stderr.write(f"rates at {at}, batch {evaluated.batch_id}, {age_text(age_ms)} ago\n")
 
 
-def _lines(row: Mapping[str, Any], rates: Mapping[QuotaKey, CurrentRate]) -> list[tuple[float, dict[str, Any]]]:
+def _lines(row: Mapping[str, Any], rates: Mapping[QuotaKey, list[SensorRate]]) -> list[tuple[float, dict[str, Any]]]:
     """The used share of the bound, and the line; a line for each bound."""
     about = {name: row[name] for name in ("user", "client_id", "mode", "owner", "note")}
     found = []
     for key, bound in bounds_of(row).items():
-        rate = rates.get(key, _NONE)
+        sensors = rates.get(key, [])
+        nearest = sensors[0] if sensors else None
+        used = nearest.used if nearest else 0.0
         line = {
             "quota_type": key.quota_type,
             "bound": bound_text(key.quota_type, bound),
-            "rate": rate_text(key.quota_type, rate.observed),
-            "used": f"{math.floor(rate.used * 1000) / 10:.1f} %",  # cut off, so that 100.0 % is not below the bound
-            **{name: getattr(rate, name) for name in ("sensor_user", "sensor_client_id", "sensors", "broker_id")},
+            "rate": rate_text(key.quota_type, nearest.observed if nearest else 0.0),
+            "used": f"{math.floor(used * 1000) / 10:.1f} %",  # cut off, so that 100.0 % is not below the bound
+            **{name: getattr(nearest, name, "") for name in ("sensor_user", "sensor_client_id", "broker_id")},
+            "sensors": len(sensors),
         }
-        found.append((rate.used, about | line))
+        found.append((used, about | line))
     rest = dict.fromkeys(name for name in (*_COLUMNS, "broker_id") if name not in row)
     return found or [(0.0, about | rest)]

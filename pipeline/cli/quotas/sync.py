@@ -14,7 +14,7 @@ from quota.entity import label
 from quota.units import bound_text
 
 if TYPE_CHECKING:
-    from pipeline.brokers.inspection import SyncPlan
+    from pipeline.brokers.running import SyncPlan
     from pipeline.settings.model import Settings
 
 _PLAN: Final = Layout(("action", "entity", "value", "old", "new", "why"), texts=("entity", "old", "new", "why"))
@@ -75,7 +75,7 @@ def sync(
 
 def print_broker_differences(source: Source, output: str) -> None:
     """Print what the brokers hold and what the table wants there, for `kquota quotas diff --brokers`."""
-    from pipeline.brokers.inspection import inspect
+    from pipeline.brokers.running import inspect
 
     plan = inspect(source.settings())
     rows = _plan_rows(plan)
@@ -84,7 +84,7 @@ def print_broker_differences(source: Source, output: str) -> None:
 
 
 def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
-    from pipeline.brokers.inspection import inspect
+    from pipeline.brokers.running import inspect
 
     plan = inspect(settings, adopt=adopt)
     rows = _plan_rows(plan)
