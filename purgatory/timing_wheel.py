@@ -100,8 +100,7 @@ from typing import Protocol
 
 from purgatory.errors import InvalidArgumentError
 
-NOT_QUEUED_MS = -1
-"""The expiration of a bucket that is in no queue."""
+NOT_QUEUED_MS = -1  # the expiration of a bucket that is in no queue
 
 
 class TaskHolder(Protocol):

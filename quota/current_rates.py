@@ -169,8 +169,7 @@ def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:
     return {QuotaKey(row["user"], row["client_id"], name): row[name] for name in QUOTA_TYPES if row[name] is not None}
 
 
-SPAN_MS: Final = 60_000
-"""Two samples of 30 s."""
+SPAN_MS: Final = 60_000  # two samples of 30 s
 
 SENSOR: Final = ("broker_id", "quota_type", "sensor_user", "sensor_client_id", "mode")
 

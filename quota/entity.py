@@ -6,8 +6,7 @@ from typing import Any, Final, get_args
 
 from schemas.names import QuotaType
 
-DEFAULT: Final = "<default>"
-"""A reserved name: stands for every user (or client-id) that has no quota of its own."""
+DEFAULT: Final = "<default>"  # A reserved name: stands for every user (or client-id) that has no quota of its own
 
 QUOTA_TYPES: Final[tuple[str, ...]] = get_args(QuotaType)
 """What is limited, in the order used everywhere."""

@@ -55,8 +55,7 @@ import pyarrow as pa
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import REQUEST
 
-Selection = slice | Ids
-"""Sensors: a range of ids, or an array of ids that are all different."""
+Selection = slice | Ids  # sensors: a range of ids, or an array of ids that are all different
 
 PERCENT_PER_NS: Final = 1e-7
 LARGEST_SUM: Final = np.iinfo(np.int64).max
@@ -66,10 +65,8 @@ _ALMOST_ONE: Final = 1.0 - 1e-12
 _START: Final = "sample_start_ms"
 
 MAX_DEBT_BURSTS: Final = 10.0
-MAX_DEBT_BURSTS_OF_OLD: Final = 1.0
-"""The same for usage that is too old for a throttle to be published."""
-_FULL: Final = np.inf
-"""Tokens of a bucket that was never charged. They count as the burst of whatever T is in force."""
+MAX_DEBT_BURSTS_OF_OLD: Final = 1.0  # the same for usage that is too old for a throttle to be published
+_FULL: Final = np.inf  # tokens of a bucket that was never charged. They count as the burst of whatever T is in force.
 
 
 def amounts(sums: Ints, quota_type: int) -> Floats:

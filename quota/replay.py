@@ -31,8 +31,7 @@ _ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 USAGE_COLUMNS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", *COLUMNS)
 """The columns of `usage` that decisions depend on: a replay reads these."""
 
-SnapshotAt = Callable[[int], QuotaSnapshot]
-"""Returns the quotas of a version of the quota table."""
+SnapshotAt = Callable[[int], QuotaSnapshot]  # returns the quotas of a version of the quota table
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,7 @@ from quota.entity import DEFAULT, KIND_OF_LEVEL, NAMES_OF_LEVEL, QUOTA_TYPES, Le
 from quota.names import HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
 from quota.snapshot import Quota, QuotaSnapshot
 
-NO_QUOTA: Final = -1
-"""Stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`."""
+NO_QUOTA: Final = -1  # stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`
 
 _HIDDEN: Final = np.nan
 

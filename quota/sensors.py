@@ -25,8 +25,7 @@ from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BLOCK_ROWS, EntityNames, NameReader
 
-Key = tuple[Side, int]
-"""A side and the position of a quota type."""
+Key = tuple[Side, int]  # A side and the position of a quota type
 
 KEYS: Final[tuple[Key, ...]] = tuple((side, quota_type) for side in Side for quota_type in range(len(QUOTA_TYPES)))
 MIN_CAPACITY: Final = 64
@@ -133,8 +132,7 @@ class SensorNumbers:
         self.has_client_id = self.has_client_id[: len(kept)][kept]
 
 
-UNRESOLVED: Final = -1
-"""In place of a sensor: not resolved yet under the quotas in force."""
+UNRESOLVED: Final = -1  # in place of a sensor: not resolved yet under the quotas in force
 
 
 class EntityDirectory:

@@ -139,8 +139,7 @@ def _bound(value: object, column: str, where: str, problems: list[str]) -> float
     return None
 
 
-LARGEST_COUNT: Final = 64
-"""The largest number of shares."""
+LARGEST_COUNT: Final = 64  # the largest number of shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,9 @@ from quota.errors import InvalidArgument
 _LONG_MAX: Final = np.iinfo(np.int64).max
 _LONG_LIMIT: Final = 2.0**63
 
-Cap = str | int
-"""`sample_window`, `window`, `none`, or milliseconds."""
+Cap = str | int  # `sample_window`, `window`, `none`, or milliseconds
 
-NO_CAP: Final = -1
-"""Stands for "no cap" in an array of caps."""
+NO_CAP: Final = -1  # stands for "no cap" in an array of caps
 
 
 def java_round(x: Floats) -> Ints:

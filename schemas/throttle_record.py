@@ -24,8 +24,7 @@ SCHEMA_VERSION: Final = 1
 
 JOB_HEADER: Final = "ce_kquotajob"
 
-SENSOR_FIELD: Final = "sensor"
-"""The one field of a record that is two columns of `throttle_events`."""
+SENSOR_FIELD: Final = "sensor"  # the one field of a record that is two columns of `throttle_events`
 
 
 class ThrottleRecord(BaseModel):

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,7 +17,9 @@ from pipeline.cli.output import refuse_unknown_format
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
+from pipeline.text_file import refuse_unwritable
 from quota.entity import QUOTA_TYPES
+from quota.units import age_text
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
@@ -83,11 +86,7 @@ class Source(NamedTuple):
     tables: str | None = None
 
     def settings(self, **others: Any) -> "Settings":
-        """The settings, with other settings that were given as options: see `flags`.
-
-        Raises:
-            As `load_settings` and `flags`.
-        """
+        """The settings, with other settings that were given as options: see `flags`."""
         from pipeline.settings.loading import load_settings
 
         given = flags(self.bootstrap_server, self.command_config, self.tables, **others)
@@ -118,6 +117,25 @@ MetricsClients = Annotated[
 ]
 
 
+def writable(param: typer.CallbackParam, path: Path | None) -> Path | None:
+    """A callback of an option: refuses a file that cannot be written before the command does anything."""
+    if path is not None:
+        refuse_unwritable(param.opts[0], path)
+    return path
+
+
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", help="Also write the report to this file, as a page with charts.", callback=writable),
+]
+
+
+def write_page(path: Path, html: str) -> None:
+    """Write a page, with a line on stderr."""
+    path.write_text(html, encoding="utf-8")
+    sys.stderr.write(f"written: {path}\n")
+
+
 def _format_option(*also: str) -> Any:
     """`-o`. An unknown format is refused before the command does anything."""
 
@@ -142,13 +160,7 @@ def flags(
 ) -> dict[str, Any]:
     """Command-line options as a nested mapping for `load_settings`; None counts as not given.
 
-    Args:
-        bootstrap_servers: It goes before `bootstrap.servers` of `command_config`.
-        topics: Names of topics, by their settings under `kafka`.
-
-    Raises:
-        UnreadableFile: The file cannot be read.
-        ClientPropertiesInvalid: A line of it is not a setting.
+    `bootstrap_servers` goes before `bootstrap.servers` of `command_config`. `topics` are settings under `kafka`.
     """
     client = None
     if command_config is not None:
@@ -175,13 +187,7 @@ _END_OF_YEAR_9999_MS: Final = 253_402_300_799_999  # the last instant that Pytho
 
 
 def parse_instant(option: str, given: str, now_ms: int) -> int:
-    """Epoch milliseconds of an instant; a time without an offset is UTC.
-
-    An age that reaches further back than 1970 is 0.
-
-    Raises:
-        UsageError: It is none of the three.
-    """
+    """Epoch milliseconds of an instant; a time without an offset is UTC. An age beyond 1970 is 0."""
     age = re.fullmatch(r"-?(\d+)([smhdw])", given)
     if age:
         return max(now_ms - int(age[1]) * _UNITS_MS[age[2]], 0)
@@ -197,13 +203,18 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
 
 
 def parse_range(since: str, until: str) -> tuple[int, int]:
-    """A range up to now, in epoch ms.
-
-    Raises:
-        UsageError: One of its ends cannot be read.
-    """
+    """A range up to now, in epoch ms."""
     now_ms = wall_ms()
     return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
+
+
+def covered_text(wanted_ms: tuple[int, int], found_ms: tuple[int, int], note: str = "") -> str:
+    """What of a range has usage, in words; `note` follows if that is not all of it."""
+    begin_ms, end_ms = found_ms[0] - wanted_ms[0], wanted_ms[1] - found_ms[1]
+    missing = [f"begins {age_text(begin_ms)} after --since"] if begin_ms > 0 else []
+    missing += [f"ends {age_text(end_ms)} before --until"] if end_ms > 0 else []
+    limits = f"; it {' and '.join(missing)}{note}" if missing else ""
+    return f"usage from {as_iso(found_ms[0])} to {as_iso(found_ms[1])} UTC{limits}"
 
 
 def as_iso(instant_ms: int) -> str:
@@ -211,20 +222,7 @@ def as_iso(instant_ms: int) -> str:
     return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-# `--type`: a quota type, or the beginning of its name.
-
-QuotaTypeOption = Annotated[
-    str | None,
-    typer.Option("--type", metavar="TYPE", help=f"{', '.join(QUOTA_TYPES)}; or a beginning.", show_default=False),
-]
-
-
-def quota_type_of(given: str | None) -> str | None:
-    """The quota type that is meant; None if none was given.
-
-    Raises:
-        UsageError: No quota type begins like this, or several do.
-    """
+def _quota_type_of(given: str | None) -> str | None:
     if given is None:
         return None
     found = [quota_type for quota_type in QUOTA_TYPES if quota_type.startswith(given)]
@@ -232,6 +230,13 @@ def quota_type_of(given: str | None) -> str | None:
         msg = f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}, or the beginning of one"
         raise UsageError(msg, f"for example --type {QUOTA_TYPES[0]}")
     return found[0]
+
+
+QuotaTypeOption = Annotated[
+    str | None,
+    typer.Option("--type", metavar="TYPE", help=f"{', '.join(QUOTA_TYPES)}; or a beginning.", callback=_quota_type_of),
+]
+"""A quota type, also given as the beginning of its name."""
 
 
 # SIGTERM and Ctrl-C.

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pipeline.cli.options import Output, TablesSource, as_iso, parse_range
+from pipeline.cli.options import Html, Output, TablesSource, as_iso, covered_text, parse_range, writable, write_page
 from pipeline.cli.output import Layout, Row, document_text, is_table, print_rows
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, printable
-from pipeline.text_file import refuse_unwritable
 from quota.units import age_text, exact_text, rate_text, seconds_text
 
 if TYPE_CHECKING:
@@ -22,19 +21,12 @@ if TYPE_CHECKING:
     from pipeline.tables.quotas.table import QuotaTableState
 
 
-# The range of a report: the wanted part, and the part that the tables have.
-
 Since = Annotated[str, typer.Option(help="Begin of the range: 30d (ago), ISO 8601 in UTC, or epoch ms.")]
 Until = Annotated[str, typer.Option(help="End of the range, in the same formats.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")]
 
 
 def _kept_range(wanted: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
-    """What of a range `usage_by_minute` has. Prints that range on stderr.
-
-    Raises:
-        NotFound: It has none of it.
-    """
+    """What of a range `usage_by_minute` has. Prints that range on stderr."""
     from pipeline.reports.periods import whole_minutes
 
     since_ms, until_ms = whole_minutes(*wanted)
@@ -45,17 +37,8 @@ def _kept_range(wanted: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
         msg = f"no usage from {as_iso(wanted[0])} to {as_iso(wanted[1])} UTC: {have}"
         fix = "give another range with --since and --until; a running job writes a minute some 10 s after its end, "
         raise NotFound(msg, fix + "every `stream.rollup_interval_ms`")
-    missing = [f"begins {age_text(begin_ms - since_ms)} after --since"] if begin_ms > since_ms else []
-    missing += [f"ends {age_text(until_ms - end_ms)} before --until"] if end_ms < until_ms else []
-    limits = f"; it {' and '.join(missing)}" if missing else ""
-    sys.stderr.write(f"usage from {as_iso(begin_ms)} to {as_iso(end_ms)} UTC{limits}\n")
+    sys.stderr.write(f"{covered_text((since_ms, until_ms), (begin_ms, end_ms))}\n")
     return begin_ms, end_ms
-
-
-def _write_page(path: Path, html: str) -> None:
-    """Write a page, with a line on stderr."""
-    path.write_text(html, encoding="utf-8")
-    sys.stderr.write(f"written: {path}\n")
 
 
 # `kquota report chargeback`: bytes and request time by owner and period.
@@ -91,8 +74,6 @@ def chargeback(
     from pipeline.tables.minute_sums import Minutes
 
     known_period(by)
-    if html is not None:
-        refuse_unwritable("--html", html)
     settings = source.settings().tables
     wanted = parse_range(since, until)
     owners = OwnerTimes.of(open_quota_table(settings), wanted[0])
@@ -104,7 +85,7 @@ def chargeback(
     if is_table(output):
         _note_unowned(found)
     if html is not None:
-        _write_page(html, chargeback_page(found, minutes, span_ms))
+        write_page(html, chargeback_page(found, minutes, span_ms))
 
 
 def _note_unowned(found: "Sequence[Charge]") -> None:
@@ -146,7 +127,9 @@ def rightsizing(
     headroom: Annotated[float, typer.Option(help="How far above p99 a bound should be, in percent.", min=0)] = 20,
     candidate: Annotated[
         Path | None,
-        typer.Option("--candidate", help="Write all quotas, with the bounds suggested, to this file: for what-if -f."),
+        typer.Option(
+            help="Write all quotas, with the bounds suggested, to this file: for what-if -f.", callback=writable
+        ),
     ] = None,
     html: Html = None,
     source: TablesSource,
@@ -162,9 +145,6 @@ def rightsizing(
     from pipeline.tables.minute_sums import Minutes
     from pipeline.tables.quotas.source import QuotaSource
 
-    for option, path in (("--html", html), ("--candidate", candidate)):
-        if path is not None:
-            refuse_unwritable(option, path)
     settings = source.settings()
     table = open_quota_table(settings.tables)
     in_force = QuotaSource(table)
@@ -181,7 +161,7 @@ def rightsizing(
     if candidate is not None:
         _write_candidate(candidate, table.read(snapshot.version), found)
     if html is not None:
-        _write_page(html, rightsizing_page(found, headroom, snapshot.version, span_ms))
+        write_page(html, rightsizing_page(found, headroom, snapshot.version, span_ms))
 
 
 def _write_candidate(path: Path, quotas: "QuotaTableState", found: "Sequence[Sized]") -> None:
@@ -242,8 +222,6 @@ def slo(
 
     known_period(by)
     wanted = Target.parse(target)
-    if html is not None:
-        refuse_unwritable("--html", html)
     settings = source.settings().tables
     root, owners = settings.root, Owners(open_quota_table(settings).read().rows)
     usage, throttles = Minutes(root, "usage_by_minute"), Minutes(root, "throttle_by_minute")
@@ -259,7 +237,7 @@ def slo(
             f"throttled; {missing} the target {target} a {by}\n"
         )
     if html is not None:
-        _write_page(html, service_level_page(found, wanted, by, usage, throttles, span_ms))
+        write_page(html, service_level_page(found, wanted, by, usage, throttles, span_ms))
 
 
 def _shown_of_slo(row: Row) -> Row:

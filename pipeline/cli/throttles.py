@@ -15,7 +15,6 @@ from pipeline.cli.options import (
     TablesSource,
     as_iso,
     parse_instant,
-    quota_type_of,
     wait_until_stopped,
 )
 from pipeline.cli.output import (
@@ -72,7 +71,7 @@ def list_(
     from pipeline.tables.throttles import Wanted, recent_events, running_throttles
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
-    wanted = Wanted(client.user, client.client_id, quota_type_of(quota_type), since_ms)
+    wanted = Wanted(client.user, client.client_id, quota_type, since_ms)
     root = source.settings().tables.root
     is_recent = everything or since is not None
 
@@ -179,13 +178,12 @@ def tail(
         msg = "--since and --from-beginning contradict each other"
         raise UsageError(msg, "leave out one of the two")
     since_ms = BEGINNING if from_beginning else None if since is None else parse_instant("--since", since, wall_ms())
-    wanted_type = quota_type_of(quota_type)
     settings = source.settings(topics={"throttle_topic": topic})
     set_up_logging(settings.log_level)
 
     def show(tailed: "Tailed") -> None:
         record = tailed.record
-        wanted = (client.user, client.client_id, wanted_type)
+        wanted = (client.user, client.client_id, quota_type)
         has = (record.user, record.client_id, record.quota_type)
         if all(one in {None, other} for one, other in zip(wanted, has, strict=True)):
             sys.stdout.write(f"{record.model_dump_json() if output == 'json' else _line(tailed)}\n")

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import FileSource, Output, TablesSource, as_iso, parse_range
+from pipeline.cli.options import FileSource, Html, Output, TablesSource, as_iso, covered_text, parse_range, write_page
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar
 from pipeline.clock import clock_time
 from pipeline.errors import printable
-from pipeline.text_file import read_text_file, refuse_unwritable
-from quota.units import age_text
+from pipeline.text_file import read_text_file
 from schemas.names import ClientKey
 
 if TYPE_CHECKING:
@@ -59,9 +58,7 @@ def what_if(
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")
-    ] = None,
+    html: Html = None,
     limit: Annotated[int, typer.Option(help="How many clients the table shows.", min=1)] = 50,
     source: TablesSource,
     output: Output = "table",
@@ -79,8 +76,6 @@ def what_if(
     _refuse_unknown("--from", usage_table, _SOURCES)
     _refuse_unknown("--on", on, _PLACES)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
-    if html is not None:
-        refuse_unwritable("--html", html)
     settings = source.settings()
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
     since_ms, until_ms = parse_range(since, until)
@@ -106,8 +101,7 @@ def what_if(
     _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
         page = what_if_page(_readable(about), totals, comparisons, with_live, with_candidate, span_ms)
-        html.write_text(page, encoding="utf-8")
-        sys.stderr.write(f"written: {html}\n")
+        write_page(html, page)
     broken = failures(conditions, totals)
     for sentence in broken:
         sys.stderr.write(f"failed: {sentence}\n")
@@ -176,7 +170,8 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
         f"({totals.throttle_seconds_change:+.1f} s), {totals.bytes_deferred} bytes deferred "
         f"({totals.bytes_deferred_change:+d})\n"
     )
-    sys.stderr.write(f"{_covered(about)}\n")
+    wanted, found = (about["since_ms"], about["until_ms"]), (about["usage_since_ms"], about["usage_until_ms"])
+    sys.stderr.write(f"{covered_text(wanted, found, ': the report leaves out the rest')}\n")
     sys.stderr.write(
         f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; "
         f"{about['seconds']} s on {about['ran_on']}\n"
@@ -188,17 +183,6 @@ def _shown(row: Row) -> Row:
     return {
         name.replace("throttle_seconds", "held_s").replace("_kB_per_s", " kB/s"): value for name, value in row.items()
     }
-
-
-def _covered(about: dict[str, Any]) -> str:
-    """The range of the report, and the part of the wanted range without usage."""
-    missing = []
-    if about["usage_since_ms"] > about["since_ms"]:
-        missing.append(f"begins {age_text(about['usage_since_ms'] - about['since_ms'])} after --since")
-    if about["usage_until_ms"] < about["until_ms"]:
-        missing.append(f"ends {age_text(about['until_ms'] - about['usage_until_ms'])} before --until")
-    limits = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
-    return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{limits}"
 
 
 def _readable(about: dict[str, Any]) -> dict[str, Any]:

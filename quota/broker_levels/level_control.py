@@ -36,8 +36,7 @@ from quota.broker_level import broker_levels
 from quota.broker_levels.usage import BrokerView
 from quota.throttle_time import throttle_time_ms
 
-NEVER_MS: Final = -(1 << 60)
-"""An instant before all others."""
+NEVER_MS: Final = -(1 << 60)  # an instant before all others
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from quota.broker_levels.usage import BrokerUsage
 from quota.broker_levels.writes import Owned
 from quota.entity import QUOTA_TYPES
 
-BUSY: Final = 0.5
-"""The part of T from which on an entity is looked at."""
+BUSY: Final = 0.5  # the part of T from which on an entity is looked at
 
 BUSY_MS: Final = 15_000
 """For how long after: longer than W, so that no broker throttles an entity that is not looked at."""

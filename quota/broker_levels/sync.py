@@ -75,8 +75,7 @@ class AlterBudget:
 LAG_MS: Final = 10_000
 """How far event time may be behind `now_ms` without one of the clocks being wrong: as long as a level must stand."""
 
-MOST_ASKS: Final = 50
-"""The largest number of sensors of defaults that may ask for an entry of their own in one period."""
+MOST_ASKS: Final = 50  # the largest number of sensors of defaults that may ask for an entry of their own in one period
 
 
 class BrokerSync:

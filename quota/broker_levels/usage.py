@@ -28,8 +28,7 @@ from quota.usage import BYTES, EntityNames, Usage
 
 NUM_SAMPLES: Final = 11
 SAMPLE_WINDOW_MS: Final = 1000
-RECENT_SAMPLES: Final = 3
-"""The sample windows of the recent rate: the mean of two to three seconds."""
+RECENT_SAMPLES: Final = 3  # the sample windows of the recent rate: the mean of two to three seconds
 
 _MIN_CAPACITY: Final = 64
 
@@ -102,8 +101,7 @@ class BrokerRates:
 NO_SENSOR: Final = -1
 _NO_CELL: Final = -1
 
-Tags = tuple[str, str]
-"""User and client-id of a sensor; "" for one that is no tag."""
+Tags = tuple[str, str]  # user and client-id of a sensor; "" for one that is no tag
 
 
 class BrokerUsage:

@@ -130,8 +130,7 @@ class Refusal:
 
 
 FIRST_MS: Final = 10_000
-LONGEST_MS: Final = 600_000
-"""The time to the first retry. It doubles with every refusal, up to the longest."""
+LONGEST_MS: Final = 600_000  # the time to the first retry. It doubles with every refusal, up to the longest.
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +191,7 @@ def _set(values: dict[EntryKey, Value], key: EntryKey, value: Value | None) -> N
 
 
 LEVELS: Final = (EntryKind.LEVEL, EntryKind.OWN)
-_UNDECIDED_KEPT: Final = 4
-"""The largest number of unanswered writes of a key that are remembered: the newest ones."""
+_UNDECIDED_KEPT: Final = 4  # the largest number of unanswered writes of a key that are remembered: the newest ones
 
 
 class BrokerHoldings:

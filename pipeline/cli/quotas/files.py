@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, Source, TablesSource
-from pipeline.cli.output import print_document
+from pipeline.cli.output import document_text
 from pipeline.cli.quotas.edit import Change, EditOptions
 from pipeline.errors import PipelineError, Refused, UsageError, printable
 from pipeline.text_file import read_text_file
@@ -36,7 +36,7 @@ def export(
     from pipeline.tables.quotas.files import to_document
 
     state = source.quota_table().read(version)
-    print_document(to_document(state.rows), output)
+    sys.stdout.write(document_text(to_document(state.rows), output))
     sys.stderr.write(f"quotas v{state.version}: {len(state.rows)} entities\n")
 
 
