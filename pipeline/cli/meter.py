@@ -8,7 +8,6 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -106,7 +105,9 @@ def request_log(
         usage_topic=usage_topic,
     )
     parser = RequestLogParser(broker_id, own, zone, PACKED if settings.meter.codec == "packed" else JSON)
-    stopping = _stop_on_signals()
+    stopping = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stopping.set())
     timeout_ms = settings.kafka.transaction_timeout_ms
     kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
     registry = new_registry("meter")
@@ -146,16 +147,14 @@ def _run(
             whence = "the beginning" if from_beginning else "the end"
         follower = LogFollower(file, "beginning" if from_beginning else "end", place or old_place)
         meter = RequestMeter(follower, parser, publisher, SystemClock(), stopping.wait)
-        gauges = MeterGauges(
-            parser.counts, publisher.counts, follower.counts, lambda: meter.unstored_events, lambda: meter.held_bytes
-        )
-        register(gauges)
+        counts = parser.counts, publisher.counts, follower.counts
+        register(MeterGauges(*counts, lambda: meter.unstored_events, lambda: meter.held_bytes))
         how = ", packed" if parser.codec.is_packed else ""
         typer.echo(f"following {file} from {whence}, to {destination}{how}", err=True)
         stored = meter.run(stopping.is_set, lambda: retire_state(state_path))
     except OSError as exc:
         raise _log_unreadable(file, str(exc)) from exc
-    typer.echo(f"{parser.counts}; {publisher.counts}; {follower.counts}", err=True)
+    typer.echo("; ".join(map(str, counts)), err=True)
     if not stored:
         msg = f"{meter.unstored_events:,} usage events could not be stored on {destination}"
         raise Unreachable(msg, "start the meter again: it continues with the first of them")
@@ -174,14 +173,3 @@ def _zone(name: str | None) -> ZoneInfo | None:
     except (ZoneInfoNotFoundError, ValueError) as exc:
         msg = f"unknown time zone {name!r}; use a name of the tz database"
         raise typer.BadParameter(msg) from exc
-
-
-def _stop_on_signals() -> threading.Event:
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, stop)
-    return stopping

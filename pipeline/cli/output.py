@@ -151,7 +151,6 @@ def _squeeze(columns: Sequence[_Column], narrow: Mapping[str, int], width: int) 
 
 
 def _row(cells: Sequence[str], columns: Sequence[_Column]) -> list[str]:
-    """The lines of one row."""
     broken = [_broken(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
     lines = []
     for number in range(max(map(len, broken))):

@@ -69,11 +69,9 @@ def top(
 def follow(
     read: Callable[[], Any], show: "Show", wait: Callable[[float], bool], read_seconds: float, draw_seconds: float
 ) -> None:
-    """Read a state, show it, and show it again as time passes, until it is stopped.
+    """Read a state, show it, and show it again as time passes, until `wait` returns True.
 
-    Args:
-        read: Reads the state. What it raises the first time ends it; later it is shown with the last state.
-        wait: Waits some seconds; True = stop.
+    What `read` raises the first time ends it; later it is shown with the last state.
     """
     state, trouble = read(), None
     while True:
@@ -91,7 +89,6 @@ def follow(
 
 
 def _document(state: "Overview", limit: int | None) -> dict[str, Any]:
-    """What programs get: all of it, and whether it can be relied on."""
     document = asdict(state)
     lines = document.pop("lines")[:limit]
     now_ms = state.read_at_ms
@@ -168,9 +165,9 @@ def view(
 
     Args:
         now_ms: The instant, by wall clock, at the reading or later.
-        width: Cells in a line; None = no limit.
-        limit: Most sensors that are shown; None = all.
-        height: Most lines in all; None = no limit.
+        width: Cells in a line.
+        limit: Most sensors that are shown.
+        height: Most lines in all.
         trouble: Why the state could not be read anew, if it could not.
     """
     shown = [*_head(state, now_ms), *([("bold red", printable(f"not readable: {trouble}"))] if trouble else [])]
@@ -199,19 +196,14 @@ def _head(state: "Overview", now_ms: int) -> list[Styled]:
     age_ms = state.batch_age_ms(now_ms)
     batch = "no batch yet" if age_ms is None else f"batch {status.last_batch_id}, {age_ms / 1000:.1f} s ago"
     process = f"up (process {status.process})" if status.process else "down on this machine"
-    lines = [
-        (
-            "bold",
-            f"{clock_time(now_ms)[:-2]} UTC  {status.job} {process} · {batch} · quotas v{status.quotas} {status.mode}",
-        ),
-        (
-            "",
-            f"{totals.throttled_clients} throttled, {totals.clients} clients with usage: "
-            f"produced {rate_text('producer_byte_rate', totals.produced_bytes_per_second)}, "
-            f"fetched {rate_text('consumer_byte_rate', totals.fetched_bytes_per_second)}, "
-            f"{totals.request_percentage:.1f} %",
-        ),
-    ]
+    title = f"{clock_time(now_ms)[:-2]} UTC  {status.job} {process} · {batch} · quotas v{status.quotas} {status.mode}"
+    used = (
+        f"{totals.throttled_clients} throttled, {totals.clients} clients with usage: "
+        f"produced {rate_text('producer_byte_rate', totals.produced_bytes_per_second)}, "
+        f"fetched {rate_text('consumer_byte_rate', totals.fetched_bytes_per_second)}, "
+        f"{totals.request_percentage:.1f} %"
+    )
+    lines = [("bold", title), ("", used)]
     if state.is_stalled(now_ms):
         lines.append(_without_news(state, now_ms))
     elif status.ahead_ms:
@@ -276,7 +268,6 @@ def _used(used: float) -> str:
 
 
 def _rate(line: "Line") -> str:
-    """O of T, in the unit of T."""
     if line.bound is None:
         return f"{rate_text(line.quota_type, line.observed)}, no bound"
     unit, size = rate_unit(line.quota_type, line.bound)

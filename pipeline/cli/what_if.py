@@ -118,7 +118,6 @@ def _refuse_unknown(name: str, given: str, known: Collection[str]) -> None:
 def _request(
     settings: "Settings", source: str, since_ms: int, until_ms: int, candidate: "QuotaSnapshot"
 ) -> "ReplayRequest":
-    """A request for two replays of what is covered of a range: with the quotas that were live, and the candidate."""
     from pipeline.replay.request import Coverage, ReplayRequest, Timeline, live_timeline, warm_up_ms
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
@@ -141,7 +140,6 @@ def _request(
 
 
 def _replay(request: "ReplayRequest", spark: "SparkSettings | None") -> "tuple[list[ReplayResult], str]":
-    """The results of both replays, and a description of where they ran; on Spark if its settings are given."""
     from pipeline.replay.request import Plan
 
     if spark is None:
@@ -186,7 +184,6 @@ def _shown(row: Row) -> Row:
 
 
 def _readable(about: dict[str, Any]) -> dict[str, Any]:
-    """The facts for the page: instants as ISO 8601, names without underscores."""
     return {
         name.removesuffix("_ms").replace("_", " "): f"{as_iso(value)} UTC" if name.endswith("_ms") else value
         for name, value in about.items()

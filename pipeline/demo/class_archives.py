@@ -67,7 +67,6 @@ def make_broker_archive() -> str:
 
 
 def _train_broker(draft: Path) -> str:
-    """Run a broker whose JVM writes the archive when it stops; returns why there is none."""
     try:
         with EmbeddedBroker(draft.parent / "broker", options=BrokerOptions(request_log=True, archive_draft=draft)):
             pass

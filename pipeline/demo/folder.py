@@ -24,8 +24,6 @@ _MARK_TEXT: Final = "Made by `kquota demo`. `kquota demo --fresh` deletes the de
 
 
 class _In:
-    """A file or folder in the folder of a demo."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -157,7 +155,6 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
 
 
 def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
-    """Receivers of alerts; empty without any."""
     if not alerts.webhooks:
         return {}
     link = {} if alerts.external_url is None else {"external_url": alerts.external_url}

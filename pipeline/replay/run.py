@@ -36,8 +36,6 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 
 
 class _Replay:
-    """The engine and the holds of one replay."""
-
     def __init__(self, request: ReplayRequest, part: Part) -> None:
         self.reader = request.reader(part.share)
         self._since_ms, self._until_ms = request.since_ms, request.until_ms

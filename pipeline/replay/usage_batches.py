@@ -162,7 +162,6 @@ class UsageReader:
             yield UsageBatch(instant, time_epoch, None, usage.rows(begin, end), used_bytes[begin:end])
 
     def _kept(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Which rows are of users of the share."""
         if self._share == ALL_USERS:
             return np.ones(rows.num_rows, np.bool_)
         users = rows["user"].combine_chunks()
@@ -171,7 +170,6 @@ class UsageReader:
         return kept
 
     def _numbered(self, rows: pa.Table) -> Ints:
-        """The number of the client of each row; a new client gets the next number."""
         names = self._names
         local = np.zeros(rows.num_rows, np.int64)
         for name in names:

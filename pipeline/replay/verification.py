@@ -168,6 +168,5 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
 
 
 def _sensor_of(stored: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The names that all usage of a decision's sensor has, as conditions (column, text)."""
     tags = (("user", "sensor_user"), ("client_id", "sensor_client_id"), ("broker_id", "broker_id"))
     return tuple((column, stored[tag]) for column, tag in tags if stored[tag])

@@ -214,7 +214,6 @@ def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int
 
 
 def _between(stretches: Sequence[tuple[int, int]], parts: int) -> Iterator[tuple[int, int]]:
-    """The gaps: what is before, between and after the stretches."""
     ends = [0, *(place for stretch in stretches for place in stretch), parts]
     yield from ((begin, end) for begin, end in zip(ends[::2], ends[1::2], strict=True) if begin < end)
 

@@ -146,7 +146,6 @@ def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[Client, 
 def _figures(
     minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], question: Question
 ) -> dict[Client, list[dict[str, Any]]]:
-    """Of each entity the percentiles of its sensors that were used."""
     if not rows:
         return {}
     numbers: dict[Client, int] = {}

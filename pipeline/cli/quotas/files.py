@@ -166,7 +166,6 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
 
 
 def _given(source: str) -> "list[DeclaredQuota]":
-    """The quotas of `--from`: a file, or the text itself."""
     from pipeline.tables.quotas.files import from_text
 
     is_text = any(sign in source for sign in "{:\n")

@@ -63,7 +63,6 @@ def print_quotas(
 
 
 def _print_what_applies(rows: Sequence[Row], wanted: EntityFilter) -> None:
-    """Print on stderr which quotas clients of the entity have, although none is set on the entity itself."""
     who = label(wanted.user, wanted.client_id)
     if not who or DEFAULT in wanted.names.values():
         return
@@ -141,7 +140,6 @@ def _quota_row(one: Any) -> dict[str, Any]:
 
 
 def _readable_of_effective(row: Row) -> Row:
-    """Convert bounds, lists and mappings to readable text, and None to a dash."""
     shown = {}
     for name, value in row.items():
         if isinstance(value, dict):

@@ -98,7 +98,6 @@ def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
 
 
 def _plan_rows(plan: "SyncPlan") -> list[dict[str, Any]]:
-    """What a sync would write, and what it would leave alone."""
     names = ("old", "new", "bound", "cause", "demand")
     return [
         {
