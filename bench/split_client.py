@@ -28,8 +28,7 @@ from kafka import KafkaAdminClient
 from bench.machine import arguments, machine_line
 from bench.pages import write_part, write_time_plot
 from pipeline.clock import wall_ms
-from pipeline.demo.broker import plain_sign_in
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import EmbeddedCluster, plain_sign_in
 from pipeline.demo.process import spawn, terminate
 from pipeline.demo.stock_client import StockProducer, StockWork
 from pipeline.tables.address import table_uri
