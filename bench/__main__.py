@@ -76,7 +76,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def report_text(name: str, commit: str, printed: str, options: Sequence[str] = ()) -> str:
-    """The page of one benchmark."""
     command = shlex.join(["python", "-m", "bench", "--report", name, *(["--", *options] if options else [])])
     return (
         f"# {name}\n\n{BENCHES[name][0].upper()}{BENCHES[name][1:]}.\n\n"

@@ -44,7 +44,6 @@ _LEASE_MS: Final = 120_000
 
 
 def user_of(number: int) -> str:
-    """The user of a client."""
     return f"team-{number}"
 
 
@@ -125,9 +124,7 @@ class Source(Protocol):
         """Throttle all clients, for a release in that way. Returns the users, one per client."""
         ...
 
-    def release(self, release: str, users: Sequence[str]) -> None:
-        """Release them, or make sure that they are released."""
-        ...
+    def release(self, release: str, users: Sequence[str]) -> None: ...
 
 
 class Publisher:
@@ -141,7 +138,6 @@ class Publisher:
         self._clients = clients
 
     def throttle(self, release: str) -> list[str]:
-        """Throttle all clients in one transaction."""
         del release
         self._order("throttle", 0, self._clients - 1)
         return list(map(user_of, range(self._clients)))
@@ -229,7 +225,6 @@ class Readable:
         Thread(target=self._collect, args=(lines,), daemon=True).start()
 
     def are_released(self, users: Iterable[str]) -> bool:
-        """True if a release of each user was read after its last throttle."""
         return all(user in self._released_ns for user in users)
 
     def let_go(self, user: str) -> LetGo:

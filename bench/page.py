@@ -117,7 +117,6 @@ def _updates(page: Any, root: str, seconds: int) -> list[float]:
 
 
 def _commits(root: str, since_ms: float) -> list[tuple[int, float]]:
-    """(batch id, instant of the commit), the newest first."""
     found = []
     for commit in DeltaTable(f"{root}/batches").history(500):
         note = parse_commit_note(commit.get("userMetadata"))

@@ -38,7 +38,6 @@ from pipeline.demo.process import spawn
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process and all below it."""
     for one in tree(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, number)
@@ -138,7 +137,6 @@ class Life:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stand still for the time of a block, as if it were away."""
         signal_all(self._process.pid, signal.SIGSTOP)
         try:
             yield
@@ -147,7 +145,6 @@ class Life:
 
     @property
     def peak_memory_mb(self) -> float:
-        """Of all its processes together."""
         return peak_memory_mb(self._process.pid)
 
     def kill(self) -> float:
@@ -158,7 +155,6 @@ class Life:
         return at_ms
 
     def close(self) -> None:
-        """Let it end, or kill it."""
         below = tree(self._process.pid)
         self._process.terminate()
         try:
@@ -169,7 +165,6 @@ class Life:
             signal_all(pid, signal.SIGKILL)
 
     def failed(self, what: str) -> PeerFailed:
-        """The error that tells what it has not done, with the end of its log."""
         return PeerFailed(
             "\n".join([f"{self.name} {what}; the end of its log:", *(line for _, line in self.log[-25:])])
         )

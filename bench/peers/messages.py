@@ -32,7 +32,6 @@ Sums = tuple[int, ...]
 
 
 def sums_of(values: Iterable[bytes]) -> dict[Key, Sums]:
-    """Sum the events of messages."""
     sums: dict[Key, list[int]] = {}
     for value in values:
         told = json.loads(value)
@@ -46,7 +45,6 @@ def sums_of(values: Iterable[bytes]) -> dict[Key, Sums]:
 
 
 def shifted(sums: Mapping[Key, Sums], by_ms: int) -> dict[Key, Sums]:
-    """The sums of the same events so much later."""
     if by_ms % WINDOW_MS:
         message = f"'by_ms' must be whole seconds; got {by_ms}"
         raise ValueError(message)
@@ -64,18 +62,15 @@ class Difference:
 
     @property
     def is_right(self) -> bool:
-        """Whether every sum is exact, and nothing else is there."""
         return not (self.missing or self.unexpected or self.wrong)
 
     def __str__(self) -> str:
-        """One line."""
         if self.is_right:
             return "right"
         return f"{self.missing} missing, {self.unexpected} unexpected, {self.wrong} wrong; {self.example}"
 
 
 def compare(expected: Mapping[Key, Sums], got: Mapping[Key, Sums]) -> Difference:
-    """Compare every sum."""
     missing = [key for key in expected if key not in got]
     unexpected = [key for key in got if key not in expected]
     wrong = [key for key, sums in expected.items() if key in got and got[key] != sums]
@@ -102,7 +97,6 @@ _CLOSING_AFTER_MS: Final = 2_000
 
 
 def partition_of(key: bytes) -> int:
-    """Where Kafka's own clients put a message with this key."""
     return int(murmur2(key) & 0x7FFFFFFF) % PARTITIONS
 
 
@@ -117,7 +111,6 @@ class Backlog:
 
     @classmethod
     def build(cls, events: int, clients: int, start_ms: int) -> "Backlog":
-        """Build one."""
         count = -(-events // _ARRAY_LENGTH) * _ARRAY_LENGTH
         made = list(_events(count, clients, start_ms))
         end_ms = start_ms + count * 1000 // EVENTS_PER_SECOND
@@ -146,7 +139,6 @@ class Backlog:
             raise RuntimeError(message)
 
     def expected(self, copy: int) -> dict[Key, Sums]:
-        """The sums that a copy must give."""
         return shifted(self.sums, copy * self.span_ms)
 
 
@@ -167,7 +159,6 @@ def _events(count: int, clients: int, start_ms: int) -> Iterator[tuple[bytes, by
 
 
 def event(client: int, time_ms: int, draw: random.Random) -> tuple[bytes, bytes]:
-    """Key and JSON text of a random event of a client."""
     user, client_id = f"user-{client % 1000}", f"client-{client}"
     text = (
         f'{{"event_time_ms":{time_ms},"user":"{user}","client_id":"{client_id}","broker_id":"{client % 3}",'
@@ -268,7 +259,6 @@ class Probes:
 
 
 def topic_values(bootstrap_servers: str, topic: str) -> Iterator[bytes]:
-    """The values of all messages that a topic has now."""
     consumer: Any = KafkaConsumer(
         bootstrap_servers=bootstrap_servers, check_crcs=False, max_poll_records=20_000, fetch_max_wait_ms=100
     )
@@ -286,7 +276,6 @@ _TIME_MS = 10**12  # any time of 13 digits
 
 
 def batches_of(partition: int, clients: Sequence[int], size: int) -> list[TimedBatch]:
-    """Batches in which the clients of a partition take turns."""
     draw = random.Random(partition)
     count = max(len(clients) // size, 1)
     turns = [[clients[(first * size + turn) % len(clients)] for turn in range(size)] for first in range(count)]

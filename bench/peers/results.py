@@ -41,13 +41,9 @@ class Results(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def progress(self) -> object:
-        """Something that changes when there are new results. Costs little."""
-        ...
+    def progress(self) -> object: ...
 
-    def read(self) -> Iterator[Result]:
-        """The results that have not been read yet."""
-        ...
+    def read(self) -> Iterator[Result]: ...
 
 
 class TopicResults:
@@ -198,7 +194,6 @@ class UsageTableResults(_AlwaysThere):
 
 
 def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
-    """The rows of a file."""
     names = [second, "user", "client_id", *MEASURES]
     columns = pq.ParquetFile(file).read(columns=names).to_pydict()
     for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):
@@ -220,7 +215,6 @@ class Book:
         self.last_ms: dict[Key, float] = {}
 
     def read(self) -> None:
-        """Take what is new."""
         for result in self._results.read():
             before = self.sums.get(result.key)
             if self._results.adds and before is not None:

@@ -62,7 +62,6 @@ class PeerMissing(Exception):
 
 
 def peers_folder() -> Path:
-    """For environments, classes and measurements."""
     return cache_folder() / "peers"
 
 
@@ -139,23 +138,19 @@ class Place:
 
     @property
     def source(self) -> str:
-        """The usage topic."""
         return f"{self.name}.usage"
 
     @property
     def sink(self) -> str:
-        """The topic of results, for peers that have one."""
         return f"{self.name}.sums"
 
     @property
     def state(self) -> str:
-        """A folder for state."""
         state = self.folder / "state"
         state.mkdir(exist_ok=True)
         return str(state)
 
     def create_topics(self) -> None:
-        """Create both."""
         admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
         admin.create_topics(dict.fromkeys((self.source, self.sink), _LOGGED_TOPIC), wait_for_metadata=True)
         admin.close()

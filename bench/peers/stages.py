@@ -20,13 +20,13 @@ from threading import Event
 from typing import Any, Final
 
 import numpy as np
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaProducer
 
 from bench.closed_loop import Loop, offenders
 from bench.peers.life import PeerFailed, SteadyLoad, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
 from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
-from bench.stage import Prober, probe_quotas, staged
+from bench.stage import Prober, probe_quotas, staged, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
@@ -89,7 +89,7 @@ def long_run(folder: Path, brokers: int, overloads: Sequence[float], seconds: fl
     )
     with ExitStack() as stack:
         stack.enter_context(cluster)
-        _create_topic(cluster.brokers)
+        topic_on_each(cluster.brokers, _TOPIC)
         with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as quotas:
             quotas.alter({NativeEntity.of_row(user, ""): {"producer_byte_rate": BOUND} for user in who.values()})
         stopping = Event()
@@ -129,7 +129,7 @@ def first_slowed_ms(folder: Path) -> list[float]:
     """
     taken_ms = []
     with EmbeddedBroker(folder) as broker:
-        _create_topic([broker])
+        topic_on_each([broker], _TOPIC)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
             names = [f"probe-{number}" for number in range(_PROBES)]
             quotas.alter({NativeEntity.of_row("", name): {"producer_byte_rate": _PROBE_BOUND} for name in names})
@@ -145,15 +145,6 @@ def first_slowed_ms(folder: Path) -> list[float]:
                 message = f"the broker must throttle {name}; its answer told {told_ms} ms"
                 raise RuntimeError(message)
     return taken_ms
-
-
-def _create_topic(brokers: Sequence[EmbeddedBroker]) -> None:
-    """A partition on each broker."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=brokers[0].bootstrap_servers)
-    assignments = {partition: [broker.node_id] for partition, broker in enumerate(brokers)}
-    settings = {"retention.bytes": "67108864"}
-    admin.create_topics({_TOPIC: {"assignments": assignments, "configs": settings}}, wait_for_metadata=True)
-    admin.close()
 
 
 def _producer(cluster: EmbeddedCluster, user: str, overload: float, stopping: Event) -> StockProducer:
@@ -204,7 +195,6 @@ class Amounts:
     hours: float  # simulated
 
     def __str__(self) -> str:
-        """What was measured, in sentences."""
         return (
             f"Backlogs of {self.events:,} events of {self.clients:,} clients, median of {self.rounds} warm ones. "
             f"Steady load: {self.events_per_second:,} events a second, {self.seconds:g} s of probes. "
@@ -297,12 +287,10 @@ def simulated(hours: float) -> dict[float, float]:
 
 
 def catch_up_name(peer: Peer, shape: Shape) -> str:
-    """Of the stage."""
     return f"catch-up {peer.name} {shape}"
 
 
 def steady_name(peer: Peer) -> str:
-    """Of the stage."""
     return f"steady {peer.name}"
 
 
