@@ -154,7 +154,7 @@ class Publisher:
     def _order(self, action: str, first: int, last: int) -> None:
         orders, answers = self._child.stdin, self._child.stdout
         if orders is None or answers is None:
-            sys.exit("the publisher must have pipes")
+            sys.exit("the publisher has no pipes")
         orders.write(f"{action} {first} {last}\n")
         orders.flush()
         answers.readline()

@@ -236,7 +236,7 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
     for _ in range(waves):
         told = held.wave()
         if told != clients:
-            message = f"a wave must renew {clients} clients; got {told} records"
+            message = f"a wave renewed {told} of {clients} clients"
             raise RuntimeError(message)
         rounds.append(spent.take())
     took["renew"] = {phase: statistics.median(one[phase] for one in rounds) for phase in rounds[0]}
@@ -273,7 +273,7 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
         )
         told, stored = clients * (waves + 2), topic.end().publish_seq + 1
         if broker is not None and told != stored:
-            message = f"the topic must have {told} records; got {stored}"
+            message = f"the topic has {stored} of {told} records"
             raise RuntimeError(message)
     return took, memory
 

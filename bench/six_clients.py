@@ -286,7 +286,7 @@ class _Stage:
             if all(held.get(entity) == rate for entity, rate in wanted.items()):
                 return took
             if took > _GIVE_UP_SECONDS:
-                sys.exit(f"the broker must have {wanted}; got {held}; see {self.folder / 'sync.log'}")
+                sys.exit(f"the broker has {held} and not {wanted}; see {self.folder / 'sync.log'}")
             time.sleep(_DESCRIBE_SECONDS)
 
 
@@ -341,7 +341,7 @@ def _await_first_records(stage: _Stage, offenders: Mapping[str, Offender]) -> No
     deadline = time.monotonic() + _GIVE_UP_SECONDS
     while not all(stage.end(OFFENDERS[name]) for name in offenders):
         if time.monotonic() > deadline:
-            sys.exit("each offender must have sent something within a minute; one has not")
+            sys.exit("an offender has sent nothing within a minute")
         time.sleep(_LOOK_SECONDS)
 
 

@@ -173,7 +173,7 @@ def dashboard(
     try:
         told = started.stderr.readline().decode() if started.stderr else ""
         if not told.startswith("dashboard: http"):
-            sys.exit(f"the dashboard must start; got {told}")
+            sys.exit(f"the dashboard did not start: {told}")
         yield told.split()[1], started.pid
     finally:
         terminate(started, 20)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -83,9 +84,7 @@ class TopicResults:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self._consumer.close()
@@ -132,22 +131,13 @@ def _from_json(value: bytes, at_ms: float) -> Result:
     return Result(at_ms, (told["second_ms"], user, client_id), tuple(int(told[name]) for name in MEASURES))
 
 
-class _AlwaysThere:
-    """Results that can be read without a part of their own that runs."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-class FileResults(_AlwaysThere):
+class FileResults(AbstractContextManager[Any]):
     """Results in Parquet files of a folder, each with the sums of new messages."""
 
     adds = True
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -166,10 +156,13 @@ class FileResults(_AlwaysThere):
         return sorted(self._folder.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
 
 
-class UsageTableResults(_AlwaysThere):
+class UsageTableResults(AbstractContextManager[Any]):
     """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client."""
 
     adds = True
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def __init__(self, table: Path) -> None:
         self._table = table

@@ -30,11 +30,7 @@ _HEADER: Final = "# Jars of the peers. Written by `python -m bench.peers.roster 
 
 
 def peer_jars(jar_set: str) -> list[Path]:
-    """The jars of a set, fetched if they are missing.
-
-    Raises:
-        PipelineError, Unreachable, JarUnfit: see there.
-    """
+    """The jars of a set, fetched if they are missing."""
     store = JarStore([jar for jar in read_lock(LOCK, SETS) if jar.jar_set == jar_set])
     store.fetch()
     return [store.check(jar) for jar in store.locked]
@@ -66,11 +62,7 @@ def peers_folder() -> Path:
 
 
 def python_of(name: str) -> Path:
-    """The Python of a peer's environment, made if it is missing.
-
-    Raises:
-        PeerMissing: the packages cannot be installed here.
-    """
+    """The Python of a peer's environment, made if it is missing; `PeerMissing` if it can not be made here."""
     requirements = _HERE / f"requirements-{name}.txt"
     folder = peers_folder() / f"{name}-{_digest(requirements)}"
     python = folder / "bin" / "python"
@@ -84,12 +76,7 @@ def python_of(name: str) -> Path:
 
 
 def streams_classpath() -> str:
-    """The class path of the Kafka Streams peer, compiled if it is not yet.
-
-    Raises:
-        PeerMissing: there is no compiler.
-        Unreachable: jars of the lock are in no source.
-    """
+    """The class path of the Kafka Streams peer, compiled if it is not yet; `PeerMissing` without a compiler."""
     jdk = find_jdk()
     if jdk is None:
         message = "no JDK (javac): Kafka Streams is left out"

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -55,11 +56,7 @@ class Store:
         return measured
 
     def keep(self, stage: str, asked: dict[str, Any], measured: Any) -> dict[str, Any]:
-        """Keep what was measured.
-
-        Returns:
-            The same as `known` will.
-        """
+        """Keep what was measured; returns the same as `known` will."""
         told = measured if isinstance(measured, dict) else asdict(measured)
         self._folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"commit": self._commit, "asked": asked, "measured": told}, indent=1)
@@ -142,7 +139,7 @@ def first_slowed_ms(folder: Path) -> list[float]:
             _, told_ms = broker_throttle_ms(producer)
             producer.close(timeout=0)
             if not told_ms > 0:
-                message = f"the broker must throttle {name}; its answer told {told_ms} ms"
+                message = f"the broker did not throttle {name}: {told_ms} ms in its answer"
                 raise RuntimeError(message)
     return taken_ms
 
@@ -170,7 +167,7 @@ def first_told_ms(events_per_second: int, clients: int, warm_seconds: float, sec
         time.sleep(warm_seconds)
         latencies_ms = prober.probe(seconds)
     if prober.missing:
-        message = f"the job must publish a record for each probe; got none for {prober.missing}"
+        message = f"no record for the probe {prober.missing}"
         raise RuntimeError(message)
     return latencies_ms
 
@@ -216,7 +213,6 @@ class Stages:
 
     def __init__(self, amounts: Amounts) -> None:
         self._amounts = amounts
-
         self._backlogs: dict[float, Backlog] = {}
 
     def _backlog(self, part: float) -> Backlog:
@@ -231,30 +227,25 @@ class Stages:
         caught = {name: told[name] for name in ("events", "clients", "rounds")}
         loaded = {name: told[name] for name in ("clients", "events_per_second", "warm_seconds", "seconds")}
         stages = [
-            Stage(catch_up_name(peer, shape), caught, self._catch_up(peer, shape)) for shape in SHAPES for peer in PEERS
+            Stage(catch_up_name(peer, shape), caught, partial(self._catch_up, peer, shape))
+            for shape in SHAPES
+            for peer in PEERS
         ]
-        stages += [Stage(steady_name(peer), loaded, self._steady(peer)) for peer in PEERS if peer.is_durable]
+        stages += [Stage(steady_name(peer), loaded, partial(self._steady, peer)) for peer in PEERS if peer.is_durable]
         limits = {name: told[name] for name in ("native_seconds", "hours")}
         return [*stages, Stage("quotas", {**limits, **loaded}, self._quotas)]
 
-    def _catch_up(self, peer: Peer, shape: Shape) -> Callable[[], dict[str, Any]]:
-        def run() -> dict[str, Any]:
-            return self._at_a_place(
-                peer, shape, lambda place: catch_up(peer, place, self._backlog(peer.part), self._amounts.rounds)
-            )
+    def _catch_up(self, peer: Peer, shape: Shape) -> dict[str, Any]:
+        return self._at_a_place(
+            shape, lambda place: catch_up(peer, place, self._backlog(peer.part), self._amounts.rounds)
+        )
 
-        return run
-
-    def _steady(self, peer: Peer) -> Callable[[], dict[str, Any]]:
+    def _steady(self, peer: Peer) -> dict[str, Any]:
         amounts = self._amounts
         load = SteadyLoad(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
+        return self._at_a_place("object", lambda place: steady(peer, place, load))
 
-        def run() -> dict[str, Any]:
-            return self._at_a_place(peer, "object", lambda place: steady(peer, place, load))
-
-        return run
-
-    def _at_a_place(self, peer: Peer, shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
+    def _at_a_place(self, shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as folder:
             own = Path(folder) / "peer"
             own.mkdir()

@@ -164,7 +164,7 @@ class Job:
                 return
 
     def _outage(self, failure: BaseException, place: Place) -> ClusterUnreachable | None:
-        """Why the cluster is away, if it is: the failure says so, or it does not answer now."""
+        """Why the cluster is away, if it is: by the failure, or because it does not answer now."""
         if isinstance(failure, ClusterUnreachable):
             return failure
         try:
@@ -249,7 +249,7 @@ def _ahead_ms(now: Moment) -> int:
 def _may_pass(failure: BaseException) -> bool:
     """Whether an outside service may be the cause, which is tried again also if it fails alike twice.
 
-    Errors of ours say by their exit code what forbids another try; the others are mostly a store's. Spark hides the
+    The exit codes of our own errors show what forbids another try; the others are mostly a store's. Spark hides the
     Java exceptions that caused its own.
     """
     if isinstance(failure, PipelineError) and not isinstance(failure, QueryFailed):

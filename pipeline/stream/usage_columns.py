@@ -5,9 +5,9 @@ the model `UsageEvent`.
 
 Event times are limited twice; see docs/design.md, "Event time". An event is never later than its record, nor later
 than the driver's clock when its batch is collected. The evaluation follows the newest event time, and never goes back:
-without a limit, one message of a host whose clock is five minutes ahead would make the usage of everybody else late for
-five minutes. The driver's limit changes with every batch. As a literal in the query it would make Spark generate and
-compile code for every batch, so it is applied to the sums that were collected.
+without a limit, one message of a host whose clock is five minutes ahead would make all other usage late for five
+minutes. The driver's limit changes with every batch. As a literal in the query it would make Spark generate and compile
+code for every batch, so it is applied to the sums that were collected.
 """
 
 import logging
@@ -153,7 +153,7 @@ FIELD_RULES: Final = tuple(
 EVENT_SCHEMA: Final = pa.schema([(rule.name, _TYPES[rule.spark_type]) for rule in FIELD_RULES])
 """The fields of `UsageEvent` as columns."""
 COUNTED: Final = tuple(name for name in EVENT_SCHEMA.names if name not in {"event_time_ms", "schema_version"})
-"""The fields that are summed, or say how."""
+"""The fields that are summed, or that decide how."""
 _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
 
 

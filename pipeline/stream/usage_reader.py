@@ -4,7 +4,7 @@
 is one JSON object, an array of objects, or packed (`packed`). What is JSON, and what is a usage event, is decided here
 and in `FIELD_RULES`, and in no other place:
 
-* JSON is what RFC 8259 says, of at most `MOST_LEVELS` nested levels. Anything else is one dead letter.
+* JSON is that of RFC 8259, with at most `MOST_LEVELS` nested levels. Anything else is one dead letter.
 * Each element of an array is taken or refused by itself. An element with bytes that are not UTF-8 is refused.
 * Of a name that is there twice in an object, the last member counts. Unknown names are ignored.
 * A number is an integer if it is written without a fraction and without an exponent. A null counts as missing.
