@@ -10,7 +10,6 @@ from typing import Literal, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.settings.throttle_caps import throttle_caps
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.publisher import Outbox, Publisher, ThrottleTopic
 from pipeline.throttle.purgatory import Announce, RenewLead, ThrottlePurgatory
@@ -66,7 +65,7 @@ def engine_of(kind: type[EngineT], settings: EngineSettings, scope: Literal["clu
     return kind(
         num_samples=settings.num_samples,
         sample_window_ms=settings.sample_window_ms,
-        max_throttle_time=throttle_caps(settings),
+        max_throttle_time=settings.throttle_caps(),
         scope=scope,
         carry_debt=settings.carry_debt,
     )
@@ -82,7 +81,7 @@ def _slicing(settings: Settings) -> Slicing:
     return Slicing(
         lead_ms=settings.purgatory.min_renew_lead_ms,
         min_hold_ms=settings.purgatory.min_hold_ms,
-        caps=throttle_caps(settings.engine),
+        caps=settings.engine.throttle_caps(),
         sample_window_ms=settings.engine.sample_window_ms,
     )
 
