@@ -115,7 +115,6 @@ class Upkeep:
         return kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)
 
     def _retention_end_ms(self, name: str) -> int:
-        """The instant from which the retention of a table is counted back."""
         # Dead letters come also without usage, so they have an instant of their own.
         newest_ms = (
             self._files.newest_value(name, _TIME_OF[name])

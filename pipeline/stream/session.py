@@ -214,10 +214,7 @@ _LOCAL_CHECKPOINT_MANAGER = (
 
 
 def build_spark_session(
-    spark: SparkSettings,
-    jars: Sequence[Path],
-    checkpoint_is_local: bool = True,
-    app_name: str = "kquota",
+    spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool = True, app_name: str = "kquota"
 ) -> SparkSession:
     """Start (or join) the classic Spark session of this process.
 
@@ -331,7 +328,6 @@ def refuse_spark_connect(spark: SparkSettings) -> None:
 
 
 def _prepare_local_process() -> None:
-    """Set what Spark reads before its JVM starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise a host name that does not resolve is fatal
     # Otherwise glibc gives the JVM's many threads eight arenas per core, and none of them ever shrinks.

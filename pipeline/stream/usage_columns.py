@@ -234,7 +234,6 @@ def merge_usage(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _newest(times_ms: Iterable[int | None]) -> int | None:
-    """The largest; None if there is none."""
     return max((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
 
@@ -386,7 +385,6 @@ def limit_event_times(
 
 
 def _set_back(ahead: pa.Table, limit_ms: int, sample_window_ms: int) -> pa.Table:
-    """Rows that hold events after the limit, as of the limit."""
     limit_start_ms = limit_ms - limit_ms % sample_window_ms
     is_whole = pc.greater(ahead["sample_start_ms"], limit_start_ms)
     columns = {
@@ -428,5 +426,4 @@ class ClockWarning:
 
 
 def _shortened(name: str) -> str:
-    """A name as it can be logged: in quotes, without control characters, and not long."""
     return ascii(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…")

@@ -37,7 +37,6 @@ _NO_NUMBERS: Final = np.zeros(0, np.int64)
 
 
 def _with_room(array: NDArray[Any], size: int, fill: Any) -> NDArray[Any]:
-    """The array, made longer if it has fewer places than `size`."""
     if size <= len(array):
         return array
     grown = np.full(size + size // 2, fill, array.dtype)

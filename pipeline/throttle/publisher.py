@@ -284,7 +284,6 @@ class Publisher:
         self._failures = 0
 
     def _missing_from(self, marker: int | None, now: Moment) -> pa.Table:
-        """Stored rows that are not on the topic."""
         since_ms = 0
         if marker is None:
             end = self._topic.end()
