@@ -79,13 +79,12 @@ def body_of(message: Message, receiver: str) -> bytes:
 def _message(owner: str, changes: Sequence[Change], going_on: int, job: str, external_url: str) -> dict[str, Any]:
     alerts = [_alert(change, external_url) for change in changes]
     firing = sum(change.status == "firing" for change in changes)
-    group = {"owner": owner} if owner else {}
     return {
         "version": "4",
         "groupKey": f"kquota-{job}:{{{f'owner={json.dumps(owner)}' if owner else ''}}}",
         "truncatedAlerts": max(going_on - firing, 0),
         "status": "firing" if going_on else "resolved",
-        "groupLabels": group,
+        "groupLabels": {"owner": owner} if owner else {},
         "commonLabels": _common(alerts, "labels"),
         "commonAnnotations": _common(alerts, "annotations"),
         "externalURL": external_url,
@@ -110,9 +109,6 @@ def _alert(change: Change, external_url: str) -> dict[str, Any]:
 def _common(alerts: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
     first, *others = (alert[name] for alert in alerts)
     return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
-
-
-# The port.
 
 
 class Answer(NamedTuple):
@@ -193,10 +189,10 @@ class KafkaReceiver:
 
     def close(self) -> None:
         """Leave the cluster."""
-        if self._producer is not None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
             with suppress(KafkaError):
-                self._producer.close(timeout=1)
-            self._producer = None
+                producer.close(timeout=1)
 
 
 # The signature: proves to holders of the key that a message is from here, unchanged and not old.
@@ -283,14 +279,10 @@ def _refusal(status: int, reason: str) -> Answer:
 def _opener() -> urllib.request.OpenerDirector:
     """Speaks HTTP and HTTPS, by way of the proxy of the environment if it names one; every other status is an error."""
     opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-    ):
-        opener.add_handler(handler)
+    ask = urllib.request
+    kinds = (ask.ProxyHandler, ask.HTTPHandler, ask.HTTPSHandler, ask.HTTPErrorProcessor, ask.HTTPDefaultErrorHandler)
+    for kind in kinds:
+        opener.add_handler(kind())
     return opener
 
 
