@@ -272,16 +272,6 @@ class RequestMemory:
 _PRUNE_EVERY_MS: Final = 60_000
 
 
-class _SteadyTime:
-    """The clock's steady time in the form that the purgatory needs."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def monotonic_ms(self) -> int:
-        return self._clock.now().steady_ms
-
-
 class WaitingRoom:
     """Makes callers wait while their client is throttled.
 
@@ -310,10 +300,9 @@ class WaitingRoom:
         self._clock = clock
         self._wake_together = wake_together
         self._state = ThrottleState(cluster)
-        steady_time = _SteadyTime(clock)
-        self._timer = SystemTimer(steady_time)
+        self._timer = SystemTimer(self)
         self._purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self._timer)
-        self._memory = RequestMemory(limits, steady_time)
+        self._memory = RequestMemory(limits, self)
         self._callers: set[WaitingCaller] = set()
         self._lock = Lock()
         self._closed = False
@@ -408,6 +397,8 @@ class WaitingRoom:
     def now_ms(self) -> int:
         """The present steady time."""
         return self._clock.now().steady_ms
+
+    monotonic_ms = now_ms  # as the purgatory has it
 
     def find_memory(self, caller: WaitingCaller) -> bool:
         """See `Gatekeeper`."""
