@@ -136,11 +136,7 @@ def sensor_rates(
 ) -> list[SensorRate]:
     """The rate of every sensor with usage at an instant, not before any event, in no order.
 
-    Args:
-        snapshot: the quotas in force.
-        usage: what was used in the windows of the rates, as `QuotaEngine.record` takes it.
-        at_ms: the instant.
-        new_engine: makes an engine that has recorded nothing.
+    `usage` is what was used in the windows of the rates, as `QuotaEngine.record` takes it.
     """
     enforced = _rates(snapshot, usage, at_ms, new_engine())
     shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
@@ -153,10 +149,7 @@ def sensor_rates(
 def current_rates(
     snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
 ) -> dict[QuotaKey, list[SensorRate]]:
-    """The sensors of each quota at an instant, the nearest to its bound first; a quota without usage is left out.
-
-    The arguments are those of `sensor_rates`.
-    """
+    """The sensors of each quota with usage, the nearest to its bound first. For the arguments see `sensor_rates`."""
     sensors: defaultdict[QuotaKey, list[SensorRate]] = defaultdict(list)
     found = sensor_rates(snapshot, usage, at_ms, new_engine)
     for rate in sorted(found, key=lambda one: (one.used, one.broker_id, one.sensor_user, one.sensor_client_id)):
@@ -209,9 +202,6 @@ def _in_span(at_ms: pa.ChunkedArray, now_ms: int) -> pa.ChunkedArray:
 
 
 def exempt_request_percentage(usage: pa.Table, now_ms: int) -> float:
-    """Request time of exempt requests over the last minute, in percent of one thread.
-
-    `usage` has the columns `last_event_ms` and `exempt_time_ns`. What is exactly a minute old no longer counts.
-    """
+    """Exempt request time of the last minute, in percent of one thread, by `last_event_ms` and `exempt_time_ns`."""
     total_ns = pc.sum(usage["exempt_time_ns"].filter(_in_span(usage["last_event_ms"], now_ms))).as_py() or 0
     return float(100.0 * total_ns / (SPAN_MS * _NS_PER_MS))

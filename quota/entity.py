@@ -96,10 +96,7 @@ def can_name(level: Level, client_id: str) -> bool:
 
 
 def may_apply(rows: Iterable[Mapping[str, Any]], user: str, client_id: str) -> list[Mapping[str, Any]]:
-    """The rows of the quota table that can hold for a client, the most specific first, then by name.
-
-    A user or a client-id that is "" is any.
-    """
+    """The rows of the quota table that can hold for a client ("" is any), the most specific first, then by name."""
     found = [row for row in rows if _may_be(row["user"], user) and _may_be(row["client_id"], client_id)]
     return sorted(found, key=lambda row: (level_of(row["user"], row["client_id"]), row["user"], row["client_id"]))
 

@@ -70,11 +70,7 @@ def _is_same(one: pa.Array, other: pa.Array) -> bool:
 
 
 class NameColumn:
-    """One Arrow column of names, read block by block as hashes.
-
-    The column may be string, large_string or dictionary-encoded. Null counts as "". Only the last few names are copied,
-    so the column must live as long as this object is used.
-    """
+    """One Arrow column of names (strings or a dictionary; null is ""), read as hashes. It must outlive this object."""
 
     def __init__(self, column: pa.Array, seeds: Seeds, memo: DictionaryMemo | None = None) -> None:
         self._seeds = seeds
@@ -148,7 +144,6 @@ class NameColumn:
         return hash_1, hash_2
 
     def _mix(self, state_1: Words, state_2: Words, word: Words) -> None:
-        """Mix one word of each name into both states, in place."""
         factor_1, factor_2 = self._seeds.word
         state_1 ^= word
         state_1 *= factor_1
@@ -263,10 +258,7 @@ class KeyIndex:
         return ids, hit
 
     def add(self, keys: Pair) -> tuple[Ids, Ids]:
-        """The id of each key, int64[n], and per new id, in their order, a row whose key it is. Keys may be repeated.
-
-        The order of new ids among each other is not specified.
-        """
+        """The id of each key, and per new id, in their order, a row whose key it is."""
         ids = self.find(keys)
         new_rows = []
         unknown = np.flatnonzero(ids < 0)
@@ -287,7 +279,6 @@ class KeyIndex:
         self._insert((halves[0::2], halves[1::2]))
 
     def _insert(self, keys: Pair) -> None:
-        """Insert keys that are all new and all different."""
         before, after = self._count, self._count + len(keys[0])
         if after > len(self._keys):
             while after > 1 << (self._log2 - 2):

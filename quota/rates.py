@@ -79,10 +79,7 @@ def amounts(sums: Ints, quota_type: int) -> Floats:
 
 
 def saturated(sums: Ints, nearly: Floats) -> Ints:
-    """Sums of numbers that are not negative, with 2^63 − 1 in place of what does not fit.
-
-    A sum that does not fit has wrapped around; `nearly` has the same sums as doubles, with their rounding errors.
-    """
+    """Sums, wrapped around or not, with 2^63 − 1 in place of what does not fit; `nearly` has them as doubles."""
     wrapped = (sums < 0) | (nearly > 1.5 * 2.0**63)
     return np.where(wrapped, LARGEST_SUM, sums) if wrapped.any() else sums
 
@@ -93,10 +90,7 @@ def at_places(sensors: Selection, places: Ids) -> Ids:
 
 
 class SampleWindows:
-    """The sample windows of all sensors of one quota type, as a ring of N + 1 columns.
-
-    Column k mod (N + 1) holds window k of every sensor, for the N + 1 windows up to `newest`. Window k begins at k · w.
-    """
+    """The sample windows of all sensors of one quota type: column k mod (N + 1) holds window k, from k · w on."""
 
     def __init__(self, quota_type: int, num_samples: int, sample_window_ms: int, newest: int) -> None:
         self._type = quota_type
@@ -156,14 +150,7 @@ class SampleWindows:
         self._newest = max(self._newest, newest)
 
     def add(self, sensors: Selection, window: int, sums: Ints, last_ms: Ints) -> None:
-        """Record usage in one window of the ring.
-
-        Args:
-            sensors: m sensors, each once.
-            window: index of the window, from newest − N to newest, both inclusive.
-            sums: bytes or ns, int64[m].
-            last_ms: the time of the last event, which must lie in the window, int64[m].
-        """
+        """Record sums of sensors, each once, in one of the N + 1 windows, and the time of the last event in it."""
         column = window % (self._n + 1)
         of_window = self._sums[column][sensors] + sums
         if len(of_window) and (of_window.max() > self._largest_safe or of_window.min() < 0):
@@ -177,10 +164,7 @@ class SampleWindows:
         row[sensors] = np.maximum(row[sensors], offset)
 
     def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> tuple[Ids, Floats, Ints]:
-        """Positions of the sensors whose rate is above T (infinity for none), ascending, and O and W of each.
-
-        Equal is not above. `now_ms` must lie in the newest window.
-        """
+        """Positions of sensors with O > T, ascending, and O and W of each. `now_ms` is in the newest window."""
         oldest = (self._newest - self._n) % (self._n + 1)
         if self._totals_fit:
             at_most = self._total[sensors] + self._sums[oldest][sensors]
@@ -196,10 +180,7 @@ class SampleWindows:
         return suspects[above], observed[above], window_ms[above]
 
     def observed(self, sensors: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
-        """O per second and W in ms of each sensor, int64[m]; −1, a sensor that does not exist, has the rate 0.
-
-        The instant, or one for each sensor, int64[m], may be later than the newest window.
-        """
+        """O per second and W in ms of sensors at an instant, or each at its own; −1 has the rate 0."""
         current, within = np.divmod(now_ms, self._w)
         columns = np.arange(self._n + 1)
         age = current - (self._newest - (self._newest - columns) % (self._n + 1))[:, None]
@@ -326,14 +307,9 @@ class TokenBuckets:
         refill_to_ms: int,
         most_bursts: float = MAX_DEBT_BURSTS,
     ) -> None:
-        """Refill, then take the amounts out.
+        """Refill, then take the amounts out; that leads to no larger debt than so many bursts. T must be finite.
 
-        Args:
-            sensors: m sensors, each once.
-            amounts: tokens, float64[m], not negative.
-            bound: T, float64[m], finite.
-            refill_to_ms: an instant before the last refill refills nothing.
-            most_bursts: the amounts lead to no larger debt than this many bursts.
+        To refill to an instant before the last refill changes nothing.
         """
         burst = self._burst_seconds * bound
         since_ms = np.maximum(refill_to_ms - self._refilled_at_ms[sensors], 0)
@@ -354,10 +330,7 @@ class TokenBuckets:
         self._tokens[sensors] = _charged(tokens, amounts, burst, most_bursts)
 
     def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
-        """The tokens of each sensor at an instant, or at one of its own. −1, a sensor that does not exist, is full.
-
-        T must be finite.
-        """
+        """The tokens of sensors at an instant, or each at its own; −1 is full. T must be finite."""
         burst = self._burst_seconds * bound
         if len(self._tokens) == 0:
             return burst

@@ -18,10 +18,7 @@ _ALL: Final = slice(None)
 
 
 class SensorGroups:
-    """n rows grouped by sensor. Each of the m sensors among them has a place, from 0 to `count` − 1.
-
-    `sensors` are ascending; a slice if they are all sensors of the engine.
-    """
+    """Rows grouped by sensor. Each of the `count` sensors, ascending or a slice of all, has a place from 0 on."""
 
     def __init__(self, of_row: Ids, num_sensors: int) -> None:
         present = np.zeros(num_sensors, np.bool_)
@@ -76,10 +73,7 @@ class WindowRows:
     _newest: dict[tuple[int, int], Ints] = field(default_factory=dict)
 
     def group(self, usage: Usage, quota_type: int, of_row: Ids, num_sensors: int) -> tuple[SensorGroups, Ints, Ints]:
-        """Groups, sums and newest event times of the rows that have usage of a type.
-
-        Types without nulls whose rows go to the same sensors share one grouping.
-        """
+        """Groups, sums and newest event times of rows with usage of a type. Types without nulls share a grouping."""
         measure = usage.measures[quota_type]
         rows = self.rows
         key = (id(of_row), -1)
@@ -94,10 +88,7 @@ class WindowRows:
 
 
 def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowRows]:
-    """The rows of a batch, at least one, by sample window, oldest first.
-
-    All late rows, those of windows before newest − N, are one piece, before all others.
-    """
+    """The rows of a batch, at least one, by sample window, oldest first. All late ones are one piece before them."""
     oldest = newest - num_samples
     first = int(usage.window[0])
     if first >= oldest and (usage.window.strides == (0,) or bool((usage.window == first).all())):
@@ -111,10 +102,7 @@ def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowR
 
 @dataclass(frozen=True, slots=True)
 class BatchInstant:
-    """The instant at which a batch is evaluated, in the sample window `newest`.
-
-    `is_old`: no throttle is published for the batch.
-    """
+    """The instant at which a batch is evaluated; old: no throttle is published for it."""
 
     now_ms: int
     newest: int
@@ -146,10 +134,7 @@ def record_piece(
     quota_type: int,
     instant: BatchInstant,
 ) -> None:
-    """Put one window's usage of one type into samples and buckets.
-
-    Late usage is charged to the buckets only. For a sensor without a bound no bucket is charged.
-    """
+    """Put one window's usage of one type into samples (unless late) and buckets (unless unbounded)."""
     for selection, places in group.blocks():
         if piece.window is not None:
             sensors.windows.add(selection, piece.window, sums[places], newest_ms[places])

@@ -57,10 +57,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class EpochSpan:
-    """The instants of the first and the last row of a time epoch.
-
-    What is left at its last instant goes on at the first instant of the next epoch.
-    """
+    """The instants of the first and the last row of a time epoch. After its last comes the first of the next."""
 
     time_epoch: int
     first_ms: int
@@ -112,13 +109,7 @@ def batch_order(
 
 
 def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:
-    """Decide batches again, each with its own quotas at its own instant in its own time epoch.
-
-    Args:
-        engine: has recorded nothing later than the first batch.
-        batches: in the order they were decided.
-        snapshot_at: called once per batch.
-    """
+    """Decide batches again, in their order, each with its own quotas at its own instant in its own time epoch."""
     before: StoredBatch | None = None
     for batch in batches:
         if before is not None and batch.time_epoch > before.time_epoch:
@@ -133,10 +124,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NumberedUsage(Usage):
-    """Usage whose clients the caller has numbered, always alike, so that their names are read only once.
-
-    `names` may have more rows; those of this usage begin at `names_start`.
-    """
+    """Usage whose clients the caller has numbered; its names begin at `names_start` of `names`, which may have more."""
 
     clients: Ids
     names_start: int
@@ -167,10 +155,7 @@ class NumberedUsage(Usage):
 
 
 class ReplayEngine(QuotaEngine):
-    """A `QuotaEngine` that works by the numbers of clients and answers by columns, without names.
-
-    `expire_idle` must not be called on it.
-    """
+    """A `QuotaEngine` that works by the numbers of clients and answers without names. Never call `expire_idle`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -183,10 +168,7 @@ class ReplayEngine(QuotaEngine):
         return Throttles.none() if judged is None else judged.throttles()
 
     def resolve_again(self, clients: Ids, names: pa.Table, evaluated_at_ms: int) -> None:
-        """Find the sensors of clients under the quotas now in force; `owed_at` needs that after `load_quotas`.
-
-        `names` are those of the same clients, as `evaluate` takes them.
-        """
+        """Resolve clients and their names under the quotas now in force; `owed_at` needs that after `load_quotas`."""
         if self._sensors.recording and len(clients):
             self._grow(clients)
             entities, _ = self._sensors.look_up(EntityNames(names, self.scope == "broker"), evaluated_at_ms)
@@ -249,13 +231,9 @@ def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The facts behind a decision or a look.
+    """The facts behind a decision or a look; query "" and batch −1 before the first batch.
 
-    Attributes:
-        query_id: Spark's id of the streaming query; "" before the first batch.
-        batch_id: The batch; for a look the last batch whose usage is in the engine; -1 before the first.
-        evaluated_at_ms: The event time of the evaluation.
-        time_epoch: How often event time had begun anew by then; `evaluated_at_ms` grows within an epoch only.
+    A look has the last batch whose usage is in the engine. The instant grows within a time epoch only.
     """
 
     query_id: str
@@ -279,11 +257,9 @@ KEY: Final = ("query_id", "batch_id", "broker_id", "user", "client_id", "quota_t
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A decision that differs from the one its usage and quotas lead to.
+    """A decision, by `KEY`, that differs from the one its usage and quotas lead to.
 
-    Attributes:
-        key: the columns of `KEY` by name.
-        columns: (stored, recomputed) of every column that differs, by name; empty if one of the two rows is missing.
+    `columns` has (stored, recomputed) of every column that differs; it is empty if one of the two rows is missing.
     """
 
     key: dict[str, Any]

@@ -77,11 +77,7 @@ class Side(IntEnum):
 class Resolved:
     """The answers for n entities, for one quota type on one side.
 
-    Attributes:
-        has_user: True if the user is one of the sensor's tags and not empty.
-        has_client_id: True if the client-id is one of the sensor's tags and not empty.
-        quota: position in the snapshot's quotas, `NO_QUOTA` if there is none. It may be an exempt row.
-        bound: infinity if there is no quota, and for an exempt row.
+    A part is a tag only if it is not empty. The row may be an exempt one, or `NO_QUOTA`: then T is infinity.
     """
 
     has_user: Flags

@@ -34,12 +34,9 @@ _MAX_CHUNKS: Final = 256
 
 
 class TypeSensors:
-    """Samples, buckets and bounds of all sensors, for one quota type on one side.
+    """Samples, buckets (None: no debt is carried), and T and the row of each sensor, for one quota type on one side.
 
-    Attributes:
-        buckets: None if no debt is carried: on the shadow side, or if that is switched off.
-        bound: T of each sensor, from the last time that one of its entities was resolved; infinity for none.
-        quota: the row that the bound comes from; `NO_QUOTA` for none.
+    T and the row are of the last time that one of its entities was resolved: infinity and `NO_QUOTA` for none.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
@@ -141,10 +138,7 @@ UNRESOLVED: Final = -1
 
 
 class EntityDirectory:
-    """The sensors of each known entity, for each side and type: the answers of the resolution, kept.
-
-    `agreed` is True while all sides and types in use put each entity into the same sensor.
-    """
+    """The sensors of each known entity, kept. `agreed`: all sides and types put each one into the same sensor."""
 
     def __init__(self) -> None:
         self._index = KeyIndex()
@@ -191,10 +185,7 @@ class EntityDirectory:
             self._seen_since_ms += moved_ms
 
     def forget_unseen(self, now_ms: int, idle_ms: int) -> None:
-        """Forget entities that were not looked up for a time between one and two times `idle_ms`.
-
-        Does something at most once in `idle_ms`: then it forgets what was not looked up since the last time.
-        """
+        """At most once in `idle_ms` forget the entities that were not looked up since the last time."""
         if now_ms - self._seen_since_ms <= idle_ms:
             return
         kept = self._seen[: len(self)]
@@ -292,12 +283,7 @@ IDLE_MS: Final = 3_600_000
 
 
 class SensorTable:
-    """The sensors of every side and quota type, and the quotas that say which usage goes to which sensor.
-
-    Attributes:
-        recording: the sides and types that record under the quotas in force.
-        by_key: samples, buckets and bounds of each side and type that records or ever recorded.
-    """
+    """The sensors of every side and quota type, and the quotas that decide which usage goes to which sensor."""
 
     def __init__(self, num_samples: int, sample_window_ms: int, by_broker: bool, carry_debt: bool) -> None:
         self._num_samples = num_samples
@@ -349,10 +335,7 @@ class SensorTable:
         return names.hashed(self._seeds)
 
     def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
-        """The entity of each row, and its sensor for each side and type that records. Missing sensors are made.
-
-        As long as all sides and types agree, their sensors are one and the same array.
-        """
+        """The entity of each row, and its sensor (made if missing) per side and type: one array if all agree."""
         reader = NameReader(names, self._seeds, self._memo)
         entities = np.empty(names.num_rows, np.int64)
         first, *others = self.recording
@@ -412,7 +395,6 @@ class SensorTable:
             self.by_key[key].quota[ids] = resolved.quota
 
     def _grow(self, keys: Iterable[Key]) -> None:
-        """Give these sides and types, and all that ever recorded, room for all sensors."""
         span = self._num_samples, self._sample_window_ms
         for side, quota_type in keys:
             if (side, quota_type) not in self.by_key:

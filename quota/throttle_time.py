@@ -90,11 +90,7 @@ def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:
 
 
 def owed_time_ms(observed: Floats, window_ms: Ints, tokens: Floats, bound: Floats) -> Ints:
-    """How long clients must wait, by rate and bucket: the larger of X and of the time the bucket needs.
-
-    All arguments have one shape, which may be any. `tokens` are 0 if no debt is carried. Where T is infinity, nothing
-    is owed.
-    """
+    """The larger of X and of the time the bucket needs, in any shape; 0 where T is infinity."""
     bounded = np.isfinite(bound)
     finite = np.where(bounded, bound, 1.0)
     longer_ms = np.maximum(throttle_time_ms(observed, finite, window_ms), debt_time_ms(tokens, finite))
@@ -194,10 +190,7 @@ class Slicing:
     sample_window_ms: int
 
     def slices_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
-        """Lengths of n slices: of each min(owed, max(cap, 3 × lead)), or all that is owed where there is no cap.
-
-        `window_ms` is W of the quota type that claims the wait, a position in `QUOTA_TYPES`.
-        """
+        """Of each wait min(owed, max(cap, 3 × lead)), or all without a cap. W and type are those that claim it."""
         slices_ms = owed_ms.copy()
         for quota_type in range(len(QUOTA_TYPES)):
             rows = np.flatnonzero(quota_types == quota_type)

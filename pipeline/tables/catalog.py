@@ -39,13 +39,10 @@ _SESSION_CATALOG = "spark_catalog"
 def create_missing(
     spark: "SparkSession", root: CatalogRoot, definitions: Iterable[TableDefinition] = TABLES.values()
 ) -> list[str]:
-    """Create the schema and the tables that are missing, with their properties and constraints; see `layout`.
+    """Create the schema and the tables that are missing, with properties and constraints; see `layout`.
 
-    A table that lies at the root's location already is registered, and its name is not returned.
-
-    Raises:
-        UsageError: The catalog is in memory, and the root has no location.
-        PipelineError: Spark or the catalog refuses.
+    A table that lies at the root's location already is registered, and its name is not returned. `UsageError` if the
+    catalog is in memory and the root has no location, `PipelineError` if Spark or the catalog refuses.
     """
     refuse_forgetting(spark, root)
     with _refusals(root):
@@ -71,7 +68,6 @@ def _schema_location(root: CatalogRoot) -> str:
 
 
 def _create(spark: "SparkSession", root: CatalogRoot, definition: TableDefinition) -> bool:
-    """Create or register one table, with its constraints. True if it is new."""
     address = root.table(definition.name)
     location = None if root.location is None else full_address(table_uri(root, definition.name))
     created = False
@@ -153,11 +149,9 @@ _DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
 
 @dataclass(frozen=True, slots=True)
 class CatalogPlace:
-    """Where the tables lie.
+    """Where the tables lie: the folder or place in a store that has all of them by their names; None without one.
 
-    Attributes:
-        folder: The folder or place in a store that has all tables by their names; None if there is none.
-        is_managed: Whether the catalog keeps the commits, so that a reader without the catalog misses the newest.
+    `is_managed`: the catalog keeps the commits, so that a reader without the catalog misses the newest.
     """
 
     folder: str | None
@@ -165,12 +159,7 @@ class CatalogPlace:
 
     @classmethod
     def of(cls, spark: "SparkSession", root: CatalogRoot, environ: Mapping[str, str] = os.environ) -> Self:
-        """Ask the catalog.
-
-        Raises:
-            UsageError: A table is not at the location that the settings name.
-            UsageError: A table is in S3, where Spark's commits would overwrite each other.
-        """
+        """Ask the catalog; `UsageError` if a table is in S3 or not where the settings put it, see `refuse_unfit`."""
         details = {name: SparkTable(spark, root.table(name)).detail() for name in TABLES}
         is_managed = any(_is_managed(detail) for detail in details.values())
         for name, detail in details.items():
@@ -235,7 +224,7 @@ class SparkQuotas:
 
     def version(self) -> int:
         """The newest version. Takes about 0.1 s."""
-        return self._table.version()
+        return self._table.newest_version()
 
     def read(self, version: int | None = None) -> QuotaTableState:
         """See `QuotaVersions`."""
@@ -276,7 +265,6 @@ def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: in
 
 
 def _set_by(commit: Any, name: str) -> str | None:
-    """What a commit has set a property to; None if it has not."""
     parameters = commit["operationParameters"] or {}
     try:
         properties = json.loads(parameters.get("properties") or "{}")
@@ -324,18 +312,18 @@ class SparkUpkeep:
         old, predicate = rows_before(column, before_ms)
         rows = reader.count(old)
         if rows:
-            reader.stored.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
+            reader.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
         return rows
 
     def merge(self, name: str) -> bool:  # noqa: D102
         reader = self._reader(name)
-        is_due = int(reader.stored.detail()["numFiles"]) > self._many_files
+        is_due = int(reader.detail()["numFiles"]) > self._many_files
         if is_due:
-            reader.stored.change("OPTIMIZE {table}")
+            reader.change("OPTIMIZE {table}")
         return is_due
 
     def clean(self, name: str) -> int:  # noqa: D102
-        self._reader(name).stored.change("VACUUM {table}")
+        self._reader(name).change("VACUUM {table}")
         return 0
 
     def _reader(self, name: str) -> DeltaSparkReader:

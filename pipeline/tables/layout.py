@@ -194,11 +194,7 @@ _NOT_IN_SQL: Final = re.compile(r"['`\\\n$]")
 
 
 def view_sql(file: str, root: str, schema: str) -> str:
-    """The text of a file of deploy/sql, with its two variables filled in; `schema` may be `catalog.schema`.
-
-    Raises:
-        UsageError: The schema is not a name, or the root has a character that ends a text in SQL.
-    """
+    """A file of deploy/sql with its two variables filled in; `UsageError` if a name or the root does not fit in SQL."""
     if not _SCHEMA.fullmatch(schema):
         message = f"--schema {schema} is not a name, nor a catalog and a name"
         raise UsageError(message, "for example --schema main.kquota")

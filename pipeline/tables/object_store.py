@@ -158,10 +158,8 @@ _OF_THE_CLIENT: Final = "aws_allow_http"
 class StoreObjects:
     """The objects under an address of a store's folder, such as `s3://bucket/tables`.
 
-    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds.
-
-    Raises:
-        UsageError: obstore is not installed.
+    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds; the first
+    one `UsageError` if obstore is not installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -231,13 +229,7 @@ _FOLDER: Final = ".kquota-probe"
 
 
 def refuse_unfit(address: str) -> None:
-    """Try everything that tables need of a store.
-
-    Raises:
-        Refused: Something is refused, or done although it must be refused.
-        Unreachable: The store does not answer.
-        UsageError: obstore is not installed.
-    """
+    """Try everything that tables need of a store; raises as `StoreObjects` if something is refused or ignored."""
     objects = StoreObjects(address)
     name, content = f"{_FOLDER}/{uuid4().hex}", uuid4().bytes
     objects.names("")
@@ -250,7 +242,6 @@ def refuse_unfit(address: str) -> None:
 
 
 def _mistake(objects: StoreObjects, name: str, content: bytes) -> tuple[str, str, str] | None:
-    """What can not be done, why, and what to do about it."""
     if objects.read(name) != content:
         return "read", "what was written is not what is read", "use a store that is consistent after a write"
     if objects.create(name, uuid4().bytes):

@@ -26,12 +26,10 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One throttle from its decision to its release.
+    """One throttle from its decision to its release; there are no records if nothing was published.
 
-    Attributes:
-        events: Its rows of `throttle_events`, in order; empty if nothing was published for it.
-        samples: What the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds: pairs
-            (sample_start_ms, amount), oldest first.
+    The samples are what the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds:
+    pairs (sample_start_ms, amount), oldest first.
     """
 
     decision: dict[str, Any]
@@ -76,7 +74,6 @@ def story_of(root: str, decision: Mapping[str, Any]) -> Story:
 
 
 def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a decision, in no order."""
     events = TableRows(table_uri(root, "throttle_events"))
     own: Condition = ("decision_id", "=", decision["decision_id"])
     # Ids are hashes, so only the instant limits which files can hold the records. None is older than the decision.
@@ -99,7 +96,6 @@ def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin 
 
 
 def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Usage of the sensor's clients in the window of the decision, from all batches up to that of the decision."""
     at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
     conditions: list[Condition] = [
         ("sample_start_ms", ">=", at_ms - window_ms),
@@ -245,7 +241,6 @@ def why_unpublished(
 
 
 def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[str, Any]]:
-    """The records of its client from so long before it until a moment after it, by evaluation, in their order."""
     at_ms = decision["evaluated_at_ms"]
     where: list[Condition] = [
         *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),

@@ -31,15 +31,13 @@ from pipeline.tables.queries import count, newest_instant_in
 
 MANY_FILES: Final = 200
 _ATTEMPTS: Final = 5
-
 _Result = TypeVar("_Result")
 
 
 def trim(uri: str, column: str, before_ms: int) -> int:
-    """Delete the rows whose time is before an instant, and return how many. If there are none, no commit is made.
+    """Delete the rows before an instant, not at it, and return how many; without such rows no commit is made.
 
-    * `column`: an INT64 `_ms` column that is never before the day in `date`.
-    * `before_ms`: rows at exactly this instant stay.
+    `column` is an INT64 `_ms` column that is never before the day in `date`.
     """
     old, predicate = rows_before(column, before_ms)
 
@@ -194,7 +192,6 @@ def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
 
 
 def _spans(users: Sequence[str], rows: Sequence[int], at_once: int) -> Iterator[tuple[str, str]]:
-    """The first and the last user of spans with about so many rows."""
     first, held = 0, 0
     for place, of_user in enumerate(rows):
         if held and held + of_user > at_once:

@@ -11,9 +11,7 @@ from quota.errors import InvalidQuotas
 from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, undivided
 
 log = logging.getLogger(__name__)
-
 Scope = Literal["cluster", "broker"]
-
 _KEPT_VERSIONS: Final = 64
 
 
@@ -110,8 +108,7 @@ class QuotaSource:
 def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -> QuotaSnapshot:
     """The newest valid version up to a given one, inclusive; see `QuotaSource`.
 
-    Raises:
-        InvalidQuotas: No version that is kept is valid. The error has what is wrong with the newest of them.
+    If none that is kept is valid, `InvalidQuotas` has what is wrong with the newest of them.
     """
     first: InvalidQuotas | None = None
     for candidate in range(version, -1, -1):
