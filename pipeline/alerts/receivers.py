@@ -171,9 +171,8 @@ class KafkaReceiver:
         """See `Receiver.send`."""
         try:
             if self._producer is None:
-                self._producer = self._access.open(
-                    KafkaProducer, acks="all", client_id="kquota-alerts", max_block_ms=self._timeout_ms
-                )
+                options = {"acks": "all", "client_id": "kquota-alerts", "max_block_ms": self._timeout_ms}
+                self._producer = self._access.open(KafkaProducer, **options)
             value = body_of(message, self.name)
             sent = self._producer.send(self._topic, key=message["groupKey"].encode(), value=value)
             place = sent.get(timeout=self._timeout_ms / 1000)
@@ -243,9 +242,8 @@ class Webhook:
     def send(self, message: Message) -> Answer:
         """See `Receiver.send`. Each try has a timestamp, and so a signature, of its own."""
         body = body_of(message, self.name)
-        request = urllib.request.Request(  # noqa: S310 - the scheme was checked with the settings
-            self._url, body, self._headers(body), method="POST"
-        )
+        # The scheme was checked with the settings.
+        request = urllib.request.Request(self._url, body, self._headers(body), method="POST")  # noqa: S310
         try:
             with self._opener.open(request, timeout=self._timeout_seconds) as answer:
                 return Answer("taken", str(answer.status))
@@ -301,12 +299,9 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     urls = _looked_up("webhooks", alerts.webhooks, mistakes)
     keys = _looked_up("signing_keys", alerts.signing_keys, mistakes)
     mistakes += [mistake for name, url in urls.items() if (mistake := _mistake_in(name, url)) is not None]
-    mistakes += [
-        f"'alerts.signing_keys' has a key for {name!r}, which is not a webhook"
-        for name in alerts.signing_keys
-        if name not in alerts.webhooks
-    ]
     for name, given in alerts.signing_keys.items():
+        if name not in alerts.webhooks:
+            mistakes.append(f"'alerts.signing_keys' has a key for {name!r}, which is not a webhook")
         if not _REFERENCE.fullmatch(given.get_secret_value()):
             rule = "write ${env:NAME} or ${file:/path}, so that no key is in the settings"
             mistakes.append(f"'alerts.signing_keys.{name}' is not a reference; {rule}")
