@@ -16,8 +16,7 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, R
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import BrokerOptions, plain_sign_in
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import BrokerOptions, EmbeddedCluster, plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork
 from tests.pipeline.meter.kafka_sensor import KafkaSensor
 from tests.pipeline.meter.metric_pages import Exporter, exporter, page
