@@ -57,7 +57,7 @@ class OverQuota:
     @property
     def reason(self) -> str:
         """Why, with the figures."""
-        parts = ", ".join(f"{name or '?'} {rate_text(self.quota_type, one)}" for name, one in self.by_broker.items())
+        parts = ", ".join(f"{name or '?'}: {rate_text(self.quota_type, one)}" for name, one in self.by_broker.items())
         return (
             f"each broker allows {rate_text(self.quota_type, self.bound)}; {len(self.by_broker)} brokers gave "
             f"{rate_text(self.quota_type, self.observed)} together ({parts}), in {self.minutes_over} of "

@@ -21,8 +21,8 @@ def test_a_client_with_nine_tenths_on_each_of_two_brokers_gets_1_8_times_its_quo
     assert found.by_broker == {"1": 9.0 * TENTH, "2": 9.0 * TENTH}
     assert (found.minutes_over, found.minutes) == (2, 2)
     assert found.reason == (
-        "each broker allows 1.0 MB/s; 2 brokers gave 1.8 MB/s together (1 900.0 kB/s, 2 900.0 kB/s), in 2 of 2 minutes "
-        "more than one quota"
+        "each broker allows 1.0 MB/s; 2 brokers gave 1.8 MB/s together (1: 900.0 kB/s, 2: 900.0 kB/s), in 2 of 2 "
+        "minutes more than one quota"
     )
 
 
