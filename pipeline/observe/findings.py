@@ -14,11 +14,9 @@ import numpy as np
 
 from pipeline.observe.observation import MEASURES, MINUTE_SECONDS, PER_UNIT, RATE_SECONDS, Figures, Sensor
 from quota.arrays import Floats, Ints
+from quota.effective import REQUEST_TIMEOUT_MS
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.units import age_text, rate_text, rounded_up
-
-REQUEST_TIMEOUT_MS: Final = 30_000
-"""`request.timeout.ms` of Kafka's clients by default."""
 
 HEADROOM: Final = 20
 """A suggested bound is so many percent above what was used."""
