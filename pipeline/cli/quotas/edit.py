@@ -328,7 +328,9 @@ def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> tuple[list[dict[s
     old = {(quota.user, quota.client_id) for quota in before.quotas}
     new = [(quota.user, quota.client_id) for quota in after.quotas if (quota.user, quota.client_id) not in old]
     seen = _seen(settings, clients) if new else []
-    return moved, [text for entity in new for text in name_warnings(entity, seen)] + _stopped(settings, moved, after)
+    return moved, [text for entity in new for text in name_warnings(entity, seen)] + _stopped(
+        settings, moved, after, edit.before.scope
+    )
 
 
 def _seen(settings: "Settings", live: Any) -> list[tuple[str, str]]:
@@ -346,7 +348,7 @@ def _seen(settings: "Settings", live: Any) -> list[tuple[str, str]]:
     return [(row["user"], row["client_id"]) for table in tables for row in table.to_pylist()]
 
 
-def _stopped(settings: "Settings", moved: Rows, after: "QuotaSnapshot") -> list[str]:
+def _stopped(settings: "Settings", moved: Rows, after: "QuotaSnapshot", scope: Any) -> list[str]:
     """The clients that new bounds would stop, by what they used in the last minutes."""
     from pipeline.tables.address import table_uri
     from pipeline.tables.reading import recent_usage
@@ -358,7 +360,7 @@ def _stopped(settings: "Settings", moved: Rows, after: "QuotaSnapshot") -> list[
     usage = recent_usage(table_uri(settings.tables.root, "usage"), USAGE_COLUMNS) if moved else None
     if usage is None:
         return []
-    engine = new_engine(settings.engine, settings.scope or "cluster")
+    engine = new_engine(settings.engine, settings.scope or scope)
     engine.load_quotas(after)
     if not is_on_windows(usage, engine.sample_window_ms):
         usage = on_windows(usage, engine.sample_window_ms)
