@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
+from pipeline.cli.metering import prometheus
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, flags
 from pipeline.errors import PipelineError, Unreachable
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
@@ -28,12 +29,7 @@ if TYPE_CHECKING:
     from pipeline.meter.usage_topic import UsagePublisher
 
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
-
-
-@app.callback()
-def _meters() -> None:
-    # Without a callback, Typer would drop the name of the only command.
-    pass
+app.command("prometheus")(prometheus)
 
 
 @app.command("request-log")
