@@ -145,7 +145,7 @@ class BrokerQuotaRow(Row):
     result: Text = Field(description="`pending`, `applied`, `not applied`, or `refused: ` and why.")
     before: Rate | None = Field(description="What stood there before kquota's first change; null for none.")
     kind: Text | None = Field(
-        description="What the value is: `level`, `bound` or `unbounded`; null if it goes and is kquota's no longer."
+        description="What the value is: `level`, `own`, `bound`, `unbounded` or `metering`; null if it goes and is kquota's no longer."
     )
     over_at_ms: EpochMs | None = Field(
         description="When the brokers were last asked for more than T together; null for never, or not known."

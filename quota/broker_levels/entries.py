@@ -61,6 +61,18 @@ class EntryKey(NamedTuple):
     quota_type: str
 
 
+METERED: Final = 1e15
+"""The bound of metering, bytes per second or percent. It is known by it, whoever wrote it."""
+
+METERING_ENTITIES: Final = ((DEFAULT, DEFAULT), (DEFAULT, ""), ("", DEFAULT))
+"""Where it may stand, most specific first."""
+
+
+def is_metering(key: EntryKey, value: float | None) -> bool:
+    """Whether a value on the brokers is there only so that clients have sensors."""
+    return value == METERED and (key.user, key.client_id) in METERING_ENTITIES
+
+
 class EntryKind(StrEnum):
     """What the value of an entry is."""
 
@@ -68,6 +80,7 @@ class EntryKind(StrEnum):
     OWN = "own"
     BOUND = "bound"
     UNBOUNDED = "unbounded"
+    METERING = "metering"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +93,7 @@ class BrokerEntry:
         quota_type: the type.
         bound: T; `UNREACHED` for an exempt row.
         kind: `level`: the value is L, from T / n to T; `own`: likewise, for a sensor of a default; otherwise it is the
-            bound.
+            bound, or of `metering` one that no client reaches (`quota.broker_levels.metering`).
     """
 
     user: str
