@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.metering import prometheus
+from pipeline.cli.metering import disable, enable, prometheus, status
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, flags
 from pipeline.errors import PipelineError, Unreachable
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from pipeline.meter.usage_topic import UsagePublisher
 
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
-app.command("prometheus")(prometheus)
+for command in (prometheus, enable, disable, status):
+    app.command(command.__name__)(command)
 
 
 @app.command("request-log")

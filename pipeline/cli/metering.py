@@ -1,13 +1,32 @@
-"""`kquota meter prometheus`: usage from the metrics of brokers. Heavy libraries load inside the command."""
+"""`kquota meter prometheus|enable|disable|status`: usage from the metrics of brokers, and what makes them measure."""
 
+import sys
 from contextlib import closing
-from dataclasses import replace
-from typing import Annotated
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, flags, wait_until_stopped
+from pipeline.cli.options import (
+    BootstrapServers,
+    CommandConfig,
+    ConfigFile,
+    MetricsPort,
+    Output,
+    TablesRoot,
+    flags,
+    wait_until_stopped,
+)
+from pipeline.cli.output import Layout
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
+
+if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
+
+_MEASURED: Final = Layout(("quota_type", "every client is measured by", "because of"))
+
+Yes = Annotated[bool, typer.Option("--yes", help="Write it; without, only print what would be written.")]
 
 
 def prometheus(
@@ -102,3 +121,86 @@ def prometheus(
     if not stored:
         message = f"{scraper.unstored_events:,} usage events could not be stored on {destination}"
         raise Unreachable(message, "start the meter again; what was used meanwhile is not charged")
+
+
+def enable(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    tables: TablesRoot = None,
+    yes: Yes = False,
+    output: Output = "table",
+) -> None:
+    """Make brokers measure every client: write a quota that no client reaches (1e15), with --yes.
+
+    Brokers measure a client only under a quota. It stands at the default user and default client-id, or, where that
+    would hide a quota of default users or of client-ids alone, at a less specific level that hides none, for each quota
+    type by itself. Quotas of brokers and of the quota table count. A sync keeps it, and moves it before it hides a
+    row.
+
+    It is stored in broker_quotas, where there are tables; a sync on another machine must be stopped before, or it ends
+    with 4.
+    """
+    _switch(_settings(config, bootstrap_server, command_config, tables), yes, output, on=True)
+
+
+def disable(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    tables: TablesRoot = None,
+    yes: Yes = False,
+    output: Output = "table",
+) -> None:
+    """Take away what kquota meter enable has written, with --yes. Quotas of others stay."""
+    _switch(_settings(config, bootstrap_server, command_config, tables), yes, output, on=False)
+
+
+def status(
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    output: Output = "table",
+) -> None:
+    """Print what the brokers measure of every client, by quota type. Writes nothing."""
+    from pipeline.brokers.metering import plan
+    from pipeline.cli.output import print_rows
+
+    def readable(row: Any) -> dict[str, Any]:
+        by = row["by"] or "nothing: only clients with a quota of their own are measured"
+        why = f"{row['entity']}, 1e15 (kquota meter enable)" if row["entity"] else ""
+        return {
+            "quota_type": row["quota_type"],
+            "every client is measured by": by,
+            "because of": why or ("a quota of others" if row["by"] else ""),
+        }
+
+    _, found = plan(_settings(config, bootstrap_server, command_config, None), enable=False)
+    print_rows([asdict(one) for one in found], output, _MEASURED, shown=readable)
+
+
+def _settings(
+    config: Path | None, bootstrap_server: str | None, command_config: Path | None, tables: str | None
+) -> "Settings":
+    from pipeline.settings.loading import load_settings
+
+    return load_settings(config, flags(bootstrap_server, command_config, tables))
+
+
+def _switch(settings: "Settings", yes: bool, output: str, *, on: bool) -> None:
+    from pipeline.brokers.metering import plan, write
+    from pipeline.cli.quotas.sync import plan_rows, print_plan_rows
+
+    changes, _ = plan(settings, enable=on)
+    print_plan_rows(plan_rows(tuple(changes), ()), output)
+    if not changes:
+        what = "every client is measured" if on else "metering is off"
+        sys.stderr.write(f"nothing to write: {what} already\n")
+        return
+    if any(change.new is not None and not change.key.user for change in changes):
+        sys.stderr.write("sensors of the default client-id have no user: their usage is charged to ANONYMOUS\n")
+    if not yes:
+        sys.stderr.write(f"dry run, nothing was written; values: {len(changes)}. To write them add --yes\n")
+        return
+    write(settings, changes)
+    sys.stderr.write(f"values written: {len(changes)}\n")

@@ -23,8 +23,6 @@ from quota.broker_levels.entries import METERED, METERING_ENTITIES, BrokerEntry,
 from quota.broker_levels.writes import METERING, REMOVED, Change
 from quota.entity import QUOTA_TYPES, level_of
 
-__all__ = ["METERED", "is_metering", "metering_entries", "switched_off", "switched_on"]
-
 _LEVELS: Final = {entity: level_of(*entity) for entity in METERING_ENTITIES}
 
 
