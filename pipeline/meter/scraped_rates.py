@@ -9,8 +9,9 @@ which no scrape shows. Two sums follow from rates, and the larger one is charged
   request a second, and 1.09 for a burst of one second after a rest: while a rate rises W is 10 to 11 s, later it may be
   11 to 12 s. How many requests there were is not in the rate, so no rule is exact for all of them. `RISE_SECONDS` takes
   back what bursts have too much, and `MEAN_BIAS` puts what is left in the middle: ±2.5 % (docs/bench/scrapes.md).
-* **What is certain at once.** The last 12 s had at least 10 s times the rate. That is known at the first scrape after a
-  burst, when the mean has charged nearly nothing. What follows from it alone is never more than the truth.
+* **What is there at once.** At the first scrape after a burst the mean has charged nearly nothing of it, but the last
+  12 s had 10.5 s times the rate, to 5 %, if the client rested before; if not, more. What was charged in these 12 s is
+  taken off, and it is never further ahead of the mean than that.
 
 The mean makes long-run sums right, the other one makes a violation begin soon.
 
@@ -19,8 +20,8 @@ invented for it.
 
 An example
 ----------
-A client sends 1 MB at once, and nothing else. It is in the rate for 11 s. At the first scrape nearly all of it is
-charged, and nothing is charged again when the mean has caught up.
+A client sends 1 MB at once, and nothing else. It is in the rate for 11 s. At the first scrape all of it is charged, to
+5 %, and nothing is charged again when the mean has caught up.
 
 >>> usage = ScrapedUsage()
 >>> usage.grow(1)
@@ -29,7 +30,7 @@ charged, and nothing is charged again when the mean has caught up.
 ...     ends_ms, charged = usage.take(1_000 * second)
 ...     print(second, charged.ravel().tolist())
 0 []
-2 [500000, 500000]
+2 [525000, 525000]
 4 [0, 0]
 6 [0, 0]
 8 [0, 0]
@@ -70,7 +71,7 @@ class ScrapedUsage:
 
     def __init__(self, num_samples: int = NUM_SAMPLES, sample_window_ms: int = SAMPLE_WINDOW_MS) -> None:
         self.window_ms = num_samples * sample_window_ms
-        self._shortest_seconds = max((num_samples - 1) * sample_window_ms, 1) / 1000
+        self._young_seconds = (num_samples - 0.5) * sample_window_ms / 1000
         self._longest_ms = (num_samples + 1) * sample_window_ms
         self._at_ms: int | None = None
         self._begun_ms = 0
@@ -124,8 +125,9 @@ class ScrapedUsage:
             self._begun_ms = max(self._begun_ms, at_ms - self.window_ms)
             self._begin(rates, at_ms)
             return
-        certain = self._charged_before(at_ms - self._longest_ms) + rates * self._shortest_seconds
-        self._charged = np.maximum(self._charged, certain)
+        # Above the mean by no more than the window, or what is charged too early would add up.
+        before = np.minimum(self._charged_before(at_ms - self._longest_ms), self._mean)
+        self._charged = np.maximum(self._charged, before + rates * self._young_seconds)
         self._rates, self._at_ms = rates, at_ms
         self._history.append((at_ms, self._charged))
 
