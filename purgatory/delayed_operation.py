@@ -28,9 +28,7 @@ An example
 Two operations wait; the second one on two keys. An event on the key "b" completes the second one.
 Its entry under "a" is left until "a" is checked or a purge removes it.
 
->>> from purgatory.delayed_operation import DelayedOperation
->>> from purgatory.timer import SystemMonotonicClock
->>> from purgatory.timer import SystemTimer
+>>> from purgatory.timer import SystemMonotonicClock, SystemTimer
 >>> class Operation(DelayedOperation):
 ...     can_complete = False
 ...
@@ -79,18 +77,13 @@ class DelayedOperation(TimerTask):
     brings an event, or the thread that advances the timer. On a time-out `on_complete` runs first, then
     `on_expiration`.
 
-    Locks: `try_complete` runs under the operation's own lock; completing takes no lock. Do not hold a lock that an
-    `on_complete` may need while you call `check_and_complete`.
+    `try_complete` runs under the operation's own lock; completing takes no lock.
     """
 
     __slots__ = ("_check_lock", "_claim")
 
     def __init__(self, delay_ms: int) -> None:
-        """Make an operation that is not completed.
-
-        Args:
-            delay_ms: its time-out, counted from the moment it is added to a timer.
-        """
+        """Make an operation. Its time-out is counted from the moment it is added to a timer."""
         super().__init__(delay_ms)
         self._check_lock = threading.RLock()
         # Taken once, by the thread that completes the operation, and never released: a compare-and-set.
@@ -166,7 +159,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
         """Make an empty purgatory.
 
         Args:
-            timer: for the time-outs. A `purgatory.timer.Reaper` drives it through this purgatory.
+            timer: for the time-outs. A `Reaper` drives it through this purgatory.
             purge_interval: how many completed entries are tolerated, about. Kafka's default is 1000.
         """
         self._timer = timer
@@ -179,8 +172,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def try_complete_else_watch(self, operation: Operation, keys: Iterable[Hashable]) -> bool:
         """Complete the operation now; if that is not possible, let it wait for an event or its time-out.
 
-        It is tried before and after it is put on the watch lists. The first try saves the work where nothing needs to
-        wait. The second one is for an event that came in between: see `DelayedOperation.safe_try_complete_or_else`.
+        It is tried before and after it is put on the watch lists: see `DelayedOperation.safe_try_complete_or_else`.
 
         Args:
             operation: one that has never been in a purgatory.
@@ -257,12 +249,8 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def forget(self, operation: Operation, keys: Collection[Hashable]) -> None:
         """Take one operation out of the timer and off its keys, completed or not. A second call changes nothing.
 
-        Kafka has no such call: there an operation leaves the lists when a key is checked, or in a purge. A caller that
-        knows that an operation is over (it gave up, or has gone on) can remove it at once.
-
-        Args:
-            operation: the operation.
-            keys: the keys it was put on; other keys do no harm.
+        Kafka has no such call. A caller that knows that an operation is over (it gave up, or has gone on) can remove it
+        at once from the keys that it was put on; other keys do no harm.
         """
         operation.cancel()
         with self._lock:

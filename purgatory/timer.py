@@ -42,32 +42,22 @@ class SystemMonotonicClock:
 
 
 class Timer(Protocol):
-    """Runs tasks when their delay has passed."""
+    """Runs tasks when their delay has passed: see `SystemTimer`."""
 
     def add(self, task: TimerTask) -> None:
         """Start the task's delay now. A task that is already waiting is moved."""
-        ...
 
     def cancel(self, task: TimerTask) -> None:
         """Take a task out. Does nothing if it is not waiting."""
-        ...
 
     def advance_clock(self, timeout_ms: int) -> bool:
-        """Run what is due; if nothing is, wait up to timeout_ms for it. One thread at a time.
-
-        Returns:
-            False when the time passed and no bucket became due. True does not promise that a task ran: all tasks of
-            the bucket may be cancelled.
-        """
-        ...
+        """Run what is due; if nothing is, wait up to timeout_ms for it. One thread at a time."""
 
     def wake(self) -> None:
         """Make an `advance_clock` that is waiting return soon."""
-        ...
 
     def size(self) -> int:
         """The number of tasks that are waiting."""
-        ...
 
 
 class _Nothing(TimerTask):
@@ -190,15 +180,13 @@ _POLL_MS = 200
 
 
 class Advanced(Protocol):
-    """What a reaper drives: a timer or a purgatory."""
+    """What a reaper drives: a timer or a purgatory. See `SystemTimer`."""
 
     def advance_clock(self, timeout_ms: int) -> bool:
         """Run what is due; if nothing is, wait up to timeout_ms for it."""
-        ...
 
     def wake(self) -> None:
         """Make an `advance_clock` that is waiting return soon."""
-        ...
 
 
 class Reaper:

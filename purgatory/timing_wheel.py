@@ -15,15 +15,8 @@ clock has moved past a bucket, the bucket is free, and its place in the ring sta
 Wheels on wheels
 ----------------
 What is due later than one interval goes to an overflow wheel. It has n buckets as well, and its tick is the interval of
-the wheel below. Overflow wheels are made when they are first needed and stay. With u = 1 ms and n = 20:
-
-    level   tick        covers
-    1       1 ms        20 ms
-    2       20 ms       400 ms
-    3       400 ms      8 s
-    4       8 s         160 s
-    5       160 s       53 min
-    6       53 min      17.8 h
+the wheel below. Overflow wheels are made when they are first needed and stay. With u = 1 ms and n = 20 the ticks of six
+levels are 1, 20 and 400 ms, 8 s, 160 s and 53 min; the last one covers 17.8 h.
 
 Each bucket has an *expiration*: the beginning of the time it stands for. A bucket that receives a task is put into a
 queue ordered by expiration, once, however many tasks follow. When the expiration of a coarse bucket comes, its tasks
@@ -42,9 +35,6 @@ With m levels (m grows with the logarithm of the longest delay, to the base n):
 * cancel: O(1): unlink it from the doubly linked list of its bucket. The bucket stays in the queue, even when empty.
 * expire: each task is added again at most m − 1 times in its life.
 * the queue holds buckets, not tasks: at most n · m of them, O(log(n · m)) for each offer and poll.
-
-Some space is wasted. The coarse bucket that holds the clock of a finer wheel covers time that the finer wheels already
-cover, so it stays empty. That keeps the arithmetic simple: every level obeys the same rule.
 
 A worked example
 ----------------
@@ -99,15 +89,9 @@ level 2 is added behind one that went to level 1 directly. `purgatory.timer.Syst
 
 Thread rule
 -----------
-Nothing here is safe for several threads, and only one thread may ever move the clock. The owner
-of the wheel serialises all calls; `purgatory.timer.SystemTimer` does it with one lock.
-
-Tasks and buckets
------------------
-Tasks, their entries, and the bucket they wait in: a doubly linked list (Kafka's `TimerTaskList`).
-
-No lock: the owner of the wheel serialises all calls, as `purgatory.timer.SystemTimer` does. This also closes a gap that
-Kafka's source documents: there, a cancel can miss an entry that another thread is moving from one list to the next.
+Nothing here is safe for several threads, and only one thread may ever move the clock. The owner of the wheel serialises
+all calls; `purgatory.timer.SystemTimer` does it with one lock. This also closes a gap that Kafka's source documents:
+there, a cancel can miss an entry that another thread is moving from one list to the next.
 """
 
 import heapq
@@ -121,11 +105,10 @@ NOT_QUEUED_MS = -1
 
 
 class TaskHolder(Protocol):
-    """The timer that holds a task. The task tells it about a cancel."""
+    """The timer that holds a task."""
 
     def cancel(self, task: "TimerTask") -> None:
         """Take the task out. Does nothing if it is not waiting."""
-        ...
 
 
 class TimerTask:
@@ -165,12 +148,9 @@ class TimerTaskEntry:
     """One stay of a task in a wheel. Making an entry takes the task out of the entry it had before.
 
     Attributes:
-        task: what waits.
         expiration_ms: when it is due.
         submission: its place in the order of submission.
-        bucket: where it waits; None when it is in no bucket.
-        next: the entry behind it in the bucket.
-        previous: the entry in front of it in the bucket.
+        bucket: where it waits, between the entries `previous` and `next`; None when it is in no bucket.
     """
 
     __slots__ = ("bucket", "expiration_ms", "next", "previous", "submission", "task")
@@ -205,10 +185,9 @@ class TaskCounter:
 
 
 class TimerTaskList:
-    """A bucket: entries in the order in which they were added. Adding and removing one takes O(1).
+    """A bucket (Kafka's `TimerTaskList`): entries in the order in which they were added, in a doubly linked list.
 
-    Attributes:
-        expiration_ms: when the bucket is due; NOT_QUEUED_MS when it is in no queue.
+    Its `expiration_ms` is NOT_QUEUED_MS when it is in no queue.
     """
 
     def __init__(self, counter: TaskCounter) -> None:
@@ -218,7 +197,7 @@ class TimerTaskList:
         self.expiration_ms = NOT_QUEUED_MS
 
     def set_expiration(self, expiration_ms: int) -> bool:
-        """Set when the bucket is due. Returns True if that is a change, and the bucket must be put into the queue."""
+        """Set when the bucket is due. Returns True if it must be put into the queue for that."""
         changed = self.expiration_ms != expiration_ms
         self.expiration_ms = expiration_ms
         return changed
@@ -256,10 +235,6 @@ class TimerTaskList:
             self.remove(entry)
             take(entry)
         self.expiration_ms = NOT_QUEUED_MS
-
-    def get_delay_ms(self, now_ms: int) -> int:
-        """The time until the bucket is due, at least 0."""
-        return max(self.expiration_ms - now_ms, 0)
 
     def __iter__(self) -> Iterator[TimerTaskEntry]:
         entry = self._first
@@ -307,7 +282,7 @@ class BucketQueue:
 
     @property
     def offers(self) -> int:
-        """The number of times that a bucket was offered, in all."""
+        """How often a bucket was offered."""
         return self._offers
 
 
@@ -316,38 +291,27 @@ class TimingWheel:
 
     See the module's docstring for the algorithm and a worked example.
 
-    Attributes:
-        tick_ms: the span of one bucket.
-        wheel_size: the number of buckets.
-        interval_ms: the span of the whole wheel, tick_ms · wheel_size.
+    Args:
+        tick_ms: the span of one bucket, at least 1.
+        wheel_size: the number of buckets, at least 2.
+        start_ms: where the clock stands, at least 0.
+        counter: counts the entries of all levels; shared by them.
+        queue: holds the buckets of all levels that have something in them; shared by them.
         level: 1 for the finest.
+
+    Attributes:
+        interval_ms: the span of the whole wheel, tick_ms · wheel_size.
         clock_ms: the wheel's clock, rounded down to a multiple of its tick.
         overflow: the next coarser wheel; None until it is needed.
-        buckets: `wheel_size` buckets; number b holds the ticks t with t mod wheel_size = b.
+        buckets: number b holds the ticks t with t mod wheel_size = b.
+
+    Raises:
+        InvalidArgumentError: tick_ms, wheel_size or start_ms is too small.
     """
 
     def __init__(
-        self,
-        tick_ms: int,
-        wheel_size: int,
-        start_ms: int,
-        counter: TaskCounter,
-        queue: BucketQueue,
-        level: int = 1,
+        self, tick_ms: int, wheel_size: int, start_ms: int, counter: TaskCounter, queue: BucketQueue, level: int = 1
     ) -> None:
-        """Make an empty wheel.
-
-        Args:
-            tick_ms: at least 1.
-            wheel_size: at least 2.
-            start_ms: where the clock stands, at least 0.
-            counter: counts the entries of all levels; shared by them.
-            queue: holds the buckets of all levels that have something in them; shared by them.
-            level: 1 for the finest.
-
-        Raises:
-            InvalidArgumentError: tick_ms, wheel_size or start_ms is too small.
-        """
         for name, value, least in (("tick_ms", tick_ms, 1), ("wheel_size", wheel_size, 2), ("start_ms", start_ms, 0)):
             if value < least:
                 message = f"{name} is {value}; it can be {least} or more"
@@ -383,16 +347,14 @@ class TimingWheel:
         return True
 
     def _make_overflow(self) -> "TimingWheel":
-        self.overflow = TimingWheel(
-            self.interval_ms, self.wheel_size, self.clock_ms, self._counter, self._queue, self.level + 1
-        )
+        shared = self._counter, self._queue
+        self.overflow = TimingWheel(self.interval_ms, self.wheel_size, self.clock_ms, *shared, self.level + 1)
         return self.overflow
 
     def advance_clock(self, now_ms: int) -> None:
         """Move the clock of every level to the tick that contains now. It never goes back.
 
-        No bucket is touched: the caller empties the buckets that are due and adds their entries again. A coarse level
-        gets the rounded clock of the finer one.
+        No bucket is touched: the caller empties the buckets that are due and adds their entries again.
         """
         if now_ms >= self.clock_ms + self.tick_ms:
             self.clock_ms = now_ms - now_ms % self.tick_ms

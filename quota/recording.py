@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from quota.arrays import Flags, Floats, Ids, Ints
+from quota.arrays import Floats, Ids, Ints
 from quota.rates import MAX_DEBT_BURSTS, MAX_DEBT_BURSTS_OF_OLD, Selection, amounts, at_places, saturated
 from quota.sensors import TypeSensors
 from quota.usage import BLOCK_ROWS, Usage
@@ -18,12 +18,7 @@ _ALL: Final = slice(None)
 
 
 class SensorGroups:
-    """n rows grouped by sensor. Each of the m sensors among them has a place, from 0 to m − 1.
-
-    Attributes:
-        sensors: the m sensors, ascending; a slice if they are all sensors of the engine.
-        count: m.
-    """
+    """Rows grouped by sensor. Each of the `count` sensors, ascending or a slice of all, has a place from 0 on."""
 
     def __init__(self, of_row: Ids, num_sensors: int) -> None:
         present = np.zeros(num_sensors, np.bool_)
@@ -70,12 +65,7 @@ class SensorGroups:
 
 @dataclass(slots=True)
 class WindowRows:
-    """The rows of a batch that lie in one sample window, or all late rows.
-
-    Attributes:
-        window: index of the sample window; None for late rows.
-        rows: which rows of the batch.
-    """
+    """The rows of a batch that lie in the sample window of an index, or (None) all late rows."""
 
     window: int | None
     rows: Rows
@@ -83,10 +73,7 @@ class WindowRows:
     _newest: dict[tuple[int, int], Ints] = field(default_factory=dict)
 
     def group(self, usage: Usage, quota_type: int, of_row: Ids, num_sensors: int) -> tuple[SensorGroups, Ints, Ints]:
-        """Groups, sums and newest event times of the rows that have usage of a type.
-
-        Types without nulls whose rows go to the same sensors share one grouping.
-        """
+        """Groups, sums and newest event times of rows with usage of a type. Types without nulls share a grouping."""
         measure = usage.measures[quota_type]
         rows = self.rows
         key = (id(of_row), -1)
@@ -101,13 +88,7 @@ class WindowRows:
 
 
 def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowRows]:
-    """The rows of a batch by sample window, oldest first. All late rows are one piece, before all others.
-
-    Args:
-        usage: the batch, at least one row.
-        newest: the window that contains the instant of evaluation.
-        num_samples: N. Rows of windows before newest − N are late.
-    """
+    """The rows of a batch, at least one, by sample window, oldest first. All late ones are one piece before them."""
     oldest = newest - num_samples
     first = int(usage.window[0])
     if first >= oldest and (usage.window.strides == (0,) or bool((usage.window == first).all())):
@@ -121,15 +102,7 @@ def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowR
 
 @dataclass(frozen=True, slots=True)
 class BatchInstant:
-    """The instant at which a batch is evaluated, on the grid of sample windows.
-
-    Attributes:
-        now_ms: the instant.
-        newest: index of the sample window that contains it.
-        num_samples: N.
-        sample_window_ms: w.
-        is_old: no throttle is published for the batch.
-    """
+    """The instant at which a batch is evaluated; old: no throttle is published for it."""
 
     now_ms: int
     newest: int
@@ -161,10 +134,7 @@ def record_piece(
     quota_type: int,
     instant: BatchInstant,
 ) -> None:
-    """Put one window's usage of one type into samples and buckets.
-
-    Late usage is charged to the buckets only. For a sensor without a bound no bucket is charged.
-    """
+    """Put one window's usage of one type into samples (unless late) and buckets (unless unbounded)."""
     for selection, places in group.blocks():
         if piece.window is not None:
             sensors.windows.add(selection, piece.window, sums[places], newest_ms[places])
@@ -183,29 +153,10 @@ def record_piece(
             sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms, instant.most_bursts)
 
 
-@dataclass(frozen=True, slots=True)
-class ViolatedSensors:
-    """n sensors whose rate is above their bound, each once.
-
-    Attributes:
-        ids: the sensors, int64[n].
-        observed: O of each per second, float64[n].
-        window_ms: W of each, int64[n].
-    """
-
-    ids: Ids
-    observed: Floats
-    window_ms: Ints
-
-    def where(self, kept: Flags) -> "ViolatedSensors":
-        """Only those for which `kept`, bool[n], is True."""
-        return ViolatedSensors(self.ids[kept], self.observed[kept], self.window_ms[kept])
-
-
 def violated_sensors(
     sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
-) -> ViolatedSensors:
-    """The sensors of these groups whose rate is above their bound."""
+) -> tuple[Ids, Floats, Ints]:
+    """The sensors of these groups whose rate is above their bound, each once, and O and W of each."""
     if len(groups) == 1:
         blocks = [selection for selection, _ in groups[0].blocks()]
     else:
@@ -219,4 +170,5 @@ def violated_sensors(
         at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
         if len(at):
             found.append((at_places(selection, at), observed, window_ms))
-    return ViolatedSensors(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    ids, observed, window_ms = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return ids, observed, window_ms

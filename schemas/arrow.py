@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     from typing import TypeAlias
 
     _Values: TypeAlias = pa.ChunkedArray[Any] | pa.Array[Any]
+    _Column: TypeAlias = pa.Array[Any]
 
 # The types behind the Arrow names of the type table. pyarrow's own aliases cover only types without parameters.
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -76,11 +77,7 @@ def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | flo
 
 
 def _derived(
-    field: "pa.Field[Any]",
-    arrays: dict[str, "_Values"],
-    day_ms: str | None,
-    num_rows: int,
-    model: type[BaseModel],
+    field: "pa.Field[Any]", arrays: dict[str, "_Values"], day_ms: str | None, num_rows: int, model: type[BaseModel]
 ) -> "_Values":
     if pa.types.is_timestamp(field.type) and f"{field.name}_ms" in arrays:
         return _instants(arrays[f"{field.name}_ms"])
@@ -98,25 +95,13 @@ def _instants(epoch_ms: "_Values") -> "_Values":
     return milliseconds.cast(pa.timestamp("us", "UTC"))
 
 
-if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
-    from typing import TypeAlias
-
-    _Column: TypeAlias = pa.Array[Any]
-
 _PARTS: Final = ("broker_id", "user", "client_id", "quota_type")
 _LENGTH_BYTES: Final = 8
 _DIGITS: Final = 2 * DIGEST_BYTES
 
 
 def decision_id_column(decisions: pa.Table, *, cluster: str, query_id: str, batch_id: int) -> "_Column":
-    """The id of each decision of a batch, the same as `decision_id` returns.
-
-    Args:
-        decisions: columns broker_id, user, client_id, quota_type; others are ignored. Strings, none of them null.
-        cluster: the Kafka cluster.
-        query_id: id of the streaming query.
-        batch_id: number of the micro-batch.
-    """
+    """The `decision_id` of each decision of a batch, by its columns broker_id, user, client_id and quota_type."""
     shared = hasher_of_batch(cluster, query_id, batch_id)
     pieces = [piece for name in _PARTS for piece in _framed(decisions[name].combine_chunks())]
     digests = []
@@ -130,7 +115,7 @@ def decision_id_column(decisions: pa.Table, *, cluster: str, query_id: str, batc
 
 
 def _framed(part: "_Column") -> "tuple[_Column, _Column]":
-    """The length of each name in bytes, as a big-endian number of eight bytes, and the name."""
+    """The length of each name in bytes, as a big-endian number, and the name."""
     names = part.cast(pa.binary())
     lengths = pc.binary_length(names).to_numpy(zero_copy_only=False).astype(f">u{_LENGTH_BYTES}")
     framed = pa.Array.from_buffers(pa.binary(_LENGTH_BYTES), len(names), [None, pa.py_buffer(lengths)])

@@ -16,30 +16,18 @@ from kafka.structs import OffsetAndMetadata
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl, marker_acls
-from pipeline.errors import (
-    ClusterUnreachable,
-    MessageTooLarge,
-    PipelineError,
-    TransactionFenced,
-    TransactionUndecided,
-)
+from pipeline.errors import ClusterUnreachable, MessageTooLarge, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.failpoints import failpoint
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
 _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2
-
 RETRIED: Final = "nothing needs doing: it is tried again"
 
 
 class Mark(NamedTuple):
-    """How far a writer is.
-
-    Attributes:
-        number: 0 or more.
-        text: At most `offset.metadata.max.bytes` of the broker (4 096 by default).
-    """
+    """How far a writer is: a number >= 0, and a text of at most the broker's `offset.metadata.max.bytes` (4 096)."""
 
     number: int
     text: str = ""
@@ -48,10 +36,7 @@ class Mark(NamedTuple):
 class MarkedTransactions:
     """Sends messages in transactions whose last act is to move the mark. Not safe for several threads.
 
-    Args:
-        marker_topic: One partition, nothing in it; only its committed offset is used.
-        topic: Where the messages go.
-        client_id: Of the producer; None: as the client properties say.
+    The marker topic has one partition and nothing in it; only its committed offset is used.
     """
 
     def __init__(
@@ -75,13 +60,8 @@ class MarkedTransactions:
     def open(self) -> Mark | None:
         """Take over: a new producer with our transactional id fences every earlier one and aborts what it left open.
 
-        A coordinator that is being elected, or whose topic is being made, is waited for.
-
-        Returns:
-            The mark, or None if none is committed, or it has expired.
-
-        Raises:
-            ClusterUnreachable: No answer within the time-out; may be tried again.
+        A coordinator that is being elected, or whose topic is being made, is waited for. The mark is None if none is
+        committed, or it has expired. `ClusterUnreachable` without an answer in time, to be tried again.
         """
         self.close()
         deadline = time.monotonic() + self._timeout_ms / 1000
@@ -123,10 +103,9 @@ class MarkedTransactions:
             raise self._failure(first_failure(exc)) from exc
 
     def committed(self) -> Mark | None:
-        """The mark, read without taking over. A transaction that is still being ended is not in it yet.
+        """The mark, read without taking over; `ClusterUnreachable` without an answer, to be tried again.
 
-        Raises:
-            ClusterUnreachable: No answer; may be tried again.
+        A transaction that is still being ended is not in it yet.
         """
         try:
             return self._committed()
@@ -137,8 +116,8 @@ class MarkedTransactions:
     def close(self) -> None:
         """End the producer and its thread; aborts an open transaction. Harmless when called twice.
 
-        What it has not sent yet is not sent any more. `KafkaProducer.close` first waits for unsent records, and if they
-        stay unsent it raises and closes nothing. So they are given up first, for which kafka-python has no public way.
+        `KafkaProducer.close` first waits for unsent records, and if they stay unsent it raises and closes nothing. So
+        they are given up first, for which kafka-python has no public way.
         """
         producer, self._producer = self._producer, None
         if producer is None:
@@ -197,7 +176,7 @@ class MarkedTransactions:
 
 
 def first_failure(exc: kafka_errors.KafkaError) -> kafka_errors.KafkaError:
-    """The error that a transaction failed with first; kafka-python wraps it for each later call of that transaction."""
+    """The error that a transaction failed with first; kafka-python wraps it for each later call."""
     wrapped = next((one for one in exc.args if isinstance(one, kafka_errors.KafkaError)), None)
     return exc if wrapped is None else first_failure(wrapped)
 

@@ -39,17 +39,10 @@ _SESSION_CATALOG = "spark_catalog"
 def create_missing(
     spark: "SparkSession", root: CatalogRoot, definitions: Iterable[TableDefinition] = TABLES.values()
 ) -> list[str]:
-    """Create the schema and the tables that are missing, with their properties and constraints.
+    """Create the schema and the tables that are missing, with properties and constraints; see `layout`.
 
-    Can be repeated, also after a creation that was interrupted. A table that lies at the root's location already is
-    registered. Tables of earlier releases get the columns that they lack; nothing else of an existing table changes.
-
-    Returns:
-        Names of the tables that were created, in the order of `definitions`; not of those that were registered.
-
-    Raises:
-        UsageError: The catalog is in memory, and the root has no location.
-        PipelineError: Spark or the catalog refuses.
+    A table that lies at the root's location already is registered, and its name is not returned. `UsageError` if the
+    catalog is in memory and the root has no location, `PipelineError` if Spark or the catalog refuses.
     """
     refuse_forgetting(spark, root)
     with _refusals(root):
@@ -59,11 +52,7 @@ def create_missing(
 
 
 def refuse_forgetting(spark: "SparkSession", root: CatalogRoot) -> None:
-    """Refuse a catalog that ends with the session, where the next session would not find the tables again.
-
-    Raises:
-        UsageError: It is one, and the root has no location.
-    """
+    """Refuse (`UsageError`) a catalog that ends with the session, where the next one would not find the tables."""
     in_memory = spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
     if root.catalog == _SESSION_CATALOG and in_memory and root.location is None:
         message = f"Spark keeps the catalog of {root} in memory and loses its tables when the session ends"
@@ -79,7 +68,6 @@ def _schema_location(root: CatalogRoot) -> str:
 
 
 def _create(spark: "SparkSession", root: CatalogRoot, definition: TableDefinition) -> bool:
-    """Create or register one table, with its constraints. True if it is new."""
     address = root.table(definition.name)
     location = None if root.location is None else full_address(table_uri(root, definition.name))
     created = False
@@ -143,12 +131,7 @@ def _refusals(subject: str) -> Iterator[None]:
 
 
 def claim(spark: "SparkSession", root: CatalogRoot, job: str) -> None:
-    """Store the job's name in its tables at its first start, and check it at later starts.
-
-    Raises:
-        Conflict: The tables store another name.
-        TableUnwritable: Spark refuses to store it.
-    """
+    """As `from_settings.claim_tables`; `TableUnwritable` if Spark refuses to store the name."""
     table = SparkTable(spark, root.table(KEPT_IN))
     owner = table.detail()["properties"].get(PROPERTY)
     if owner is not None and owner != job:
@@ -166,11 +149,9 @@ _DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
 
 @dataclass(frozen=True, slots=True)
 class CatalogPlace:
-    """Where the tables lie.
+    """Where the tables lie: the folder or place in a store that has all of them by their names; None without one.
 
-    Attributes:
-        folder: The folder or place in a store that has all tables by their names; None if there is none.
-        is_managed: Whether the catalog keeps the commits, so that a reader without the catalog misses the newest.
+    `is_managed`: the catalog keeps the commits, so that a reader without the catalog misses the newest.
     """
 
     folder: str | None
@@ -178,12 +159,7 @@ class CatalogPlace:
 
     @classmethod
     def of(cls, spark: "SparkSession", root: CatalogRoot, environ: Mapping[str, str] = os.environ) -> Self:
-        """Ask the catalog.
-
-        Raises:
-            UsageError: A table is not at the location that the settings name.
-            UsageError: A table is in S3, where Spark's commits would overwrite each other.
-        """
+        """Ask the catalog; `UsageError` if a table is in S3 or not where the settings put it, see `refuse_unfit`."""
         details = {name: SparkTable(spark, root.table(name)).detail() for name in TABLES}
         is_managed = any(_is_managed(detail) for detail in details.values())
         for name, detail in details.items():
@@ -202,10 +178,7 @@ class CatalogPlace:
 
 
 def refuse_unfit(root: CatalogRoot, name: str, detail: Mapping[str, Any], *, is_ordered: bool) -> None:
-    """Refuse a table by its row of `DESCRIBE DETAIL`.
-
-    * `is_ordered`: Whether something orders commits in S3.
-    """
+    """Refuse a table by its row of `DESCRIBE DETAIL`; `is_ordered`: whether something orders commits in S3."""
     address, location = root.table(name), str(detail["location"])
     if root.location is not None:
         wanted = full_address(table_uri(root, name))
@@ -251,14 +224,10 @@ class SparkQuotas:
 
     def version(self) -> int:
         """The newest version. Takes about 0.1 s."""
-        return self._table.version()
+        return self._table.newest_version()
 
     def read(self, version: int | None = None) -> QuotaTableState:
-        """The table at a version; None = the newest.
-
-        Raises:
-            TableMissing: The version does not exist, or no longer exists: its log entry or a file was cleaned away.
-        """
+        """See `QuotaVersions`."""
         commits = self._table.history()
         newest = int(commits[0]["version"])
         at = newest if version is None else version
@@ -282,12 +251,10 @@ class SparkQuotas:
 def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: int) -> dict[str, str]:
     """Scope and mode at a version. Spark gives the properties of the newest version only; the history has the changes.
 
+    Where the log no longer has the commit that set one, and a later one has changed it, that is the default.
+
     * `commits`: Rows of `DESCRIBE HISTORY`, newest first.
     * `newest`: The properties at the newest version.
-
-    Returns:
-        `kquota.scope` and `kquota.mode`. Where the log no longer has the commit that set one, and a later one has
-        changed it, that is the default.
     """
     found = {}
     for name, default in _DEFAULTS.items():
@@ -298,7 +265,6 @@ def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: in
 
 
 def _set_by(commit: Any, name: str) -> str | None:
-    """What a commit has set a property to; None if it has not."""
     parameters = commit["operationParameters"] or {}
     try:
         properties = json.loads(parameters.get("properties") or "{}")
@@ -346,18 +312,18 @@ class SparkUpkeep:
         old, predicate = rows_before(column, before_ms)
         rows = reader.count(old)
         if rows:
-            reader.stored.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
+            reader.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
         return rows
 
     def merge(self, name: str) -> bool:  # noqa: D102
         reader = self._reader(name)
-        is_due = int(reader.stored.detail()["numFiles"]) > self._many_files
+        is_due = int(reader.detail()["numFiles"]) > self._many_files
         if is_due:
-            reader.stored.change("OPTIMIZE {table}")
+            reader.change("OPTIMIZE {table}")
         return is_due
 
     def clean(self, name: str) -> int:  # noqa: D102
-        self._reader(name).stored.change("VACUUM {table}")
+        self._reader(name).change("VACUUM {table}")
         return 0
 
     def _reader(self, name: str) -> DeltaSparkReader:

@@ -34,11 +34,7 @@ def scheme_of(address: str) -> str:
 
 
 def delta_rs_options(address: str) -> dict[str, str] | None:
-    """The options with which delta-rs reaches an address; None if it needs none.
-
-    Args:
-        address: A folder, or a place in a store. Only a `StoreAddress` has settings.
-    """
+    """The options with which delta-rs reaches an address; None if it needs none. Only a `StoreAddress` has settings."""
     if not isinstance(address, StoreAddress):
         return None
     store = address.store
@@ -60,9 +56,7 @@ def delta_rs_options(address: str) -> dict[str, str] | None:
 def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The entries of Spark's configuration with which its JVM reaches a store that speaks S3.
 
-    `s3://` means the same there as for delta-rs.
-
-    * `environ`: Where endpoint and region are looked up that the settings leave open.
+    `s3://` means the same there as for delta-rs. What the settings leave open is looked up in `environ`.
     """
     endpoint = endpoint_of(store, environ)
     found = {
@@ -121,10 +115,7 @@ _KNOWN: Final = {
 
 
 def store_error(address: str, step: str, failure: BaseException) -> PipelineError:
-    """The error for what a store answered.
-
-    * `failure`: What the library raised. Its text holds the store's answer, of which only code and region are shown.
-    """
+    """The error for what a library raised: the store's answer, of which only code and region are shown."""
     text = str(failure)
     found = _CODE.search(text)
     code = found[1] if found else ""
@@ -165,15 +156,10 @@ _OF_THE_CLIENT: Final = "aws_allow_http"
 
 
 class StoreObjects:
-    """The objects under an address.
+    """The objects under an address of a store's folder, such as `s3://bucket/tables`.
 
-    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds.
-
-    Args:
-        address: Of a folder of a store, such as `s3://bucket/tables`.
-
-    Raises:
-        UsageError: obstore is not installed.
+    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds; the first
+    one `UsageError` if obstore is not installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -243,13 +229,7 @@ _FOLDER: Final = ".kquota-probe"
 
 
 def refuse_unfit(address: str) -> None:
-    """Try everything that tables need of a store.
-
-    Raises:
-        Refused: Something is refused, or done although it must be refused.
-        Unreachable: The store does not answer.
-        UsageError: obstore is not installed.
-    """
+    """Try everything that tables need of a store; raises as `StoreObjects` if something is refused or ignored."""
     objects = StoreObjects(address)
     name, content = f"{_FOLDER}/{uuid4().hex}", uuid4().bytes
     objects.names("")
@@ -262,7 +242,6 @@ def refuse_unfit(address: str) -> None:
 
 
 def _mistake(objects: StoreObjects, name: str, content: bytes) -> tuple[str, str, str] | None:
-    """What can not be done, why, and what to do about it."""
     if objects.read(name) != content:
         return "read", "what was written is not what is read", "use a store that is consistent after a write"
     if objects.create(name, uuid4().bytes):
