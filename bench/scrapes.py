@@ -3,9 +3,11 @@
 Three tables. The first two are simulated: Kafka's own `Rate` per sensor on a clock set by hand, scraped at the meter's
 times, and the engine of the product. The third runs the meter against exporters on this machine and a real broker.
 
-    python -m bench.scrapes [--seeds 8] [--minutes 10] [--cpu-seconds 120] [--brokers 10] [--no-broker] [--hours 0.5]
+    python -m bench.scrapes [--seeds 4] [--minutes 5] [--hours 0.25] [--cpu-seconds 60] [--brokers 10] [--no-broker]
+        [--only sums delays loop cost]
 """
 
+import itertools
 import random
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +28,6 @@ import pyarrow as pa
 from bench.closed_loop import _USAGE as USAGE_SCHEMA
 from bench.closed_loop import BOUND, OVERLOADS, START_MS, Loop, Offender
 from bench.machine import arguments as options
-from bench.machine import machine_line
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -34,16 +36,19 @@ from pipeline.meter.scrape_meter import INTERVAL_MS, LONGEST_INTERVAL_MS, STORE_
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
-from pipeline.meter.usage_topic import SCRAPES, KafkaUsageTopic, UsagePublisher
+from pipeline.meter.usage_topic import SCRAPES, KafkaUsageTopic, UsagePublisher, UsageWriter
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
+from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.pipeline.meter.kafka_sensor import KafkaSensor
 
 SENSORS: Final = 1_000
 TARGET_SECONDS: Final = 1.0
 _REQUEST_MS: Final = 20
 _TRIGGER_MS: Final = 250
+_WARM_SECONDS: Final = 15.0
+_TABLES: Final = ["sums", "delays", "loop", "cost"]
 
 Request = tuple[int, int]
 """When, in ms since the start, and how many bytes."""
@@ -154,7 +159,7 @@ def ratios(
 
 def sums_table(seeds: int, minutes: float) -> Iterator[str]:
     intervals = (INTERVAL_MS, LONGEST_INTERVAL_MS)
-    yield f"charged ÷ sent, {minutes:g} minutes, mean (lowest … highest) of {seeds} runs; rate × time, without the meter"
+    yield f"charged ÷ sent, {minutes:g} minutes, mean (lowest … highest) of {seeds} runs, and the bare rate × time"
     yield f"{'client':>24}" + "".join(f"{f'every {ms / 1000:g} s':>24}{'rate × time':>13}" for ms in intervals)
     for aim, patterns in ((3, STEADY), (7, BURSTS)):
         yield f"{'steady' if aim == 3 else 'bursts'}, aim: within {aim} %"
@@ -191,7 +196,7 @@ class Watched:
         ]  # fmt: skip
         if not rows or self.violated_ms is not None:
             return
-        self._at_ms = max(self._at_ms, *(row["last_event_ms"] for row in rows))
+        self._at_ms = max(self._at_ms, START_MS + max(at_ms for at_ms, _ in events))
         if len(self._engine.record(pa.Table.from_pylist(rows, USAGE_SCHEMA), evaluated_at_ms=self._at_ms)):
             self.violated_ms = now_ms
 
@@ -267,7 +272,7 @@ class ScrapedLoop(Loop):
 
 
 def loop_table(hours: float) -> Iterator[str]:
-    yield f"clients that obey throttles, {hours:g} h: long-run rate ÷ T, largest sent − T · t in seconds of T, records a minute"
+    yield f"clients that obey throttles, {hours:g} h: rate ÷ T, largest sent − T · t in seconds of T, records a minute"
     yield f"{'k':>6}{'exact usage':>24}{'scrapes':>24}"
     columns = []
     for kind in (Loop, ScrapedLoop):
@@ -304,11 +309,10 @@ def serve(brokers: int) -> None:
         pages = [page_of(broker, random.Random(seed)) for seed in range(4)]
 
         class Handler(BaseHTTPRequestHandler):
-            left = list(pages)
+            left = itertools.cycle(pages)
 
-            def do_GET(self) -> None:  # noqa: N802
-                body = self.left[0]
-                self.left.append(self.left.pop(0))
+            def do_GET(self) -> None:
+                body = next(self.left)
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -324,51 +328,65 @@ def serve(brokers: int) -> None:
 
 
 def cpu_per_minute(
-    targets: list[tuple[str, str]], broker: EmbeddedBroker, codec: UsageCodec, seconds: float
+    targets: list[tuple[str, str]], topic: UsageWriter, codec: UsageCodec, seconds: float
 ) -> tuple[float, int, int]:
     """Seconds of CPU a minute of the meter, all its threads; scrapes, and events stored, meanwhile."""
-    access = ClusterAccess(broker.bootstrap_servers)
-    topic = KafkaUsageTopic(SCRAPES, USAGE_TOPIC, MARKER_TOPIC, access, 10_000)
     publisher = UsagePublisher(SCRAPES, topic, USAGE_TOPIC)
     publisher.take_over()
     began = time.monotonic()
-    warm = 15.0
     marks: list[tuple[float, float, int, int]] = []
 
     def wait(pause_seconds: float) -> bool:
         time.sleep(pause_seconds)
         now = time.monotonic() - began
-        if now > (warm if not marks else warm + seconds):
+        if now > _WARM_SECONDS + len(marks) * seconds:
             scrapes = sum(target.counts.scrapes for target in meter.targets)
             marks.append((now, time.process_time(), scrapes, publisher.counts.events))
         return len(marks) > 1
 
     meter = ScrapeMeter(targets, NameMap(), publisher, codec, SystemClock(), wait)
     meter.run()
-    (begin, cpu, scrapes, events), (end, cpu_end, scrapes_end, events_end) = marks[:2]
+    (begin, cpu, scrapes, events), (end, cpu_end, scrapes_end, events_end) = marks
     return (cpu_end - cpu) * 60 / (end - begin), scrapes_end - scrapes, events_end - events
 
 
-def cost_table(brokers: int, seconds: float) -> Iterator[str]:
-    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors in use, {seconds:g} s; target {TARGET_SECONDS:g} s a minute"
-    yield f"{'codec':>8}{'CPU s a minute':>16}{'scrapes':>10}{'events stored':>16}{'µs of CPU an event':>20}"
+@contextmanager
+def exporters(brokers: int) -> Iterator[list[tuple[str, str]]]:
+    """Broker-ids and addresses of exporters in a process of their own."""
     command = [sys.executable, "-m", "bench.scrapes", "--serve", "--brokers", str(brokers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        ports = running.stdout.readline().split() if running.stdout else []
+        yield [(str(at), f"http://127.0.0.1:{port}/metrics") for at, port in enumerate(ports)]
+        if running.stdin is not None:
+            running.stdin.close()
+
+
+@contextmanager
+def usage_topics(has_broker: bool) -> Iterator[Callable[[], UsageWriter]]:
+    """Makes usage topics: of a real broker, or in memory."""
+    if not has_broker:
+        yield lambda: MemoryUsageTopic(UsageBroker())
+        return
     with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as exporters,
         tempfile.TemporaryDirectory() as folder,
         EmbeddedBroker(Path(folder), options=BrokerOptions(heap_mib=512, quick_start=False)) as broker,
     ):
-        assert exporters.stdout is not None
-        ports = exporters.stdout.readline().split()
-        with ClusterAccess(broker.bootstrap_servers).admin() as admin:
+        access = ClusterAccess(broker.bootstrap_servers)
+        with access.admin() as admin:
             create_topics(admin, topic_specs(4, 10_000))
-        targets = [(str(at), f"http://127.0.0.1:{port}/metrics") for at, port in enumerate(ports)]
+        yield lambda: KafkaUsageTopic(SCRAPES, USAGE_TOPIC, MARKER_TOPIC, access, 10_000)
+
+
+def cost_table(brokers: int, seconds: float, has_broker: bool) -> Iterator[str]:
+    where = "stored on a real broker" if has_broker else "stored in memory, without the Kafka client"
+    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors that are all in use, {seconds:g} s, {where}"
+    yield f"target {TARGET_SECONDS:g} s a minute"
+    yield f"{'codec':>8}{'CPU s a minute':>16}{'scrapes':>10}{'events stored':>16}{'µs of CPU an event':>20}"
+    with exporters(brokers) as targets, usage_topics(has_broker) as new_topic:
         for name, codec in (("json", JSON), ("packed", PACKED)):
-            spent, scrapes, events = cpu_per_minute(targets, broker, codec, seconds)
+            spent, scrapes, events = cpu_per_minute(targets, new_topic(), codec, seconds)
             an_event = spent * seconds / 60 / max(events, 1) * 1e6
             yield f"{name:>8}{spent:>16.2f}{scrapes:>10,}{events:>16,}{an_event:>20.1f}"
-        if exporters.stdin is not None:
-            exporters.stdin.close()
 
 
 def main() -> None:
@@ -376,18 +394,15 @@ def main() -> None:
         serve(int(sys.argv[sys.argv.index("--brokers") + 1]))
         return
     given = options(
-        __doc__, seeds=8, minutes=10.0, hours=0.5, cpu_seconds=120.0, brokers=10, no_broker=False, only=["sums"]
+        __doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, no_broker=False, only=_TABLES
     )
     tables = {
         "sums": lambda: sums_table(given.seeds, given.minutes),
         "delays": lambda: delays_table(given.seeds),
         "loop": lambda: loop_table(given.hours),
-        "cost": lambda: cost_table(given.brokers, given.cpu_seconds),
+        "cost": lambda: cost_table(given.brokers, given.cpu_seconds, not given.no_broker),
     }
-    chosen = list(tables) if given.only == ["sums"] and "--only" not in sys.argv else given.only
-    for name in chosen:
-        if name == "cost" and given.no_broker:
-            continue
+    for name in given.only:
         print(flush=True)
         for line in tables[name]():
             print(line, flush=True)

@@ -239,7 +239,7 @@ class Target:
         self.usage.grow(len(self.sensors))
         self.usage.observe(page.rates, at.steady_ms)
         self.seen = at
-        if max(len(self.sensors), self.sensors.lines) > _FORGET_ABOVE + 2 * page.shown:
+        if len(self.sensors) > _FORGET_ABOVE + 2 * page.shown:
             kept = ~self.usage.is_settled
             self.sensors.keep(kept)
             self.usage.keep(kept)

@@ -55,7 +55,7 @@ _LABELS: Final = {
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?\s*')
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_STARTED: Final = re.compile(rb"^process_start_time_seconds(?:\{[^\n]*\})? +(\S+)", re.MULTILINE)
+_PROCESS_START: Final = re.compile(rb"process_start_time_seconds(?:\{.*\})?")
 _MAPPED: Final = {"produced_bytes": PRODUCED, "fetched_bytes": FETCHED, "request_time": REQUEST}
 
 
@@ -96,10 +96,9 @@ class NameMap:
 
     @property
     def pattern(self) -> re.Pattern[bytes]:
-        """Finds the lines of sensors: what comes before the value, and the value."""
+        """A line of a sensor: what comes before the value, and the value."""
         names = "|".join(map(re.escape, (*self.metrics, *_SHARED_NAMES)))
-        line = rf"^((?i:{names})\{{[^\n]*\}})[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?[ \t]*\r?$"
-        return re.compile(line.encode(), re.MULTILINE)
+        return re.compile(rf"((?i:{names})\{{.*\}})[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?\s*".encode())
 
     def sensor_of(self, series: str) -> tuple[int, str, str] | None:
         """What a series measures, its user and its client-id; None if it is not one of a client's quota.
@@ -149,7 +148,7 @@ class Page(NamedTuple):
         refused: Lines that could not be used.
         reason: Why, of the first of them; "" if there are none.
         identity: When the broker's process was started, as it is on the page; None if it is not.
-        digest: Equal on pages with the same sensors and rates; None if all rates are 0.
+        digest: Without an identity: equal on pages with the same sensors and rates; None if all rates are 0.
     """
 
     rates: Floats
@@ -160,8 +159,13 @@ class Page(NamedTuple):
     digest: int | None
 
 
+# In place of a sensor: a line of something else, one that cannot be used, the start of the process, one that is new.
 _NONE: Final = -1
 _REFUSED: Final = -2
+_STARTED: Final = -3
+_NEW: Final = -4
+_LINES_KEPT: Final = 10_000
+"""Lines that are remembered beyond two pages: some have a time after their value, and so are always new."""
 
 
 class SensorTable:
@@ -196,26 +200,33 @@ class SensorTable:
 
         A value that is not a number, is infinite, is negative or is above 2^40 a second counts as none.
         """
-        found = self._pattern.findall(page)
+        # Most lines are those of the last page, with another value: what comes before the last space is known.
+        found = [(series, text) for series, _, text in (line.rpartition(b" ") for line in page.split(b"\n"))]
         at = self._at
-        places = np.array([at[series] if series in at else self._place(series) for series, _ in found], np.int64)
-        values = np.array([_number(text) for _, text in found], np.float64)
-        of_sensors = np.flatnonzero(places >= 0)
-        ids, values = places[of_sensors], values[of_sensors]
-        is_time = self.places[ids, 0] == REQUEST
-        per_second = np.where(is_time, values * NS_PER_PERCENT, values)
+        places = [at.get(series, _NEW) for series, _ in found]
+        for line in [number for number, place in enumerate(places) if place == _NEW]:
+            found[line], places[line] = self._look(b" ".join(found[line]))
+        ids = np.array(places, np.int64)
+        of_sensors = np.flatnonzero(ids >= 0)
+        ids = ids[of_sensors]
+        values = np.array([_number(found[line][1]) for line in of_sensors.tolist()], np.float64)
+        per_second = np.where(self.places[ids, 0] == REQUEST, values * NS_PER_PERCENT, values)
         is_good = (per_second >= 0) & (per_second <= LARGEST_MEASURE)
         rates = np.zeros(len(self))
         rates[ids[is_good]] = per_second[is_good]
-        bad = np.concatenate([np.flatnonzero(places == _REFUSED), of_sensors[~is_good]])
-        started = _STARTED.search(page)
+        bad = [*(line for line, place in enumerate(places) if place == _REFUSED), *of_sensors[~is_good].tolist()]
+        if len(at) > 2 * len(found) + _LINES_KEPT:
+            self._at = dict(zip((series for series, _ in found), places, strict=True))
+            self._reasons = {series: reason for series, reason in self._reasons.items() if series in self._at}
+        started = next((found[line][1] for line, place in enumerate(places) if place == _STARTED), None)
+        is_alike = started is None and bool(rates.any())
         return Page(
             rates,
             shown=int(is_good.sum()),
             refused=len(bad),
-            reason=self._reason(*found[bad[0]]) if len(bad) else "",
-            identity=started and started[1],
-            digest=hash(tuple(found)) if rates.any() else None,
+            reason=self._reason(*found[bad[0]]) if bad else "",
+            identity=started,
+            digest=hash(frozenset(found[line] for line in of_sensors.tolist())) if is_alike else None,
         )
 
     def keep(self, kept: Flags) -> None:
@@ -226,23 +237,26 @@ class SensorTable:
         for key in sensors:
             self._add(key)
 
-    @property
-    def lines(self) -> int:
-        """How many different lines are remembered."""
-        return len(self._at)
-
     def _reason(self, series: bytes, text: bytes) -> str:
         return f"{_shown(series)}: {self._reasons.get(series) or f'{_shown(text)} is not a rate'}"
 
-    def _place(self, series: bytes) -> int:
-        try:
-            key = self._names.sensor_of(series.decode())
-            place = _NONE if key is None else self._add(key)
-        except ValueError as exc:
-            self._reasons[series] = str(exc).splitlines()[0]
-            place = _REFUSED
-        self._at[series] = place
-        return place
+    def _look(self, line: bytes) -> tuple[tuple[bytes, bytes], int]:
+        """A line that is new: its series and value, and its place, which is remembered."""
+        series, _, text = line.rpartition(b" ")
+        match = self._pattern.fullmatch(line)
+        if match is None:
+            self._at[series] = _STARTED if _PROCESS_START.fullmatch(series) else _NONE
+            return (series, text), self._at[series]
+        place = self._at.get(match[1])
+        if place is None:
+            try:
+                key = self._names.sensor_of(match[1].decode())
+                place = _NONE if key is None else self._add(key)
+            except ValueError as exc:
+                self._reasons[match[1]] = str(exc).splitlines()[0]
+                place = _REFUSED
+            self._at[match[1]] = place
+        return (match[1], match[2]), place
 
     def _add(self, key: tuple[int, str, str]) -> int:
         known = self._sensors.get(key)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.brokers.metering import measured
-from pipeline.brokers.native import NativeQuotas
+from pipeline.brokers.native import NativeQuota, NativeQuotas, imported
 from pipeline.demo.broker import EmbeddedBroker
 from quota.broker_levels.entries import METERED, EntryKey
 from quota.entity import QUOTA_TYPES
@@ -61,3 +61,19 @@ def test_quotas_of_others_measure_clients_too() -> None:
         ("", ""),
         ("", ""),
     ]
+
+
+def test_an_import_leaves_it_out() -> None:
+    quotas = [
+        NativeQuota(pair(None, None), {PRODUCE: METERED, FETCH: 5.0}),
+        NativeQuota(user(None), {REQUEST: METERED}),
+        NativeQuota(user("alice"), {PRODUCE: METERED}),
+    ]
+    found = imported(quotas, factor=2)
+    assert {
+        (one.user, one.client_id): {key: value for key, value in one.bounds.items() if value} for one in found.declared
+    } == {
+        (D, D): {FETCH: 10.0},
+        ("alice", ""): {PRODUCE: 2 * METERED},
+    }
+    assert found.left_out == ()

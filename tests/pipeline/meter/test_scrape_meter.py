@@ -56,6 +56,10 @@ class Run:
         self.clock.advance(scrape_meter.STORE_EVERY_MS)
         self.meter.step()
 
+    def has_failed(self) -> bool:
+        self.meter.step()
+        return self.meter.targets[0].counts.failed > 0
+
     hanging: frozenset[str] = frozenset()
 
     def sums(self) -> dict[tuple[str, str, str], int]:
@@ -126,7 +130,7 @@ def test_a_target_that_never_answers_is_ended_and_the_others_are_metered(
         run.hanging = frozenset({url})
         for _ in range(6):
             run.round()
-        wait_until(lambda: bool((run.meter.step(), run.meter.targets[0].counts.failed)[1]), "the end of the scrape")
+        wait_until(run.has_failed, "the end of the scrape")
     assert set(run.sums()) == {("2", "alice", "etl")}
     assert messages_of(caplog, LOGGER) == [f"broker 1 at {url} is not metered: no answer within 10 s"]
 

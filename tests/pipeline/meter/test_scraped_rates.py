@@ -105,7 +105,8 @@ def test_a_single_window_is_never_charged_more_than_twice(requests: list[Request
 def test_what_is_there_is_charged_at_the_next_scrape_to_5_percent(requests: list[Request], first_ms: int) -> None:
     one = scraped([(first_ms + at_ms, size) for at_ms, size in requests], [0, first_ms, first_ms + 5_000])
     at_least, at_most = one.sent * 10.5 / 12, one.sent * 10.5 / 10
-    # W is up to 12 s where the windows of the client go back to its first request. Less than a second of it is not taken yet: it waits for the end of its second.
+    # W is up to 12 s where the windows go back to the first request. Less than a second of it is not taken yet: it
+    # waits for the end of its second.
     charged = one.charged + float(one.usage._charged[0])
     assert at_least - 1 <= charged <= at_most + 1
 
