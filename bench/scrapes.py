@@ -292,7 +292,7 @@ def loop_table(hours: float) -> Iterator[str]:
 
 def page_of(broker: int, dice: random.Random) -> bytes:
     """1 000 sensors that are all in use, with the lines that an exporter shows beside each rate."""
-    lines = ["# TYPE kafka_server_quota_byte_rate gauge"]
+    lines = ["# TYPE kafka_server_quota_byte_rate gauge", f"process_start_time_seconds 1.732E9{broker}"]
     for number in range(SENSORS // 2):
         labels = f'user="team-{number % 40}",clientId="service-{broker}-{number}"'
         for resource, attribute in (("Produce" if number % 5 else "Fetch", "byte_rate"), ("Request", "request_time")):

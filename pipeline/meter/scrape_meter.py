@@ -218,6 +218,7 @@ class Target:
     scrape: Scrape | None = None
     page: Page | None = None
     seen: Moment | None = None
+    is_charged: bool = True
     trouble: str = ""
     refused: str = ""
 
@@ -238,7 +239,7 @@ class Target:
         """Charge what the page shows, and forget the sensors that are long gone."""
         self.usage.grow(len(self.sensors))
         self.usage.observe(page.rates, at.steady_ms)
-        self.seen = at
+        self.seen, self.is_charged = at, False
         if len(self.sensors) > _FORGET_ABOVE + 2 * page.shown:
             kept = ~self.usage.is_settled
             self.sensors.keep(kept)
@@ -247,8 +248,9 @@ class Target:
 
 def elements(target: Target, codec: UsageCodec) -> Iterator[tuple[int, Any]]:
     """The usage of a target since the last time, an event for each client and second, as `Element`."""
-    if target.seen is None:
+    if target.seen is None or target.is_charged:
         return
+    target.is_charged = True
     ends_ms, usage = target.usage.take(target.seen.wall_ms)
     used = np.minimum(usage, LARGEST_MEASURE)
     clients, places = target.sensors.clients, target.sensors.places

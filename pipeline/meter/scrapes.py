@@ -185,6 +185,7 @@ class SensorTable:
         self._client_at: dict[tuple[str, str], int] = {}
         self.clients: list[Client] = []
         self._places: list[tuple[int, int]] = []
+        self._array = np.zeros((0, 2), np.int64)
 
     def __len__(self) -> int:
         """The number of sensors."""
@@ -193,7 +194,9 @@ class SensorTable:
     @property
     def places(self) -> Ints:
         """Of each sensor what it measures, and the position of its client in `clients`, int64[n, 2]."""
-        return np.array(self._places, np.int64).reshape(-1, 2)
+        if len(self._array) != len(self._places):
+            self._array = np.array(self._places, np.int64).reshape(-1, 2)
+        return self._array
 
     def read(self, page: bytes) -> Page:
         """The rates on a page; sensors that are not on it have 0. New ones are added at the end.
@@ -201,30 +204,32 @@ class SensorTable:
         A value that is not a number, is infinite, is negative or is above 2^40 a second counts as none.
         """
         # Most lines are those of the last page, with another value: what comes before the last space is known.
-        found = [(series, text) for series, _, text in (line.rpartition(b" ") for line in page.split(b"\n"))]
+        found = [line.rpartition(b" ") for line in page.split(b"\n")]
         at = self._at
-        places = [at.get(series, _NEW) for series, _ in found]
-        for line in [number for number, place in enumerate(places) if place == _NEW]:
-            found[line], places[line] = self._look(b" ".join(found[line]))
-        ids = np.array(places, np.int64)
-        of_sensors = np.flatnonzero(ids >= 0)
-        ids = ids[of_sensors]
-        values = np.array([_number(found[line][1]) for line in of_sensors.tolist()], np.float64)
+        places = [at.get(one[0], _NEW) for one in found]
+        if _NEW in places:
+            for line in [number for number, place in enumerate(places) if place == _NEW]:
+                found[line], places[line] = self._look(b"".join(found[line]))
+        of_lines = np.array(places, np.int64)
+        of_sensors = np.flatnonzero(of_lines >= 0)
+        ids = of_lines[of_sensors]
+        values = np.array([_number(found[line][2]) for line in of_sensors.tolist()], np.float64)
         per_second = np.where(self.places[ids, 0] == REQUEST, values * NS_PER_PERCENT, values)
         is_good = (per_second >= 0) & (per_second <= LARGEST_MEASURE)
         rates = np.zeros(len(self))
         rates[ids[is_good]] = per_second[is_good]
-        bad = [*(line for line, place in enumerate(places) if place == _REFUSED), *of_sensors[~is_good].tolist()]
+        damaged = np.flatnonzero(of_lines == _REFUSED).tolist()
+        bad = [*damaged, *of_sensors[~is_good].tolist()]
         if len(at) > 2 * len(found) + _LINES_KEPT:
-            self._at = dict(zip((series for series, _ in found), places, strict=True))
+            self._at = dict(zip((one[0] for one in found), places, strict=True))
             self._reasons = {series: reason for series, reason in self._reasons.items() if series in self._at}
-        started = next((found[line][1] for line, place in enumerate(places) if place == _STARTED), None)
+        started = found[places.index(_STARTED)][2] if _STARTED in places else None
         is_alike = started is None and bool(rates.any())
         return Page(
             rates,
             shown=int(is_good.sum()),
             refused=len(bad),
-            reason=self._reason(*found[bad[0]]) if bad else "",
+            reason=self._reason(found[bad[0]][0], found[bad[0]][2]) if bad else "",
             identity=started,
             digest=hash(frozenset(found[line] for line in of_sensors.tolist())) if is_alike else None,
         )
@@ -234,19 +239,20 @@ class SensorTable:
         sensors = [key for key, place in self._sensors.items() if kept[place]]
         self._at, self._reasons, self._sensors, self._client_at = {}, {}, {}, {}
         self.clients, self._places = [], []
+        self._array = self._array[:0]
         for key in sensors:
             self._add(key)
 
     def _reason(self, series: bytes, text: bytes) -> str:
         return f"{_shown(series)}: {self._reasons.get(series) or f'{_shown(text)} is not a rate'}"
 
-    def _look(self, line: bytes) -> tuple[tuple[bytes, bytes], int]:
-        """A line that is new: its series and value, and its place, which is remembered."""
-        series, _, text = line.rpartition(b" ")
+    def _look(self, line: bytes) -> tuple[tuple[bytes, bytes, bytes], int]:
+        """A line that is new: its series, a blank and its value; and its place, which is remembered."""
+        series, blank, text = line.rpartition(b" ")
         match = self._pattern.fullmatch(line)
         if match is None:
             self._at[series] = _STARTED if _PROCESS_START.fullmatch(series) else _NONE
-            return (series, text), self._at[series]
+            return (series, blank, text), self._at[series]
         place = self._at.get(match[1])
         if place is None:
             try:
@@ -256,7 +262,7 @@ class SensorTable:
                 self._reasons[match[1]] = str(exc).splitlines()[0]
                 place = _REFUSED
             self._at[match[1]] = place
-        return (match[1], match[2]), place
+        return (match[1], b" ", match[2]), place
 
     def _add(self, key: tuple[int, str, str]) -> int:
         known = self._sensors.get(key)
