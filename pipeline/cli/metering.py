@@ -3,22 +3,15 @@
 import sys
 from contextlib import closing
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import (
-    BootstrapServers,
-    CommandConfig,
-    ConfigFile,
-    MetricsPort,
-    Output,
-    TablesRoot,
-    flags,
-    wait_until_stopped,
-)
-from pipeline.cli.output import Layout
+from pipeline.cli.options import ClusterSource, JobSource, MetricsPort, Output, wait_until_stopped
+from pipeline.cli.output import Layout, print_rows
+from pipeline.clock import SystemClock
+from pipeline.errors import Unreachable
+from pipeline.log import set_up_logging
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
@@ -31,6 +24,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Write it; without, only print 
 
 def prometheus(
     *,
+    source: ClusterSource,
     targets: Annotated[
         list[str],
         typer.Option(
@@ -47,9 +41,6 @@ def prometheus(
             "=client_id, =resource); repeatable.",
         ),
     ] = None,
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
     topic: Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)] = None,
     marker_topic: Annotated[str | None, typer.Option(help="The marker topic.", show_default=MARKER_TOPIC)] = None,
     codec: Annotated[
@@ -68,16 +59,12 @@ def prometheus(
     """
     from kafka import KafkaAdminClient
 
-    from pipeline.clock import SystemClock
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.errors import Unreachable
-    from pipeline.log import set_up_logging
     from pipeline.meter.scrape_meter import ScrapeMeter, addresses, scrape_metrics, with_brokers
     from pipeline.meter.scrapes import NameMap
     from pipeline.meter.usage_messages import JSON, PACKED
     from pipeline.meter.usage_topic import SCRAPES, KafkaUsageTopic, UsagePublisher
     from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
-    from pipeline.settings.loading import load_settings
 
     given = addresses(targets)
     try:
@@ -89,9 +76,7 @@ def prometheus(
         {"port": metrics_port},
         {"codec": codec},
     )
-    settings = load_settings(
-        config, flags(bootstrap_server, command_config, topics=topics, metrics=metrics, meter=meter)
-    )
+    settings = source.settings(topics=topics, metrics=metrics, meter=meter)
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
@@ -124,10 +109,8 @@ def prometheus(
 
 
 def enable(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    tables: TablesRoot = None,
+    *,
+    source: JobSource,
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
@@ -141,30 +124,26 @@ def enable(
     It is stored in broker_quotas, where there are tables; a sync on another machine must be stopped before, or it ends
     with 4.
     """
-    _switch(_settings(config, bootstrap_server, command_config, tables), yes, output, on=True)
+    _switch(source.settings(), yes, output, on=True)
 
 
 def disable(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    tables: TablesRoot = None,
+    *,
+    source: JobSource,
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
     """Take away what kquota meter enable has written, with --yes. Quotas of others stay."""
-    _switch(_settings(config, bootstrap_server, command_config, tables), yes, output, on=False)
+    _switch(source.settings(), yes, output, on=False)
 
 
 def status(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
+    *,
+    source: ClusterSource,
     output: Output = "table",
 ) -> None:
     """Print what the brokers measure of every client, by quota type. Writes nothing."""
     from pipeline.brokers.metering import plan
-    from pipeline.cli.output import print_rows
 
     def readable(row: Any) -> dict[str, Any]:
         by = row["by"] or "nothing: only clients with a quota of their own are measured"
@@ -175,24 +154,16 @@ def status(
             "because of": why or ("a quota of others" if row["by"] else ""),
         }
 
-    _, found = plan(_settings(config, bootstrap_server, command_config, None), enable=False)
+    _, found = plan(source.settings(), enable=False)
     print_rows([asdict(one) for one in found], output, _MEASURED, shown=readable)
-
-
-def _settings(
-    config: Path | None, bootstrap_server: str | None, command_config: Path | None, tables: str | None
-) -> "Settings":
-    from pipeline.settings.loading import load_settings
-
-    return load_settings(config, flags(bootstrap_server, command_config, tables))
 
 
 def _switch(settings: "Settings", yes: bool, output: str, *, on: bool) -> None:
     from pipeline.brokers.metering import plan, write
-    from pipeline.cli.quotas.sync import plan_rows, print_plan_rows
+    from pipeline.cli.quotas.sync import print_changes
 
     changes, _ = plan(settings, enable=on)
-    print_plan_rows(plan_rows(tuple(changes), ()), output)
+    print_changes(changes, output)
     if not changes:
         what = "every client is measured" if on else "metering is off"
         sys.stderr.write(f"nothing to write: {what} already\n")

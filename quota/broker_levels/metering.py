@@ -11,7 +11,7 @@ quota type the bound stands at the most specific of three levels that hides no r
 
 >>> rows = [EntryKey("alice", "", "producer_byte_rate"), EntryKey("", "app", "consumer_byte_rate")]
 >>> for entry in metering_entries(rows, QUOTA_TYPES[:2]):
-...     print(entry.quota_type, repr(entry.user), repr(entry.client_id), f"{entry.bound:g}")
+...     print(entry.key.quota_type, repr(entry.key.user), repr(entry.key.client_id), f"{entry.bound:g}")
 producer_byte_rate '<default>' '<default>' 1e+15
 consumer_byte_rate '' '<default>' 1e+15
 """
@@ -46,7 +46,7 @@ def metering_entries(rows: Iterable[EntryKey], quota_types: Iterable[str]) -> tu
         least_specific = max((level_of(*entity) for entity in entities), default=0)
         for entity, level in _LEVELS.items():
             if level >= least_specific and entity not in entities:
-                found.append(BrokerEntry(*entity, quota_type, METERED, EntryKind.METERING))
+                found.append(BrokerEntry(EntryKey(*entity, quota_type), METERED, EntryKind.METERING))
                 break
     return tuple(found)
 
