@@ -290,23 +290,24 @@ def loop_table(hours: float) -> Iterator[str]:
 # What it costs.
 
 
-def page_of(broker: int, dice: random.Random) -> bytes:
-    """1 000 sensors that are all in use, with the lines that an exporter shows beside each rate."""
+def page_of(broker: int, dice: random.Random, in_use: int = SENSORS) -> bytes:
+    """1 000 sensors, so many of them in use, with the lines that an exporter shows beside each rate."""
     lines = ["# TYPE kafka_server_quota_byte_rate gauge", f"process_start_time_seconds 1.732E9{broker}"]
     for number in range(SENSORS // 2):
         labels = f'user="team-{number % 40}",clientId="service-{broker}-{number}"'
         for resource, attribute in (("Produce" if number % 5 else "Fetch", "byte_rate"), ("Request", "request_time")):
             value = dice.uniform(1e3, 1e6) if attribute == "byte_rate" else dice.uniform(0.01, 5)
+            value = value if 2 * number < in_use else 0.0
             lines.append(f'kafka_server_quota_{attribute}{{resource="{resource}",{labels},}} {value!r}')
             lines.append(f'kafka_server_quota_throttle_time{{resource="{resource}",{labels},}} NaN')
     return "\n".join([*lines, ""]).encode()
 
 
-def serve(brokers: int) -> None:
+def serve(brokers: int, in_use: int) -> None:
     """Exporters, one for each broker; prints their ports and ends with its standard input."""
     servers = []
     for broker in range(brokers):
-        pages = [page_of(broker, random.Random(seed)) for seed in range(4)]
+        pages = [page_of(broker, random.Random(seed), in_use) for seed in range(4)]
 
         class Handler(BaseHTTPRequestHandler):
             left = itertools.cycle(pages)
@@ -351,9 +352,9 @@ def cpu_per_minute(
 
 
 @contextmanager
-def exporters(brokers: int) -> Iterator[list[tuple[str, str]]]:
+def exporters(brokers: int, in_use: int) -> Iterator[list[tuple[str, str]]]:
     """Broker-ids and addresses of exporters in a process of their own."""
-    command = [sys.executable, "-m", "bench.scrapes", "--serve", "--brokers", str(brokers)]
+    command = [sys.executable, "-m", "bench.scrapes", "--serve", str(brokers), str(in_use)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         ports = running.stdout.readline().split() if running.stdout else []
         yield [(str(at), f"http://127.0.0.1:{port}/metrics") for at, port in enumerate(ports)]
@@ -379,19 +380,20 @@ def usage_topics(has_broker: bool) -> Iterator[Callable[[], UsageWriter]]:
 
 def cost_table(brokers: int, seconds: float, has_broker: bool) -> Iterator[str]:
     where = "stored on a real broker" if has_broker else "stored in memory, without the Kafka client"
-    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors that are all in use, {seconds:g} s, {where}"
-    yield f"target {TARGET_SECONDS:g} s a minute"
-    yield f"{'codec':>8}{'CPU s a minute':>16}{'scrapes':>10}{'events stored':>16}{'µs of CPU an event':>20}"
-    with exporters(brokers) as targets, usage_topics(has_broker) as new_topic:
-        for name, codec in (("json", JSON), ("packed", PACKED)):
-            spent, scrapes, events = cpu_per_minute(targets, new_topic(), codec, seconds)
-            an_event = spent * seconds / 60 / max(events, 1) * 1e6
-            yield f"{name:>8}{spent:>16.2f}{scrapes:>10,}{events:>16,}{an_event:>20.1f}"
+    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors, {seconds:g} s, {where}"
+    yield f"aim: {TARGET_SECONDS:g} s a minute"
+    yield f"{'codec':>8}{'in use':>8}{'CPU s a minute':>16}{'scrapes':>10}{'events stored':>16}"
+    with usage_topics(has_broker) as new_topic:
+        for in_use in (SENSORS // 10, SENSORS):
+            with exporters(brokers, in_use) as targets:
+                for name, codec in (("json", JSON), ("packed", PACKED)):
+                    spent, scrapes, events = cpu_per_minute(targets, new_topic(), codec, seconds)
+                    yield f"{name:>8}{in_use:>8,}{spent:>16.2f}{scrapes:>10,}{events:>16,}"
 
 
 def main() -> None:
     if "--serve" in sys.argv:
-        serve(int(sys.argv[sys.argv.index("--brokers") + 1]))
+        serve(*map(int, sys.argv[sys.argv.index("--serve") + 1 :]))
         return
     given = options(
         __doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, no_broker=False, only=_TABLES
