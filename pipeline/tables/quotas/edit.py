@@ -40,10 +40,10 @@ class QuotaChange:
 
 
 def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list[dict[str, Any]]:
-    """The rows after the changes, which are applied in order. The result is sorted by entity.
+    """The rows after the changes, applied in order; sorted by entity. An entity without a row gets one.
 
-    An entity without a row gets one. A row that a change leaves without bounds is removed, as in Kafka, unless its mode
-    is `exempt`: such a row has an effect without a bound. Rows that no change names stay, also without bounds.
+    A row that a change leaves without bounds is removed, as in Kafka, unless its mode is `exempt`: such a row has an
+    effect without a bound. Rows that no change names stay, also without bounds.
     """
     by_entity: dict[tuple[str, str], dict[str, Any]] = {}
     repeated: list[dict[str, Any]] = []
