@@ -86,7 +86,7 @@ def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues])
     found = [label(*entity) for entity in entities if entity not in present]
     if found:
         fix = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
-        raise edit_refused([Mistake(f"the quota of {one} must name a user or the default user") for one in found], fix)
+        raise edit_refused([Mistake(f"the quota of {one} names neither a user nor the default user") for one in found], fix)
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
     entities = Counter((row["user"], row["client_id"]) for row in rows)
     for entity, count in entities.items():
         if count > 1:
-            mistakes.add(f"{label(*entity)} must have one row; got {count}")
+            mistakes.add(f"{label(*entity)} has {count} rows, not one")
     if mistakes.found:
         raise edit_refused(mistakes.found)
     return complete
