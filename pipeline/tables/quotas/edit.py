@@ -86,7 +86,8 @@ def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues])
     found = [label(*entity) for entity in entities if entity not in present]
     if found:
         fix = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
-        raise edit_refused([Mistake(f"the quota of {one} names neither a user nor the default user") for one in found], fix)
+        mistakes = [Mistake(f"the quota of {one} names neither a user nor the default user") for one in found]
+        raise edit_refused(mistakes, fix)
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
