@@ -25,6 +25,7 @@ from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind
 from quota.entity import label
 from quota.snapshot import QuotaSnapshot
 from quota.units import rate_text
+from quota.usage import COLUMNS
 
 
 def change_line(change: Change) -> str:
@@ -101,12 +102,6 @@ class SyncLog:
 # were evaluated after the last one seen, or at the same instant and not seen. That does not ask which files a row is
 # in: compaction may merge them, and old ones may be deleted. When the newest instant goes back, or a new epoch begins,
 # the follower begins again, with the newest rows of that epoch.
-
-COLUMNS: Final = (
-    "sample_start_ms", "broker_id", "user", "client_id", "produced_bytes", "fetched_bytes", "io_time_ns",
-    "network_time_ns", "exempt_time_ns", "last_event_ms",
-)  # fmt: skip
-"""What the sync needs of a row."""
 
 _BATCH: Final = ("query_id", "batch_id")
 _TIME: Final = "evaluated_at_ms"
@@ -327,7 +322,7 @@ class BrokerQuotaSync:
         self._look_due_ms = 0  # unless all of it goes well
         found, now_ms = self._cluster.look(), self._now()
         self._seen_at_ms = present(self._seen_at_ms, found.broker_ids, now_ms)
-        self._control.set_brokers(tuple(sorted(self._seen_at_ms)), now_ms)
+        self._control.set_brokers(tuple(sorted(self._seen_at_ms)))
         self._control.observe(self._writer.with_taken(found.held), now_ms)
         if self._writer.has_undecided:
             self._writer.settle(self._control.owned)

@@ -21,13 +21,11 @@ from quota.current_rates import SensorRate, rates_of, shadow_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.snapshot import QuotaSnapshot
+from quota.usage import COLUMNS
 from schemas.throttle_record import written_ms
 
 SECONDS_KEPT: Final = 300
-USAGE_COLUMNS: Final = (
-    "query_id", "batch_id", "evaluated_at_ms", "sample_start_ms", "broker_id", "user", "client_id", "produced_bytes",
-    "fetched_bytes", "io_time_ns", "network_time_ns", "request_count", "last_event_ms",
-)  # fmt: skip
+USAGE_COLUMNS: Final = ("query_id", "batch_id", "evaluated_at_ms", *COLUMNS, "request_count")
 _TOTALS: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _FORGET_MS: Final = 300_000
 

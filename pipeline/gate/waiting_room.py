@@ -11,7 +11,7 @@ from pipeline.errors import PipelineError
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool
-from purgatory.timer import MonotonicClock, SystemTimer, Timer
+from purgatory.timer import MonotonicClock, SystemTimer
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
@@ -89,7 +89,7 @@ class WaitingCaller(DelayedOperation):
     )  # fmt: skip
 
     def __init__(
-        self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: Timer, wake: Callable[[], None]
+        self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: SystemTimer, wake: Callable[[], None]
     ) -> None:
         """Make a caller without a watch, a time-out or memory. `wake` is called once, from any thread: it is quick."""
         super().__init__(delay_ms=0)
