@@ -28,7 +28,7 @@ def test_the_page_gets_a_row_for_each_phase_and_the_rest_of_it_stays(run: SixRun
     page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     write_page(page, markdown(run))
     text = page.read_text()
-    assert text.startswith(f"before\n{begin}\n\n| | offender |")
+    assert text.startswith(f"before\n{begin}\n\n|  | offender |")
     assert text.endswith(f"median 1.5 s, longest 2.0 s.\n\n{end}\nafter\n")
     assert "| under T | one | 0.00 0.00 0.00 0.00 0.50 1.00 1.00 | 1.00 from 45 s on |" in text
     assert f"| {PHASES[2].name} | 2.5 and 4.0 ms of 2 | 1.99 | 0.50 |" in text
