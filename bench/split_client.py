@@ -26,8 +26,7 @@ from bench.machine import arguments, machine_line
 from bench.pages import table, write_part, write_time_plot
 from bench.stage import start_sync, topic_on_each
 from pipeline.clock import wall_ms
-from pipeline.demo.broker import plain_sign_in
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import EmbeddedCluster, plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter

@@ -17,16 +17,12 @@ That gives first in, first out inside a millisecond. The windows of Kafka's whee
 A bucket is a list of reference arrays in the order of submission. References to cancelled entries stay until they are
 drained or compacted. The slab knows which ones are pending.
 
-The staging
------------
-New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls add chunks.
-Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of submission is
-kept.
+**The staging.** New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls
+add chunks. Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of
+submission is kept.
 
-Speed
------
-Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a radix sort
-and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
+**Speed.** Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a
+radix sort and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
 """
 
 from dataclasses import dataclass, field
@@ -144,10 +140,8 @@ _FIRST_COPIED_KEY = 2 * BUCKETS_PER_LEVEL
 class Drained:
     """What a move of the clock takes out of the levels.
 
-    Attributes:
-        due: references that are all due, by ascending bucket.
-        in_order: True if `due` is ordered by expiration, because all of it came from level 0.
-        boundary: the references of the one bucket that contains the new clock. Some are due.
+    `due` is by ascending bucket, and `in_order` if all of it came from level 0. `boundary` has the references of the
+    one bucket that contains the new clock: some are due.
     """
 
     due: list[References] = field(default_factory=list)

@@ -19,8 +19,8 @@ Costs for n entries: schedule O(n), cancel O(n), advance O(n) for n entries that
 level that the clock passes. An entry sinks from level to level at most five times. A sort by expiration is needed only
 when an advance drains a coarse bucket.
 
-An example
-----------
+**An example.**
+
 >>> wheel = BatchTimingWheel(start_ms=1000)
 >>> early, late, again = wheel.schedule_many([1010, 9999, 1010])
 >>> wheel.cancel_many([late, late])
@@ -37,12 +37,10 @@ Three things differ from Kafka, on purpose: entries of one millisecond come out 
 out early; and an entry that is already due when it is scheduled comes out at the next advance, even if the clock does
 not move.
 
-The slab
---------
-A handle is `sequence · 2^25 + slot`. `owner[slot]` holds the handle of the entry
-that is in the slot, or a negative number when the slot is free. An entry is pending exactly when `owner[slot of the
-handle] == handle`. So one indexed read tells a pending handle from a stale or invented one, and the slot of a cancelled
-entry can be used again at once.
+**The slab.** A handle is `sequence · 2^25 + slot`. `owner[slot]` holds the handle of the entry that is in the slot, or
+a negative number when the slot is free. An entry is pending exactly when `owner[slot of the handle] == handle`. So one
+indexed read tells a pending handle from a stale or invented one, and the slot of a cancelled entry can be used again at
+once.
 """
 
 from itertools import count
@@ -399,8 +397,8 @@ class BatchTimingWheel:
     def next_expiration_ms(self) -> int | None:
         """A lower bound of the next expiration: how long a reaper may sleep. None when nothing is pending.
 
-        A bound at or before the clock means: advance now. A later bound can be the start of a coarse bucket, or the
-        time of a cancelled entry. Then the advance at that time hands out nothing and the bound moves on.
+        A bound at or before the clock means: advance now. A later one may be of a coarse bucket or a cancelled entry:
+        the advance then hands out nothing, and the bound moves on.
         """
         if not self._slab.live:
             return None

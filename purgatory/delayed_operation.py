@@ -10,11 +10,9 @@ of the key whose event completed it. In the lists of its other keys, and after a
 completed entry. That keeps completing cheap. Such entries are removed when their key is checked again, or by a *purge*,
 which is a walk over all lists.
 
-When to purge
--------------
-A purge costs O(entries), so it must be rare. Completed entries take memory, so it must not
-be too rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put on
-watch lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
+**When to purge.** A purge costs O(entries), so it must be rare. Completed entries take memory, so it must not be too
+rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put on watch
+lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
 operations that still wait. Their difference is a guess of how many operations are completed and not yet removed from
 the lists. It is a guess from above, because a check of a key removes entries without lowering `estimated_total`. When
 
@@ -23,10 +21,8 @@ the lists. It is a guess from above, because a check of a key removes entries wi
 the next `advance_clock` purges and sets estimated_total = num_delayed. So a purge comes after about `purge_interval`
 completions, whatever the number of operations that wait.
 
-An example
-----------
-Two operations wait; the second one on two keys. An event on the key "b" completes the second one.
-Its entry under "a" is left until "a" is checked or a purge removes it.
+**An example.** Two operations wait; the second one on two keys. An event on the key "b" completes the second one. Its
+entry under "a" is left until "a" is checked or a purge removes it.
 
 >>> from purgatory.timer import SystemMonotonicClock, SystemTimer
 >>> class Operation(DelayedOperation):
@@ -53,10 +49,9 @@ Its entry under "a" is left until "a" is checked or a purge removes it.
 >>> purgatory.num_delayed, purgatory.watched
 (1, 1)
 
-Thread rule
------------
-Any thread may call any method, but only one thread at a time may call `advance_clock`. No lock of the purgatory is held
-while an operation is tried or completed. Do not hold an exclusive lock of your own that an `on_complete` may need.
+**Thread rule.** Any thread may call any method, but only one thread at a time may call `advance_clock`. No lock of the
+purgatory is held while an operation is tried or completed. Do not hold an exclusive lock of your own that an
+`on_complete` may need.
 """
 
 import threading
@@ -65,7 +60,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from purgatory.errors import InvalidArgumentError
-from purgatory.timer import Timer
+from purgatory.timer import SystemTimer
 from purgatory.timing_wheel import TimerTask
 
 
@@ -90,10 +85,7 @@ class DelayedOperation(TimerTask):
         self._claim = threading.Lock()
 
     def try_complete(self) -> bool:
-        """Check whether the operation can complete. If it can, return `force_complete()`, else False.
-
-        Called under the operation's lock.
-        """
+        """Return `force_complete()` if the operation can complete, else False. Called under the operation's lock."""
         raise NotImplementedError
 
     def on_complete(self) -> None:
@@ -123,13 +115,10 @@ class DelayedOperation(TimerTask):
             return self.try_complete()
 
     def safe_try_complete_or_else(self, otherwise: Callable[[], None]) -> bool:
-        """Under the lock: `try_complete`; if it fails, run `otherwise`, then try once more.
+        """Under the lock: `try_complete`; if it fails, run `otherwise`, then once more. Returns whether it completed.
 
         The second try is for an event that arrives after the first try and before `otherwise` has done its work (for
         example, put the operation on a watch list). Without it that event would go unnoticed.
-
-        Returns:
-            True if one of the two tries completed the operation.
         """
         with self._check_lock:
             if self.try_complete():
@@ -155,7 +144,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     keys. Kafka leaves them there without a timer, where they can neither expire nor be purged.
     """
 
-    def __init__(self, timer: Timer, purge_interval: int = 1000) -> None:
+    def __init__(self, timer: SystemTimer, purge_interval: int = 1000) -> None:
         """Make an empty purgatory.
 
         Args:
@@ -203,11 +192,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
             self._estimated_total += 1
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Something happened on a key: try all operations that are watched on it.
-
-        Returns:
-            How many operations this call completed. Completed entries that were left over are removed, not counted.
-        """
+        """Something happened on a key: try all operations that wait on it. Returns how many this call completed."""
         with self._lock:
             watched = list(self._watchers.get(key, ()))
         completed = 0
@@ -234,8 +219,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def cancel_for_key(self, key: Hashable) -> list[Operation]:
         """Take the operations of a key out of the purgatory, off all their keys, without completing them.
 
-        Returns:
-            The operations, in the order of watching. They will not expire; completing them is up to the caller.
+        Returns them in the order of watching. They will not expire; completing them is up to the caller.
         """
         with self._lock:
             operations = self._watchers.get(key, {}).copy()
@@ -261,8 +245,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def advance_clock(self, timeout_ms: int) -> bool:
         """Complete what has timed out; if nothing has, wait up to timeout_ms for it. Then purge if it is time to.
 
-        Returns:
-            False when the time passed and nothing became due.
+        Returns False if nothing became due.
 
         Raises:
             ExceptionGroup: what operations raised. All that were due have run, and the purge is done.

@@ -199,11 +199,7 @@ class MemoryIntake(Generic[Source]):
         return allocation
 
     def unmute(self) -> list[Unmuted[Source]]:
-        """Serve muted sources in order, as far as the pool allows. Call it after each release.
-
-        Returns:
-            The sources that may read again, the one that waited longest first.
-        """
+        """Serve muted sources, longest waiting first, as far as the pool allows. Call it after each release."""
         served = []
         while self._muted:
             source = next(iter(self._muted))

@@ -40,15 +40,12 @@ class SensorRate:
     """The rate of one sensor under the quota that holds for it.
 
     Attributes:
-        user: A client of the sensor, the first one in the order asked.
-        client_id: Likewise.
-        sensor_user: The user, if it is a tag of the sensor, else "".
-        sensor_client_id: The client-id, likewise.
-        broker_id: The sensor's broker; "" in cluster scope.
+        user: A client of the sensor, with `client_id`: the first one in the order asked.
+        sensor_user: The user, if it is a tag of the sensor, else ""; likewise the client-id.
+        broker_id: "" in cluster scope.
         clients: How many of the clients that were asked about share the sensor.
         observed: O, above 0, in the unit of T, the bound.
-        entity: User and client-id of the row of `quotas`.
-        owner: Of that row, where it was looked up.
+        entity: User and client-id of the row of `quotas`; `owner` is that row's, where it was looked up.
     """
 
     quota_type: str
@@ -89,7 +86,7 @@ def rates_of(
         engine: Has recorded the usage.
         clients: As `QuotaEngine.evaluate` takes them.
         at_ms: The instant, not before any event.
-        levels: The answer of `engine.resolve(clients)`, for callers that keep it; called if there is any rate.
+        levels: Returns `engine.resolve(clients)`, for callers that keep it.
         owners: Who is responsible, by user and client-id of the row of `quotas`.
     """
     rates = engine.evaluate(clients, at_ms)
@@ -169,8 +166,7 @@ def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:
     return {QuotaKey(row["user"], row["client_id"], name): row[name] for name in QUOTA_TYPES if row[name] is not None}
 
 
-SPAN_MS: Final = 60_000
-"""Two samples of 30 s."""
+SPAN_MS: Final = 60_000  # two samples of 30 s
 
 SENSOR: Final = ("broker_id", "quota_type", "sensor_user", "sensor_client_id", "mode")
 
@@ -178,15 +174,10 @@ _NS_PER_MS: Final = 1_000_000
 
 
 def throttle_times(decisions: pa.Table, now_ms: int) -> pa.Table:
-    """The mean throttle time of each sensor over the last minute.
+    """The mean (`throttle_time_avg_ms`), maximum and number (`throttles`) of throttle times above 0, longest first.
 
-    Args:
-        decisions: the columns of `SENSOR`, `throttle_time_ms` (capped, as a broker records it) and `evaluated_at_ms`.
-        now_ms: the instant. A decision that is exactly a minute old no longer counts.
-
-    Returns:
-        The columns of `SENSOR`, `throttle_time_avg_ms`, `throttle_time_max_ms`, and `throttles`: how many decisions had
-        a throttle time above 0. A sensor without such a decision has no row. The longest mean is first.
+    Of each sensor over the last minute: a decision that is exactly a minute old no longer counts. `decisions` has the
+    columns of `SENSOR`, `throttle_time_ms` (capped, as a broker records it) and `evaluated_at_ms`.
     """
     in_span = _in_span(decisions["evaluated_at_ms"], now_ms)
     kept = decisions.filter(pc.and_(in_span, pc.greater(decisions["throttle_time_ms"], 0)))

@@ -1,5 +1,6 @@
 """The rows of a decision: every violated quota of every client that sent usage, and which one applies."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
@@ -13,20 +14,23 @@ from quota.resolution import Side
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
 from quota.usage import EntityNames
 
-KEY_FIELDS: Final = [(name, pa.string()) for name in ("broker_id", "user", "client_id", "quota_type")]
+KEY: Final = ("broker_id", "user", "client_id", "quota_type")
+SENSOR: Final = ("sensor_user", "sensor_client_id")
+
+
+def columns_of(kind: pa.DataType, *names: str) -> Iterator[tuple[str, pa.DataType]]:
+    """Fields of one type."""
+    return ((name, kind) for name in names)
+
+
 SCHEMA: Final = pa.schema(
     [
-        *KEY_FIELDS,
-        ("observed", pa.float64()),
-        ("bound", pa.float64()),
-        ("window_ms", pa.int64()),
-        ("raw_throttle_time_ms", pa.int64()),
-        ("max_throttle_time_ms", pa.int64()),
-        ("throttle_time_ms", pa.int64()),
-        ("level", pa.int64()),
-        ("sensor_user", pa.string()),
-        ("sensor_client_id", pa.string()),
-        ("mode", pa.string()),
+        *columns_of(pa.string(), *KEY),
+        *columns_of(pa.float64(), "observed", "bound"),
+        *columns_of(
+            pa.int64(), "window_ms", "raw_throttle_time_ms", "max_throttle_time_ms", "throttle_time_ms", "level"
+        ),
+        *columns_of(pa.string(), *SENSOR, "mode"),
         ("applied", pa.bool_()),
     ]
 )

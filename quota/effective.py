@@ -1,6 +1,6 @@
 """Which quotas apply to a client: the row at each of the eight levels, which match, and who shares its sensors.
 
-The same question asked of two versions of the quotas says for which clients an edit changes anything.
+The same question about two versions of the quotas shows for which clients an edit changes anything.
 """
 
 from collections import defaultdict

@@ -6,8 +6,7 @@ from typing import Any, Final, get_args
 
 from schemas.names import QuotaType
 
-DEFAULT: Final = "<default>"
-"""A reserved name: stands for every user (or client-id) that has no quota of its own."""
+DEFAULT: Final = "<default>"  # a reserved name: stands for every user (or client-id) that has no quota of its own
 
 QUOTA_TYPES: Final[tuple[str, ...]] = get_args(QuotaType)
 """What is limited, in the order used everywhere."""
@@ -108,7 +107,7 @@ def _may_be(part: str, name: str) -> bool:
 class Owners:
     """Who is responsible for a client: the owner of the most specific row that covers it and names one.
 
-    A row counts whatever its bounds and its mode are: an `exempt` row, too, says whose client it is. A row without an
+    A row counts whatever its bounds and its mode are: an `exempt` row, too, has an owner. A row without an
     owner is passed over, so the owner of a user holds for all clients of that user but those with an owner of their
     own. Answers are kept; for one thread.
     """

@@ -128,13 +128,11 @@ def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
     return np.where(owed_ms[preferred, columns] == owed_ms[first, columns], preferred, first)
 
 
-OwedAt = Callable[[Ids, Ints], Owed]
-"""What clients owe, each at its own instant: `quota.replay.ReplayEngine.owed_at`."""
+OwedAt = Callable[[Ids, Ints], Owed]  # what clients owe, each at its own instant: `quota.replay.ReplayEngine.owed_at`
 
 _NEVER: Final = np.iinfo(np.int64).max
 _NO_WINDOW: Final = -1
-_LONGEST_MS: Final = 1 << 52
-"""A throttle beyond all time is cut to this, so that its end is still a number."""
+_LONGEST_MS: Final = 1 << 52  # a throttle beyond all time is cut to this, so that its end is still a number
 
 
 @dataclass(frozen=True, slots=True)

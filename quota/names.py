@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from quota.arrays import Flags, Ids, Ints
 
 Words = NDArray[np.uint64]
-Pair = tuple[Words, Words]
-"""The two hashes of n names, uint64[n] each."""
+Pair = tuple[Words, Words]  # the two hashes of n names, uint64[n] each
 
 _WORD: Final = 8
 _SHIFT_1: Final = np.uint64(32)
 _SHIFT_2: Final = np.uint64(29)
-_EMPTY: Final = np.uint64(0)
-"""Both hashes of "", for all seeds: there is nothing to multiply."""
+_EMPTY: Final = np.uint64(0)  # both hashes of "", for all seeds: there is nothing to multiply
 _LOW_BYTES: Final = np.array([(1 << (8 * n)) - 1 for n in range(_WORD + 1)], np.uint64)
 """Mask of the first n bytes of a little-endian word."""
 
@@ -201,8 +199,7 @@ def is_named(name: Pair) -> Flags:
 
 
 _MIN_SLOTS_LOG2: Final = 6
-_BOTH_HALVES: Final = np.complex128
-"""Two 64-bit words that are read together. Never used as a number."""
+_BOTH_HALVES: Final = np.complex128  # two 64-bit words that are read together. Never used as a number.
 
 
 class KeyIndex:

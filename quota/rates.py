@@ -2,11 +2,9 @@
 
 Sample windows begin at multiples of w. For the buckets see `TokenBuckets`.
 
-The formula
------------
-This is Kafka's `Rate`. It does not move with every event. Time is cut into sample windows of w ms, and per window a
-sensor keeps the integer sum of what was used in it and the time of its last event. A window expires as a whole: at
-`now` it counts while `now − last < N · w`. The sums that count cover the time
+**The formula.** This is Kafka's `Rate`. It does not move with every event. Time is cut into sample windows of w ms, and
+per window a sensor keeps the integer sum of what was used in it and the time of its last event. A window expires as a
+whole: at `now` it counts while `now − last < N · w`. The sums that count cover the time
 
     E = now − start of the oldest window that counts
 
@@ -22,16 +20,13 @@ window counts, E = 0, W = max((N − 1) · w, 1) and O = 0.
 
 A percentage is measured in ns of thread time. The sum stays an integer; percent = ns · 1e-7 is taken of the sum.
 
-Only two spans
---------------
-Let r = now mod w. All starts are multiples of w, so E mod w = r. Hence W is (N − 1) · w + r, or N · w + r. It is the
-longer one when the window that starts N · w before the current one still counts. All newer windows count for certain,
-all older ones do not. So a sensor needs a running total of the newest N windows, and a look at that one window.
+**Only two spans.** Let r = now mod w. All starts are multiples of w, so E mod w = r. Hence W is (N − 1) · w + r, or N ·
+w + r. It is the longer one when the window that starts N · w before the current one still counts. All newer windows
+count for certain, all older ones do not. So a sensor needs a running total of the newest N windows, and a look at that
+one window.
 
-An example
-----------
-N = 11, w = 1 000. A sensor uses 11 MB at 100 400 ms and nothing else. W goes from 10 s to 11 s within each sample
-window and back, and is longer only in the last one, from 111 000 on. The event counts until 111 399.
+**An example.** N = 11, w = 1 000. A sensor uses 11 MB at 100 400 ms and nothing else. W goes from 10 s to 11 s within
+each sample window and back, and is longer only in the last one, from 111 000 on. The event counts until 111 399.
 
 >>> windows = SampleWindows(quota_type=0, num_samples=11, sample_window_ms=1000, newest=100)
 >>> windows.grow(1)
@@ -55,8 +50,7 @@ import pyarrow as pa
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import REQUEST
 
-Selection = slice | Ids
-"""Sensors: a range of ids, or an array of ids that are all different."""
+Selection = slice | Ids  # sensors: a range of ids, or an array of ids that are all different
 
 PERCENT_PER_NS: Final = 1e-7
 LARGEST_SUM: Final = np.iinfo(np.int64).max
@@ -66,10 +60,8 @@ _ALMOST_ONE: Final = 1.0 - 1e-12
 _START: Final = "sample_start_ms"
 
 MAX_DEBT_BURSTS: Final = 10.0
-MAX_DEBT_BURSTS_OF_OLD: Final = 1.0
-"""The same for usage that is too old for a throttle to be published."""
-_FULL: Final = np.inf
-"""Tokens of a bucket that was never charged. They count as the burst of whatever T is in force."""
+MAX_DEBT_BURSTS_OF_OLD: Final = 1.0  # the same for usage that is too old for a throttle to be published
+_FULL: Final = np.inf  # tokens of a bucket that was never charged. They count as the burst of whatever T is in force.
 
 
 def amounts(sums: Ints, quota_type: int) -> Floats:

@@ -17,14 +17,8 @@ if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     _Values: TypeAlias = pa.ChunkedArray[Any] | pa.Array[Any]
     _Column: TypeAlias = pa.Array[Any]
 
-# The types behind the Arrow names of the type table. pyarrow's own aliases cover only types without parameters.
+# The types behind the Arrow names of the type table that pyarrow's own aliases do not cover: those with parameters.
 _TYPES: Final[dict[str, pa.DataType]] = {
-    "string": pa.string(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "bool": pa.bool_(),
-    "binary": pa.binary(),
-    "date32": pa.date32(),
     "timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"),
     "list<string>": pa.list_(pa.string()),
     "map<string, double>": pa.map_(pa.string(), pa.float64()),
@@ -39,7 +33,8 @@ def arrow_schema(model: type[BaseModel]) -> pa.Schema:
     Raises:
         UnsupportedFieldType: the type table does not know the type of a field.
     """
-    return pa.schema([pa.field(c.name, _TYPES[c.type.arrow], nullable=c.nullable) for c in columns(model)])
+    types = ((one, _TYPES.get(one.type.arrow) or pa.type_for_alias(one.type.arrow)) for one in columns(model))
+    return pa.schema([pa.field(one.name, type_of_one, nullable=one.nullable) for one, type_of_one in types])
 
 
 def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | float | bool) -> pa.Table:

@@ -62,14 +62,20 @@ Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
 Day = Annotated[date, Unit("UTC day")]
 Raw = Annotated[bytes, Unit("raw bytes")]
 
-TIME_EPOCH: Final = Field(
-    default=0,
-    description="How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
+
+def field(description: str, **rules: Any) -> Any:
+    """A field of a model with its meaning, and what else `pydantic.Field` takes."""
+    return Field(description=description, **rules)
+
+
+TIME_EPOCH: Final = field(
+    "How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
     "0 at first; null in rows of before 0.3.0, which means 0.",
+    default=0,
 )
 """The field `time_epoch` of every row that has `evaluated_at_ms`, and of the seconds of such rows."""
 
-CLUSTER: Final = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
+CLUSTER: Final = field("The Kafka cluster: its id, or the name that was set for it.", min_length=1)
 
 QuotaTypeName = Annotated[QuotaType, Unit("quota type")]
 
@@ -86,7 +92,7 @@ class PipelineRow(Row):
     """A row that the job writes: which cluster it is about, and which streaming query wrote it."""
 
     cluster: Name = CLUSTER
-    query_id: Name = Field(min_length=1, description="Id of the streaming query: one per checkpoint.")
+    query_id: Name = field("Id of the streaming query: one per checkpoint.", min_length=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +131,9 @@ def _column(model: type[BaseModel], name: str) -> Column:
 
 
 def spark_ddl(model: type[BaseModel]) -> str:
-    """The columns of a model as a Spark DDL string.
+    """The columns of a model as a Spark DDL string, names in backticks.
 
-    Names are in backticks. Columns that are never null have `NOT NULL`; `from_json` ignores that: every field it reads
-    can be null.
+    Columns that are never null have `NOT NULL`; `from_json` ignores that: every field it reads can be null.
 
     Raises:
         UnsupportedFieldType: the type table does not know the type of a field.
@@ -137,11 +142,9 @@ def spark_ddl(model: type[BaseModel]) -> str:
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema that a value of this model must satisfy when it is read.
+    """The JSON Schema that a value of this model must satisfy when it is read: pydantic's, with `x-unit` per property.
 
-    Returns:
-        pydantic's schema, with `$schema`, and `x-unit` for each property. The generated titles of the fields, which
-        only repeat the names, are left out.
+    The generated titles of the fields, which only repeat the names, are left out.
 
     Raises:
         UnsupportedFieldType: the type table does not know the type of a field.

@@ -6,8 +6,6 @@ The same decision has the same id, however often its batch is run again.
 import hashlib
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
-
 from schemas import columns as c
 
 DIGEST_BYTES: Final = 8
@@ -41,27 +39,27 @@ def _encoded(part: str) -> bytes:
 class DecisionRow(c.PipelineRow):
     """A violated quota of one client in one batch, with all figures from which its throttle time is computed."""
 
-    batch_id: c.Number = Field(description="The micro-batch.")
+    batch_id: c.Number = c.field("The micro-batch.")
     time_epoch: c.Number | None = c.TIME_EPOCH
-    evaluated_at_ms: c.EpochMs = Field(description="The instant it was evaluated at, in event time.")
-    evaluated_at: c.Instant = Field(description="`evaluated_at_ms` as a timestamp.")
-    broker_id: c.Name = Field(description='The broker in broker scope; "" in cluster scope.')
-    user: c.Name = Field(description="The user that sent the usage.")
-    client_id: c.Name = Field(description="The client-id that sent the usage.")
-    quota_type: c.QuotaTypeName = Field(description="The violated quota.")
-    observed: c.Rate = Field(description="O, the rate over the window.")
-    bound: c.Rate = Field(description="T, the quota.")
-    window_ms: c.DurationMs = Field(description="W, the span the rate was measured over.")
-    raw_throttle_time_ms: c.DurationMs = Field(description="X = (O − T) / T · W, rounded, before the cap.")
-    max_throttle_time_ms: c.DurationMs | None = Field(description="The cap; null for none.")
-    throttle_time_ms: c.DurationMs = Field(description="X after the cap.")
-    level: c.Number = Field(ge=1, le=8, description="Which of the 8 levels of quotas matched; 1 is the most specific.")
-    sensor_user: c.Name = Field(description='User part of the sensor; "" if it is not part of it.')
-    sensor_client_id: c.Name = Field(description='Client-id part of the sensor; "" if it is not part of it.')
-    mode: Annotated[Literal["enforce", "shadow"], c.Unit("mode")] = Field(
-        description="Of the quota. `shadow`: recorded, never published."
+    evaluated_at_ms: c.EpochMs = c.field("The instant it was evaluated at, in event time.")
+    evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
+    broker_id: c.Name = c.field('The broker in broker scope; "" in cluster scope.')
+    user: c.Name = c.field("The user that sent the usage.")
+    client_id: c.Name = c.field("The client-id that sent the usage.")
+    quota_type: c.QuotaTypeName = c.field("The violated quota.")
+    observed: c.Rate = c.field("O, the rate over the window.")
+    bound: c.Rate = c.field("T, the quota.")
+    window_ms: c.DurationMs = c.field("W, the span the rate was measured over.")
+    raw_throttle_time_ms: c.DurationMs = c.field("X = (O − T) / T · W, rounded, before the cap.")
+    max_throttle_time_ms: c.DurationMs | None = c.field("The cap; null for none.")
+    throttle_time_ms: c.DurationMs = c.field("X after the cap.")
+    level: c.Number = c.field("Which of the 8 levels of quotas matched; 1 is the most specific.", ge=1, le=8)
+    sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
+    sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
+    mode: Annotated[Literal["enforce", "shadow"], c.Unit("mode")] = c.field(
+        "Of the quota. `shadow`: recorded, never published."
     )
-    applied: c.Flag = Field(description="True for the one quota whose throttle time applies to the client.")
-    decision_id: c.Name = Field(description="The id in the throttle's records.")
-    quota_version: c.Number = Field(description="Version of the quota table.")
-    date: c.Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")
+    applied: c.Flag = c.field("True for the one quota whose throttle time applies to the client.")
+    decision_id: c.Name = c.field("The id in the throttle's records.")
+    quota_version: c.Number = c.field("Version of the quota table.")
+    date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")

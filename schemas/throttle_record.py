@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import columns as c
 from schemas.decisions import decision_id
@@ -24,8 +24,7 @@ SCHEMA_VERSION: Final = 1
 
 JOB_HEADER: Final = "ce_kquotajob"
 
-SENSOR_FIELD: Final = "sensor"
-"""The one field of a record that is two columns of `throttle_events`."""
+SENSOR_FIELD: Final = "sensor"  # the one field of a record that is two columns of `throttle_events`
 
 
 class ThrottleRecord(BaseModel):
@@ -38,40 +37,34 @@ class ThrottleRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    action: Action = Field(description="`throttle`: wait. `release`: go on, at the end that was set or before it.")
+    action: Action = c.field("`throttle`: wait. `release`: go on, at the end that was set or before it.")
     cluster: c.Name = c.CLUSTER
-    broker_id: c.Name = Field(description='The broker to which the throttle applies; "" for the whole cluster.')
-    user: c.Name = Field(min_length=1, description="The user, as authenticated.")
-    client_id: c.Name = Field(description='The client-id; "" if the client has none.')
-    throttle_time_ms: c.DurationMs = Field(
-        ge=0, description="How long to wait, from the instant at which the record was stored; 0 for a release."
+    broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
+    user: c.Name = c.field("The user, as authenticated.", min_length=1)
+    client_id: c.Name = c.field('The client-id; "" if the client has none.')
+    throttle_time_ms: c.DurationMs = c.field(
+        "How long to wait, from the instant at which the record was stored; 0 for a release.", ge=0
     )
-    throttled_until_ms: c.EpochMs = Field(
-        ge=0, description="The end of the throttle, exclusive, as wall-clock time; for a release when it was stored."
+    throttled_until_ms: c.EpochMs = c.field(
+        "The end of the throttle, exclusive, as wall-clock time; for a release when it was stored.", ge=0
     )
-    quota_type: c.QuotaTypeName = Field(description="Which quota is violated; if several are, the one that applies.")
-    sensor: Annotated[tuple[str, str], c.Unit("names")] = Field(
-        description='User and client-id part of the sensor that the rate belongs to; "" for a part it does not have.'
+    quota_type: c.QuotaTypeName = c.field("Which quota is violated; if several are, the one that applies.")
+    sensor: Annotated[tuple[str, str], c.Unit("names")] = c.field(
+        'User and client-id part of the sensor that the rate belongs to; "" for a part it does not have.'
     )
-    observed: c.Rate = Field(ge=0, description="O, the rate over the window.")
-    bound: c.Rate | None = Field(gt=0, description="T, the quota; null if no bound is left (a release).")
-    window_ms: c.DurationMs = Field(ge=0, description="W, the span the rate was measured over.")
-    tokens: c.Tokens | None = Field(
-        description="Level of the sensor's bucket; below 0 it is a debt; null for no bucket."
+    observed: c.Rate = c.field("O, the rate over the window.", ge=0)
+    bound: c.Rate | None = c.field("T, the quota; null if no bound is left (a release).", gt=0)
+    window_ms: c.DurationMs = c.field("W, the span the rate was measured over.", ge=0)
+    tokens: c.Tokens | None = c.field("Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
+    owed_ms: c.DurationMs = c.field("How much longer the client must wait, as seen when it was decided.", ge=0)
+    cause: Cause = c.field(
+        "Why the record was published. `recovered` is reserved: readers accept it, no job writes it."
     )
-    owed_ms: c.DurationMs = Field(
-        ge=0, description="How much longer the client must wait, as seen when it was decided."
-    )
-    cause: Cause = Field(
-        description="Why the record was published. `recovered` is reserved: readers accept it, no job writes it."
-    )
-    decision_id: c.Name = Field(
-        min_length=1, description="The decision that began the throttle; renewals and release keep it."
-    )
-    publish_seq: c.Number = Field(ge=0, description="Position among all records of the job; no gaps.")
-    batch_id: c.Number = Field(description="The last micro-batch whose usage the record is based on.")
-    quota_version: c.Number = Field(ge=0, description="Version of the quota table the record is based on.")
-    schema_version: c.Number = Field(default=SCHEMA_VERSION, ge=1, description="Version of this schema.")
+    decision_id: c.Name = c.field("The decision that began the throttle; renewals and release keep it.", min_length=1)
+    publish_seq: c.Number = c.field("Position among all records of the job; no gaps.", ge=0)
+    batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
+    quota_version: c.Number = c.field("Version of the quota table the record is based on.", ge=0)
+    schema_version: c.Number = c.field("Version of this schema.", default=SCHEMA_VERSION, ge=1)
 
     def key(self) -> bytes:
         """The record key: the JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8.
@@ -165,39 +158,35 @@ def time_header(stored_ms: int) -> tuple[str, bytes]:
 class ThrottleEventRow(c.PipelineRow):
     """The outbox: every record that is published, by a batch or by a look, in the order of `publish_seq`."""
 
-    batch_id: c.Number = Field(description="The last micro-batch whose usage the record is based on.")
+    batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
     time_epoch: c.Number | None = c.TIME_EPOCH
-    evaluated_at_ms: c.EpochMs = Field(description="The instant the batch or the look was evaluated at.")
-    evaluated_at: c.Instant = Field(description="`evaluated_at_ms` as a timestamp.")
-    publish_seq: c.Number = Field(description="Position among all records of the job; no gaps.")
-    action: Action = Field(description="`throttle` or `release`.")
-    cause: Cause = Field(description="Why the record was published.")
-    broker_id: c.Name = Field(description='The broker to which the throttle applies; "" for the whole cluster.')
-    user: c.Name = Field(description="The user.")
-    client_id: c.Name = Field(description="The client-id.")
-    quota_type: c.QuotaTypeName = Field(description="The quota that applies.")
-    throttle_time_ms: c.DurationMs = Field(
-        description="How long to wait, from the instant at which the row was written."
+    evaluated_at_ms: c.EpochMs = c.field("The instant the batch or the look was evaluated at.")
+    evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
+    publish_seq: c.Number = c.field("Position among all records of the job; no gaps.")
+    action: Action = c.field("`throttle` or `release`.")
+    cause: Cause = c.field("Why the record was published.")
+    broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
+    user: c.Name = c.field("The user.")
+    client_id: c.Name = c.field("The client-id.")
+    quota_type: c.QuotaTypeName = c.field("The quota that applies.")
+    throttle_time_ms: c.DurationMs = c.field("How long to wait, from the instant at which the row was written.")
+    throttled_until_ms: c.EpochMs = c.field("The end of the throttle, exclusive, as wall-clock time.")
+    throttled_until: c.Instant = c.field("`throttled_until_ms` as a timestamp.")
+    sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
+    sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
+    observed: c.Rate = c.field("O, the rate over the window.")
+    bound: c.Rate | None = c.field("T, the quota; null if no bound is left.")
+    window_ms: c.DurationMs = c.field("W, the span the rate was measured over.")
+    tokens: c.Tokens | None = c.field("Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
+    owed_ms: c.DurationMs = c.field("How much longer the client must wait, as seen when it was decided.")
+    decision_id: c.Name = c.field("The decision that began the throttle.")
+    quota_version: c.Number = c.field("Version of the quota table.")
+    schema_version: c.Number = c.field("Version of the record's schema.", default=SCHEMA_VERSION)
+    due_ms: c.EpochMs | None = c.field("When the look was due; null for a record of a batch.")
+    lateness_ms: c.DurationMs | None = c.field(
+        "How long after `due_ms` the purgatory handed it out; null for a record of a batch."
     )
-    throttled_until_ms: c.EpochMs = Field(description="The end of the throttle, exclusive, as wall-clock time.")
-    throttled_until: c.Instant = Field(description="`throttled_until_ms` as a timestamp.")
-    sensor_user: c.Name = Field(description='User part of the sensor; "" if it is not part of it.')
-    sensor_client_id: c.Name = Field(description='Client-id part of the sensor; "" if it is not part of it.')
-    observed: c.Rate = Field(description="O, the rate over the window.")
-    bound: c.Rate | None = Field(description="T, the quota; null if no bound is left.")
-    window_ms: c.DurationMs = Field(description="W, the span the rate was measured over.")
-    tokens: c.Tokens | None = Field(
-        description="Level of the sensor's bucket; below 0 it is a debt; null for no bucket."
-    )
-    owed_ms: c.DurationMs = Field(description="How much longer the client must wait, as seen when it was decided.")
-    decision_id: c.Name = Field(description="The decision that began the throttle.")
-    quota_version: c.Number = Field(description="Version of the quota table.")
-    schema_version: c.Number = Field(default=SCHEMA_VERSION, description="Version of the record's schema.")
-    due_ms: c.EpochMs | None = Field(description="When the look was due; null for a record of a batch.")
-    lateness_ms: c.DurationMs | None = Field(
-        description="How long after `due_ms` the purgatory handed it out; null for a record of a batch."
-    )
-    date: c.Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")
+    date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 
 def stored_record(row: Mapping[str, Any]) -> ThrottleRecord:
@@ -227,22 +216,22 @@ def is_extension(row: Mapping[str, Any]) -> bool:
 class ThrottleByMinuteRow(c.Row):
     """The roll-up of `throttle_events` for dashboards and reports. A minute may have several rows: sum them."""
 
-    minute_start_ms: c.EpochMs = Field(description="Start of the minute, inclusive, as wall-clock time.")
-    minute_start: c.Instant = Field(description="`minute_start_ms` as a timestamp.")
+    minute_start_ms: c.EpochMs = c.field("Start of the minute, inclusive, as wall-clock time.")
+    minute_start: c.Instant = c.field("`minute_start_ms` as a timestamp.")
     cluster: c.Name = c.CLUSTER
-    broker_id: c.Name = Field(description='The broker to which the throttle applies; "" for the whole cluster.')
-    user: c.Name = Field(description="The user.")
-    client_id: c.Name = Field(description='The client-id; "" if the client has none.')
-    quota_type: c.QuotaTypeName = Field(description="The quota for which the client was held.")
-    owner: c.Text | None = Field(
-        description="Who was responsible: the owner of the most specific quota row that covers the client and names "
+    broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
+    user: c.Name = c.field("The user.")
+    client_id: c.Name = c.field('The client-id; "" if the client has none.')
+    quota_type: c.QuotaTypeName = c.field("The quota for which the client was held.")
+    owner: c.Text | None = c.field(
+        "Who was responsible: the owner of the most specific quota row that covers the client and names "
         "one, in the version of the quota table behind the record; null if none does."
     )
-    held_ms: c.DurationMs = Field(
-        ge=0, description="How long the client was held within the minute: at most 60 000, summed over the rows."
+    held_ms: c.DurationMs = c.field(
+        "How long the client was held within the minute: at most 60 000, summed over the rows.", ge=0
     )
-    throttle_count: c.Count = Field(ge=0, description="Throttles that began in the minute.")
-    renewal_count: c.Count = Field(
-        ge=0, description="Records of the minute that gave a running throttle another end: extended, renewed, edited."
+    throttle_count: c.Count = c.field("Throttles that began in the minute.", ge=0)
+    renewal_count: c.Count = c.field(
+        "Records of the minute that gave a running throttle another end: extended, renewed, edited.", ge=0
     )
-    date: c.Day = Field(description="UTC day of `minute_start_ms`; the partition.")
+    date: c.Day = c.field("UTC day of `minute_start_ms`; the partition.")

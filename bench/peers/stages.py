@@ -31,8 +31,7 @@ from bench.stage import Prober, probe_quotas, staged, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
 from pipeline.errors import PipelineError
 

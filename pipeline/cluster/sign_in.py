@@ -92,7 +92,11 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
 
     def _fetch(self, now: float) -> tuple[str, float]:
         if self._source.url.startswith("file:"):
-            token = _token_in_file(self._source.url)
+            path = urllib.parse.unquote(urllib.parse.urlsplit(self._source.url).path)
+            try:
+                token = Path(path).read_text("ascii").strip()
+            except (OSError, UnicodeDecodeError) as exc:
+                raise TokenRefused(self._source.url, f"can not be read ({type(exc).__name__})") from exc
             return token, _life_seconds(token, None, now)
         answer = self._request_token()
         given = answer.get("access_token")
@@ -119,13 +123,6 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
         except (OSError, ValueError) as exc:
             raise TokenRefused(source.url, f"does not answer with JSON ({type(exc).__name__})") from exc
         return answer if isinstance(answer, dict) else {}
-
-
-def _token_in_file(url: str) -> str:
-    try:
-        return Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise TokenRefused(url, f"can not be read ({type(exc).__name__})") from exc
 
 
 def _error_text(error: urllib.error.HTTPError) -> str:
@@ -296,24 +293,21 @@ def _store(store: str, properties: Mapping[str, str], mistakes: list[str]) -> li
         value = properties.get(key, "")
         if not value:
             continue
-        text = _content(key, value, mistakes) if key.endswith("location") else value
-        blocks = [(match[1], match[0]) for match in _BLOCK.finditer(text or "")]
-        if text is not None and not blocks:
-            mistakes.append(_not_pem(key, f" {value}" if key.endswith("location") else "", store, location))
+        is_path = key.endswith("location")
+        try:
+            text = Path(value).read_bytes().decode("ascii", errors="replace") if is_path else value
+        except OSError as exc:
+            mistakes.append(f"'{key}' {value} cannot be read: {exc.strerror}")
+            continue
+        blocks = [(match[1], match[0]) for match in _BLOCK.finditer(text)]
+        if not blocks:
+            mistakes.append(_not_pem(key, f" {value}" if is_path else "", store, location))
         for label, _ in blocks:
             if label not in _LABELS:
                 convert = "openssl pkcs8 -topk8 -nodes -in KEY.pem -out KEY.pk8.pem"
                 mistakes.append(f"'{key}' holds {label!r}, not a PKCS 8 key ('BEGIN PRIVATE KEY'): {convert}")
         found += blocks
     return found
-
-
-def _content(key: str, path: str, mistakes: list[str]) -> str | None:
-    try:
-        return Path(path).read_bytes().decode("ascii", errors="replace")
-    except OSError as exc:
-        mistakes.append(f"'{key}' {path} cannot be read: {exc.strerror}")
-        return None
 
 
 def _not_pem(key: str, got: str, store: str, location: str) -> str:

@@ -95,7 +95,9 @@ class MarkedTransactions:
             producer.begin_transaction()
             # Wait for it first: kafka-python commits also what is left of a transaction of which a batch has expired,
             # as Kafka's own producer did before KAFKA-5385. Not with `flush`, which fails if a batch was split.
-            self._wait_for(send(producer))
+            sent, deadline = send(producer), time.monotonic() + self._timeout_ms / 1000
+            for future in sent:
+                future.get(timeout=max(deadline - time.monotonic(), 0))
             self._move(producer, mark)
             failpoint("transaction.committed")
         except kafka_errors.KafkaError as exc:
@@ -148,11 +150,6 @@ class MarkedTransactions:
         if isinstance(exc, _TOO_LARGE):
             return MessageTooLarge(detail_of(exc))
         return self._access.refusal(exc, self._rights) or TransactionUndecided(detail_of(exc))
-
-    def _wait_for(self, sent: Sequence[Any]) -> None:
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        for future in sent:
-            future.get(timeout=max(deadline - time.monotonic(), 0))
 
     def _move(self, producer: Any, mark: Mark) -> None:
         """`send_offsets_to_transaction` and `commit_transaction`, which wait without end for a broker that is gone."""

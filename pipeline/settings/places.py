@@ -57,19 +57,15 @@ class CatalogRoot(str):
 
     def table(self, name: str) -> "CatalogTable":
         """The table of this name."""
-        return CatalogTable(self, name)
+        made = CatalogTable(f"{self}.{name}")
+        made.sql_name = f"{self.sql_schema}.`{name}`"
+        return made
 
 
 class CatalogTable(str):
     """The address of a table in a catalog, as `catalog:main.kquota.usage`."""
 
     sql_name: str
-
-    def __new__(cls, root: CatalogRoot, name: str) -> Self:
-        """Make one of its root and its name there."""
-        made = super().__new__(cls, f"{root}.{name}")
-        made.sql_name = f"{root.sql_schema}.`{name}`"
-        return made
 
 
 # delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.

@@ -13,7 +13,7 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.from_settings import open_rolled
 from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
-from pipeline.tables.quotas.history import StoredOwners
+from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
@@ -152,7 +152,7 @@ class RollUps:
         job, writers = tables.job, tables.writers
         self._by_second = UsageBySecond(usage, writers["usage_by_second"], job, settings.seconds_retention_ms)
         self._by_minute = UsageByMinute(usage, writers["usage_by_minute"], job)
-        self._throttles = ThrottleByMinute(events, writers["throttle_by_minute"], job, StoredOwners(quotas).at)
+        self._throttles = ThrottleByMinute(events, writers["throttle_by_minute"], job, owners_in(quotas))
 
     @property
     def written_until_ms(self) -> int:

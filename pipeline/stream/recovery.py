@@ -79,7 +79,7 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
     batches = _with_ends_of_epochs(batches, rows, last_query_id)
     unfit = _newest_unfit(rows, newest, engine.sample_window_ms)
     if unfit is not None:
-        batches = tuple(batch for batch in batches if evaluation_of(batch).is_after(unfit, last_query_id))
+        batches = tuple(batch for batch in batches if batch.is_after(unfit, last_query_id))
         snapshot = snapshot if snapshot is not None and snapshot[0].is_after(unfit, last_query_id) else None
     processed_at_ms = {(row["query_id"], row["batch_id"]): row["processed_at_ms"] for row in rows.to_pylist()}
     processed_at_ms[newest.evaluation.query_id, newest.evaluation.batch_id] = newest.processed_at_ms
@@ -126,11 +126,11 @@ def _with_ends_of_epochs(
         ends[one.time_epoch] = one
     known = {(batch.query_id, batch.batch_id) for batch in batches}
     added = [
-        StoredBatch(one.query_id, one.batch_id, one.evaluated_at_ms, one.quota_version, _NO_USAGE, one.time_epoch)
+        StoredBatch(one.query_id, one.batch_id, one.evaluated_at_ms, one.quota_version, one.time_epoch, usage=_NO_USAGE)
         for epoch, one in ends.items()
         if epoch < newest_epoch and (one.query_id, one.batch_id) not in known
     ]
-    return tuple(sorted((*batches, *added), key=lambda one: evaluation_of(one).order(last_query_id)))
+    return tuple(sorted((*batches, *added), key=lambda one: one.order(last_query_id)))
 
 
 def _newest_unfit(rows: pa.Table, newest: BatchFacts, sample_window_ms: int) -> Evaluation | None:

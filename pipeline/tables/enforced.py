@@ -73,12 +73,8 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
         table = TableRows(table_uri(root, NAME))
     except TableMissing:
         return []
-    rows = newest_changes(table, None, where)
-    rows = [
-        row
-        for row in rows
-        if row["kind"] is not None and row["result"] == APPLIED and (row["user"], row["client_id"]) in entities
-    ]
+    rows = [row for row in newest_changes(table, None, where) if (row["user"], row["client_id"]) in entities]
+    rows = [row for row in rows if row["kind"] is not None and row["result"] == APPLIED]
     if not rows:
         return []
     # Loads the arithmetic of levels with it, which most clients' answers do not need.

@@ -22,7 +22,8 @@ from quota.snapshot import undivided
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.upkeep import TableUpkeep
+    from pipeline.tables.catalog import SparkUpkeep
+    from pipeline.tables.upkeep import DeltaRsUpkeep
 
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def open_rolled(tables: TablesSettings, name: str) -> RolledTable:
     return DeltaRsReader(table_uri(tables.root, name))
 
 
-def open_upkeep(tables: TablesSettings) -> "TableUpkeep":
+def open_upkeep(tables: TablesSettings) -> "DeltaRsUpkeep | SparkUpkeep":
     """Open the upkeep of the job's tables."""
     if isinstance(tables.root, CatalogRoot):
         from pipeline.tables.catalog import SparkUpkeep  # noqa: PLC0415
@@ -187,11 +188,9 @@ def _is_new(table: QuotaTable, settings: Settings) -> bool:
     above = shared_root(settings.tables.root)
     if stored > 1 or owner_of(above) is not None:
         message = f"the users of {above} are divided as for {_divided(stored)}; this is {_divided(share.of)}"
-        fix = (
-            "a running division can not be changed, as each shard has the rates and the debts of its own users: start "
-            "as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
-        )
-        raise Conflict(message, fix)
+        why = "a running division can not be changed, as each shard has the rates and the debts of its own users"
+        how = "start as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
+        raise Conflict(message, f"{why}: {how}")
     with suppress(InvalidQuotas):  # the job reports it when it reads them
         snapshot = newest_valid(table, table.read().version)
         if problems := undivided(snapshot.quotas):

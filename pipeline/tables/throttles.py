@@ -17,9 +17,8 @@ from quota.entity import QUOTA_TYPES, Level, entity_at
 from schemas.throttle_record import written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.
-_MEASURES: Final = dict(
-    zip(QUOTA_TYPES, (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"]), strict=True)
-)
+_COLUMNS_OF: Final = (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"])
+_MEASURES: Final = dict(zip(QUOTA_TYPES, _COLUMNS_OF, strict=True))
 
 _SHOWN: Final = 5
 
@@ -218,9 +217,8 @@ def why_unpublished(
         unapplied: Cause = "not_applied" if decision["throttle_time_ms"] else "no_time"
         return Unpublished("shadow" if decision["mode"] == "shadow" else unapplied)
     records = _records(root, decision, _LOOKED_BACK_MS[0])
-    own = [
-        row for row in records if row["cause"] == "violation" and all(row[name] == decision[name] for name in _BATCH)
-    ]
+    of_batch = [row for row in records if all(row[name] == decision[name] for name in _BATCH)]
+    own = [row for row in of_batch if row["cause"] == "violation"]
     if own:
         return Unpublished("extension", record=own[-1])
     collected_ms = _collected_ms(root, decision)
@@ -237,7 +235,10 @@ def why_unpublished(
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
     if decision["throttle_time_ms"] < min_hold_ms * (TIMES_SOON if soon else 1):
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
-    return _edited(quotas, decision["quota_version"], collected_ms) or Unpublished("too_old")
+    # By the first later version that was in force within a minute of the batch.
+    later = [commit for commit in quotas.history() if commit.version > decision["quota_version"]]
+    edits = [one.version for one in later if one.committed_at.timestamp() * 1_000 <= collected_ms + 60_000]
+    return Unpublished("edited", quota_version=min(edits)) if edits else Unpublished("too_old")
 
 
 def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[str, Any]]:
@@ -263,13 +264,6 @@ def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
     where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
     found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
     return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
-
-
-def _edited(quotas: QuotaTable, version: int, collected_ms: int) -> Unpublished | None:
-    """By the first later version that was in force within a minute of the batch; None if there is none."""
-    later = [commit for commit in quotas.history() if commit.version > version]
-    commits = [one.version for one in later if one.committed_at.timestamp() * 1_000 <= collected_ms + 60_000]
-    return Unpublished("edited", quota_version=min(commits)) if commits else None
 
 
 def _no_decision(wanted: str, looked_at: str) -> NotFound:

@@ -1,4 +1,4 @@
-"""Which quotas the brokers themselves must hold, so that they enforce what the quota table says.
+"""Which quotas the brokers themselves must hold, so that they enforce the quota table.
 
 An *entry* is one value at one quota entity and type, the same on every broker.
 
@@ -19,18 +19,16 @@ What was on the brokers before kquota wrote there is put back when an entry goes
 ...     {"user": "bob", "client_id": "", "mode": "exempt"},
 ... ]
 >>> for entry in broker_entries(QuotaSnapshot.from_rows(rows, version=1)):
-...     print(entry.user, entry.quota_type, f"{entry.bound:g}", entry.kind)
+...     print(entry.key.user, entry.key.quota_type, f"{entry.bound:g}", entry.kind)
 alice producer_byte_rate 3e+06 level
 <default> producer_byte_rate 1e+06 bound
 bob producer_byte_rate 1e+18 unbounded
 
-Entries of their own for sensors of a default
----------------------------------------------
-Such an entry has the sensor's tags as its entity. But it can change which quota holds for other clients. An entry of a
-user hides the rows of the default user with a client-id: a client of that user that had one of these as its quota would
-fall under the new entry. So the project's own resolution is asked, with and without the entries, about every client
-that an entry could concern. If the answer differs for any of them, in sensor or bound, there is no entry, and the
-sensor is reported.
+**Entries of their own for sensors of a default.** Such an entry has the sensor's tags as its entity. But it can change
+which quota holds for other clients. An entry of a user hides the rows of the default user with a client-id: a client of
+that user that had one of these as its quota would fall under the new entry. So the project's own resolution is asked,
+with and without the entries, about every client that an entry could concern. If the answer differs for any of them, in
+sensor or bound, there is no entry, and the sensor is reported.
 
 Which clients these are: a row is found by names, so clients whose names are in no row all get the same answer. It is
 enough to ask about the names of all rows, and about one name that is in none.
@@ -77,16 +75,9 @@ class BrokerEntry:
     A `level` is L, from T / n to T; `own` is likewise, for a sensor of a default; else the value is T.
     """
 
-    user: str
-    client_id: str
-    quota_type: str
+    key: EntryKey
     bound: float
     kind: EntryKind
-
-    @property
-    def key(self) -> EntryKey:
-        """The place of the entry."""
-        return EntryKey(self.user, self.client_id, self.quota_type)
 
 
 def broker_entries(snapshot: QuotaSnapshot, mirror: bool = False) -> tuple[BrokerEntry, ...]:
@@ -110,13 +101,13 @@ def _bounds_of(quota: Quota, mirror: bool) -> Iterable[BrokerEntry]:
     kind = EntryKind.BOUND if mirror or is_default else EntryKind.LEVEL
     for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True):
         if bound is not None:
-            yield BrokerEntry(quota.user, quota.client_id, name, bound, kind)
+            yield BrokerEntry(EntryKey(quota.user, quota.client_id, name), bound, kind)
 
 
 def _exemptions(quota: Quota, least_specific: Sequence[Level | None]) -> Iterable[BrokerEntry]:
     for name, level in zip(QUOTA_TYPES, least_specific, strict=True):
         if level is not None and level > quota.level:
-            yield BrokerEntry(quota.user, quota.client_id, name, UNREACHED, EntryKind.UNBOUNDED)
+            yield BrokerEntry(EntryKey(quota.user, quota.client_id, name), UNREACHED, EntryKind.UNBOUNDED)
 
 
 def writable_levels(level: Floats, bound: Floats, quota_type: str) -> Floats:
@@ -190,7 +181,7 @@ def own_entries(
             client = next(harmed, None)
             if client is not None:
                 refused[sensor] = Refused(sensor, client)
-    granted = (BrokerEntry(*sensor, bounds[sensor], EntryKind.OWN) for sensor in sensors if sensor not in refused)
+    granted = (BrokerEntry(sensor, bounds[sensor], EntryKind.OWN) for sensor in sensors if sensor not in refused)
     return tuple(granted), tuple(refused[sensor] for sensor in sensors if sensor in refused)
 
 

@@ -1,9 +1,7 @@
 """The next level of every entity: what all brokers shall enforce from now on, and why.
 
-The rule
---------
-Each broker enforces the level L by itself, and all of them together shall give the entity T (`quota.broker_level`). In
-every period, for every entity:
+**The rule.** Each broker enforces the level L by itself, and all of them together shall give the entity T
+(`quota.broker_level`). In every period, for every entity:
 
 1. **Who throttles.** A broker whose O is at least 0.97 · L when it has a new event mutes the entity for X = (O − L) / L
    · W after that event. A muted client hides what it wants. So the broker counts as saturated until 5 s after the mute:
@@ -36,8 +34,7 @@ from quota.broker_level import broker_levels
 from quota.broker_levels.usage import BrokerView
 from quota.throttle_time import throttle_time_ms
 
-NEVER_MS: Final = -(1 << 60)
-"""An instant before all others."""
+NEVER_MS: Final = -(1 << 60)  # an instant before all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class Cause(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelRules:
-    """The thresholds of the rule. Fractions are of L or T, as the module says."""
+    """The thresholds of the rule. Fractions are of L or T, as in the docstring of the module."""
 
     saturated: float = 0.97
     saturated_hold_ms: int = 5_000

@@ -9,7 +9,7 @@ A *row* is an entity that has a level, or may need one:
 
 Most entities are far below their bound, and a period costs nothing for them. A row is looked at if its level is not T,
 if it used T / 2 or more on all brokers together in the last 15 s, if a broker that throttled it may still hide what it
-wants, or if its bound was edited. For all others `propose` would say: leave it alone.
+wants, or if its bound was edited. For all others `propose` would change nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +26,7 @@ from quota.broker_levels.usage import BrokerUsage
 from quota.broker_levels.writes import Owned
 from quota.entity import QUOTA_TYPES
 
-BUSY: Final = 0.5
-"""The part of T from which on an entity is looked at."""
+BUSY: Final = 0.5  # the part of T from which on an entity is looked at
 
 BUSY_MS: Final = 15_000
 """For how long after: longer than W, so that no broker throttles an entity that is not looked at."""
@@ -154,7 +153,7 @@ class EntityLevels:
         altered_at_ms = np.where(is_edited, now_ms, part.altered_at_ms) + event_ahead_ms
         tried = replace(part, level=level, altered_at_ms=altered_at_ms, over_at_ms=np.minimum(part.over_at_ms, at_ms))
         found, seen = propose(view, bound, tried, now_ms, _RULES, is_edited, self._moved_at_ms[rows])
-        # Only what is remembered. What is in force is said by `hold`.
+        # Only what is remembered. `hold` sets what is in force.
         memory = replace(seen, level=part.level, altered_at_ms=part.altered_at_ms)
         if len(rows):
             self._state = self._state.put(rows, memory)

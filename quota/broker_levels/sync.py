@@ -1,4 +1,4 @@
-"""The brokers' quotas kept as the quota table says: what to write now. Plain values in and out, no clock, no I/O.
+"""The brokers' quotas kept as in the quota table: what to write now. Plain values in and out, no clock, no I/O.
 
 Two times come in. `now_ms` is of a clock that never steps: pauses, retries and the alters per second are counted on it.
 `known_until_ms` is event time, as the usage has it: what is seen of the brokers is judged by it. Where both meet (was
@@ -9,7 +9,7 @@ How it is used, each period of a second:
 1. `load_quotas` if there is another version of the quota table; `record` the usage that is new.
 2. Every 10 s, at the start, and after any failure whose outcome is not known: `set_brokers`, then `observe` with all
    that the brokers hold. Before the first `observe` nothing is written.
-3. `period` says what to write. Store it, write it, store the answers; then `confirm` what the brokers took, and
+3. `period` returns what to write. Store it, write it, store the answers; then `confirm` what the brokers took, and
    `refuse` what they did not. Nothing counts as written until then: what was neither confirmed nor refused is asked for
    again, and `observe` finds out whether it got there.
 """
@@ -75,8 +75,7 @@ class AlterBudget:
 LAG_MS: Final = 10_000
 """How far event time may be behind `now_ms` without one of the clocks being wrong: as long as a level must stand."""
 
-MOST_ASKS: Final = 50
-"""The largest number of sensors of defaults that may ask for an entry of their own in one period."""
+MOST_ASKS: Final = 50  # the largest number of sensors of defaults that may ask for an entry of their own in one period
 
 
 class BrokerSync:
@@ -128,7 +127,7 @@ class BrokerSync:
             self._usage.load(of_brokers)
             self._grants.load(of_brokers, ())
 
-    def set_brokers(self, broker_ids: Sequence[str], now_ms: int) -> None:
+    def set_brokers(self, broker_ids: Sequence[str]) -> None:
         """Set which brokers are in the cluster, as `usage` has them, each once, in any order.
 
         A level below T ÷ brokers is corrected in the next period. So a caller may want to wait for a broker that is
@@ -248,7 +247,7 @@ class BrokerSync:
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted
         for name, levels in self._levels.items():
-            of_type = [entry for entry in wanted.values() if entry.quota_type == name]
+            of_type = [entry for entry in wanted.values() if entry.key.quota_type == name]
             own = {one.key: one.bound for one in of_type if one.kind is EntryKind.OWN and one.key in holdings.owned}
             levels.list_entries({one.key: one.bound for one in of_type if one.kind is EntryKind.LEVEL}, own, at_ms)
         self._review(keys)

@@ -20,16 +20,14 @@ import pyarrow.compute as pc
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import LEVELS_OF_DEFAULTS
 from quota.rates import SampleWindows
-from quota.recording import SensorGroups
 from quota.resolution import NO_QUOTA, Side
-from quota.sensors import IDLE_MS, SensorTable, TypeSensors
+from quota.sensors import IDLE_MS, SensorGroups, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BYTES, EntityNames, Usage
 
 NUM_SAMPLES: Final = 11
 SAMPLE_WINDOW_MS: Final = 1000
-RECENT_SAMPLES: Final = 3
-"""The sample windows of the recent rate: the mean of two to three seconds."""
+RECENT_SAMPLES: Final = 3  # the sample windows of the recent rate: the mean of two to three seconds
 
 _MIN_CAPACITY: Final = 64
 
@@ -102,8 +100,7 @@ class BrokerRates:
 NO_SENSOR: Final = -1
 _NO_CELL: Final = -1
 
-Tags = tuple[str, str]
-"""User and client-id of a sensor; "" for one that is no tag."""
+Tags = tuple[str, str]  # user and client-id of a sensor; "" for one that is no tag
 
 
 class BrokerUsage:
@@ -201,8 +198,7 @@ class BrokerUsage:
         if known == now:
             return
         names = self._sensors.numbers.names(np.arange(known, now))
-        tags = zip(names["sensor_user"].to_pylist(), names["sensor_client_id"].to_pylist(), strict=True)
-        self.tags.extend(tags)
+        self.tags.extend(zip(names["sensor_user"].to_pylist(), names["sensor_client_id"].to_pylist(), strict=True))
         self._of_tags.update(zip(self.tags[known:], range(known, now), strict=True))
         if now > len(self._cells):
             room = self._sensors.numbers.capacity - len(self._cells)

@@ -129,17 +129,8 @@ class Refusal:
     retry_at_ms: int | None
 
 
-FIRST_MS: Final = 10_000
+FIRST_MS: Final = 10_000  # the time to the first retry; it doubles with every refusal, up to the longest
 LONGEST_MS: Final = 600_000
-"""The time to the first retry. It doubles with every refusal, up to the longest."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    bound: float | None
-    reason: str
-    wait_ms: int
-    retry_at_ms: int
 
 
 class WriteRetries:
@@ -157,19 +148,21 @@ class WriteRetries:
     """
 
     def __init__(self) -> None:
-        self._tried: dict[EntryKey, _Tried] = {}
+        self._tried: dict[EntryKey, tuple[float | None, int, Refusal]] = {}  # T, the time to the next retry
 
     def refuse(self, key: EntryKey, bound: float | None, reason: str, now_ms: int) -> None:
         """A broker refused this, for a reason that is a part of a sentence. Another bound is tried at once."""
-        before = self._tried.get(key)
-        is_first = before is None or before.bound != bound
-        wait_ms = FIRST_MS if before is None or is_first else min(2 * before.wait_ms, LONGEST_MS)
-        self._tried[key] = _Tried(bound, reason, wait_ms, now_ms + wait_ms)
+        last_bound, last_wait_ms, _ = self._tried.get(key, (None, 0, None))
+        is_again = last_wait_ms and last_bound == bound
+        wait_ms = min(2 * last_wait_ms, LONGEST_MS) if is_again else FIRST_MS
+        self._tried[key] = bound, wait_ms, Refusal(key, "broker", reason, now_ms + wait_ms)
 
     def is_due(self, key: EntryKey, bound: float | None, now_ms: int) -> bool:
         """Whether this may be tried now."""
-        tried = self._tried.get(key)
-        return tried is None or tried.bound != bound or now_ms >= tried.retry_at_ms
+        if key not in self._tried:
+            return True
+        last_bound, _, refusal = self._tried[key]
+        return last_bound != bound or refusal.retry_at_ms is None or now_ms >= refusal.retry_at_ms
 
     def forget(self, key: EntryKey) -> None:
         """It was taken, or is not wanted any more."""
@@ -178,7 +171,7 @@ class WriteRetries:
     @property
     def refusals(self) -> list[Refusal]:
         """What is refused now."""
-        return [Refusal(key, "broker", tried.reason, tried.retry_at_ms) for key, tried in self._tried.items()]
+        return [refusal for _, _, refusal in self._tried.values()]
 
 
 Value = TypeVar("Value")
@@ -192,8 +185,7 @@ def _set(values: dict[EntryKey, Value], key: EntryKey, value: Value | None) -> N
 
 
 LEVELS: Final = (EntryKind.LEVEL, EntryKind.OWN)
-_UNDECIDED_KEPT: Final = 4
-"""The largest number of unanswered writes of a key that are remembered: the newest ones."""
+_UNDECIDED_KEPT: Final = 4  # the largest number of unanswered writes of a key that are remembered: the newest ones
 
 
 class BrokerHoldings:
@@ -246,11 +238,9 @@ class BrokerHoldings:
         self.held = dict(held)
         for key, changes in list(self._undecided.items()):
             arrived = next((change for change in reversed(changes) if change.new == held.get(key)), None)
-            if arrived is not None and not self._is_ours(key):
+            is_ours = key in self.owned and self.owned[key].value == held.get(key)
+            if arrived is not None and not is_ours:
                 self.take(arrived, now_ms)
-
-    def _is_ours(self, key: EntryKey) -> bool:
-        return key in self.owned and self.owned[key].value == self.held.get(key)
 
     def take(self, change: Change, now_ms: int) -> None:
         """The brokers took this. `review` has to follow."""

@@ -23,7 +23,7 @@ from pipeline.throttle.publisher import DeltaOutbox
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
 from quota import decisions
 from quota.rates import MAX_DEBT_BURSTS, SampleWindows, TokenBuckets
-from quota.recording import BatchInstant
+from quota.sensors import BatchInstant
 from quota.throttle_time import Slicing
 from schemas.decisions import DecisionRow
 from tests.fakes.topic import MemoryTopic

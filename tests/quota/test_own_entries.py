@@ -17,7 +17,7 @@ D = "<default>"
 
 def asked(*rows: dict[str, Any], sensors: tuple[tuple[str, str], ...]) -> tuple[list[Any], list[str]]:
     granted, refused = own_entries(QuotaSnapshot.from_rows(rows, 1), [EntryKey(*tags, PRODUCER) for tags in sensors])
-    entries = [(entry.user, entry.client_id, entry.bound, str(entry.kind)) for entry in granted]
+    entries = [(entry.key.user, entry.key.client_id, entry.bound, str(entry.kind)) for entry in granted]
     return entries, [one.reason for one in refused]
 
 
@@ -80,7 +80,7 @@ def test_a_sensor_may_have_an_entry_of_one_type_and_not_of_the_other() -> None:
     granted, refused = own_entries(
         QuotaSnapshot.from_rows(rows, 1), [EntryKey("bob", "", name) for name in QUOTA_TYPES[:2]]
     )
-    assert [entry.quota_type for entry in granted] == ["consumer_byte_rate"]
+    assert [entry.key.quota_type for entry in granted] == ["consumer_byte_rate"]
     assert [one.key.quota_type for one in refused] == ["producer_byte_rate"]
 
 
@@ -127,7 +127,7 @@ def test_entries_change_neither_sensor_nor_bound_of_any_client(
         if mode != "shadow"
     ]
     granted, refused = own_entries(QuotaSnapshot.from_rows(given_rows, 1), [EntryKey(*one, PRODUCER) for one in tags])
-    own = [quota_row(entry.user, entry.client_id, producer_byte_rate=entry.bound) for entry in granted]
+    own = [quota_row(entry.key.user, entry.key.client_id, producer_byte_rate=entry.bound) for entry in granted]
     assert len(granted) + len(refused) == len(tags)
     assert resolved(loaded(*given_rows, *own)) == resolved(loaded(*given_rows))
 

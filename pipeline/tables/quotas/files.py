@@ -64,12 +64,10 @@ def to_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
     # Types and keys in alphabetical order, as rpk writes them.
-    quota: dict[str, Any] = {
-        "entity": [{"name": row[column], "type": kind} for kind, column in sorted(ENTITY_TYPES.items()) if row[column]],
-        "values": [
-            {"key": name, "values": exact_text(row[name])} for name in sorted(QUOTA_TYPES) if row[name] is not None
-        ],
-    }
+    entity = [{"name": row[column], "type": kind} for kind, column in sorted(ENTITY_TYPES.items()) if row[column]]
+    bounds = ((name, row[name]) for name in sorted(QUOTA_TYPES) if row[name] is not None)
+    values = [{"key": name, "values": exact_text(bound)} for name, bound in bounds]
+    quota: dict[str, Any] = {"entity": entity, "values": values}
     if row["mode"] != "enforce":
         quota["mode"] = row["mode"]
     return quota | {name: row[name] for name in ("owner", "note") if row[name] is not None}

@@ -1,6 +1,6 @@
 """The history of the quotas: each version with who, when, why and what changed; versions, edits and owners in it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -119,8 +119,6 @@ def _kept(table: QuotaTable, version: int) -> QuotaTableState | None:
         return None
 
 
-# Finds the edit that set a bound which a version of the quota table has.
-
 _VERSIONS_LOOKED_AT: Final = 500
 
 
@@ -162,24 +160,17 @@ def _commit(table: QuotaTable, version: int) -> QuotaCommit | None:
     return next((commit for commit in table.history(None) if commit.version == version), None)
 
 
-# The owners that the versions of the quota table name.
-
 _KEPT_VERSIONS: Final = 16
 
 
-class StoredOwners:
-    """Reads owners from the quota table, version by version. For one thread."""
+def owners_in(table: QuotaVersions) -> Callable[[int], Owners]:
+    """Finds the owners of a version; of one that can no longer be read, none. For one thread."""
 
-    def __init__(self, table: QuotaVersions) -> None:
-        self._table = table
-        self._cached = lru_cache(_KEPT_VERSIONS)(self._read)
-
-    def at(self, version: int) -> Owners:
-        """The owners of a version; of a version that can no longer be read, none. Raises `TableUnreadable`."""
-        return self._cached(version)
-
-    def _read(self, version: int) -> Owners:
+    @lru_cache(_KEPT_VERSIONS)
+    def owners_at(version: int) -> Owners:
         try:
-            return Owners(self._table.read(version).rows)
+            return Owners(table.read(version).rows)
         except TableMissing:
             return Owners(())
+
+    return owners_at
