@@ -25,7 +25,7 @@ DISTRIBUTION: Final = "kafka-quota-pipeline"
 """The name under which pip knows kquota."""
 
 _NAME: Final = "kquota"
-# Variable to the option that says the same and wins over it.
+# Variable to the option that means the same and wins over it.
 _VARIABLES: Final[Mapping[About, Mapping[str, str]]] = {
     "tables": {CONFIG: "--config", TABLES_ROOT: "--tables"},
     "cluster": {CONFIG: "--config", COMMAND_CONFIG: "--command-config"},

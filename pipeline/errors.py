@@ -1,4 +1,4 @@
-"""The errors of the pipeline: each prints as one line that says what happened, the facts, and how to fix it.
+"""The errors of the pipeline: each prints as one line, with what happened, the facts, and how to fix it.
 
 An error has a class of its own only where a caller catches it by name. All others are raised as one of the first
 classes here, which differ in the exit code that the command ends with: 1 failed, 2 wrong usage, 3 not found,
@@ -83,7 +83,7 @@ class TopicNotCreated(PipelineError):
 
 
 class TransactionUndecided(PipelineError):
-    """A Kafka transaction failed, or its outcome is not known; the marker then says whether it was committed."""
+    """A Kafka transaction failed, or its outcome is not known; the marker then shows whether it was committed."""
 
     def __init__(self, detail: str) -> None:
         fix = "nothing needs doing: it is tried again when the broker answers"
@@ -127,7 +127,7 @@ class QueryFailed(PipelineError):
 def first_line(failure: BaseException) -> str:
     """The first line of an exception's text, without a full stop; the name of its class if it has no text.
 
-    py4j begins the text of a Java exception with a line about the call, which says nothing about the cause. The
+    py4j begins the text of a Java exception with a line about the call, which has nothing about the cause. The
     exception itself is on the next line, after a colon.
     """
     lines = [line.strip() for line in str(failure).splitlines() if line.strip()]

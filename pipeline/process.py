@@ -286,16 +286,11 @@ Activity = Literal["working", "idle", "hung", "unknown", "down"]
 
 
 def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, stalled_after_ms: int) -> Activity:
-    """What the job does.
+    """What the job does: down, not running on this machine; working, while batches come; else idle, hung or unknown.
 
-    * `batch_age_ms`: How old the newest micro-batch is; None without one.
-    * `beat_age_ms`: How long ago the query was last seen to wait; None if it was not. Negative if the job's clock is
-      ahead, or was set back since.
-
-    Returns:
-        working: batches come. idle: none comes, and the query waits for usage. hung: none comes, and it does not wait.
-        unknown: none comes, and the query was not seen to wait in the last `FRESH_MS`: it starts, has a long batch, or
-        hangs. down: not running on this machine.
+    It is idle while the query was seen to wait in the last `FRESH_MS`, and hung if it was last seen to wait long ago.
+    In between it is unknown: it starts, has a long batch, or hangs. The age of a beat is negative if the job's clock is
+    ahead, or was set back since; None if there was none.
     """
     if not is_up:
         return "down"
@@ -309,8 +304,7 @@ def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, 
 def ahead_ms(evaluated_at_ms: int, now_ms: int) -> int:
     """How far the time of a batch is ahead of the wall clock; 0 up to `AHEAD_AFTER_MS`, which means nothing.
 
-    A clock that was ahead has dated the batch, and was set back since; or the clocks of this machine and of the job's
-    differ.
+    A clock that was ahead has dated the batch, and was set back since; or the machines' clocks differ.
     """
     found_ms = evaluated_at_ms - now_ms
     return found_ms if found_ms > AHEAD_AFTER_MS else 0

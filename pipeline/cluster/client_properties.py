@@ -58,7 +58,7 @@ def kafka_options(properties: Mapping[str, str], source: str = "client propertie
 
     Raises:
         ClientPropertiesInvalid: a security setting is wrong or not supported; the error names all of them. None is
-            ever skipped, because the connection would be less secure than the file says.
+            ever skipped, because the connection would be less secure than the file demands.
     """
     sign_in = read_sign_in(properties, source)
     taken = {"bootstrap.servers": "bootstrap_servers", "client.id": "client_id"}

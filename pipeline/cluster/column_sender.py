@@ -198,7 +198,7 @@ def _joined(pieces: "Sequence[Binaries | bytes]") -> "Binaries":
     return joined
 
 
-# To which partition each key belongs: what kafka-python's default partitioner says, for a column of keys.
+# To which partition each key belongs: as kafka-python's default partitioner, for a column of keys.
 
 _Words = npt.NDArray[np.uint32]
 _SEED: Final = np.uint32(0x9747B28C)

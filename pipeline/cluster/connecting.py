@@ -84,7 +84,7 @@ def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseExce
         return _sign_in_refused(address, user, reason)
     alert = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
     if alert is not None and "alert" in _words(alert):
-        # Only the broker's log says which of the three it is.
+        # Only the broker's log has which of the three it is.
         reason = "it wants a client certificate that it trusts and that has not expired"
         return _sign_in_refused(address, user, reason, _CERTIFICATE)
     return None

@@ -50,12 +50,11 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
     """The properties with every reference replaced by the secret it names.
 
     The references are those of Kafka's config providers, without the need to declare them: `${env:NAME}`,
-    `${file:/path:key}` for an entry of a properties file, `${dir:/path:name}` for a file of a folder, as secrets are
-    mounted; and `${file:/path}` for a whole file. A line end at the end of a file is not part of the secret. Inside
-    `sasl.jaas.config` a reference is in double quotes; quotes and backslashes of the secret are escaped there.
+    `${file:/path:key}` for an entry of a properties file, `${dir:/path:name}` for a file of a folder, and
+    `${file:/path}` for a whole file, without a line end at its end. Inside `sasl.jaas.config` a reference is in double
+    quotes; quotes and backslashes of the secret are escaped there.
 
-    Raises:
-        ClientPropertiesInvalid: a reference can not be resolved; the error names all of them and no secret.
+    `ClientPropertiesInvalid` names all references that can not be resolved, and no secret.
     """
     mistakes: list[str] = []
 

@@ -95,12 +95,9 @@ def create_command(bootstrap_servers: str, specs: Iterable[TopicSpec]) -> str:
 def create_topics(
     admin: Any, specs: Iterable[TopicSpec], replication_factor: int = -1
 ) -> dict[str, Literal["created", "exists"]]:
-    """Create the topics that are missing. Existing ones are not changed; see `check_topics`.
+    """Create the topics that are missing; existing ones are not changed. Replication -1 = the cluster's default.
 
-    * `replication_factor`: -1 = the cluster's default.
-
-    Raises:
-        TopicNotCreated: the cluster refused one; those before it were created.
+    `TopicNotCreated` if the cluster refused one; those before it were created.
     """
     done: dict[str, Literal["created", "exists"]] = {}
     for spec in specs:

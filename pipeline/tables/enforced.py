@@ -80,7 +80,6 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
     # Loads the arithmetic of levels with it, which most clients' answers do not need.
     from pipeline.tables.broker_quotas import change_of  # noqa: PLC0415
 
-    demand = demands(table, rows)
     # Of each type the most specific level comes last, and of a level the newest row.
     rows.sort(key=lambda row: -level_of(row["user"], row["client_id"]))
     best = {row["quota_type"]: row for row in rows}

@@ -135,9 +135,8 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
 def create_missing(root: str, definitions: Iterable[TableDefinition] = TABLES.values()) -> list[str]:
     """Create the tables that are missing, with their properties and constraints; returns their names, in order.
 
-    Can be repeated, also after a creation that was interrupted: missing constraints are added. Tables of earlier
-    releases get the columns that they lack; these are null in the rows of before. Nothing else of an existing table
-    changes.
+    Can be repeated, also after a creation that was interrupted. Tables of earlier releases get the columns that they
+    lack, null in the rows of before. Nothing else of an existing table changes.
     """
     return [definition.name for definition in definitions if _create(table_uri(root, definition.name), definition)]
 

@@ -92,11 +92,9 @@ class Minutes:
     ) -> pa.Table:
         """The rates of sensors, minute by minute, over the minutes in which each was used.
 
-        * `sensors`: Client -> number of the sensor it goes to. Other clients are left out.
-        * `per_broker`: A rate is that at one broker, and each sensor has a row for each broker.
-
-        Returns:
-            sensor, `p95`, `p99` and `most` per second, and `minutes`; sensors that were not used are left out.
+        Columns: sensor, `p95`, `p99` and `most` per second, and `minutes`; a sensor that was not used is left out. With
+        `per_broker` a rate is that at one broker, and each sensor has a row for each broker. `sensors` has the number
+        of the sensor of each client; other clients are left out.
         """
         keys = "sensor, broker_id" if per_broker else "sensor"
         rates = (

@@ -134,7 +134,7 @@ def store_error(address: str, step: str, failure: BaseException) -> PipelineErro
     if not code and "403 Forbidden" in text:
         return _unfit(address, step, *_KNOWN["AccessDenied"])
     cause = f"the store answers {code}" if code else first_line(failure)
-    return _unfit(address, step, cause, "see what the store's own log says")
+    return _unfit(address, step, cause, "see the store's own log")
 
 
 def _unfit(address: str, step: str, cause: str, fix: str) -> Refused:

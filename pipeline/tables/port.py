@@ -142,24 +142,15 @@ class TableWriter(TableReader, Protocol):
         """Record a new driver epoch by a commit without rows; `Conflict` if an equal or higher one is recorded."""
 
     def append(self, rows: "pa.Table", versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """Append rows, with the versions and the metadata, in one commit.
+        """Append rows, with the versions and the metadata, in one commit. False if they were in the table already.
 
-        The first app id of `versions` guards the rows. If its recorded version is equal to the given one or higher,
-        the rows were written before, and nothing happens. So an append can be repeated after a crash. Without rows
-        there is no commit, and neither the guard nor the epoch is checked.
-
-        Args:
-            rows: columns of the table.
-            versions: app id to version, at least one; the adapter adds the epoch.
-            metadata: facts about the rows, stored in the commit; `commit_metadata` reads them.
-
-        Returns:
-            False if the rows were in the table already.
+        The first app id of `versions` guards the rows. If its recorded version is equal to the given one or higher, the
+        rows were written before, and nothing happens. So an append can be repeated after a crash. Without rows there is
+        no commit, and neither the guard nor the epoch, which the adapter adds to `versions`, is checked.
 
         Raises:
-            PipelineError: before the first `raise_epoch`.
+            PipelineError: before the first `raise_epoch`; or another app id has reached its version alone.
             Conflict: another driver has raised the epoch.
-            PipelineError: the guard has a lower version, but another app id has an equal or higher one.
             Refused: the rows break the schema.
         """
 

@@ -239,8 +239,7 @@ def _values(column: ChunkedArray) -> list[Any]:
 def newest_rows(table: TableReader, columns: Sequence[str] | None = None) -> "pa.Table":
     """The rows of the newest instant of a table with `evaluated_at_ms`, in no order; perhaps of several batches.
 
-    Within a time epoch the job evaluates each batch at the instant of the batch before it or later, so these rows are
-    the newest.
+    Within a time epoch the job never evaluates a batch before the one before it, so these rows are the newest.
     """
     newest = table.newest_instant()
     return table.read(columns, [] if newest is None else newest.conditions)

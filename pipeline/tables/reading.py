@@ -285,9 +285,8 @@ _NO_ROWS: Final[list[Condition]] = [("publish_seq", "<", 0)]
 def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Condition] = ()) -> pa.Table:
     """The last row of each client, if it is a throttle that ends at `since_ms` (wall clock) or later; in no order.
 
-    To find these rows, only the columns that are needed are read, and only the files from the first such throttle on.
-
-    * `of_clients`: conditions on the columns that name a client.
+    Only the columns that are needed are read, and only the files from the first such throttle on. `of_clients` are
+    conditions on the columns that name a client.
     """
     running = _running(events, since_ms, of_clients)
     if not len(running):
@@ -327,9 +326,8 @@ _NONE: Final = pa.Table.from_batches([], pa.schema([pa.field("user", pa.string()
 def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
     """Each `<user, client-id>` with usage in the last minutes, once: user and client_id, sorted by both.
 
-    The minutes are counted back from the newest batch, not from now. So the answer is the same while the job is
-    stopped. Rows of older time epochs do not count: a clock that was set back since has dated them. No rows if there
-    is no usage or no table.
+    The minutes are counted back from the newest batch, so the answer is the same while the job is stopped. Rows of
+    older time epochs do not count: a clock that was set back since has dated them. No rows without usage or a table.
     """
     try:
         table = open_table(usage_uri)

@@ -129,16 +129,13 @@ _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired
 def sort_day(
     uri: str, many_files: int = _FILES_OF_A_DAY, quiet_ms: int = _QUIET_MS, rows_at_once: int = _ROWS_AT_ONCE
 ) -> str | None:
-    """Rewrite the newest day that has many files, or several to which none was added for long. One day at a time.
+    """Rewrite the newest day that has many files, or several to which none was added for long; None if none is due.
 
-    It takes the memory of `rows_at_once` rows and of a row group, however long a day is.
+    It takes the memory of `rows_at_once` rows (those of one user are together) and of a row group, however long a day
+    is.
 
     * `many_files`: A day may have as many; one more, and it is rewritten.
     * `quiet_ms`: So much older than the newest file of the table are all files of a day that is over.
-    * `rows_at_once`: About so many are in memory; those of one user always are together.
-
-    Returns:
-        The day, YYYY-MM-DD; None if none is due.
     """
 
     def sort(table: DeltaTable) -> str | None:

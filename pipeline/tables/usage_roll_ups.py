@@ -40,15 +40,11 @@ LARGEST: Final = 2**62
 
 
 def summed_by(usage: pa.Table, start_name: str, span_ms: int) -> pa.Table:
-    """Sum rows of `usage` that belong to the same span and client, in no order. A sum of nulls alone is null.
+    """Sum rows of `usage` by span and client, in no order. A sum of nulls alone is null.
 
-    Args:
-        usage: `COLUMNS`; the names may be dictionaries.
-        start_name: Column of the result with the start of the span, in epoch ms.
-        span_ms: > 0; spans begin at its multiples since the epoch.
-
-    Returns:
-        `start_name`, `NAMES`, `SUMS` and `last_event_ms`, which is the largest of them.
+    * `usage`: `COLUMNS`; the names may be dictionaries.
+    * `start_name`: Column of the result with the start of the span, in epoch ms; the others are `NAMES`, `SUMS` and the
+      largest `last_event_ms`. Spans begin at multiples of `span_ms` since the epoch.
     """
     start_ms = usage["sample_start_ms"].to_numpy()
     spans = usage.append_column(start_name, pa.array(start_ms // span_ms * span_ms))
@@ -74,12 +70,10 @@ _EVER_MS: Final = 2**52
 
 @dataclass(slots=True)
 class _Epoch:
-    """One epoch.
+    """One epoch; `is_over`: a newer one has begun, so no row is to come.
 
-    Attributes:
-        newest_ms: No row that is still to come is evaluated before this instant: that of its newest row; for an epoch
-            that is over, an instant after all.
-        is_over: A newer epoch has begun, so no row is to come.
+    No row that is still to come is evaluated before `newest_ms`, the instant of its newest row; if it is over, after
+    all.
     """
 
     time_epoch: int

@@ -103,7 +103,7 @@ def test_a_row_without_a_user_is_refused_by_the_command_line_and_by_the_job(
     _, shards = jobs
     refused = shards[1].command("quotas", "alter", "--client", "etl", "--add-config", "producer_byte_rate=1000")
     assert refused.returncode == 5
-    assert "must name a user or the default user" in refused.stderr
+    assert "names neither a user nor the default user" in refused.stderr
 
 
 def test_a_shard_of_another_division_does_not_start(jobs: tuple[RunningJob, list[RunningJob]]) -> None:

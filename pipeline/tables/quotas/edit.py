@@ -40,10 +40,10 @@ class QuotaChange:
 
 
 def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list[dict[str, Any]]:
-    """The rows after the changes, which are applied in order. The result is sorted by entity.
+    """The rows after the changes, applied in order; sorted by entity. An entity without a row gets one.
 
-    An entity without a row gets one. A row that a change leaves without bounds is removed, as in Kafka, unless its mode
-    is `exempt`: such a row has an effect without a bound. Rows that no change names stay, also without bounds.
+    A row that a change leaves without bounds is removed, as in Kafka, unless its mode is `exempt`: such a row has an
+    effect without a bound. Rows that no change names stay, also without bounds.
     """
     by_entity: dict[tuple[str, str], dict[str, Any]] = {}
     repeated: list[dict[str, Any]] = []
@@ -86,7 +86,8 @@ def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues])
     found = [label(*entity) for entity in entities if entity not in present]
     if found:
         fix = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
-        raise edit_refused([Mistake(f"the quota of {one} must name a user or the default user") for one in found], fix)
+        mistakes = [Mistake(f"the quota of {one} names neither a user nor the default user") for one in found]
+        raise edit_refused(mistakes, fix)
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
@@ -115,7 +116,7 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
     entities = Counter((row["user"], row["client_id"]) for row in rows)
     for entity, count in entities.items():
         if count > 1:
-            mistakes.add(f"{label(*entity)} must have one row; got {count}")
+            mistakes.add(f"{label(*entity)} has {count} rows, not one")
     if mistakes.found:
         raise edit_refused(mistakes.found)
     return complete

@@ -46,9 +46,8 @@ class QuotaFileRefused(Refused):
 class DeclaredQuota:
     """The quota a file declares for one entity, with "" and `<default>` as in the table.
 
-    Attributes:
-        bounds: a bound for every quota type; None = no bound, because the file does not name it.
-        labels: those of mode, owner and note that the file names. An edit leaves the others as they are.
+    It has a bound for every type, None where the file names none, and those of mode, owner and note that the file
+    names.
     """
 
     user: str
@@ -124,10 +123,9 @@ def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
 
 
 def with_lines(mistakes: Sequence[Mistake], text: str) -> list[Mistake]:
-    """The mistakes with the lines of their paths in a text that `load_text` has read.
+    """The mistakes with the lines of their paths in a text that `load_text` has read, or of what there is of a path.
 
-    A path that is not in the text to its end gets the line of what there is of it. JSON that is not YAML (it
-    escapes a character as two surrogates) has no lines.
+    JSON that is not YAML (it escapes a character as two surrogates) has no lines.
     """
     try:
         root = yaml.compose(text, Loader=_StrictLoader)

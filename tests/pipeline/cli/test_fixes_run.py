@@ -35,4 +35,4 @@ def test_what_is_wrong_in_client_properties_is_told_with_the_name_of_the_file(tm
     file.write_text("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=NOPE\n")
     answer = kquota("topics", "check", "--command-config", str(file))
     assert answer.exit_code == 2
-    assert answer.stderr.startswith(f"kquota: {file}: 'security.protocol' must be one of ")
+    assert answer.stderr.startswith(f"kquota: {file}: 'security.protocol' 'NOPE' is none of ")

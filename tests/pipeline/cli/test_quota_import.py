@@ -189,4 +189,4 @@ def test_what_is_wrong_in_client_properties_is_told_with_the_name_of_the_file(tm
     arguments = ("--from-cluster", "--command-config", str(file), "--no-confirm")
     answer = kquota("quotas", "import", *arguments, "--tables", root)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"kquota: {file}: 'security.protocol' must be one of ")
+    assert answer.stderr.startswith(f"kquota: {file}: 'security.protocol' 'NOPE' is none of ")

@@ -88,7 +88,7 @@ def test_a_quota_without_a_user_forbids_the_first_start_and_says_which(tmp_path:
 
 def test_an_edit_makes_no_quota_without_a_user_while_users_are_divided(tmp_path: Path) -> None:
     table = claimed(tmp_path, "0/2")
-    with pytest.raises(Refused, match=r"the quota of .*etl.* must name a user or the default user"):
+    with pytest.raises(Refused, match=r"the quota of .*etl.* names neither a user nor the default user"):
         table.alter([QuotaChange("", "etl", {"producer_byte_rate": 1.0})], AUDIT)
     with pytest.raises(Refused):
         table.plan(lambda _rows: [{"user": "", "client_id": "etl", "producer_byte_rate": 1.0}])

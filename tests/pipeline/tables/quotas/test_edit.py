@@ -11,7 +11,7 @@ def row(user: str, rate: float | None) -> dict[str, Any]:
 
 
 def test_an_entity_with_two_rows_is_refused() -> None:
-    with pytest.raises(Refused, match="user-principal 'alice' must have one row; got 2"):
+    with pytest.raises(Refused, match="user-principal 'alice' has 2 rows, not one"):
         validated([row("alice", 1.0), row("alice", 2.0)])
 
 
