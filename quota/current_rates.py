@@ -149,8 +149,9 @@ def current_rates(
     """The sensors of each quota with usage, the nearest to its bound first. For the arguments see `sensor_rates`."""
     sensors: defaultdict[QuotaKey, list[SensorRate]] = defaultdict(list)
     found = sensor_rates(snapshot, usage, at_ms, new_engine)
-    for rate in sorted(found, key=lambda one: (one.used, one.broker_id, one.sensor_user, one.sensor_client_id)):
-        sensors[rate.quota].insert(0, rate)
+    found.sort(key=lambda one: (one.used, one.broker_id, one.sensor_user, one.sensor_client_id), reverse=True)
+    for rate in found:
+        sensors[rate.quota].append(rate)
     return dict(sensors)
 
 

@@ -123,7 +123,7 @@ def decide(book: Book, facts: Facts, now_ms: int, rules: AlertsSettings) -> tupl
             changes.append(Change("resolved", key, after))
             continue
         if _is_due(after, finding, now_ms, rules):
-            after = _told(after, finding, now_ms)
+            after = _sent(after, finding, now_ms)
             changes.append(Change("firing", key, after))
         remembered[key] = after
     return remembered, changes
@@ -138,7 +138,7 @@ def _next(before: Watched | None, finding: Finding | None, now_ms: int) -> Watch
     return before if before.gone_ms is None else replace(before, gone_ms=None)
 
 
-def _told(watched: Watched, finding: Finding | None, now_ms: int) -> Watched:
+def _sent(watched: Watched, finding: Finding | None, now_ms: int) -> Watched:
     if finding is None:
         return replace(watched, told_ms=now_ms)
     words = finding.words()

@@ -332,7 +332,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     return SyncPlan(cluster, quotas.version, tuple(changes), control.drifts, control.refused, control.owned)
 
 
-# What `kquota doctor` says about the brokers' quotas.
+# What `kquota doctor` finds about the brokers' quotas.
 
 Finding = tuple[Literal["ok", "warning"], str]
 

@@ -53,7 +53,7 @@ def value_text(key: EntryKey, value: float | None) -> str:
     return "none" if value is None else rate_text(key.quota_type, value)
 
 
-# What the sync says in its log: one line for each change, and one when something begins to stand in the way.
+# What the sync writes to its log: one line for each change, and one when something begins to stand in the way.
 
 log = logging.getLogger("pipeline.sync")
 

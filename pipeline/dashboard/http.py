@@ -50,7 +50,7 @@ _BOUNDS_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 class CountedRequests:
     """Counts requests on their way to the application, and how long each waits for the beginning of its answer.
 
-    A path that is not of the routes, which anybody may make up, counts as `other`, and all below /static as /static.
+    A path that is not of the routes, which a client made up, counts as `other`, and all below /static as /static.
     """
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry, routes: Iterable[str]) -> None:
@@ -308,7 +308,7 @@ class DashboardServer(WebServer):
     ) -> None:
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
         if may_write and token is None:
-            msg = "--allow-edits needs a token, so that not everybody can edit quotas"
+            msg = "--allow-edits needs a token, so that only those who have it can edit quotas"
             raise UsageError(msg, f"give --token-file or {TOKEN_VARIABLE}, or leave out --allow-edits")
         reader = TablesReader(settings.tables.root, signs, settings.scope)
         self._feed = Feed(reader)

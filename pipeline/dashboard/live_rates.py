@@ -115,7 +115,7 @@ class LiveRates:
         return sorted(found, key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
 
     def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
-        """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` says."""
+        """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` gives them."""
         columns = zip(self._names(), (users, client_ids, [""] * len(users)), strict=False)
         rows = self._enforced.resolve(pa.table({name: _texts(values) for name, values in columns})).to_pylist()
         return [{**row, "owner": self._owner(row["level"], row["user"], row["client_id"])} for row in rows]

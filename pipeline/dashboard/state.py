@@ -89,7 +89,7 @@ def totals(
     }
 
 
-# Whether the pipeline works. Pure. If data stops, a banner says so.
+# Whether the pipeline works. Pure. If data stops, a banner shows it.
 
 STALLED_AFTER_MS: Final = 5_000
 """How old the newest micro-batch may be before the page shows a banner."""

@@ -235,7 +235,7 @@ def _declared(item: object, mistakes: Mistakes) -> DeclaredQuota | None:
     """Read one quota; None if something is wrong with it, which is added to `mistakes` then."""
     before = len(mistakes.found)
     if not isinstance(item, dict):
-        mistakes.add(f"a quota is a mapping of entity and values, not {_shown(item)}")
+        mistakes.add(f"{_shown(item)} is not a quota: a mapping of entity and values")
         return None
     is_row = "entity" not in item and any(name in item for name in _NAMES)
     parts = (*_NAMES, *QUOTA_TYPES) if is_row else ("entity", "values")
@@ -255,21 +255,21 @@ def _declared(item: object, mistakes: Mistakes) -> DeclaredQuota | None:
 def _entity(parts: object, mistakes: Mistakes) -> dict[str, str]:
     names: dict[str, str] = {}
     if not isinstance(parts, list) or not parts:
-        mistakes.add(f"'entity' is a list of name and type, not {_shown(parts)}")
+        mistakes.add(f"'entity' is {_shown(parts)}, not a list of name and type")
         return names
     for number, part in enumerate(parts):
         at = mistakes.at(number)
         if not isinstance(part, dict) or part.keys() != {"name", "type"}:
-            at.add(f"'entity' is a list of name and type, not {_shown(part)}")
+            at.add(f"'entity' is {_shown(part)}, not a list of name and type")
             continue
         kind, name = part["type"], part["name"]
         if kind not in ENTITY_TYPES:
             hint = ": kquota has no such quotas" if kind in _NOT_OURS else ""
-            at.at("type").add(f"'type' is user or client-id, not {_shown(kind)}{hint}")
+            at.at("type").add(f"'type' is {_shown(kind)}, not user or client-id{hint}")
         elif ENTITY_TYPES[kind] in names:
             at.at("type").add(f"'type' {kind} is given twice for one entity")
         elif not isinstance(name, str) or not name:
-            at.at("name").add(f"'name' is text that is not empty (quote it), not {_shown(name)}")
+            at.at("name").add(f"'name' is {_shown(name)}, not text with at least one character (quote it)")
         else:
             names[ENTITY_TYPES[kind]] = name
     return names
@@ -282,7 +282,7 @@ def _row_names(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str]:
         if isinstance(name, str | None):
             names[column] = name or ""
         else:
-            mistakes.at(column).add(f"'{column}' is text (quote it), not {_shown(name)}")
+            mistakes.at(column).add(f"'{column}' is {_shown(name)}, not text (quote it)")
     if len(names) == len(_NAMES) and not any(names.values()):
         mistakes.add("'user' and 'client_id' are both empty")
     return names
@@ -291,17 +291,17 @@ def _row_names(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str]:
 def _bounds(values: object, mistakes: Mistakes) -> dict[str, float | None]:
     bounds: dict[str, float | None] = dict.fromkeys(QUOTA_TYPES)
     if not isinstance(values, list | None):
-        mistakes.add(f"'values' is a list of key and value, not {_shown(values)}")
+        mistakes.add(f"'values' is {_shown(values)}, not a list of key and value")
         return bounds
     given: set[object] = set()
     for number, pair in enumerate(values or ()):
         at = mistakes.at(number)
         if not isinstance(pair, dict) or pair.keys() not in ({"key", "values"}, {"key", "value"}):
-            at.add(f"'values' is a list of key and value, not {_shown(pair)}")
+            at.add(f"'values' is {_shown(pair)}, not a list of key and value")
             continue
         key, value = pair["key"], pair.get("values", pair.get("value"))
         if not isinstance(key, str) or key not in bounds:
-            at.at("key").add(f"'key' is one of {', '.join(QUOTA_TYPES)}, not {_shown(key)}")
+            at.at("key").add(f"'key' is {_shown(key)}, not one of {', '.join(QUOTA_TYPES)}")
         elif key in given:
             at.at("key").add(f"'key' {key} is given twice")
         else:
@@ -323,10 +323,10 @@ def _row_bounds(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, float |
 def _labels(item: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str | None]:
     labels = {name: item[name] for name in LABELS if name in item}
     if "mode" in labels and labels["mode"] not in MODES:
-        mistakes.at("mode").add(f"'mode' is one of {', '.join(MODES)}, not {_shown(labels['mode'])}")
+        mistakes.at("mode").add(f"'mode' is {_shown(labels['mode'])}, not one of {', '.join(MODES)}")
     for name in ("owner", "note"):
         if not isinstance(labels.get(name), str | None):
-            mistakes.at(name).add(f"'{name}' is text or null, not {_shown(labels[name])}")
+            mistakes.at(name).add(f"'{name}' is {_shown(labels[name])}, not text or null")
     return labels
 
 
