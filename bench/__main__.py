@@ -36,6 +36,7 @@ BENCHES: Final = {
     "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
     "scale": "batch time, memory, a restart, roll-ups and a view with 10 k, 100 k and 1 M entities",
+    "scrapes": "usage from scraped rates: sums, when violations begin, and the meter's CPU for ten brokers",
     "six_clients": "six stock clients of one broker, Java among them, while a quota is raised and cut in the table",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
     "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",

@@ -116,11 +116,14 @@ class BrokerQuotaRow(c.Row):
     demand: c.RateByName = c.field(
         "Broker-id to what was wanted there; null where it counted as unbounded. Empty without a level."
     )
-    cause: c.Text = c.field("Why: the cause of a level, or added, edited, removed, given_back, adopted, restored.")
+    cause: c.Text = c.field(
+        "Why: the cause of a level, or added, edited, removed, given_back, adopted, restored, metering."
+    )
     result: c.Text = c.field("`pending`, `applied`, `not applied`, or `refused: ` and why.")
     before: c.Rate | None = c.field("What stood there before kquota's first change; null for none.")
     kind: c.Text | None = c.field(
-        "What the value is: `level`, `bound` or `unbounded`; null if it goes and is kquota's no longer."
+        "What the value is: `level`, `own`, `bound`, `unbounded` or `metering`; null if it goes and is kquota's no "
+        "longer."
     )
     over_at_ms: c.EpochMs | None = c.field(
         "When the brokers were last asked for more than T together; null for never, or not known."

@@ -19,6 +19,7 @@ from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Acl
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.errors import ClusterUnreachable, Unreachable
 from pipeline.tables.quotas.files import DeclaredQuota
+from quota.broker_levels.entries import EntryKey, is_metering
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.units import bound_mistake, exact_text
 from schemas.usage import LARGEST_NAME_BYTES
@@ -359,7 +360,11 @@ def imported(quotas: Iterable[NativeQuota], factor: int) -> NativeImport:
         if names is None:
             left_out.append(f"{quota.entity}: {_values(quota.values.items())}; {_why_unnamed(quota)}")
             continue
-        scaled = {key: value * factor for key, value in quota.bounds.items()}
+        scaled = {
+            key: value * factor
+            for key, value in quota.bounds.items()
+            if not is_metering(EntryKey(*names, key), value)  # a bound of nobody
+        }
         refused = {key: mistake for key, value in scaled.items() if (mistake := bound_mistake(key, value))}
         if scaled.keys() - refused.keys():
             bounds = {key: scaled.get(key) for key in QUOTA_TYPES if key not in refused}

@@ -74,7 +74,16 @@ _COMMANDS: Final[Places] = {
     "topics": Group(
         "Create and check the topics of the pipeline.", {"create": ".topics:create", "check": ".topics:check"}
     ),
-    "meter": Group("Turn what a broker observes into usage events.", {"request-log": ".meter:request_log"}),
+    "meter": Group(
+        "Turn what a broker observes into usage events.",
+        {
+            "request-log": ".meter:request_log",
+            "prometheus": ".metering:prometheus",
+            "enable": ".metering:enable",
+            "disable": ".metering:disable",
+            "status": ".metering:status",
+        },
+    ),
     "config": Group(
         "Show the settings in force, or their schema.", {"show": ".checks:show", "schema": ".checks:schema"}
     ),

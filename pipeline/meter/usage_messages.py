@@ -36,13 +36,13 @@ class Client(NamedTuple):
 
 
 class RequestUsage(NamedTuple):
-    """What one request used; fields as in `UsageEvent`. Measures are not checked yet."""
+    """What one request, or several, used; fields as in `UsageEvent`. Measures are not checked yet."""
 
     client: Client
     event_time_ms: int
     produced_bytes: int | None
     fetched_bytes: int | None
-    io_time_ns: int
+    io_time_ns: int | None
     request_count: int
     throttle_exempt: bool
 
@@ -72,19 +72,19 @@ def element_of(usage: RequestUsage) -> tuple[int, bytes]:
         ValueError: A measure cannot be in a usage event.
     """
     client, event_time_ms, produced_bytes, fetched_bytes, io_time_ns, request_count, throttle_exempt = usage
-    moved = b""
+    used = b""
     if produced_bytes is not None:
-        moved = b',"produced_bytes":%d' % _measure("produced_bytes", produced_bytes)
-    elif fetched_bytes is not None:
-        moved = b',"fetched_bytes":%d' % _measure("fetched_bytes", fetched_bytes)
-    rest = b"" if request_count == 1 else b',"request_count":%d' % request_count
+        used = b',"produced_bytes":%d' % _measure("produced_bytes", produced_bytes)
+    if fetched_bytes is not None:
+        used += b',"fetched_bytes":%d' % _measure("fetched_bytes", fetched_bytes)
+    if io_time_ns is not None:
+        used += b',"io_time_ns":%d' % _measure("io_time_ns", io_time_ns)
+    if request_count != 1:
+        used += b',"request_count":%d' % request_count
     if throttle_exempt:
-        rest += b',"throttle_exempt":true'
+        used += b',"throttle_exempt":true'
     _measure("event_time_ms", event_time_ms, _LARGEST_TIME_MS)
-    _measure("io_time_ns", io_time_ns)
-    return client.number, b'{"event_time_ms":%d%b%b,"io_time_ns":%d%b}' % (
-        event_time_ms, client.names, moved, io_time_ns, rest,
-    )  # fmt: skip
+    return client.number, b'{"event_time_ms":%d%b%b}' % (event_time_ms, client.names, used)
 
 
 def check_measures(usage: RequestUsage) -> None:
@@ -93,12 +93,11 @@ def check_measures(usage: RequestUsage) -> None:
     Raises:
         ValueError: A measure cannot be in a usage event.
     """
-    if usage.produced_bytes is not None:
-        _measure("produced_bytes", usage.produced_bytes)
-    elif usage.fetched_bytes is not None:
-        _measure("fetched_bytes", usage.fetched_bytes)
+    for name in ("produced_bytes", "fetched_bytes", "io_time_ns"):
+        value = getattr(usage, name)
+        if value is not None:
+            _measure(name, value)
     _measure("event_time_ms", usage.event_time_ms, _LARGEST_TIME_MS)
-    _measure("io_time_ns", usage.io_time_ns)
 
 
 def _measure(name: str, value: int, largest: int = LARGEST_MEASURE) -> int:

@@ -127,6 +127,13 @@ def mark_of(number: int, meter: str, place: LogPlace) -> Mark:
     return Mark(number, MeterMark(meter=meter, place=place).model_dump_json())
 
 
+SCRAPES: Final = "prometheus"
+"""In place of a broker-id: the meter that scrapes all brokers of a cluster."""
+
+NO_PLACE: Final = LogPlace(inode=0, offset_bytes=0, head_bytes=0, head_sha256="")
+"""The place of a meter that follows no log."""
+
+
 # The port that a meter writes to, and its adapter for a real broker.
 
 # kafka-python has no types.
@@ -217,7 +224,7 @@ class KafkaUsageTopic:
 
 
 def group_of(broker_id: str) -> str:
-    """Name of group and transactional id of a broker's meter."""
+    """Name of group and transactional id of a meter: of one broker, or `SCRAPES`."""
     return f"{METER_IDENTITIES}{broker_id}"
 
 
@@ -269,11 +276,11 @@ class DeliveryCounts:
 
 
 class UsagePublisher:
-    """The one publisher of a broker's usage. One thread."""
+    """The one publisher of a broker's usage, or of all that is scraped (`SCRAPES`). One thread."""
 
     def __init__(self, broker_id: str, topic: UsageWriter, destination: str) -> None:
         self.counts = DeliveryCounts()
-        self._broker_id = broker_id
+        self._name = "meter of scrapes" if broker_id == SCRAPES else f"meter with --broker-id {broker_id}"
         self._topic = topic
         self._destination = destination
         self._meter = uuid.uuid4().hex
@@ -367,8 +374,8 @@ class UsagePublisher:
 
     def _refuse_another(self, mark: Mark | None) -> None:
         if mark not in (self._mark, self._tried):
-            msg = f"another meter with --broker-id {self._broker_id} has taken over and continues from here"
-            raise Conflict(msg, "stop one of the two, or give each the id of its own broker")
+            msg = f"another {self._name} has taken over and continues from here"
+            raise Conflict(msg, "stop one of the two: the usage of a broker is stored by one meter")
 
     def _put_off(self, error: PipelineError, events: int, now_ms: int) -> None:
         self.counts.failures += 1

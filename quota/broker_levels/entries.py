@@ -59,6 +59,18 @@ class EntryKey(NamedTuple):
     quota_type: str
 
 
+METERED: Final = 1e15
+"""The bound of metering, bytes per second or percent. It is known by it, whoever wrote it."""
+
+METERING_ENTITIES: Final = ((DEFAULT, DEFAULT), (DEFAULT, ""), ("", DEFAULT))
+"""Where it may stand, most specific first."""
+
+
+def is_metering(key: EntryKey, value: float | None) -> bool:
+    """Whether a value on the brokers is there only so that clients have sensors."""
+    return value == METERED and (key.user, key.client_id) in METERING_ENTITIES
+
+
 class EntryKind(StrEnum):
     """What the value of an entry is."""
 
@@ -66,13 +78,15 @@ class EntryKind(StrEnum):
     OWN = "own"
     BOUND = "bound"
     UNBOUNDED = "unbounded"
+    METERING = "metering"
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
     """An entry that the brokers must hold: T, `UNREACHED` for an exempt row, and what the value is.
 
-    A `level` is L, from T / n to T; `own` is likewise, for a sensor of a default; else the value is T.
+    A `level` is L, from T / n to T; `own` is likewise, for a sensor of a default; `metering` is a bound that no client
+    reaches (`quota.broker_levels.metering`); else the value is T.
     """
 
     key: EntryKey

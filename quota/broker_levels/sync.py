@@ -23,9 +23,17 @@ import numpy as np
 import pyarrow as pa
 
 from quota.arrays import Floats
-from quota.broker_levels.entries import EntryKey, EntryKind, OwnGrants, as_brokers_take, broker_entries
+from quota.broker_levels.entries import (
+    BrokerEntry,
+    EntryKey,
+    EntryKind,
+    OwnGrants,
+    as_brokers_take,
+    broker_entries,
+)
 from quota.broker_levels.level_control import NEVER_MS, Cause
 from quota.broker_levels.levels import EntityLevels, LevelMoves
+from quota.broker_levels.metering import metering_entries
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
 from quota.broker_levels.writes import EDITED, LEVELS, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
 from quota.entity import QUOTA_TYPES
@@ -243,7 +251,7 @@ class BrokerSync:
         if not self._mirror:
             has_own = (key for key, owned in holdings.owned.items() if owned.kind is EntryKind.OWN)
             self._grants.ask(key for key in has_own if key not in entries)
-        wanted = {**self._grants.granted, **entries}
+        wanted = {**self._metering(entries), **self._grants.granted, **entries}
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted
         for name, levels in self._levels.items():
@@ -252,6 +260,14 @@ class BrokerSync:
             levels.list_entries({one.key: one.bound for one in of_type if one.kind is EntryKind.LEVEL}, own, at_ms)
         self._review(keys)
         self._is_compared = True
+
+    def _metering(self, entries: Mapping[EntryKey, BrokerEntry]) -> dict[EntryKey, BrokerEntry]:
+        """The entries that meter what is metered now. They go to another level rather than hide an entry."""
+        owned, held = self._holdings.owned, self._holdings.held
+        metered = {key.quota_type for key, one in owned.items() if one.kind is EntryKind.METERING}
+        of_others = held.keys() - owned.keys()
+        found = metering_entries((*entries, *of_others), (name for name in QUOTA_TYPES if name in metered))
+        return {entry.key: entry for entry in found}
 
     def _review(self, keys: Collection[EntryKey]) -> None:
         """Find what is due at these keys, and let the levels know what is in force."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal, TypeVar
 
-from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind
+from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, is_metering
 from quota.broker_levels.level_control import Cause
 
 ADDED: Final = "added"
@@ -18,6 +18,7 @@ REMOVED: Final = "removed"
 GIVEN_BACK: Final = "given_back"
 ADOPTED: Final = "adopted"
 RESTORED: Final = "restored"
+METERING: Final = "metering"
 
 WORDS: Final = {
     "kept": "nothing has changed",
@@ -31,6 +32,7 @@ WORDS: Final = {
     REMOVED: "it is no longer needed, and nothing stood there before",
     GIVEN_BACK: "it is no longer needed, and this stood there before",
     ADOPTED: "a value that others wrote was adopted",
+    METERING: "brokers measure a client only under a quota",
     RESTORED: "the sync stops, and every broker gets the whole bound",
 }
 """Why something is written, by `Change.cause`."""
@@ -241,6 +243,16 @@ class BrokerHoldings:
             is_ours = key in self.owned and self.owned[key].value == held.get(key)
             if arrived is not None and not is_ours:
                 self.take(arrived, now_ms)
+        self._follow_metering(now_ms)
+
+    def _follow_metering(self, now_ms: int) -> None:
+        """`kquota meter enable` and `disable` may have changed the brokers: what they hold is what is wanted."""
+        for key, one in list(self.owned.items()):
+            if one.kind is EntryKind.METERING and self.held.get(key) != one.value and key not in self._undecided:
+                del self.owned[key]
+        for key, value in self.held.items():
+            if key not in self.owned and is_metering(key, value):
+                self.owned[key] = Owned(None, value, EntryKind.METERING, value, now_ms)
 
     def take(self, change: Change, now_ms: int) -> None:
         """The brokers took this. `review` has to follow."""
@@ -286,7 +298,8 @@ class BrokerHoldings:
             return None if is_right else Drift(key, held, None, entry.bound, DriftKind.FOREIGN), None
         if entry.kind is EntryKind.OWN:
             return None, None
-        return None, ADDED if held is None else ADOPTED
+        added = METERING if entry.kind is EntryKind.METERING else ADDED
+        return None, added if held is None else ADOPTED
 
     def _due(self, entry: BrokerEntry | None, owned: Owned) -> str | None:
         if entry is None:

@@ -14,8 +14,10 @@ from quota.entity import label
 from quota.units import bound_text
 
 if TYPE_CHECKING:
-    from pipeline.brokers.running import SyncPlan
+    from collections.abc import Iterable
+
     from pipeline.settings.model import Settings
+    from quota.broker_levels.writes import Change, Drift
 
 _PLAN: Final = Layout(("action", "entity", "value", "old", "new", "why"), texts=("entity", "old", "new", "why"))
 
@@ -78,7 +80,7 @@ def print_broker_differences(source: Source, output: str) -> None:
     from pipeline.brokers.running import inspect
 
     plan = inspect(source.settings())
-    rows = _plan_rows(plan)
+    rows = _plan_rows(plan.changes, plan.drifts)
     print_rows(rows, output, _PLAN, shown=_readable)
     sys.stderr.write(f"brokers of {plan.cluster} → quotas v{plan.quota_version}, values that differ: {len(rows)}\n")
 
@@ -87,7 +89,7 @@ def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
     from pipeline.brokers.running import inspect
 
     plan = inspect(settings, adopt=adopt)
-    rows = _plan_rows(plan)
+    rows = _plan_rows(plan.changes, plan.drifts)
     refused = [{**one.key._asdict(), "by": one.by, "reason": one.reason} for one in plan.refused]
     document = {"cluster": plan.cluster, "quota_version": plan.quota_version, "changes": rows, "refused": refused}
     print_rows(rows, output, _PLAN, shown=_readable, document=document)
@@ -97,7 +99,12 @@ def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
     )
 
 
-def _plan_rows(plan: "SyncPlan") -> list[dict[str, Any]]:
+def print_changes(changes: "Iterable[Change]", output: str) -> None:
+    """Print what would be written to brokers."""
+    print_rows(_plan_rows(changes, ()), output, _PLAN, shown=_readable)
+
+
+def _plan_rows(changes: "Iterable[Change]", drifts: "Iterable[Drift]") -> list[dict[str, Any]]:
     names = ("old", "new", "bound", "cause", "demand")
     return [
         {
@@ -105,14 +112,14 @@ def _plan_rows(plan: "SyncPlan") -> list[dict[str, Any]]:
             **change.key._asdict(),
             **{name: getattr(change, name) for name in names},
         }
-        for change in plan.changes
+        for change in changes
     ] + [
         {
             "action": "leave",
             **drift.key._asdict(),
             **dict(zip(names, (drift.theirs, drift.wanted, None, drift.kind.value, {}), strict=True)),
         }
-        for drift in plan.drifts
+        for drift in drifts
     ]
 
 

@@ -1,0 +1,294 @@
+"""The meter that scrapes: targets of all kinds, and what gets to the usage topic."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.errors import Conflict, UsageError
+from pipeline.meter import scrape_meter
+from pipeline.meter.scrape_meter import Address, ScrapeMeter, addresses, scrape_metrics, with_brokers
+from pipeline.meter.scrapes import NameMap
+from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
+from pipeline.meter.usage_topic import SCRAPES, UsagePublisher
+from tests.fakes.clock import ManualClock
+from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
+from tests.log_messages import messages_of
+from tests.pipeline.meter.metered_broker import events_of
+from tests.pipeline.meter.metric_pages import Exporter, endless, exporter, page, silent
+from tests.waiting import wait_until
+
+LOGGER = "pipeline.meter.scrape_meter"
+START_MS = 1_732_000_000_000
+HTML = b"<!doctype html><title>Sign in</title>"
+
+
+def produce(rate: object, user: str = "alice", client_id: str = "etl") -> str:
+    return f'kafka_server_produce_byte_rate{{user="{user}",client_id="{client_id}"}} {rate}'
+
+
+class Run:
+    """A meter on a clock that is moved by hand, with real connections."""
+
+    def __init__(self, *targets: tuple[str, str], broker: UsageBroker | None = None, codec: UsageCodec = JSON) -> None:
+        self.broker = broker or UsageBroker()
+        self.clock = ManualClock(START_MS)
+        self.topic = MemoryUsageTopic(self.broker)
+        self.publisher = UsagePublisher(SCRAPES, self.topic, "topic")
+        self.publisher.take_over()
+        self.meter = ScrapeMeter(targets, NameMap(), self.publisher, codec, self.clock, lambda _: True, seed=1)
+
+    def round(self, seconds: float = 3.0) -> None:
+        """Every target is scraped that answers, and what it shows is stored."""
+        asked = [target.counts.scrapes for target in self.meter.targets]
+        self.clock.advance(round(1000 * seconds))
+        self.meter.step()
+
+        def answered() -> bool:
+            self.meter.step()
+            return all(
+                target.counts.scrapes > before or target.url in self.hanging
+                for target, before in zip(self.meter.targets, asked, strict=True)
+            )
+
+        wait_until(answered, "answers")
+        self.clock.advance(scrape_meter.STORE_EVERY_MS)
+        self.meter.step()
+
+    def has_failed(self) -> bool:
+        self.meter.step()
+        return self.meter.targets[0].counts.failed > 0
+
+    hanging: frozenset[str] = frozenset()
+
+    def sums(self) -> dict[tuple[str, str, str], int]:
+        """Produced bytes by broker, user and client-id."""
+        found: dict[tuple[str, str, str], int] = defaultdict(int)
+        for message in self.broker.messages:
+            for event in events_of(message.value):
+                found[event["broker_id"], event["user"], event["client_id"]] += event.get("produced_bytes", 0)
+        return dict(found)
+
+
+@pytest.fixture
+def good() -> Iterator[Exporter]:
+    with exporter(page(f"{produce(1000)}\n".encode())) as served:
+        yield served
+
+
+@pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])
+def test_usage_of_each_client_and_second_is_an_event(codec: UsageCodec) -> None:
+    with exporter(page(b"")) as served:
+        served.show(
+            produce(1000),
+            'kafka_server_fetch_byte_rate{user="alice",client_id="etl"} 500',
+            'kafka_server_request_request_time{user="alice",client_id="etl"} 10',
+            produce(0, "bob"),
+        )
+        run = Run(("3", served.url), codec=codec)
+        for _ in range(5):
+            run.round()
+    events = [event for message in run.broker.messages for event in events_of(message.value)]
+    assert {(event["user"], event["broker_id"], event["request_count"]) for event in events} == {("alice", "3", 0)}
+    assert all(event["event_time_ms"] % 1000 == 999 for event in events)
+    assert len({event["event_time_ms"] for event in events}) == len(events) >= 12
+    for event in events:
+        assert event["fetched_bytes"] == pytest.approx(event["produced_bytes"] / 2, abs=1)
+        assert event["io_time_ns"] == pytest.approx(event["produced_bytes"] * 1e5, rel=1e-2)
+
+
+BAD = [
+    pytest.param(page(HTML), "it answered HTML", id="HTML"),
+    pytest.param(page(b"no", status=500), "it answered with status 500", id="500"),
+    pytest.param(page(b"", status=302), "it answered with status 302", id="moved"),
+    pytest.param(page(f"{produce(9e9)}\n".encode(), length=10_000), "its page was cut off", id="cut off"),
+    pytest.param(endless, "its page has more than 1 MiB: let it show kafka.server:type=… only", id="100 MB"),
+    pytest.param(page(b""), "it shows no quota sensors (kquota meter status)", id="nothing"),
+    pytest.param(page(b"\x00\xff" * 1000), "it shows no quota sensors (kquota meter status)", id="junk"),
+]
+
+
+@pytest.mark.parametrize(("answer", "reason"), BAD)
+def test_a_bad_target_is_one_line_and_the_others_are_metered(
+    answer: object, reason: str, good: Exporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scrape_meter, "MAX_PAGE_BYTES", 1024 * 1024)
+    with exporter(answer) as bad, caplog.at_level(logging.INFO):  # type: ignore[arg-type]
+        run = Run(("1", bad.url), ("2", good.url))
+        for _ in range(4):
+            run.round()
+    assert set(run.sums()) == {("2", "alice", "etl")}
+    assert messages_of(caplog, LOGGER) == [f"broker 1 at {bad.url} is not metered: {reason}"]
+
+
+def test_a_target_that_never_answers_is_ended_and_the_others_are_metered(
+    good: Exporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with silent() as url:
+        run = Run(("1", url), ("2", good.url))
+        run.hanging = frozenset({url})
+        for _ in range(6):
+            run.round()
+        wait_until(run.has_failed, "the end of the scrape")
+    assert set(run.sums()) == {("2", "alice", "etl")}
+    assert messages_of(caplog, LOGGER) == [f"broker 1 at {url} is not metered: no answer within 10 s"]
+
+
+def test_a_target_that_is_away_for_a_while_is_charged_one_window_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    with exporter(page(b"")) as served, caplog.at_level(logging.INFO):
+        served.show(produce(1000))
+        run = Run(("1", served.url))
+        for _ in range(3):
+            run.round()
+        before = sum(run.sums().values())
+        served.answer = page(HTML)
+        for _ in range(10):
+            run.round(10)
+        assert sum(run.sums().values()) == before
+        served.show(produce(1000))
+        run.round()
+        charged = sum(run.sums().values()) - before
+    assert 9_000 <= charged <= 12_000
+    assert messages_of(caplog, LOGGER) == [
+        f"broker 1 at {served.url} is not metered: it answered HTML",
+        f"broker 1 at {served.url} is metered again; of the time between at most one window is charged",
+    ]
+
+
+@pytest.mark.parametrize(
+    "same", [pytest.param("process_start_time_seconds 1.7E9", id="process"), pytest.param("", id="rates")]
+)
+def test_two_targets_that_are_one_broker_are_charged_once(same: str, caplog: pytest.LogCaptureFixture) -> None:
+    with exporter(page(b"")) as first, exporter(page(b"")) as second:
+        for served in (first, second):
+            served.show(produce(1000), same)
+        run = Run(("1", first.url), ("2", second.url))
+        for _ in range(4):
+            run.round()
+    assert set(run.sums()) == {("1", "alice", "etl")}
+    assert messages_of(caplog, LOGGER) == [
+        f"broker 2 at {second.url} is not metered: it shows the broker of {first.url}, whose usage would be charged "
+        "twice"
+    ]
+
+
+def test_brokers_that_differ_in_their_process_may_show_the_same_rates() -> None:
+    with exporter(page(b"")) as first, exporter(page(b"")) as second:
+        for number, served in enumerate((first, second)):
+            served.show(produce(1000), f"process_start_time_seconds 1.7E9{number}")
+        run = Run(("1", first.url), ("2", second.url))
+        for _ in range(4):
+            run.round()
+    assert set(run.sums()) == {("1", "alice", "etl"), ("2", "alice", "etl")}
+
+
+@pytest.mark.parametrize("value", ["NaN", "-5", "Infinity"])
+def test_a_bad_value_is_one_line_and_charges_nobody(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    with exporter(page(b"")) as served:
+        served.show(produce(value, "mallory"), produce(1000))
+        run = Run(("1", served.url))
+        for _ in range(3):
+            run.round()
+        counts = run.meter.targets[0].counts
+        assert (counts.refused, counts.scrapes) == (3, 3)
+    assert set(run.sums()) == {("1", "alice", "etl")}
+    (line,) = messages_of(caplog, LOGGER)
+    assert 'lines that are not charged: 1, the first is kafka_server_produce_byte_rate{user="mallory"' in line
+
+
+def test_events_wait_while_the_topic_is_away_and_are_stored_once(good: Exporter) -> None:
+    steady, away = Run(("1", good.url)), Run(("1", good.url))
+    for number in range(12):
+        away.broker.is_away = 3 <= number < 8
+        for run in (steady, away):
+            run.round()
+    away.round(30)
+    steady.round(30)
+    assert sum(away.sums().values()) == pytest.approx(sum(steady.sums().values()), abs=1)
+    times = [event["event_time_ms"] for event in away.broker.events()]
+    assert len(set(times)) == len(times)
+
+
+def test_a_second_meter_ends_the_first(good: Exporter) -> None:
+    first = Run(("1", good.url))
+    for _ in range(3):
+        first.round()
+    Run(("1", good.url), broker=first.broker)
+    with pytest.raises(Conflict, match="another meter of scrapes has taken over"):
+        _go_on(first)
+
+
+def _go_on(run: Run) -> None:
+    for _ in range(8):
+        run.round(5)
+
+
+def test_a_clean_stop_stores_what_is_charged_and_leaves_no_scrape(good: Exporter) -> None:
+    run = Run(("1", good.url))
+    for _ in range(3):
+        run.round()
+    assert run.meter.run()
+    assert run.meter.unstored_events == 0
+
+
+def test_metrics_name_brokers_and_outcomes(good: Exporter) -> None:
+    with exporter(page(HTML)) as bad:
+        run = Run(("1", good.url), ("2", bad.url))
+        for _ in range(3):
+            run.round()
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in scrape_metrics(run.meter, run.publisher)
+        for sample in metric.samples
+    }
+    assert samples["kquota_meter_scrapes_total", "1", "done"] == 3
+    assert samples["kquota_meter_scrapes_total", "2", "failed"] == 3
+    assert samples["kquota_meter_sensors", "1"] == 1
+    assert samples["kquota_meter_stored_events_total", ""] > 0
+
+
+def test_addresses_may_name_their_broker() -> None:
+    given = ["http://b1:9404/metrics, 7=https://b2/x?a=1", "http://b3:1"]
+    assert addresses(given) == [
+        Address(None, "http://b1:9404/metrics"),
+        Address("7", "https://b2/x?a=1"),
+        Address(None, "http://b3:1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("b1:9404", "target 'b1:9404' is not an address of metrics"),
+        ("ftp://b1/", "is not an address of metrics"),
+        ("http:///metrics", "is not an address of metrics"),
+        ("", "target '' is not an address of metrics"),
+        ("http://b1/m,http://b1/m", "two targets have the same address: http://b1/m"),
+        ("1=http://b1/m,1=http://b2/m", "two targets have the same broker: 1"),
+    ],
+)
+def test_targets_that_cannot_be_right_are_refused(given: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason.replace("?", r"\?")):
+        addresses([given])
+
+
+BROKERS = [{"broker_id": 1, "host": "B1"}, {"broker_id": 2, "host": "b2"}, {"broker_id": 3, "host": "b2"}]
+
+
+def test_the_broker_of_a_target_is_the_one_on_its_host() -> None:
+    given = addresses(["http://b1:9404/m,3=http://b2:9405/m"])
+    assert with_brokers(given, BROKERS) == [("1", "http://b1:9404/m"), ("3", "http://b2:9405/m")]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("http://b2:9404/m", "which broker http://b2:9404/m shows is not known: 2 brokers have the host b2"),
+        ("http://b9:9404/m", "which broker http://b9:9404/m shows is not known: 0 brokers have the host b9"),
+        ("http://b1:9404/m,1=http://x/m", "two targets are broker 1: http://b1:9404/m, http://x/m"),
+    ],
+)
+def test_a_target_whose_broker_is_not_clear_is_refused(given: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        with_brokers(addresses([given]), BROKERS)

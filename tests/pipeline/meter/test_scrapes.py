@@ -1,0 +1,198 @@
+"""Pages of exporters: which lines are sensors, whose they are, and what they show."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.meter.request_log import RequestLogParser
+from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable
+from tests.pipeline.meter.kafka_names import exported, jmx_quoted, sanitized
+from tests.pipeline.meter.logged_requests import PRODUCE, line_of
+
+PAGE = b"""\
+# HELP kafka_server_quota_byte_rate attributes
+# TYPE kafka_server_quota_byte_rate gauge
+kafka_server_quota_byte_rate{resource="Produce",user="alice",clientId="etl"} 1.5E6
+kafka_server_quota_byte_rate{resource="Fetch",user="alice",clientId="etl",} 2000.0 1732000000000
+kafka_server_quota_request_time{resource="Request",user="alice",clientId="etl"} 12.5
+kafka_server_quota_throttle_time{resource="Produce",user="alice",clientId="etl"} NaN
+kafka_server_quota_byte_rate{resource="LeaderReplication"} 7.0
+kafka_server_quota_request_time{resource="Request"} 7.0
+kafka_server_quota_byte_rate{resource="ControllerMutation",user="alice",clientId="etl"} 7.0
+jvm_threads_current 25.0
+"""
+
+
+def table(*pairs: str) -> SensorTable:
+    return SensorTable("1", NameMap.of(pairs))
+
+
+def shown(sensors: SensorTable, page: Page) -> dict[tuple[str, str, int], float]:
+    """Rates above 0 by user, client-id and what is measured."""
+    return {
+        (sensors.clients[client].user, sensors.clients[client].client_id, measure): rate
+        for (measure, client), rate in zip(sensors.places.tolist(), page.rates.tolist(), strict=True)
+        if rate
+    }
+
+
+def test_only_sensors_of_clients_are_read() -> None:
+    sensors = table()
+    page = sensors.read(PAGE)
+    assert shown(sensors, page) == {
+        ("alice", "etl", PRODUCED): 1.5e6,
+        ("alice", "etl", FETCHED): 2000.0,
+        ("alice", "etl", REQUEST): 1.25e8,
+    }
+    assert (page.shown, page.refused, page.reason) == (3, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "pairs"),
+    [
+        ('kafka_server_quota_byte_rate{resource="Produce",user="u",clientId="c"} 5', ()),
+        ('kafka_server_quota_byte_rate{type="Produce",user="u",client_id="c"} 5', ()),
+        ('kafka_server_Produce_byte_rate{client_id="c",user="u",} 5', ()),
+        ('kafka_server_produce_byte_rate{client_id="c", user="u"} 5.0', ()),
+        ('Acme_in{who="u",app="c"} 5', ("acme_in=produced_bytes", "who=user", "app=client_id")),
+    ],
+)
+def test_every_naming_scheme_shows_the_same(line: str, pairs: tuple[str, ...]) -> None:
+    sensors = table(*pairs)
+    assert shown(sensors, sensors.read(line.encode())) == {("u", "c", PRODUCED): 5.0}
+
+
+@pytest.mark.parametrize("pair", ["x", "=user", "x=", "x=bytes", "a b=user", "x=user=y"])
+def test_another_mapping_is_refused(pair: str) -> None:
+    with pytest.raises(ValueError, match="is not NAME=MEANING"):
+        NameMap.of([pair])
+
+
+def test_two_names_of_one_sensor_are_charged_once() -> None:
+    sensors = table()
+    lines = (
+        b'kafka_server_produce_byte_rate{client_id="c",user="u"} 5\n'
+        b'kafka_server_quota_byte_rate{resource="Produce",user="u",clientId="c"} 5\n'
+    )
+    assert shown(sensors, sensors.read(lines)) == {("u", "c", PRODUCED): 5.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("NaN", "is not a rate"),
+        ("+Inf", "is not a rate"),
+        ("-Inf", "is not a rate"),
+        ("-1.0", "is not a rate"),
+        ("1e13", "is not a rate"),
+        ("12,5", "is not a rate"),
+    ],
+)
+def test_what_is_not_a_rate_charges_nothing_and_has_a_reason(value: str, reason: str) -> None:
+    sensors = table()
+    line = 'kafka_server_produce_byte_rate{client_id="c",user="u"} '
+    page = sensors.read(f'{line}{value}\nkafka_server_fetch_byte_rate{{client_id="c",user="u"}} 7\n'.encode())
+    assert shown(sensors, page) == {("u", "c", FETCHED): 7.0}
+    assert (page.shown, page.refused) == (1, 1)
+    assert page.reason == f"{line.strip()}: {value} {reason}"
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        b'client_id="c" user="u',
+        b'client_id="c",user="\xff"',
+        b'user="%ff",client_id=""',
+        b'user="' + b"x" * 40_000 + b'"',
+        b'client_id=c,user="u"',
+    ],
+)
+def test_damaged_labels_are_refused_each_time_and_the_other_lines_are_read(labels: bytes) -> None:
+    sensors = table()
+    page = b'kafka_server_produce_byte_rate{%b} 9\nkafka_server_produce_byte_rate{user="u"} 5\n' % labels
+    for _ in range(2):
+        read = sensors.read(page)
+        assert (read.refused, shown(sensors, read)) == (1, {("u", "", PRODUCED): 5.0})
+        assert read.reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "etl",
+        "a b",
+        "a,b",
+        'a"b',
+        '"',
+        '""',
+        "a\nb",
+        "a\\b",
+        "\\n",
+        "a=b",
+        "*?",
+        "é€😀",
+        "%41",
+        "100%",
+        "a}b",
+        "a{b} 5",
+        "x" * 300,
+    ],
+)
+def test_names_are_those_of_the_request_log(name: str) -> None:
+    logged = {**PRODUCE, "principal": f"User:{name}", "requestHeader": {**PRODUCE["requestHeader"], "clientId": name}}
+    event = RequestLogParser("1").parse(line_of(logged))
+    assert event is not None
+    for form in ("rules", "own"):
+        sensors = table()
+        page = sensors.read(exported(form, "Produce", "byte-rate", name, name, 5.0))
+        assert shown(sensors, page) == {(event.user, event.client_id, PRODUCED): 5.0}, form
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), min_size=1, max_size=30))
+def test_any_name_comes_back_as_it_was(name: str) -> None:
+    sensors = table()
+    page = sensors.read(exported("rules", "Fetch", "byte-rate", name, name, 5.0))
+    assert shown(sensors, page) == {(name, name, FETCHED): 5.0}
+
+
+def test_kafka_encodes_users_and_jmx_quotes_client_ids() -> None:
+    assert sanitized("CN=a b,O=*~") == "CN%3Da%20b%2CO%3D%2A%7E"
+    assert jmx_quoted('a,"b\\*\n') == '"a,\\"b\\\\\\*\\n"'
+    assert jmx_quoted("a b-c_d.e%") == "a b-c_d.e%"
+
+
+def test_a_sensor_without_a_user_is_charged_to_kafkas_name_for_clients_that_did_not_sign_in() -> None:
+    sensors = table()
+    page = sensors.read(b'kafka_server_produce_byte_rate{client_id="c"} 5\n')
+    assert shown(sensors, page) == {("ANONYMOUS", "c", PRODUCED): 5.0}
+
+
+def test_sensors_keep_their_places_and_absent_ones_have_no_rate() -> None:
+    sensors = table()
+    line = b'kafka_server_produce_byte_rate{user="%b"} 5\n'
+    sensors.read(line % b"a" + line % b"b")
+    page = sensors.read(line % b"c" + line % b"b")
+    assert page.rates.tolist() == [0.0, 5.0, 5.0]
+    sensors.keep(np.array([False, True, True]))
+    assert sensors.read(line % b"c" + line % b"a").rates.tolist() == [0.0, 5.0, 5.0]
+    assert [client.user for client in sensors.clients] == ["b", "c", "a"]
+
+
+def test_lines_that_are_always_new_are_read_and_not_remembered_for_ever() -> None:
+    sensors = table()
+    for number in range(8):
+        lines = b"".join(b"other_%d 5 %d\n" % (at, number) for at in range(4_000))
+        page = sensors.read(lines + b'kafka_server_produce_byte_rate{user="u"} 5 %d\n' % number)
+        assert shown(sensors, page) == {("u", "", PRODUCED): 5.0}
+    assert len(sensors._at) < 20_000
+
+
+def test_pages_of_one_process_and_pages_with_the_same_rates_are_known() -> None:
+    started = b'process_start_time_seconds{a="b"} 1.73e9\n'
+    first, second = table().read(PAGE + started), table().read(PAGE)
+    assert (first.identity, second.identity) == (b"1.73e9", None)
+    assert first.digest is None
+    assert table().read(PAGE + b"# more\n").digest == second.digest is not None
+    assert table().read(PAGE.replace(b"1.5E6", b"1.6E6")).digest != second.digest
+    assert table().read(b'kafka_server_produce_byte_rate{user="u"} 0.0\n').digest is None

@@ -1,0 +1,166 @@
+"""Metering by quotas that no client reaches: where they stand, and that a sync keeps them out of the way."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quota.broker_levels.entries import METERED, EntryKey, EntryKind, is_metering
+from quota.broker_levels.metering import metering_entries, switched_off, switched_on
+from quota.engine import QuotaEngine
+from quota.entity import QUOTA_TYPES
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import quota_row
+from tests.quota.synced import CONSUMER, PRODUCER, REQUEST, D, Synced, key_of
+
+PAIR, USER, CLIENT = (key_of(*entity) for entity in ((D, D), (D, ""), ("", D)))
+ALL = {key._replace(quota_type=name): METERED for key in (PAIR,) for name in QUOTA_TYPES}
+
+
+@pytest.mark.parametrize(
+    ("rows", "entry"),
+    [
+        ([], PAIR),
+        ([key_of("alice")], PAIR),
+        ([key_of("alice", "etl"), key_of("alice", D), key_of(D, "etl")], PAIR),
+        ([key_of("", "app")], CLIENT),
+        ([key_of("", "app"), key_of("alice")], CLIENT),
+        ([USER], CLIENT),
+        ([PAIR], USER),
+        ([PAIR, USER], CLIENT),
+        ([CLIENT], None),
+        ([USER, CLIENT], None),
+    ],
+)
+def test_it_stands_at_the_most_specific_level_that_hides_no_row(rows: list[EntryKey], entry: EntryKey | None) -> None:
+    found = metering_entries(rows, [PRODUCER])
+    assert [one.key for one in found] == ([] if entry is None else [entry])
+    assert all((one.bound, one.kind) == (METERED, EntryKind.METERING) for one in found)
+
+
+NAMES = st.sampled_from(["", D, "a", "b"])
+KEYS = st.builds(EntryKey, NAMES, NAMES, st.sampled_from(QUOTA_TYPES)).filter(lambda key: key.user or key.client_id)
+
+
+@given(st.lists(KEYS, max_size=8, unique=True))
+def test_no_client_has_another_bound_because_of_it_and_every_client_has_a_sensor(rows: list[EntryKey]) -> None:
+    bounds = {key: 100.0 + at for at, key in enumerate(rows)}
+    metered = {**bounds, **{change.key: METERED for change in switched_on(bounds, ())}}
+    before, after = resolved(bounds), resolved(metered)
+    for client, bound in before.items():
+        # Kafka looks up the bound of a client without a client-id by its user: it has a sensor without a bound.
+        without = {None, METERED} if not client[1] else {METERED}
+        assert after[client] in ({bound} if bound is not None else without)
+
+
+def resolved(bounds: dict[EntryKey, float]) -> dict[tuple[str, str, str], float | None]:
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for user, client_id, quota_type in bounds:
+        row = rows.setdefault((user, client_id), quota_row(user, client_id))
+        row[quota_type] = bounds[EntryKey(user, client_id, quota_type)]
+    engine = QuotaEngine()
+    engine.load_quotas(QuotaSnapshot.from_rows(list(rows.values()), version=1))
+    pairs = [(user, client_id) for user in ("a", "b", "c") for client_id in ("", "a", "b", "c")]
+    table = pa.table({"user": [user for user, _ in pairs], "client_id": [client_id for _, client_id in pairs]})
+    return {
+        (row["user"], row["client_id"], row["quota_type"]): row["bound"] for row in engine.resolve(table).to_pylist()
+    }
+
+
+def test_switched_on_twice_is_once_and_switched_off_leaves_the_quotas_of_others() -> None:
+    others = {key_of("alice"): 5.0, key_of("bob", "", REQUEST): METERED}
+    held = {**others, **{change.key: METERED for change in switched_on(others, ())}}
+    assert held == {**others, **ALL}
+    assert switched_on(held, ()) == []
+    off = switched_off(held)
+    assert {change.key for change in off} == set(ALL)
+    assert {change.new for change in off} == {None}
+
+
+def test_what_the_table_wants_counts_before_it_is_on_the_brokers() -> None:
+    (change, *_) = switched_on({}, [key_of("", "app")])
+    assert change.key == CLIENT
+
+
+def test_what_would_hide_a_new_row_goes_to_another_level() -> None:
+    changes = switched_on({PAIR: METERED, key_of("", "app"): 5.0}, ())
+    of_producers = [(change.key, change.new) for change in changes if change.key.quota_type == PRODUCER]
+    assert of_producers == [(PAIR, None), (CLIENT, METERED)]
+
+
+@pytest.mark.parametrize(("value", "is_so"), [(METERED, True), (1e14, False), (None, False)])
+def test_it_is_known_by_its_value_and_its_place(value: float | None, is_so: bool) -> None:
+    assert is_metering(PAIR, value) == is_so
+    assert not is_metering(key_of("alice"), value)
+
+
+# A sync finds it on the brokers.
+
+
+def test_a_sync_never_removes_it() -> None:
+    synced = Synced(quota_row("alice", producer_byte_rate=100.0), held=ALL)
+    assert synced.period() == [("alice", None, 100.0, "added")]
+    synced.load()
+    synced.period()
+    synced.restart()
+    synced.period()
+    synced.load(quota_row("alice", producer_byte_rate=100.0), mode="shadow")
+    synced.period()
+    assert synced.ledger.held == ALL
+    assert synced.sync.drifts == ()
+
+
+@pytest.mark.parametrize("row", [quota_row("", "app", producer_byte_rate=9.0), quota_row(D, producer_byte_rate=9.0)])
+def test_a_row_that_it_would_hide_moves_it_and_without_the_row_it_comes_back(row: dict[str, Any]) -> None:
+    synced = Synced(held=ALL)
+    synced.load(row)
+    synced.period()
+    assert synced.ledger.held == {
+        **{key: METERED for key in ALL if key.quota_type != PRODUCER},
+        CLIENT: METERED,
+        key_of(row["user"], row["client_id"]): 9.0,
+    }
+    synced.load()
+    synced.period()
+    assert synced.ledger.held == ALL
+
+
+def test_a_row_at_its_own_place_wins_and_without_the_row_it_comes_back() -> None:
+    synced = Synced(held=ALL)
+    synced.load(quota_row(D, D, producer_byte_rate=9.0))
+    synced.period()
+    assert (synced.ledger.held[PAIR], synced.sync.drifts) == (9.0, ())
+    synced.load()
+    synced.period()
+    assert synced.ledger.held == ALL
+
+
+def test_quotas_of_others_are_not_hidden_either() -> None:
+    synced = Synced(held={**ALL, key_of("", "app"): 5.0})
+    synced.period()
+    assert synced.ledger.held[CLIENT] == METERED
+    assert PAIR not in synced.ledger.held
+
+
+def test_when_it_is_switched_off_the_sync_does_not_write_it_again() -> None:
+    synced = Synced(quota_row("alice", producer_byte_rate=100.0), held=ALL)
+    synced.period()
+    for key in ALL:
+        synced.others_write(key, None)
+    assert synced.period() == []
+    assert (set(synced.ledger.held), synced.sync.drifts) == ({key_of("alice")}, ())
+
+
+def test_when_it_is_switched_on_while_the_sync_runs_the_sync_takes_it_over() -> None:
+    synced = Synced()
+    synced.period()
+    synced.others_write(PAIR, METERED)
+    synced.load(
+        quota_row("", "app", producer_byte_rate=9.0), quota_row("", "app", consumer_byte_rate=9.0) | {"client_id": "b"}
+    )
+    synced.period()
+    assert synced.ledger.held[CLIENT] == METERED
+    assert PAIR not in synced.ledger.held
+    assert key_of("", D, CONSUMER) not in synced.ledger.held
