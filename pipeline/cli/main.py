@@ -22,6 +22,7 @@ _OF_THE_JOB: Final = frozenset({"pyspark", "delta", "py4j"})
 _COMMANDS: Final[Places] = {
     "run": ".services:run",
     "demo": ".demo:demo",
+    "observe": ".observe:observe",
     "mode": ".tables:mode",
     "doctor": ".checks:doctor",
     "status": ".checks:status",
