@@ -76,6 +76,7 @@ class BrokerOptions:
         start_timeout_seconds: how long the broker may take to answer.
         settings: broker settings that replace or join ours.
         tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
+        more_jars: at the end of the class path, such as that of a plug-in that `settings` name.
         archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
@@ -86,6 +87,7 @@ class BrokerOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     tls_listeners: tuple[str, ...] = ()
     java_options: tuple[str, ...] = ()
+    more_jars: tuple[Path, ...] = ()
     archive_draft: Path | None = None
 
     def listeners_of(self, *, controls: bool) -> tuple[str, ...]:
@@ -242,7 +244,8 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     java, jars = find_java(), broker_jars()
     archive = broker_archive(java, jars)
     uses = options.archive_draft is None and archive.exists()
-    return java_command(java.executable, jars, options, log4j2, options_to_use(archive) if uses else [])
+    class_path = [*jars, *options.more_jars]
+    return java_command(java.executable, class_path, options, log4j2, options_to_use(archive) if uses else [])
 
 
 def training_options(options: BrokerOptions) -> list[str]:
