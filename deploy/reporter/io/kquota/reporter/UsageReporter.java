@@ -46,7 +46,8 @@ public final class UsageReporter implements MetricsReporter {
     /** What may be on its way. If the topic is away, what comes after that is kept as one sum per client. */
     static final int MOST_UNCONFIRMED_BYTES = 4 << 20;
     private static final long PATIENCE_MS = 10_000;
-    private static final long PAUSE_MS = 1_000;
+    private static final long FIRST_PAUSE_MS = 500;
+    private static final long LONGEST_PAUSE_MS = 5_000;
     private static final int MESSAGE_BYTES = 128 << 10;
     private static final Pattern JAAS_USER = Pattern.compile("\\busername\\s*=\\s*(?:\"([^\"]*)\"|([^\\s;]+))");
     private static final Logger log = LoggerFactory.getLogger(UsageReporter.class);
@@ -99,6 +100,7 @@ public final class UsageReporter implements MetricsReporter {
     private long progressMs;
     private long producerMadeMs;
     private long notBeforeMs;
+    private long pauseMs = FIRST_PAUSE_MS;
     private boolean isProducerBroken;
     private boolean isStuck;
     private boolean toldNoUser;
@@ -118,7 +120,10 @@ public final class UsageReporter implements MetricsReporter {
             String signedIn = !jaasUser.find() ? "ANONYMOUS" : jaasUser.group(1) != null ? jaasUser.group(1) : jaasUser.group(2);
             ownUser = own.getOrDefault("user", signedIn);
             own.keySet().removeAll(List.of("topic", "user", "transactional.id"));
-            producerConfig.put(ProducerConfig.COMPRESSION_TYPE_CONFIG, "lz4");
+            producerConfig.put(ProducerConfig.COMPRESSION_TYPE_CONFIG, "gzip"); // what every consumer can read
+            producerConfig.put(ProducerConfig.COMPRESSION_GZIP_LEVEL_CONFIG, 1);
+            producerConfig.put(ProducerConfig.RETRY_BACKOFF_MAX_MS_CONFIG, LONGEST_PAUSE_MS); // each try is a line in the log
+            producerConfig.put(ProducerConfig.RECONNECT_BACKOFF_MAX_MS_CONFIG, LONGEST_PAUSE_MS);
             producerConfig.putAll(own);
             producerConfig.put(ProducerConfig.CLIENT_ID_CONFIG, CLIENT_ID);
             // A message that was accepted is sent until it is stored, once: it never becomes unknown by a time-out.
@@ -332,7 +337,10 @@ public final class UsageReporter implements MetricsReporter {
             settled.add(sent);
             throw failure;
         }
-        if (!sent.wasAccepted) notBeforeMs = nowMs + PAUSE_MS;
+        if (!sent.wasAccepted) {
+            notBeforeMs = nowMs + pauseMs;
+            pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
+        }
         return sent.wasAccepted;
     }
 
@@ -340,6 +348,7 @@ public final class UsageReporter implements MetricsReporter {
         unconfirmedBytes -= sent.sizeBytes;
         if (sent.failure == null) {
             progressMs = nowMs;
+            pauseMs = FIRST_PAUSE_MS;
             return;
         }
         lastFailure = sent.failure;
