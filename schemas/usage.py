@@ -11,6 +11,7 @@ from schemas.columns import (
     Bytes,
     Count,
     Day,
+    DurationMs,
     DurationNs,
     EpochMs,
     Flag,
@@ -102,6 +103,12 @@ class UsageEvent(BaseModel):
     )
     throttle_exempt: Annotated[Flag, _unless_null(False)] = Field(
         default=False, description="True exempts the request time of the event. Its bytes count in any case."
+    )
+    broker_throttle_ms: DurationMs | None = Field(
+        default=None,
+        ge=0,
+        le=LARGEST_MEASURE,
+        description="How long the broker itself has made the client wait; null if it is not known. It is in no rate.",
     )
     schema_version: Annotated[Number, _unless_null(1)] = Field(
         default=1,

@@ -34,7 +34,14 @@ def make(jar: Path) -> None:
     logging = next(one for one in store.locked if one.artifact == "slf4j-api")
     sources = sorted(_SOURCES.rglob("*.java"))
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(jdk.home / "bin" / "javac"), "--release", _JAVA_LEVEL, "-Xlint:all", "-Werror", "-g:source,lines"]
+        command = [
+            str(jdk.home / "bin" / "javac"),
+            "--release",
+            _JAVA_LEVEL,
+            "-Xlint:all",
+            "-Werror",
+            "-g:source,lines",
+        ]
         command += ["-cp", f"{store.check(clients)}:{store.check(logging)}", "-d", folder, *map(str, sources)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the machine's javac
         if ended.returncode:

@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
 
 
-@app.callback()
-def _meters() -> None:
-    # Without a callback, Typer would drop the name of the only command.
-    pass
-
-
 @app.command("request-log")
 def request_log(
     file: Annotated[
@@ -142,6 +136,26 @@ def request_log(
             stopping,
             register,
         )
+
+
+@app.command("reporter")
+def reporter(
+    *,
+    jar: Annotated[Path, typer.Option("--jar", help="Write the jar here: a file, or a folder that exists.")],
+    bootstrap_server: BootstrapServers = None,
+    topic: Annotated[str, typer.Option(help="The usage topic.")] = USAGE_TOPIC,
+) -> None:
+    """Write the jar that reports usage from inside a broker, and print its lines of server.properties.
+
+    The jar belongs into the broker's libs/ folder, and the lines into server.properties of each broker; then restart
+    it. The reporter needs no request log and sends what the broker's own quota sensors record, each 250 ms.
+    """
+    from pipeline.meter.reporter import reporter_settings, write_reporter
+
+    written = write_reporter(jar)
+    typer.echo(f"wrote {written}", err=True)
+    for name, value in reporter_settings(bootstrap_server or "localhost:9092", topic).items():
+        typer.echo(f"{name}={value}")
 
 
 def _run(

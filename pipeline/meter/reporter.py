@@ -1,5 +1,6 @@
 """The reporter: a jar that reports usage from inside a broker. Where it is, and what a broker must be given."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,24 @@ def reporter_jar() -> Path:
         message = f"the reporter's jar is not in {REPORTER_JAR.parent}: a checkout has only its sources"
         raise PipelineError(message, "make reporter")
     return REPORTER_JAR
+
+
+def write_reporter(path: Path) -> Path:
+    """Copy the jar; returns where it is now.
+
+    * `path`: Of the file, or of a folder that exists.
+
+    Raises:
+        PipelineError: it was not made in this checkout, or can not be written.
+    """
+    jar = reporter_jar()
+    target = path / jar.name if path.is_dir() else path
+    try:
+        shutil.copyfile(jar, target)
+    except OSError as error:
+        message = f"the reporter's jar can not be written to {target}: {error.strerror}"
+        raise PipelineError(message, "name a file in a folder that exists and that you may write to") from error
+    return target
 
 
 def reporter_settings(bootstrap_servers: str, topic: str, client: Mapping[str, str] | None = None) -> dict[str, str]:

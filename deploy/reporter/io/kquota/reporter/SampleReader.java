@@ -12,9 +12,10 @@ import org.apache.kafka.common.metrics.stats.SampledStat;
 /**
  * Reads what was recorded into a sensor since the last look, of the sample windows that the sensor keeps.
  *
- * Records go into the current window only. A window that is left keeps its sum until it is reused, after
- * {@code samples + 1} windows, or purged by a reader of the rate, after {@code samples} windows without a record. Both
- * give it a later start, and starts never go back. So nothing is missed by looks that are closer than that.
+ * Windows are a ring. Records go into the current one only, and one record moves it on by one at most. A window that
+ * is left keeps its sum until it is reused, after {@code samples + 1} windows, or purged by a reader of the rate, after
+ * {@code samples} windows without a record. So nothing is missed by looks that are closer than that. Starts of windows
+ * are not in order where the broker's clock was set back.
  *
  * The fields are not public. If Kafka's classes look different, this class does not load, or a read throws.
  */
@@ -22,6 +23,7 @@ final class SampleReader {
     private static final MethodHandle LOCK = getter(KafkaMetric.class, "lock", Object.class);
     private static final MethodHandle STAT = getter(Rate.class, "stat", Object.class);
     private static final MethodHandle SAMPLES = getter(SampledStat.class, "samples", Object.class);
+    private static final MethodHandle CURRENT = getter(SampledStat.class, "current", int.class);
     private static final Class<?> SAMPLE = nestedClass(SampledStat.class, "Sample");
     private static final MethodHandle START_MS = getter(SAMPLE, "startTimeMs", long.class);
     private static final MethodHandle VALUE = getter(SAMPLE, "value", double.class);
@@ -29,8 +31,8 @@ final class SampleReader {
 
     /** Where the last look at a sensor ended. Before the first one, all that the sensor holds is new. */
     static final class Place {
-        private Object current;
-        private long startMs = Long.MIN_VALUE;
+        private int current = -1;
+        private long startMs;
         private double value;
         private long count;
     }
@@ -57,28 +59,35 @@ final class SampleReader {
         synchronized ((Object) LOCK.invokeExact((Object) metric)) {
             List<?> samples = (List<?>) (Object) SAMPLES.invokeExact((Object) stat);
             if (samples.isEmpty()) return false;
-            Object current = stat.current(0); // makes one only if there is none
-            long startMs = (long) START_MS.invokeExact(current);
-            long currentCount = (long) COUNT.invokeExact(current);
+            int current = (int) CURRENT.invokeExact((Object) stat);
+            Object sample = samples.get(current);
+            long startMs = (long) START_MS.invokeExact(sample);
+            long currentCount = (long) COUNT.invokeExact(sample);
             if (current == place.current && startMs == place.startMs && currentCount == place.count) return false;
-            for (int i = 0; i < samples.size(); i++) add(samples.get(i), place);
+            if (place.current >= 0) addRest(samples.get(place.current), place);
+            for (int i = place.current; i != current; ) {
+                i = (i + 1) % samples.size();
+                add(samples.get(i), 0, 0);
+            }
             place.current = current;
             place.startMs = startMs;
-            place.value = (double) VALUE.invokeExact(current);
+            place.value = (double) VALUE.invokeExact(sample);
             place.count = currentCount;
         }
         return count > 0;
     }
 
-    private void add(Object sample, Place place) throws Throwable {
-        long startMs = (long) START_MS.invokeExact(sample);
-        if (sample == place.current && startMs == place.startMs) {
-            value += (double) VALUE.invokeExact(sample) - place.value;
-            count += (long) COUNT.invokeExact(sample) - place.count;
-        } else if (startMs > place.startMs) {
-            value += (double) VALUE.invokeExact(sample);
-            count += (long) COUNT.invokeExact(sample);
-        }
+    /** What came into the window that was the current one; if it was purged since, all that it holds is new. */
+    private void addRest(Object sample, Place place) throws Throwable {
+        boolean isSame = (long) START_MS.invokeExact(sample) == place.startMs
+                && (long) COUNT.invokeExact(sample) >= place.count;
+        if (isSame) add(sample, place.value, place.count);
+        else add(sample, 0, 0);
+    }
+
+    private void add(Object sample, double formerValue, long formerCount) throws Throwable {
+        value += (double) VALUE.invokeExact(sample) - formerValue;
+        count += (long) COUNT.invokeExact(sample) - formerCount;
     }
 
     private static MethodHandle getter(Class<?> owner, String name, Class<?> type) {
