@@ -26,7 +26,7 @@ from playwright.sync_api import sync_playwright
 
 from bench.machine import arguments
 from bench.stage import bound, dashboard, send_event, staged, throttle_reader, wait_for
-from pipeline.tables.append_guard import parse_commit_note
+from pipeline.tables.port import parse_commit_note
 
 _TOKEN: Final = "bench"  # noqa: S105 - of this benchmark's own dashboard
 _PATIENCE_MS: Final = 90_000

@@ -40,9 +40,8 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.minute_roll_ups import UsageByMinute
 from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 
 STEPS: Final = ("collect", "append", "decide", "publish")
 LOADS: Final = ("10000:20000", "100000:20000", "1000000:20000", "100000:100000")

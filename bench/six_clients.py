@@ -38,10 +38,9 @@ from pipeline.demo.process import spawn, terminate
 from pipeline.demo.stock_client import StockWork
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import Java, find_jdk
-from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.entity import DEFAULT
 
 _STOP_SECONDS: Final = 5.0

@@ -33,11 +33,10 @@ from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.process import spawn, terminate
 from pipeline.demo.stock_client import StockProducer, StockWork
 from pipeline.tables.address import table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from schemas.arrow import conform
 from schemas.usage import UsageRow
 

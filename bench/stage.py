@@ -29,10 +29,9 @@ from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import terminate
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 
 

@@ -28,11 +28,10 @@ from pipeline.replay.run import run
 from pipeline.replay.usage_batches import recorded_outcomes
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

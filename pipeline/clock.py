@@ -42,10 +42,7 @@ class SystemClock:
 
     def now(self) -> Moment:
         """Both clocks, read one after the other (well under a millisecond apart)."""
-        return Moment(
-            wall_ms=wall_ms(),
-            steady_ms=(time.monotonic_ns() + self._anchor_ns) // 1_000_000,
-        )
+        return Moment(wall_ms=wall_ms(), steady_ms=(time.monotonic_ns() + self._anchor_ns) // 1_000_000)
 
 
 # How instants, durations and ids of throttles are shown to people, everywhere alike.

@@ -327,13 +327,7 @@ class TimingWheel:
     """
 
     def __init__(
-        self,
-        tick_ms: int,
-        wheel_size: int,
-        start_ms: int,
-        counter: TaskCounter,
-        queue: BucketQueue,
-        level: int = 1,
+        self, tick_ms: int, wheel_size: int, start_ms: int, counter: TaskCounter, queue: BucketQueue, level: int = 1
     ) -> None:
         """Make an empty wheel.
 

@@ -11,7 +11,7 @@ the mean of all throttle times above 0; no value without one. `exempt-request-ti
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -24,16 +24,7 @@ from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.snapshot import QuotaSnapshot
 
-_RESOLVED: Final = (
-    "mode",
-    "user",
-    "client_id",
-    "level",
-    "quota_type",
-    "sensor_user",
-    "sensor_client_id",
-    "broker_id",
-)
+_RESOLVED: Final = ("mode", "user", "client_id", "level", "quota_type", "sensor_user", "sensor_client_id", "broker_id")
 
 
 class QuotaKey(NamedTuple):
@@ -45,42 +36,17 @@ class QuotaKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CurrentRate:
-    """The rate of the sensor that is nearest to a bound.
-
-    Attributes:
-        observed: O, in the unit of the bound.
-        used: O / T; above 1.0 the quota is violated.
-        broker_id: the sensor's broker; "" in cluster scope.
-        sensor_user: the user, if it is a tag of the sensor, else "".
-        sensor_client_id: the client-id, likewise.
-        sensors: how many sensors of this quota had usage in the windows of the rate, at least 1.
-    """
-
-    observed: float
-    used: float
-    broker_id: str
-    sensor_user: str
-    sensor_client_id: str
-    sensors: int
-
-
-@dataclass(frozen=True, slots=True)
 class SensorRate:
     """The rate of one sensor under the quota that holds for it.
 
     Attributes:
-        quota_type: Of the quota.
         user: A client of the sensor, the first one in the order asked.
         client_id: Likewise.
         sensor_user: The user, if it is a tag of the sensor, else "".
         sensor_client_id: The client-id, likewise.
         broker_id: The sensor's broker; "" in cluster scope.
         clients: How many of the clients that were asked about share the sensor.
-        observed: O, in the unit of the bound; above 0.
-        bound: T.
-        level: Which of the eight levels matched.
-        mode: enforce or shadow.
+        observed: O, above 0, in the unit of T, the bound.
         entity: User and client-id of the row of `quotas`.
         owner: Of that row, where it was looked up.
     """
@@ -123,7 +89,7 @@ def rates_of(
         engine: Has recorded the usage.
         clients: As `QuotaEngine.evaluate` takes them.
         at_ms: The instant, not before any event.
-        levels: What `engine.resolve(clients)` has answered, for who asks again and again; asked if there is any rate.
+        levels: The answer of `engine.resolve(clients)`, for callers that keep it; called if there is any rate.
         owners: Who is responsible, by user and client-id of the row of `quotas`.
     """
     rates = engine.evaluate(clients, at_ms)
@@ -161,24 +127,19 @@ def rates_of(
 
 
 def shadow_rates(rates: Iterable[SensorRate], shadow: Container[tuple[str, str]]) -> list[SensorRate]:
-    """Of the rates of an engine with shadow quotas enforced those that are under one.
-
-    Args:
-        rates: Of `rates_of`.
-        shadow: The entities of quotas in shadow mode.
-    """
+    """Of the rates of an engine with shadow quotas enforced those under one, by the entities of shadow quotas."""
     return [replace(rate, mode="shadow") for rate in rates if rate.entity in shadow]
 
 
 def sensor_rates(
     snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
 ) -> list[SensorRate]:
-    """The rate of every sensor with usage at an instant, in no order.
+    """The rate of every sensor with usage at an instant, not before any event, in no order.
 
     Args:
         snapshot: the quotas in force.
-        usage: what was used in the windows of the rates, with the columns of `QuotaEngine.record`; may have more.
-        at_ms: the instant, not before any event.
+        usage: what was used in the windows of the rates, as `QuotaEngine.record` takes it.
+        at_ms: the instant.
         new_engine: makes an engine that has recorded nothing.
     """
     enforced = _rates(snapshot, usage, at_ms, new_engine())
@@ -191,15 +152,16 @@ def sensor_rates(
 
 def current_rates(
     snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
-) -> dict[QuotaKey, CurrentRate]:
-    """The rate under each quota at an instant; a quota without usage is not in the answer.
+) -> dict[QuotaKey, list[SensorRate]]:
+    """The sensors of each quota at an instant, the nearest to its bound first; a quota without usage is left out.
 
     The arguments are those of `sensor_rates`.
     """
-    sensors: dict[QuotaKey, list[SensorRate]] = defaultdict(list)
-    for rate in sensor_rates(snapshot, usage, at_ms, new_engine):
-        sensors[rate.quota].append(rate)
-    return {quota: _nearest(rates) for quota, rates in sensors.items()}
+    sensors: defaultdict[QuotaKey, list[SensorRate]] = defaultdict(list)
+    found = sensor_rates(snapshot, usage, at_ms, new_engine)
+    for rate in sorted(found, key=lambda one: (one.used, one.broker_id, one.sensor_user, one.sensor_client_id)):
+        sensors[rate.quota].insert(0, rate)
+    return dict(sensors)
 
 
 def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEngine) -> list[SensorRate]:
@@ -207,12 +169,6 @@ def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEn
     engine.record(usage, at_ms)
     names = ["user", "client_id", *(["broker_id"] if engine.scope == "broker" else [])]
     return rates_of(engine, usage.group_by(names, use_threads=False).aggregate([]), at_ms)
-
-
-def _nearest(rates: Sequence[SensorRate]) -> CurrentRate:
-    found = max(rates, key=lambda rate: (rate.used, rate.broker_id, rate.sensor_user, rate.sensor_client_id))
-    sensor = found.broker_id, found.sensor_user, found.sensor_client_id
-    return CurrentRate(found.observed, found.used, *sensor, len(rates))
 
 
 def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:
@@ -236,36 +192,26 @@ def throttle_times(decisions: pa.Table, now_ms: int) -> pa.Table:
         now_ms: the instant. A decision that is exactly a minute old no longer counts.
 
     Returns:
-        The columns of `SENSOR`, `throttle_time_avg_ms` float64, `throttle_time_max_ms` int64, and `throttles` int64:
-            how many decisions had a throttle time above 0. A sensor without such a decision has no row. The longest
-            mean is first; equal ones are in the order of the sensors.
+        The columns of `SENSOR`, `throttle_time_avg_ms`, `throttle_time_max_ms`, and `throttles`: how many decisions had
+        a throttle time above 0. A sensor without such a decision has no row. The longest mean is first.
     """
-    at_ms = decisions["evaluated_at_ms"]
-    in_span = pc.and_(pc.greater(at_ms, now_ms - SPAN_MS), pc.less_equal(at_ms, now_ms))
+    in_span = _in_span(decisions["evaluated_at_ms"], now_ms)
     kept = decisions.filter(pc.and_(in_span, pc.greater(decisions["throttle_time_ms"], 0)))
-    means = kept.group_by(list(SENSOR), use_threads=False).aggregate(
-        [("throttle_time_ms", "mean"), ("throttle_time_ms", "max"), ("throttle_time_ms", "count")]
-    )
-    names = {
-        "throttle_time_ms_mean": "throttle_time_avg_ms",
-        "throttle_time_ms_max": "throttle_time_max_ms",
-        "throttle_time_ms_count": "throttles",
-    }
-    order = [("throttle_time_avg_ms", "descending"), *((name, "ascending") for name in SENSOR)]
-    return means.rename_columns([names.get(name, name) for name in means.column_names]).sort_by(order)
+    names = {"mean": "throttle_time_avg_ms", "max": "throttle_time_max_ms", "count": "throttles"}
+    grouped = kept.group_by(list(SENSOR), use_threads=False)
+    means = grouped.aggregate([("throttle_time_ms", function) for function in names])
+    renamed = means.rename_columns({f"throttle_time_ms_{function}": name for function, name in names.items()})
+    return renamed.sort_by([("throttle_time_avg_ms", "descending"), *((name, "ascending") for name in SENSOR)])
+
+
+def _in_span(at_ms: pa.ChunkedArray, now_ms: int) -> pa.ChunkedArray:
+    return pc.and_(pc.greater(at_ms, now_ms - SPAN_MS), pc.less_equal(at_ms, now_ms))
 
 
 def exempt_request_percentage(usage: pa.Table, now_ms: int) -> float:
     """Request time of exempt requests over the last minute, in percent of one thread.
 
-    Args:
-        usage: columns `last_event_ms` and `exempt_time_ns` (null for none).
-        now_ms: the instant. Usage that is exactly a minute old no longer counts.
-
-    Returns:
-        0.0 without exempt requests; 100.0 if one thread was busy with them all the time.
+    `usage` has the columns `last_event_ms` and `exempt_time_ns`. What is exactly a minute old no longer counts.
     """
-    at_ms = usage["last_event_ms"]
-    in_span = pc.and_(pc.greater(at_ms, now_ms - SPAN_MS), pc.less_equal(at_ms, now_ms))
-    total_ns = pc.sum(usage["exempt_time_ns"].filter(in_span)).as_py() or 0
+    total_ns = pc.sum(usage["exempt_time_ns"].filter(_in_span(usage["last_event_ms"], now_ms))).as_py() or 0
     return float(100.0 * total_ns / (SPAN_MS * _NS_PER_MS))

@@ -3,13 +3,15 @@
 The same question asked of two versions of the quotas says for which clients an edit changes anything.
 """
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from quota.engine import QuotaEngine
-from quota.entity import QUOTA_TYPES, Level, entity_at
+from quota.entity import QUOTA_TYPES, Level, can_name, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
 
 _SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
@@ -18,15 +20,7 @@ _COMPARED: Final = ("level", "bound", "mode")
 
 @dataclass(frozen=True, slots=True)
 class LevelRow:
-    """One level, for a client.
-
-    Attributes:
-        level: 1 is the most specific.
-        user: user of the client's quota entity at this level: a name, `<default>` or "", as in the table.
-        client_id: client-id of that entity.
-        quota: the row of that entity; None if there is none.
-        matched: the quota types for which this row applies.
-    """
+    """One level, for a client: its quota entity there, the row of that entity, and the types it applies for."""
 
     level: Level
     user: str
@@ -35,7 +29,7 @@ class LevelRow:
     matched: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """The row for people and programs: names, mode, bounds by quota type (None without a row) and matches."""
+        """The row for people and programs; mode and bounds are None without a row."""
         return {
             "level": int(self.level),
             "user": self.user,
@@ -50,14 +44,8 @@ class LevelRow:
 class EffectiveQuota:
     """The quota of one type that applies to a client, and the sensor its usage goes to.
 
-    Attributes:
-        quota_type: the type.
-        level: the level of the row that matches; None if none does.
-        bound: T; None if there is none, and for an exempt row.
-        mode: the mode of the row; None if no row matches.
-        sensor_user: the user, if it is one of the sensor's tags, else "".
-        sensor_client_id: the client-id, if it is one of the sensor's tags, else "".
-        shared_with: the other clients whose usage goes to the same sensor, as (user, client-id), sorted.
+    Level and mode are None if no row matches; T also for an exempt row. `shared_with` are the other clients whose usage
+    goes to the same sensor, as (user, client-id), sorted.
     """
 
     quota_type: str
@@ -71,43 +59,23 @@ class EffectiveQuota:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The answer for a client.
-
-    Attributes:
-        levels: the eight levels, in order.
-        by_type: one per quota type, in the order of `QUOTA_TYPES`.
-    """
+    """The answer for a client: the eight levels, and one quota per type in the order of `QUOTA_TYPES`."""
 
     levels: tuple[LevelRow, ...]
     by_type: tuple[EffectiveQuota, ...]
 
 
 def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Table) -> Effective:
-    """Resolve one client as the engine does, and find the clients that share its sensors.
-
-    Args:
-        snapshot: the quotas.
-        user: the client's user.
-        client_id: its client-id; may be "".
-        others: the clients among which to look for such; columns user and client_id. May contain the client itself.
-    """
+    """Resolve one client as the engine does, and find those of others (user, client_id) that share its sensors."""
     own = _resolved(pa.table({"user": [user], "client_id": [client_id]}), snapshot)
-    rest = _resolved(others, snapshot)
+    # Equal tags find equal rows. So the answers are either all from the enforced side, or all from the shadow side.
+    sharing: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
+    for row in _resolved(others, snapshot):
+        sharing[_sensor_of(row)].add((row["user"], row["client_id"]))
     by_type = tuple(
         EffectiveQuota(
-            quota_type=row["quota_type"],
-            level=row["level"],
-            bound=row["bound"],
-            mode=row["mode"],
-            sensor_user=row["sensor_user"],
-            sensor_client_id=row["sensor_client_id"],
-            shared_with=tuple(
-                sorted(
-                    (other["user"], other["client_id"])
-                    for other in rest
-                    if _same_sensor(row, other) and (other["user"], other["client_id"]) != (user, client_id)
-                )
-            ),
+            **{name: row[name] for name in ("level", "bound", "mode", *_SENSOR)},
+            shared_with=tuple(sorted(sharing[_sensor_of(row)] - {(user, client_id)})),
         )
         for row in own
     )
@@ -122,9 +90,8 @@ def _resolved(clients: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
     return rows
 
 
-def _same_sensor(one: dict[str, object], other: dict[str, object]) -> bool:
-    # Equal tags find equal rows. So both answers are from the enforced side, or both from the shadow side.
-    return all(one[name] == other[name] for name in _SENSOR)
+def _sensor_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(row[name] for name in _SENSOR)
 
 
 def _levels(
@@ -134,16 +101,10 @@ def _levels(
     found = []
     for level in Level:
         entity = entity_at(level, user, client_id)
-        # An empty client-id has no name that a level could have.
-        quota = rows.get(entity) if any(entity) and _is_named(level, client_id) else None
+        quota = rows.get(entity) if any(entity) and can_name(level, client_id) else None
         matched = tuple(one.quota_type for one in by_type if one.level == level)
         found.append(LevelRow(level, *entity, quota, matched))
     return tuple(found)
-
-
-def _is_named(level: Level, client_id: str) -> bool:
-    """False for a level that names the client-id, if the client-id is empty."""
-    return bool(client_id) or level not in {Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT, Level.CLIENT}
 
 
 def types_bounded(quota: Quota) -> dict[str, float]:
@@ -152,17 +113,11 @@ def types_bounded(quota: Quota) -> dict[str, float]:
 
 
 def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnapshot) -> list[dict[str, Any]]:
-    """Which of these clients get another level, bound or mode under other quotas. Needs no usage.
-
-    Args:
-        clients: columns `user` and `client_id`, each pair once.
-        before: the quotas in force.
-        after: the quotas that are to be in force.
+    """Which of these clients (user, client_id) get another level, bound or mode under other quotas. Needs no usage.
 
     Returns:
         One row per client and quota type that differs, in the order of the table: user, client_id, quota_type, and with
-        the prefixes old_ and new_ level (1–8, None for no quota), bound (None for none) and mode (None, enforce,
-        shadow, exempt).
+        the prefixes old_ and new_ level, bound and mode, as `QuotaEngine.resolve` has them.
     """
     old, new = (_resolved(clients, quotas) for quotas in (before, after))
     return [

@@ -1,33 +1,39 @@
 """The quota engine: usage in, decisions out. All it knows was given to its methods: no clock, no I/O."""
 
-from typing import Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from quota.arrays import Flags, Floats, Ids, Ints
-from quota.decisions import SCHEMA, Judged, Violations, decisions_table, judge, names_of
+from quota.decisions import (
+    KEY_FIELDS,
+    SCHEMA,
+    Judged,
+    Violations,
+    decisions_table,
+    judge,
+    names_of,
+    names_where,
+)
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
 from quota.names import HashedNames
 from quota.rates import TokenBuckets
 from quota.recording import BatchInstant, SensorGroups, record_piece, split_by_window, violated_sensors
-from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
-from quota.sensors import Key, SensorNumbers, SensorTable, TypeSensors
+from quota.resolution import NO_QUOTA, Candidates, Resolved, Side
+from quota.sensors import Key, SensorTable
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps, owed_time_ms
 from quota.usage import EntityNames, Usage
 
-_KEYS: Final = [
-    ("broker_id", pa.string()),
-    ("user", pa.string()),
-    ("client_id", pa.string()),
-    ("quota_type", pa.string()),
-]
+__all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
+
 OWED_SCHEMA: Final = pa.schema(
     [
-        *_KEYS,
+        *KEY_FIELDS,
         ("observed", pa.float64()),
         ("bound", pa.float64()),
         ("window_ms", pa.int64()),
@@ -39,7 +45,7 @@ OWED_SCHEMA: Final = pa.schema(
 
 LEVELS_SCHEMA: Final = pa.schema(
     [
-        *_KEYS,
+        *KEY_FIELDS,
         ("level", pa.int64()),
         ("sensor_user", pa.string()),
         ("sensor_client_id", pa.string()),
@@ -49,118 +55,6 @@ LEVELS_SCHEMA: Final = pa.schema(
     ]
 )
 """Columns of `QuotaEngine.resolve`."""
-
-_MODES: Final = ("enforce", "shadow", "exempt")
-
-
-class Answers:
-    """What entities owe now, and which quota applies to them. Changes nothing. Not valid after the next `record`.
-
-    Args:
-        resolution: the quotas in force.
-        numbers: all sensors.
-        sensors: their samples and buckets, for each side and type that ever recorded.
-        short_window_ms: W of a sensor that does not exist.
-        full_buckets: stands for the buckets of a type that has none.
-    """
-
-    def __init__(
-        self,
-        resolution: Resolution,
-        numbers: SensorNumbers,
-        sensors: dict[Key, TypeSensors],
-        short_window_ms: int,
-        full_buckets: TokenBuckets,
-    ) -> None:
-        self._resolution = resolution
-        self._numbers = numbers
-        self._sensors = sensors
-        self._short_window_ms = short_window_ms
-        self._full_buckets = full_buckets
-
-    def owed(self, names: EntityNames, hashes: HashedNames, now_ms: int, carry_debt: bool) -> pa.Table:
-        """The answer of `QuotaEngine.evaluate`."""
-        candidates = self._resolution.candidates(hashes)
-        size = len(hashes)
-        observed, bound, tokens = (np.empty((size, len(QUOTA_TYPES))) for _ in range(3))
-        window_ms, owed_ms = (np.empty((size, len(QUOTA_TYPES)), np.int64) for _ in range(2))
-        for quota_type in range(len(QUOTA_TYPES)):
-            resolved = self._resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
-            ids = self._numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-            rate, span_ms = self.observed((Side.ENFORCED, quota_type), ids, now_ms)
-            left = self.tokens(quota_type, ids, resolved.bound, now_ms) if carry_debt else np.zeros(size)
-            observed[:, quota_type], bound[:, quota_type], tokens[:, quota_type] = rate, resolved.bound, left
-            window_ms[:, quota_type] = span_ms
-            owed_ms[:, quota_type] = owed_time_ms(rate, span_ms, left, resolved.bound)
-        unbounded = np.isinf(bound.ravel())
-        columns = [
-            pa.array(observed.ravel()),
-            pa.array(bound.ravel(), mask=unbounded),
-            pa.array(window_ms.ravel()),
-            pa.array(tokens.ravel(), mask=unbounded | (not carry_debt)),
-            pa.array(owed_ms.ravel()),
-        ]
-        return pa.Table.from_arrays([*_key_columns(names), *columns], schema=OWED_SCHEMA)
-
-    def levels(self, names: EntityNames, hashes: HashedNames, evaluated_at_ms: int | None) -> pa.Table:
-        """The answer of `QuotaEngine.resolve`."""
-        candidates = self._resolution.candidates(hashes)
-        size = len(hashes)
-        quota = np.empty((size, len(QUOTA_TYPES)), np.int64)
-        bound = np.empty((size, len(QUOTA_TYPES)))
-        has_user, has_client_id, violated = (np.empty((size, len(QUOTA_TYPES)), np.bool_) for _ in range(3))
-        for quota_type in range(len(QUOTA_TYPES)):
-            sides = [self._resolution.resolve(hashes, candidates, side, quota_type) for side in Side]
-            above = [self._is_violated((side, quota_type), hashes, sides[side], evaluated_at_ms) for side in Side]
-            enforced, shadow = sides
-            in_shadow = (enforced.quota == NO_QUOTA) & self._resolution.is_shadow(shadow.quota)
-            quota[:, quota_type] = np.where(in_shadow, shadow.quota, enforced.quota)
-            bound[:, quota_type] = np.where(in_shadow, shadow.bound, enforced.bound)
-            has_user[:, quota_type] = np.where(in_shadow, shadow.has_user, enforced.has_user)
-            has_client_id[:, quota_type] = np.where(in_shadow, shadow.has_client_id, enforced.has_client_id)
-            violated[:, quota_type] = np.where(in_shadow, above[Side.SHADOW], above[Side.ENFORCED])
-        keys = _key_columns(names)
-        none = quota.ravel() == NO_QUOTA
-        blank = pa.scalar("")
-        columns = [
-            pa.array(self._resolution.levels_of(quota.ravel()), mask=none),
-            pc.if_else(pa.array(has_user.ravel()), keys[1], blank),
-            pc.if_else(pa.array(has_client_id.ravel()), keys[2], blank),
-            pa.array(bound.ravel(), mask=np.isinf(bound.ravel())),
-            pa.array(self._resolution.modes_of(quota.ravel()), pa.string(), mask=none),
-            pa.array(violated.ravel()),
-        ]
-        return pa.Table.from_arrays([*keys, *columns], schema=LEVELS_SCHEMA)
-
-    def observed(self, key: Key, ids: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
-        """O and W of sensors of one side and type, as `SampleWindows.observed`; 0 for one that never recorded."""
-        sensors = self._sensors.get(key)
-        if sensors is None:
-            return np.zeros(len(ids)), np.full(len(ids), self._short_window_ms)
-        return sensors.windows.observed(ids, now_ms)
-
-    def tokens(self, quota_type: int, ids: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
-        """What buckets of one enforced type hold, as `TokenBuckets.tokens_at`; any number where there is no bound."""
-        sensors = self._sensors.get((Side.ENFORCED, quota_type))
-        buckets = self._full_buckets if sensors is None or sensors.buckets is None else sensors.buckets
-        return buckets.tokens_at(ids, np.where(np.isfinite(bound), bound, 1.0), now_ms)
-
-    def _is_violated(self, key: Key, hashes: HashedNames, resolved: Resolved, now_ms: int | None) -> Flags:
-        if now_ms is None or key not in self._sensors:
-            return np.zeros(len(hashes), np.bool_)
-        ids = self._numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-        observed, _ = self.observed(key, ids, now_ms)
-        return observed > resolved.bound
-
-
-def _key_columns(names: EntityNames) -> list[pa.Array]:
-    """Broker, user, client-id and quota type: one row per entity and type, in the order of the table."""
-    types = len(QUOTA_TYPES)
-    rows = np.repeat(np.arange(names.num_rows), types)
-    return [*names.take(rows), names_of(QUOTA_TYPES, np.tile(np.arange(types), names.num_rows))]
-
-
-__all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
 
 Scope = Literal["cluster", "broker"]
 
@@ -173,8 +67,8 @@ class QuotaEngine:
 
     A sensor is what a rate belongs to: the tags that the matched quota gives a `<user, client-id>`, and in broker scope
     the broker. For every sensor and quota type the engine keeps the sums of the last N + 1 sample windows and a token
-    bucket. The rules are in `quota.resolution`, `quota.rates`, `quota.rates` and `quota.throttle_time`; see also
-    docs/design.md, "Rules". The engine works on whole columns, without a Python loop over rows.
+    bucket. The rules are in `quota.resolution`, `quota.rates` and `quota.throttle_time`; see also docs/design.md,
+    "Rules". The engine works on whole columns, without a Python loop over rows.
 
     The same batches with the same snapshots give the same answers, in any process. Names are compared by 128-bit hashes
     whose seeds differ from process to process (`quota.names`).
@@ -200,11 +94,10 @@ class QuotaEngine:
         scope: Scope = "cluster",
         carry_debt: bool = True,
     ) -> None:
-        ranges = (
+        for name, value, largest in (
             ("num_samples", num_samples, _MAX_SAMPLES),
             ("sample_window_ms", sample_window_ms, _MAX_SAMPLE_WINDOW_MS),
-        )
-        for name, value, largest in ranges:
+        ):
             if not 1 <= value <= largest:
                 message = f"{name} is {value}; it can be from 1 to {largest}"
                 raise InvalidArgument(message)
@@ -305,7 +198,19 @@ class QuotaEngine:
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
         with np.errstate(over="ignore"):
-            return self._answers().owed(names, self._sensors.hashes(names), evaluated_at_ms, self.carry_debt)
+            hashes = self._sensors.hashes(names)
+            candidates = self._sensors.resolution.candidates(hashes)
+            found = [self._owed(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
+        observed, bound, window_ms, tokens, owed_ms = _by_entity(found)
+        unbounded = np.isinf(bound)
+        columns = [
+            pa.array(observed),
+            pa.array(bound, mask=unbounded),
+            pa.array(window_ms),
+            pa.array(tokens, mask=unbounded | (not self.carry_debt)),
+            pa.array(owed_ms),
+        ]
+        return pa.Table.from_arrays([*_key_columns(names), *columns], schema=OWED_SCHEMA)
 
     def resolve(self, entities: pa.Table) -> pa.Table:
         """Say which quota holds for entities, and whether it was violated at the last `record`. Reads only.
@@ -324,8 +229,22 @@ class QuotaEngine:
             InvalidUsage: a column is missing.
         """
         names = EntityNames(entities, self.scope == "broker")
+        resolution = self._sensors.resolution
         with np.errstate(over="ignore"):
-            return self._answers().levels(names, self._sensors.hashes(names), self._evaluated_at_ms)
+            hashes = self._sensors.hashes(names)
+            candidates = resolution.candidates(hashes)
+            found = [self._holding(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
+        quota, bound, has_user, has_client_id, violated = _by_entity(found)
+        keys, none = _key_columns(names), quota == NO_QUOTA
+        columns = [
+            pa.array(resolution.levels_of(quota), mask=none),
+            names_where(has_user, keys[1]),
+            names_where(has_client_id, keys[2]),
+            pa.array(bound, mask=np.isinf(bound)),
+            pa.array(resolution.modes_of(quota), pa.string(), mask=none),
+            pa.array(violated),
+        ]
+        return pa.Table.from_arrays([*keys, *columns], schema=LEVELS_SCHEMA)
 
     def buckets(self) -> pa.Table:
         """The buckets that are not full, for storing.
@@ -369,13 +288,57 @@ class QuotaEngine:
             message = f"the evaluation at {evaluated_at_ms} is before the last one, at {earliest_ms}"
             raise InvalidUsage(message)
 
-    def _answers(self) -> Answers:
-        short_window_ms = max((self.num_samples - 1) * self.sample_window_ms, 1)
-        full = TokenBuckets(self.num_samples, self.sample_window_ms)
-        return Answers(self._sensors.resolution, self._sensors.numbers, self._sensors.by_key, short_window_ms, full)
+    def _owed(
+        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
+    ) -> tuple[Floats, Floats, Ints, Floats, Ints]:
+        """O, T, W, tokens and what is owed, of each entity for one type."""
+        resolved = self._sensors.resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
+        ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
+        rate, span_ms = self._observed((Side.ENFORCED, quota_type), ids, now_ms)
+        left = self._tokens(quota_type, ids, resolved.bound, now_ms) if self.carry_debt else np.zeros(len(hashes))
+        return rate, resolved.bound, span_ms, left, owed_time_ms(rate, span_ms, left, resolved.bound)
+
+    def _holding(
+        self, hashes: HashedNames, candidates: Candidates, quota_type: int
+    ) -> tuple[Ids, Floats, Flags, Flags, Flags]:
+        """The row that holds for each entity and one type, its bound, the tags, and whether it is violated."""
+        resolution = self._sensors.resolution
+        enforced, shadow = (resolution.resolve(hashes, candidates, side, quota_type) for side in Side)
+        in_shadow = (enforced.quota == NO_QUOTA) & resolution.is_shadow(shadow.quota)
+        is_above = [
+            self._is_violated((side, quota_type), hashes, of) for side, of in zip(Side, (enforced, shadow), strict=True)
+        ]
+        return (
+            np.where(in_shadow, shadow.quota, enforced.quota),
+            np.where(in_shadow, shadow.bound, enforced.bound),
+            np.where(in_shadow, shadow.has_user, enforced.has_user),
+            np.where(in_shadow, shadow.has_client_id, enforced.has_client_id),
+            np.where(in_shadow, is_above[Side.SHADOW], is_above[Side.ENFORCED]),
+        )
+
+    def _is_violated(self, key: Key, hashes: HashedNames, resolved: Resolved) -> Flags:
+        if self._evaluated_at_ms is None or key not in self._sensors.by_key:
+            return np.zeros(len(hashes), np.bool_)
+        ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
+        return self._observed(key, ids, self._evaluated_at_ms)[0] > resolved.bound
+
+    def _observed(self, key: Key, ids: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
+        """O and W of sensors of one side and type, as `SampleWindows.observed`; 0 for one that never recorded."""
+        sensors = self._sensors.by_key.get(key)
+        if sensors is None:
+            short_window_ms = max((self.num_samples - 1) * self.sample_window_ms, 1)
+            return np.zeros(len(ids)), np.full(len(ids), short_window_ms)
+        return sensors.windows.observed(ids, now_ms)
+
+    def _tokens(self, quota_type: int, ids: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
+        """What buckets of one enforced type hold, as `TokenBuckets.tokens_at`; any number where there is no bound."""
+        sensors = self._sensors.by_key.get((Side.ENFORCED, quota_type))
+        buckets = None if sensors is None else sensors.buckets
+        buckets = buckets or TokenBuckets(self.num_samples, self.sample_window_ms)
+        return buckets.tokens_at(ids, np.where(np.isfinite(bound), bound, 1.0), now_ms)
 
     def _judge(self, batch: Usage, evaluated_at_ms: int, is_old: bool = False) -> Judged | None:
-        """Add a batch to the sensors. Returns the violations; None if none. The instant has been checked."""
+        """Add a batch to the sensors. Returns the violations; None if none. The caller has checked the instant."""
         self._evaluated_at_ms = evaluated_at_ms
         newest = evaluated_at_ms // self.sample_window_ms
         self._sensors.advance(newest)
@@ -397,11 +360,7 @@ class QuotaEngine:
         return self._sensors.look_up(batch.names, now_ms)
 
     def _record_all(self, batch: Usage, of_row: dict[Key, Ids], instant: BatchInstant) -> dict[Key, list[SensorGroups]]:
-        """Record a batch, window by window from the oldest, for each side and type.
-
-        Returns:
-            The sensors that were touched by usage that is not late.
-        """
+        """Record a batch, window by window from the oldest. Returns the sensors touched by usage that is not late."""
         groups: dict[Key, list[SensorGroups]] = {key: [] for key in self._sensors.recording}
         for piece in split_by_window(batch, instant.newest, self.num_samples):
             for key in self._sensors.recording:
@@ -418,13 +377,14 @@ class QuotaEngine:
         """The violated quotas of one side and type, one per entity that had usage of the type. None if none is."""
         side, quota_type = key
         sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
-        found = violated_sensors(sensors, groups, self.num_sensors, now_ms)
+        ids, observed, window_ms = violated_sensors(sensors, groups, self.num_sensors, now_ms)
         if side is Side.SHADOW:
-            found = found.where(self._sensors.resolution.is_shadow(sensors.quota[found.ids]))
-        if len(found.ids) == 0:
+            kept = self._sensors.resolution.is_shadow(sensors.quota[ids])
+            ids, observed, window_ms = ids[kept], observed[kept], window_ms[kept]
+        if len(ids) == 0:
             return None
         violated = np.zeros(self.num_sensors, np.bool_)
-        violated[found.ids] = True
+        violated[ids] = True
         rows = np.flatnonzero(violated[of_row])
         present = batch.measures[quota_type].present
         if present is not None:
@@ -433,16 +393,28 @@ class QuotaEngine:
         rows = rows[first]
         of_entity = of_row[rows]
         place = np.empty(self.num_sensors, np.int64)
-        place[found.ids] = np.arange(len(found.ids))
+        place[ids] = np.arange(len(ids))
         return Violations(
-            side=side,
-            quota_type=quota_type,
+            sides=np.full(len(rows), side, np.int64),
+            types=np.full(len(rows), quota_type, np.int64),
             rows=rows,
             entities=entities[rows],
-            observed=found.observed[place[of_entity]],
+            observed=observed[place[of_entity]],
             bound=sensors.bound[of_entity],
-            window_ms=found.window_ms[place[of_entity]],
+            window_ms=window_ms[place[of_entity]],
             level=self._sensors.resolution.levels_of(sensors.quota[of_entity]),
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],
         )
+
+
+def _by_entity(of_types: Sequence[tuple[NDArray[Any], ...]]) -> Iterator[NDArray[Any]]:
+    """Columns of each type to columns with one row per entity and type, in the order of the entities."""
+    return (np.stack(columns, axis=1).ravel() for columns in zip(*of_types, strict=True))
+
+
+def _key_columns(names: EntityNames) -> list[pa.Array]:
+    """Broker, user, client-id and quota type: one row per entity and type, in the order of the table."""
+    types = len(QUOTA_TYPES)
+    rows = np.repeat(np.arange(names.num_rows), types)
+    return [*names.take(rows), names_of(QUOTA_TYPES, np.tile(np.arange(types), names.num_rows))]

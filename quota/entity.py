@@ -41,24 +41,32 @@ class LevelKind(IntFlag):
     USER_CLIENT = 4
 
 
-KIND_OF_LEVEL: Final = {
-    Level.USER_CLIENT: LevelKind.USER_CLIENT,
-    Level.USER_DEFAULT_CLIENT: LevelKind.USER_CLIENT,
-    Level.USER: LevelKind.USER,
-    Level.DEFAULT_USER_CLIENT: LevelKind.USER_CLIENT,
-    Level.DEFAULT_USER_DEFAULT_CLIENT: LevelKind.USER_CLIENT,
-    Level.DEFAULT_USER: LevelKind.USER,
-    Level.CLIENT: LevelKind.CLIENT,
-    Level.DEFAULT_CLIENT: LevelKind.CLIENT,
+_NAMED: Final = "a name"
+_PARTS: Final = {
+    Level.USER_CLIENT: (_NAMED, _NAMED),
+    Level.USER_DEFAULT_CLIENT: (_NAMED, DEFAULT),
+    Level.USER: (_NAMED, ""),
+    Level.DEFAULT_USER_CLIENT: (DEFAULT, _NAMED),
+    Level.DEFAULT_USER_DEFAULT_CLIENT: (DEFAULT, DEFAULT),
+    Level.DEFAULT_USER: (DEFAULT, ""),
+    Level.CLIENT: ("", _NAMED),
+    Level.DEFAULT_CLIENT: ("", DEFAULT),
 }
+_LEVEL_OF: Final = {parts: level for level, parts in _PARTS.items()}
+
+NAMES_OF_LEVEL: Final = {level: (user == _NAMED, client_id == _NAMED) for level, (user, client_id) in _PARTS.items()}
+"""Of each level whether it gives a user's name, and a client-id's."""
+
+KIND_OF_LEVEL: Final = {
+    level: LevelKind.CLIENT if not user else LevelKind.USER_CLIENT if client_id else LevelKind.USER
+    for level, (user, client_id) in _PARTS.items()
+}
+
+LEVELS_OF_DEFAULTS: Final = frozenset(level for level, parts in _PARTS.items() if DEFAULT in parts)
 
 
 def level_of(user: str, client_id: str) -> Level:
     """The level of a quota row. Each of its two parts is a name, the default, or absent ("").
-
-    Args:
-        user: a user, `DEFAULT`, or "" for a row without a user part.
-        client_id: a client-id, `DEFAULT`, or "" for a row without a client-id part.
 
     Raises:
         ValueError: both parts are "".
@@ -66,15 +74,8 @@ def level_of(user: str, client_id: str) -> Level:
     if not user and not client_id:
         message = "neither a user nor a client-id is given"
         raise ValueError(message)
-    if not user:
-        return Level.DEFAULT_CLIENT if client_id == DEFAULT else Level.CLIENT
-    if user == DEFAULT:
-        if not client_id:
-            return Level.DEFAULT_USER
-        return Level.DEFAULT_USER_DEFAULT_CLIENT if client_id == DEFAULT else Level.DEFAULT_USER_CLIENT
-    if not client_id:
-        return Level.USER
-    return Level.USER_DEFAULT_CLIENT if client_id == DEFAULT else Level.USER_CLIENT
+    user, client_id = (part if part in {DEFAULT, ""} else _NAMED for part in (user, client_id))
+    return _LEVEL_OF[user, client_id]
 
 
 def label(user: str, client_id: str) -> str:
@@ -84,41 +85,27 @@ def label(user: str, client_id: str) -> str:
 
 
 def entity_at(level: Level, user: str, client_id: str) -> tuple[str, str]:
-    """The quota entity of a `<user, client-id>` at a level: the inverse of `level_of`.
+    """The quota entity of a `<user, client-id>` at a level, as in the quota table: the inverse of `level_of`."""
+    of_user, of_client_id = _PARTS[level]
+    return user if of_user == _NAMED else of_user, client_id if of_client_id == _NAMED else of_client_id
 
-    Args:
-        level: the level.
-        user: the user; used if the level names it.
-        client_id: the client-id; used if the level names it.
 
-    Returns:
-        User and client-id as in the quota table. Each can be a name, `DEFAULT` or "".
-    """
-    users = {Level.USER_CLIENT: user, Level.USER_DEFAULT_CLIENT: user, Level.USER: user}
-    clients = {Level.USER_CLIENT: client_id, Level.DEFAULT_USER_CLIENT: client_id, Level.CLIENT: client_id}
-    of_user = users.get(level, "" if level >= Level.CLIENT else DEFAULT)
-    return of_user, clients.get(level, "" if level in {Level.USER, Level.DEFAULT_USER} else DEFAULT)
+def can_name(level: Level, client_id: str) -> bool:
+    """False for a level that names the client-id, if the client-id is empty: no row can give that name."""
+    return bool(client_id) or not NAMES_OF_LEVEL[level][1]
 
 
 def may_apply(rows: Iterable[Mapping[str, Any]], user: str, client_id: str) -> list[Mapping[str, Any]]:
     """The rows of the quota table that can hold for a client, the most specific first, then by name.
 
-    Args:
-        rows: rows of `quotas`.
-        user: the client's user; "" = any.
-        client_id: its client-id; "" = any.
+    A user or a client-id that is "" is any.
     """
-    given = ((row, row["user"], row["client_id"]) for row in rows)
-    found = [row for row, *names in given if _may_be(names[0], user) and _may_be(names[1], client_id)]
+    found = [row for row in rows if _may_be(row["user"], user) and _may_be(row["client_id"], client_id)]
     return sorted(found, key=lambda row: (level_of(row["user"], row["client_id"]), row["user"], row["client_id"]))
 
 
 def _may_be(part: str, name: str) -> bool:
-    """Whether a part of a row, "" or `DEFAULT` among them, can be met by a name; "" is any name."""
     return not name or part in {name, DEFAULT, ""}
-
-
-_NAMES_THE_CLIENT = frozenset({Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT, Level.CLIENT})
 
 
 class Owners:
@@ -127,9 +114,6 @@ class Owners:
     A row counts whatever its bounds and its mode are: an `exempt` row, too, says whose client it is. A row without an
     owner is passed over, so the owner of a user holds for all clients of that user but those with an owner of their
     own. Answers are kept; for one thread.
-
-    Args:
-        rows: Rows of `quotas`: user, client_id and owner. An owner that is null or empty is none.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -150,13 +134,6 @@ class Owners:
         return self._by_client[client]
 
     def _found(self, user: str, client_id: str) -> str | None:
-        if not self._by_entity:
-            return None
-        for level in Level:
-            # An empty client-id has no name that a row could give.
-            if not client_id and level in _NAMES_THE_CLIENT:
-                continue
-            owner: str | None = self._by_entity.get(entity_at(level, user, client_id))
-            if owner:
-                return owner
-        return None
+        levels = [level for level in Level if can_name(level, client_id)] if self._by_entity else []
+        owners = (self._by_entity.get(entity_at(level, user, client_id)) for level in levels)
+        return next(filter(None, owners), None)

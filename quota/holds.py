@@ -10,7 +10,7 @@ taken at its own instant, and many clients can be looked at in one step.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -24,16 +24,10 @@ _MOST_WAITING: Final = 1_000
 
 
 class HeldTime:
-    """Adds up intervals in which clients were held: per client, and per part of a range of time.
+    """Adds up intervals in which clients were held: per client, and per part of a range of time (`bins` equal parts).
 
-    The caller numbers the clients 0, 1, 2 ….
-
-    The intervals of one client must not overlap. Only what lies in the range counts.
-
-    Args:
-        start_ms: begin of the range, inclusive.
-        end_ms: end of the range, exclusive.
-        bins: into how many equal parts `by_bin` divides the range.
+    The caller numbers the clients 0, 1, 2 …. The intervals of one client must not overlap. Only what lies in the range
+    counts, its end exclusive.
     """
 
     def __init__(self, start_ms: int, end_ms: int, bins: int) -> None:
@@ -59,19 +53,13 @@ class HeldTime:
         return (np.cumsum(self._whole) * self._bin_ms + self._partial_ms)[:-1]
 
     def add(self, clients: Ids, from_ms: Ints, to_ms: Ints) -> None:
-        """Add intervals.
-
-        Args:
-            clients: number of each of n clients.
-            from_ms: begin of each interval, inclusive.
-            to_ms: end of each interval, exclusive; not before its begin.
-        """
+        """Add an interval of each client, its end exclusive and not before its begin."""
         self._waiting.append((clients, from_ms, to_ms))
         if len(self._waiting) > _MOST_WAITING:
             self._settle()
 
     def _settle(self) -> None:
-        """Count what was added: many small additions at once, which is faster."""
+        # Many small additions at once are faster.
         if not self._waiting:
             return
         clients, from_ms, to_ms = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
@@ -89,14 +77,9 @@ class HeldTime:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Of each of n clients the quota type that asks for the longest wait, and its figures.
+    """Of each of n clients the quota type that asks for the longest wait, a position in `QUOTA_TYPES`, and its figures.
 
-    Attributes:
-        quota_type: position in `QUOTA_TYPES`, int64[n].
-        bound: T per second, float64[n]; infinity = none.
-        level: 1–8, int64[n]; 0 = no quota.
-        window_ms: W, int64[n].
-        owed_ms: how much longer the client must wait, int64[n]; never negative.
+    The figures are those of `Owed`.
     """
 
     quota_type: Ints
@@ -107,9 +90,8 @@ class Claims:
 
     def take(self, rows: Ints) -> "Claims":
         """The claims of some of the clients."""
-        return Claims(
-            self.quota_type[rows], self.bound[rows], self.level[rows], self.window_ms[rows], self.owed_ms[rows]
-        )
+        columns = (getattr(self, field.name) for field in fields(self))
+        return Claims(*(column[rows] for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +99,9 @@ class Owed:
     """What n clients owe of each quota type. Arrays of shape [3, n], one row per type in the order of `QUOTA_TYPES`.
 
     Attributes:
-        bound: T per second, float64; infinity = none.
-        level: the level the bound comes from, 1–8, int64; 0 = no quota.
-        window_ms: W, int64.
+        bound: T per second; infinity = none.
+        level: the level the bound comes from; 0 = no quota.
+        window_ms: W.
         owed_ms: the larger of X by the rate and of the time the bucket needs to come back to 0; 0 without a bound.
     """
 
@@ -129,32 +111,20 @@ class Owed:
     owed_ms: Ints
 
     def largest(self, preferred: Ints) -> Claims:
-        """The type that asks for the longest wait, for each client.
-
-        Args:
-            preferred: the type to name where several ask for the same wait (also: for none), int64[n]. If it is not
-                among them, the first in `TIE_ORDER` is named.
-        """
+        """The type that asks for the longest wait, for each client: see `type_that_owes_most`."""
         return self.of_types(type_that_owes_most(self.owed_ms, preferred))
 
     def of_types(self, quota_type: Ints) -> Claims:
-        """The figures of one type for each client: positions in `QUOTA_TYPES`, int64[n]."""
-        columns = np.arange(len(quota_type))
-        return Claims(
-            quota_type,
-            self.bound[quota_type, columns],
-            self.level[quota_type, columns],
-            self.window_ms[quota_type, columns],
-            self.owed_ms[quota_type, columns],
-        )
+        """The figures of one type for each client."""
+        at = quota_type, np.arange(len(quota_type))
+        return Claims(quota_type, self.bound[at], self.level[at], self.window_ms[at], self.owed_ms[at])
 
 
 def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
-    """The quota type that asks for the longest wait, for each client, as a position in `QUOTA_TYPES`.
+    """The quota type that asks for the longest wait, of what n clients owe of each, int64[3, n].
 
-    Args:
-        owed_ms: what n clients owe of each type, int64[3, n].
-        preferred: as for `Owed.largest`.
+    Where several ask for the same wait (also: for none) it is the preferred one. If that is not among them, it is the
+    first in `TIE_ORDER`.
     """
     size = len(preferred)
     columns = np.arange(size)
@@ -173,13 +143,7 @@ _LONGEST_MS: Final = 1 << 52
 
 @dataclass(frozen=True, slots=True)
 class HoldTotals:
-    """Sums for each of n clients, all int64[n].
-
-    Attributes:
-        windows: sample windows with an applied decision.
-        throttle_ms: time held, in the range.
-        deferred_bytes: bytes, produced and fetched, used while held.
-    """
+    """Sums for each client: sample windows with an applied decision, time held in the range, bytes used while held."""
 
     windows: Ints
     throttle_ms: Ints
@@ -191,9 +155,9 @@ class Holds:
 
     Args:
         slicing: how throttles are cut, looked at and renewed.
-        owed_at: says what clients owe, as of the batches recorded so far.
+        owed_at: returns what clients owe, as of the batches recorded so far.
         start_ms: begin of the range. Earlier decisions hold clients too, but nothing before it is counted.
-        end_ms: end of the range, exclusive; nothing from then on is counted.
+        end_ms: end of the range, exclusive.
         bins: into how many equal parts `throttle_ms_by_bin` divides the range.
     """
 
@@ -204,16 +168,10 @@ class Holds:
         self._end_ms = end_ms
         self._held_time = HeldTime(start_ms, end_ms, bins)
         # Of each client: the running throttle, or the last one; `_due_ms` is `_NEVER` while none runs.
-        self._from_ms = np.zeros(0, np.int64)
-        self._until_ms = np.zeros(0, np.int64)
-        self._due_ms = np.zeros(0, np.int64)
-        self._quota_type = np.zeros(0, np.int64)
-        self._bound = np.zeros(0, np.float64)
-        self._level = np.zeros(0, np.int64)
+        self._from_ms, self._until_ms, self._due_ms = (np.zeros(0, np.int64) for _ in range(3))
+        self._quota_type, self._level, self._bound = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
         self._counted_until_ms = 0
-        self._last_window = np.zeros(0, np.int64)
-        self._windows = np.zeros(0, np.int64)
-        self._deferred_bytes = np.zeros(0, np.int64)
+        self._last_window, self._windows, self._deferred_bytes = (np.zeros(0, np.int64) for _ in range(3))
 
     @property
     def held(self) -> Ids:
@@ -221,13 +179,7 @@ class Holds:
         return np.flatnonzero(self._due_ms < _NEVER)
 
     def use(self, clients: Ids, used_at_ms: Ints, used_bytes: Ints) -> None:
-        """Take in usage, after `advance` and before the decisions that follow from it.
-
-        Args:
-            clients: number of the client of each of n rows.
-            used_at_ms: when each was used.
-            used_bytes: produced and fetched bytes of each.
-        """
+        """Take in rows of usage, after `advance` and before the decisions that follow from it."""
         self._grow(clients)
         waits = (used_at_ms < self._until_ms[clients]) & (used_at_ms >= self._from_ms[clients])
         rows = np.flatnonzero(waits)
@@ -236,13 +188,7 @@ class Holds:
             np.add.at(self._deferred_bytes, clients[rows], used_bytes[rows])
 
     def decide(self, clients: Ids, throttles: Throttles, at_ms: int) -> None:
-        """Take in the applied decisions of a batch: they begin throttles, or extend those that run.
-
-        Args:
-            clients: number of the client of each of n throttles, each once.
-            throttles: n of them.
-            at_ms: the instant of the batch.
-        """
+        """Take in the applied decisions of a batch, one per client: they begin throttles, or extend those that run."""
         self._grow(clients)
         if self._start_ms <= at_ms < self._end_ms:
             window = at_ms // self._slicing.sample_window_ms
@@ -274,9 +220,8 @@ class Holds:
 
         What was held until then counts at the times it was held. No sample window of before is one of after.
 
-        Args:
-            last_ms: the newest instant of the time epoch that ends; `advance` has been called for it.
-            now_ms: the instant that is `last_ms` from now on.
+        `last_ms` is the newest instant of the time epoch that ends; `advance` has been called for it. From now on it is
+        `now_ms`.
         """
         held, moved_ms = self.held, now_ms - last_ms
         self._count(held, np.full(len(held), last_ms))
@@ -289,8 +234,7 @@ class Holds:
     def look_after_edit(self, at_ms: int) -> None:
         """Look at once at the throttles whose bound or level an edit has changed, as the job does (`Slicing.at_edit`).
 
-        Args:
-            at_ms: the instant; `advance` has been called for it, the new quotas are loaded and the clients resolved.
+        `advance` has been called for the instant, the new quotas are loaded and the clients resolved.
         """
         clients = self.held
         if not len(clients):
@@ -365,12 +309,10 @@ class Holds:
         self._count(clients, self._until_ms[clients])
 
     def _count(self, clients: Ids, to_ms: Ints) -> None:
-        """Count the time held since a throttle began, or since the time epoch began."""
         from_ms = np.maximum(self._from_ms[clients], self._counted_until_ms)
         self._held_time.add(clients, from_ms, np.maximum(from_ms, to_ms))
 
     def _grow(self, clients: Ids) -> None:
-        """Make room for all of these numbers."""
         size = int(clients.max()) + 1 if len(clients) else 0
         if size <= len(self._windows):
             return
@@ -378,7 +320,6 @@ class Holds:
         self._due_ms = np.pad(self._due_ms, (0, room), constant_values=_NEVER)
         self._last_window = np.pad(self._last_window, (0, room), constant_values=_NO_WINDOW)
         self._from_ms, self._until_ms = np.pad(self._from_ms, (0, room)), np.pad(self._until_ms, (0, room))
-        self._quota_type = np.pad(self._quota_type, (0, room))
-        self._bound, self._level = np.pad(self._bound, (0, room)), np.pad(self._level, (0, room))
-        self._windows = np.pad(self._windows, (0, room))
+        self._quota_type, self._level = np.pad(self._quota_type, (0, room)), np.pad(self._level, (0, room))
+        self._bound, self._windows = np.pad(self._bound, (0, room)), np.pad(self._windows, (0, room))
         self._deferred_bytes = np.pad(self._deferred_bytes, (0, room))

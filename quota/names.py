@@ -6,6 +6,7 @@ Both hashes read the UTF-8 bytes of an Arrow column, eight at a time. They use d
 names that were made to collide in one hash do not collide in the other.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,20 +47,19 @@ class Seeds:
 
 
 class DictionaryMemo:
-    """The hashes of the latest dictionaries. Slices of one table share a dictionary, so it is hashed only once."""
-
-    _KEPT: Final = 4
+    """The hashes of the latest four dictionaries. Slices of one table share a dictionary: it is hashed only once."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[pa.Array, Pair]] = []
+        # The arrays are kept too, so that their memory cannot be used for others.
+        self._kept: deque[tuple[pa.Array, Pair]] = deque(maxlen=4)
 
     def find(self, dictionary: pa.Array) -> Pair | None:
         """The hashes of this very array (not of an equal one); None if they are not kept."""
         return next((hashes for kept, hashes in self._kept if _is_same(kept, dictionary)), None)
 
     def keep(self, dictionary: pa.Array, hashes: Pair) -> None:
-        """Keep the hashes. The array is kept too, so that its memory cannot be used for another one."""
-        self._kept = [*self._kept, (dictionary, hashes)][-self._KEPT :]
+        """Keep the hashes."""
+        self._kept.append((dictionary, hashes))
 
 
 def _is_same(one: pa.Array, other: pa.Array) -> bool:
@@ -111,7 +111,7 @@ class NameColumn:
         self._data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
 
     def hash(self, start: int, stop: int) -> Pair:
-        """Both hashes of the names in the rows from start (inclusive) to stop (exclusive)."""
+        """Both hashes of the names in the rows from start to stop."""
         if self._codes is None:
             return self._hash(start, stop)
         codes = self._codes[start:stop]
@@ -172,13 +172,12 @@ class HashedNames:
 
     def take(self, rows: Ints) -> "HashedNames":
         """The hashes of some of the rows."""
-        broker = None if self.broker_id is None else (self.broker_id[0][rows], self.broker_id[1][rows])
-        return HashedNames(
-            self.seeds,
-            (self.user[0][rows], self.user[1][rows]),
-            (self.client_id[0][rows], self.client_id[1][rows]),
-            broker,
-        )
+
+        def some(names: Pair) -> Pair:
+            return names[0][rows], names[1][rows]
+
+        broker = None if self.broker_id is None else some(self.broker_id)
+        return HashedNames(self.seeds, some(self.user), some(self.client_id), broker)
 
     def entity_keys(self) -> Pair:
         """One 128-bit key per row, of broker, user and client-id together."""
@@ -186,12 +185,9 @@ class HashedNames:
 
     def sensor_keys(self, has_user: Flags, has_client_id: Flags) -> Pair:
         """The key of each row's sensor: that of an entity in which a name that is not a tag is ""."""
-        user = (np.where(has_user, self.user[0], _EMPTY), np.where(has_user, self.user[1], _EMPTY))
-        client_id = (
-            np.where(has_client_id, self.client_id[0], _EMPTY),
-            np.where(has_client_id, self.client_id[1], _EMPTY),
-        )
-        return self._keys(user, client_id)
+        user_1, user_2 = (np.where(has_user, half, _EMPTY) for half in self.user)
+        client_id_1, client_id_2 = (np.where(has_client_id, half, _EMPTY) for half in self.client_id)
+        return self._keys((user_1, user_2), (client_id_1, client_id_2))
 
     def _keys(self, user: Pair, client_id: Pair) -> Pair:
         first, second = (
@@ -218,9 +214,7 @@ class KeyIndex:
     """Ids 0, 1, 2, … for 128-bit keys, in the order in which they were first added; searched and filled by columns.
 
     Open addressing with linear probing. The table is at most a quarter full, so almost every look-up ends at the first
-    slot. A slot holds an id + 1, or 0 if it is free. The top bits of the first half of a key say which slot is first.
-
-    No lock: one caller at a time.
+    slot. A slot holds an id + 1, or 0 if it is free. The top bits of the first half of a key give its first slot.
     """
 
     def __init__(self) -> None:
@@ -241,7 +235,7 @@ class KeyIndex:
         return self._slots.nbytes + self._keys.nbytes
 
     def find(self, keys: Pair) -> Ids:
-        """The id of each key, int64[n]; −1 for a key that was never added. Keys may be repeated."""
+        """The id of each key, int64[n]; −1 for a key that was never added."""
         first, second = keys
         at = (first >> np.uint64(64 - self._log2)).view(np.int64)
         ids, settled = self._probe(at, first, second)
@@ -269,13 +263,9 @@ class KeyIndex:
         return ids, hit
 
     def add(self, keys: Pair) -> tuple[Ids, Ids]:
-        """The id of each key. New keys get the next ids; their order among each other is not specified.
+        """The id of each key, int64[n], and per new id, in their order, a row whose key it is. Keys may be repeated.
 
-        Args:
-            keys: both halves of n keys; they may be repeated.
-
-        Returns:
-            The ids, int64[n], and one row per new id, in the order of these ids: a row whose key is the new one.
+        The order of new ids among each other is not specified.
         """
         ids = self.find(keys)
         new_rows = []

@@ -73,27 +73,15 @@ _FULL: Final = np.inf
 
 
 def amounts(sums: Ints, quota_type: int) -> Floats:
-    """Sums of usage in the unit of the bound.
-
-    Args:
-        sums: bytes, or ns of thread time, int64[n].
-        quota_type: position in `QUOTA_TYPES`.
-
-    Returns:
-        float64[n]: bytes as they are, ns as percent-seconds.
-    """
+    """Sums of usage, int64[n], in the unit of the bound: bytes as they are, ns as percent-seconds."""
     amount = sums.astype(np.float64)
-    if quota_type == REQUEST:
-        amount *= PERCENT_PER_NS
-    return amount
+    return amount * PERCENT_PER_NS if quota_type == REQUEST else amount
 
 
 def saturated(sums: Ints, nearly: Floats) -> Ints:
     """Sums of numbers that are not negative, with 2^63 − 1 in place of what does not fit.
 
-    Args:
-        sums: int64[n]; a sum that does not fit has wrapped around.
-        nearly: the same sums as doubles, with their rounding errors.
+    A sum that does not fit has wrapped around; `nearly` has the same sums as doubles, with their rounding errors.
     """
     wrapped = (sums < 0) | (nearly > 1.5 * 2.0**63)
     return np.where(wrapped, LARGEST_SUM, sums) if wrapped.any() else sums
@@ -107,21 +95,10 @@ def at_places(sensors: Selection, places: Ids) -> Ids:
 class SampleWindows:
     """The sample windows of all sensors of one quota type, as a ring of N + 1 columns.
 
-    Column k mod (N + 1) holds window k of every sensor, for the N + 1 windows up to the newest. Window k begins at k ·
-    w.
-
-    No lock: one caller at a time.
+    Column k mod (N + 1) holds window k of every sensor, for the N + 1 windows up to `newest`. Window k begins at k · w.
     """
 
     def __init__(self, quota_type: int, num_samples: int, sample_window_ms: int, newest: int) -> None:
-        """Make an empty ring, without any sensor.
-
-        Args:
-            quota_type: position in `QUOTA_TYPES`.
-            num_samples: N.
-            sample_window_ms: w.
-            newest: index of the newest window.
-        """
         self._type = quota_type
         self._n = num_samples
         self._w = sample_window_ms
@@ -146,9 +123,7 @@ class SampleWindows:
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors. The new ones are untouched."""
-        room = capacity - len(self._total)
-        if room <= 0:
-            return
+        room = max(capacity - len(self._total), 0)
         self._sums = np.pad(self._sums, ((0, 0), (0, room)))
         self._last = np.pad(self._last, ((0, 0), (0, room)), constant_values=_UNTOUCHED)
         self._total = np.pad(self._total, (0, room))
@@ -187,7 +162,7 @@ class SampleWindows:
             sensors: m sensors, each once.
             window: index of the window, from newest − N to newest, both inclusive.
             sums: bytes or ns, int64[m].
-            last_ms: the time of the last event, ms since the epoch, int64[m]. It must lie in the window.
+            last_ms: the time of the last event, which must lie in the window, int64[m].
         """
         column = window % (self._n + 1)
         of_window = self._sums[column][sensors] + sums
@@ -202,15 +177,9 @@ class SampleWindows:
         row[sensors] = np.maximum(row[sensors], offset)
 
     def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> tuple[Ids, Floats, Ints]:
-        """The sensors whose rate is above their bound. Equal is not above.
+        """Positions of the sensors whose rate is above T (infinity for none), ascending, and O and W of each.
 
-        Args:
-            sensors: m sensors, each once.
-            bound: T of each, float64[m]; infinity for none.
-            now_ms: the instant, which must lie in the newest window.
-
-        Returns:
-            Positions in `sensors`, ascending, int64[k], and O and W of each, as `observed` returns them.
+        Equal is not above. `now_ms` must lie in the newest window.
         """
         oldest = (self._newest - self._n) % (self._n + 1)
         if self._totals_fit:
@@ -227,14 +196,9 @@ class SampleWindows:
         return suspects[above], observed[above], window_ms[above]
 
     def observed(self, sensors: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
-        """O and W of each sensor at an instant.
+        """O per second and W in ms of each sensor, int64[m]; −1, a sensor that does not exist, has the rate 0.
 
-        Args:
-            sensors: int64[m]; −1 for a sensor that does not exist: its rate is 0.
-            now_ms: the instant, or one for each sensor, int64[m]; it may be later than the newest window.
-
-        Returns:
-            O per second, float64[m], and W in ms, int64[m].
+        The instant, or one for each sensor, int64[m], may be later than the newest window.
         """
         current, within = np.divmod(now_ms, self._w)
         columns = np.arange(self._n + 1)
@@ -255,46 +219,28 @@ class SampleWindows:
 
 
 def _summed(windows: Ints) -> Ints:
-    """The sum over the windows, int64[N + 1, m] to int64[m], at most 2^63 − 1."""
     return saturated(windows.sum(axis=0), windows.sum(axis=0, dtype=np.float64))
 
 
 def windows_divide(one_ms: int, other_ms: int) -> bool:
-    """Whether one span of sample windows is a multiple of the other, so that usage can be put from one to the other.
-
-    Args:
-        one_ms: > 0.
-        other_ms: > 0.
-    """
+    """Whether one span of sample windows is a multiple of the other, so that usage can be put from one to the other."""
     return one_ms % other_ms == 0 or other_ms % one_ms == 0
 
 
 def is_on_windows(usage: pa.Table, sample_window_ms: int) -> bool:
-    """Whether every row is in a sample window of this span, as the engine demands it. True without rows.
-
-    Args:
-        usage: columns sample_start_ms and last_event_ms, INT64 without nulls.
-        sample_window_ms: span of the windows, > 0.
-    """
+    """Whether every row of usage is in a sample window of this span, as the engine demands it. True without rows."""
     return bool(np.array_equal(usage[_START].to_numpy(), _starts(usage, sample_window_ms)))
 
 
 def on_windows(usage: pa.Table, sample_window_ms: int) -> pa.Table:
     """Put stored usage on other sample windows: every row into the one that holds its last event.
 
-    For an engine whose sample windows are longer or shorter than before. If the new span is a multiple of the old one,
-    every old window lies in one new window: the sums are those of usage that was always measured with the new windows.
+    If the new span is a multiple of the old one, every old window lies in one new window: the sums are those of usage
+    that was always measured with the new windows.
     If the old span is a multiple of the new one, the usage of an old window may belong to several new ones. Then all of
     it counts in the window of its last event: the total is the same, and part of it is dated less than an old window
     late. Rows that are on such windows already do not change. Rows that come together in one window are not summed: the
     engine does that.
-
-    Args:
-        usage: columns sample_start_ms and last_event_ms, INT64 without nulls, and any others.
-        sample_window_ms: span of the windows, > 0.
-
-    Returns:
-        The same rows and columns, with another sample_start_ms.
     """
     at = usage.schema.get_field_index(_START)
     return usage.set_column(at, usage.schema.field(at), pa.array(_starts(usage, sample_window_ms)))
@@ -308,7 +254,6 @@ def _starts(usage: pa.Table, sample_window_ms: int) -> Ints:
 class TokenBuckets:
     """The token buckets of all sensors of one quota type: the debt that capped throttles have not paid off yet.
 
-    The formula:
     This is Kafka's `TokenBucket` (KIP-599). One token is one unit of the bound: a byte, or a percent-second. The bucket
     may hold
 
@@ -320,12 +265,10 @@ class TokenBuckets:
 
         wait = −tokens / T seconds        (`quota.throttle_time.debt_time_ms`)
 
-    Order of events:
     A bucket is charged per sample window, in order. First it is refilled to the end of the window, or to the instant of
     evaluation if that is earlier. Then the sum of the window is taken out. The refill time never goes back. Late usage,
     of windows that the rates no longer know, is charged before all others, as one sum and without a refill.
 
-    Edges:
     * A bucket is full when its sensor is charged for the first time. If that charge is for late usage, the bucket
       counts as full at the start of the oldest window that the rates know.
     * No debt is larger than ten bursts. What is above that is forgotten.
@@ -335,9 +278,8 @@ class TokenBuckets:
       debt is limited to ten bursts of the new T, and the time since the last charge is refilled at the new T, as in
       Kafka.
 
-    An example:
-    N = 11, w = 1 000, T = 10 per second, so the burst is 110. At 100 s usage of 100 leaves 10. At 101 s, refilled with
-    10, usage of 150 leaves −130: the client must wait 13 s, and it has 0 tokens at 114 s.
+    For example N = 11, w = 1 000, T = 10 per second, so the burst is 110. At 100 s usage of 100 leaves 10. At 101 s,
+    refilled with 10, usage of 150 leaves −130: the client must wait 13 s, and it has 0 tokens at 114 s.
 
     >>> buckets = TokenBuckets(num_samples=11, sample_window_ms=1000)
     >>> buckets.grow(1)
@@ -349,8 +291,6 @@ class TokenBuckets:
     [-130.]
     >>> buckets.tokens_at(one, bound, 114_000), buckets.tokens_at(one, bound, 1_000_000)
     (array([0.]), array([110.]))
-
-    No lock: one caller at a time.
     """
 
     def __init__(self, num_samples: int, sample_window_ms: int) -> None:
@@ -365,14 +305,12 @@ class TokenBuckets:
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors. New buckets are full."""
-        room = capacity - len(self._tokens)
-        if room <= 0:
-            return
+        room = max(capacity - len(self._tokens), 0)
         self._tokens = np.pad(self._tokens, (0, room), constant_values=_FULL)
         self._refilled_at_ms = np.pad(self._refilled_at_ms, (0, room))
 
     def keep(self, kept: Flags) -> None:
-        """Forget the buckets of sensors that are not kept, bool[n]. The others close the gaps in their order."""
+        """See `SampleWindows.keep`."""
         self._tokens = self._tokens[: len(kept)][kept]
         self._refilled_at_ms = self._refilled_at_ms[: len(kept)][kept]
 
@@ -394,8 +332,7 @@ class TokenBuckets:
             sensors: m sensors, each once.
             amounts: tokens, float64[m], not negative.
             bound: T, float64[m], finite.
-            refill_to_ms: the end of the window, or the instant of evaluation if that is earlier. Before the last refill
-                it refills nothing.
+            refill_to_ms: an instant before the last refill refills nothing.
             most_bursts: the amounts lead to no larger debt than this many bursts.
         """
         burst = self._burst_seconds * bound
@@ -409,15 +346,7 @@ class TokenBuckets:
     def charge_late(
         self, sensors: Selection, amounts: Floats, bound: Floats, full_at_ms: int, most_bursts: float = MAX_DEBT_BURSTS
     ) -> None:
-        """Take the amounts of late usage out, without a refill.
-
-        Args:
-            sensors: m sensors, each once.
-            amounts: tokens, float64[m], not negative.
-            bound: T, float64[m], finite.
-            full_at_ms: when a bucket that was never charged counts as full.
-            most_bursts: as for `charge`.
-        """
+        """Take the amounts of late usage out, without a refill. A new bucket counts as full at `full_at_ms`."""
         burst = self._burst_seconds * bound
         tokens = self._tokens[sensors]
         self._refilled_at_ms[sensors] = np.where(tokens == _FULL, full_at_ms, self._refilled_at_ms[sensors])
@@ -425,15 +354,9 @@ class TokenBuckets:
         self._tokens[sensors] = _charged(tokens, amounts, burst, most_bursts)
 
     def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
-        """The tokens of each sensor at an instant. Changes nothing.
+        """The tokens of each sensor at an instant, or at one of its own. −1, a sensor that does not exist, is full.
 
-        Args:
-            sensors: int64[m]; −1 for a sensor that does not exist: its bucket is full.
-            bound: T, float64[m], finite.
-            now_ms: the instant, or one for each sensor, int64[m].
-
-        Returns:
-            float64[m], from minus ten bursts to one burst, plus what was refilled since.
+        T must be finite.
         """
         burst = self._burst_seconds * bound
         if len(self._tokens) == 0:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from quota.arrays import Flags, Floats, Ids, Ints
+from quota.arrays import Floats, Ids, Ints
 from quota.rates import MAX_DEBT_BURSTS, MAX_DEBT_BURSTS_OF_OLD, Selection, amounts, at_places, saturated
 from quota.sensors import TypeSensors
 from quota.usage import BLOCK_ROWS, Usage
@@ -18,11 +18,9 @@ _ALL: Final = slice(None)
 
 
 class SensorGroups:
-    """n rows grouped by sensor. Each of the m sensors among them has a place, from 0 to m − 1.
+    """n rows grouped by sensor. Each of the m sensors among them has a place, from 0 to `count` − 1.
 
-    Attributes:
-        sensors: the m sensors, ascending; a slice if they are all sensors of the engine.
-        count: m.
+    `sensors` are ascending; a slice if they are all sensors of the engine.
     """
 
     def __init__(self, of_row: Ids, num_sensors: int) -> None:
@@ -70,12 +68,7 @@ class SensorGroups:
 
 @dataclass(slots=True)
 class WindowRows:
-    """The rows of a batch that lie in one sample window, or all late rows.
-
-    Attributes:
-        window: index of the sample window; None for late rows.
-        rows: which rows of the batch.
-    """
+    """The rows of a batch that lie in the sample window of an index, or (None) all late rows."""
 
     window: int | None
     rows: Rows
@@ -101,12 +94,9 @@ class WindowRows:
 
 
 def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowRows]:
-    """The rows of a batch by sample window, oldest first. All late rows are one piece, before all others.
+    """The rows of a batch, at least one, by sample window, oldest first.
 
-    Args:
-        usage: the batch, at least one row.
-        newest: the window that contains the instant of evaluation.
-        num_samples: N. Rows of windows before newest − N are late.
+    All late rows, those of windows before newest − N, are one piece, before all others.
     """
     oldest = newest - num_samples
     first = int(usage.window[0])
@@ -121,14 +111,9 @@ def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowR
 
 @dataclass(frozen=True, slots=True)
 class BatchInstant:
-    """The instant at which a batch is evaluated, on the grid of sample windows.
+    """The instant at which a batch is evaluated, in the sample window `newest`.
 
-    Attributes:
-        now_ms: the instant.
-        newest: index of the sample window that contains it.
-        num_samples: N.
-        sample_window_ms: w.
-        is_old: no throttle is published for the batch.
+    `is_old`: no throttle is published for the batch.
     """
 
     now_ms: int
@@ -183,29 +168,10 @@ def record_piece(
             sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms, instant.most_bursts)
 
 
-@dataclass(frozen=True, slots=True)
-class ViolatedSensors:
-    """n sensors whose rate is above their bound, each once.
-
-    Attributes:
-        ids: the sensors, int64[n].
-        observed: O of each per second, float64[n].
-        window_ms: W of each, int64[n].
-    """
-
-    ids: Ids
-    observed: Floats
-    window_ms: Ints
-
-    def where(self, kept: Flags) -> "ViolatedSensors":
-        """Only those for which `kept`, bool[n], is True."""
-        return ViolatedSensors(self.ids[kept], self.observed[kept], self.window_ms[kept])
-
-
 def violated_sensors(
     sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
-) -> ViolatedSensors:
-    """The sensors of these groups whose rate is above their bound."""
+) -> tuple[Ids, Floats, Ints]:
+    """The sensors of these groups whose rate is above their bound, each once, and O and W of each."""
     if len(groups) == 1:
         blocks = [selection for selection, _ in groups[0].blocks()]
     else:
@@ -219,4 +185,5 @@ def violated_sensors(
         at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
         if len(at):
             found.append((at_places(selection, at), observed, window_ms))
-    return ViolatedSensors(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    ids, observed, window_ms = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return ids, observed, window_ms

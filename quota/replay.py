@@ -7,7 +7,7 @@ may begin at any instant: after it has read the usage of the (N + 1) · w before
 its answers have no names, and each client has an instant of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -24,26 +24,11 @@ from quota.resolution import Side
 from quota.sensors import Key
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import owed_time_ms
-from quota.usage import EntityNames, Measure, Usage
+from quota.usage import COLUMNS, EntityNames, Measure, Usage
 
 _ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 
-USAGE_COLUMNS: Final = (
-    "query_id",
-    "batch_id",
-    "time_epoch",
-    "evaluated_at_ms",
-    "quota_version",
-    "sample_start_ms",
-    "broker_id",
-    "user",
-    "client_id",
-    "produced_bytes",
-    "fetched_bytes",
-    "io_time_ns",
-    "network_time_ns",
-    "last_event_ms",
-)
+USAGE_COLUMNS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", *COLUMNS)
 """The columns of `usage` that decisions depend on: a replay reads these."""
 
 SnapshotAt = Callable[[int], QuotaSnapshot]
@@ -52,16 +37,7 @@ SnapshotAt = Callable[[int], QuotaSnapshot]
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """The usage of one micro-batch, as it was decided.
-
-    Attributes:
-        query_id: the streaming query that decided it.
-        batch_id: its number in that query.
-        evaluated_at_ms: the instant it was evaluated at.
-        quota_version: version of the quota table it was decided with.
-        usage: its rows of `usage`, in any order.
-        time_epoch: the time epoch that `evaluated_at_ms` belongs to.
-    """
+    """The rows of `usage` of one micro-batch, in any order, and how it was decided: see `Evaluation`."""
 
     query_id: str
     batch_id: int
@@ -81,12 +57,9 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class EpochSpan:
-    """The time of a time epoch. What is left at its last instant goes on at the first instant of the next epoch.
+    """The instants of the first and the last row of a time epoch.
 
-    Attributes:
-        time_epoch: its number.
-        first_ms: the instant of its first row.
-        last_ms: the instant of its last row.
+    What is left at its last instant goes on at the first instant of the next epoch.
     """
 
     time_epoch: int
@@ -95,12 +68,7 @@ class EpochSpan:
 
 
 def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch]:
-    """Rows of `usage` batch by batch, in the order they were decided.
-
-    Args:
-        usage: whole batches; columns `USAGE_COLUMNS`. A `time_epoch` that is null or missing is 0.
-        last_query_id: the query of the newest batch, see `batch_order`.
-    """
+    """Rows of `usage` with `USAGE_COLUMNS`, whole batches, in the order they were decided: see `batch_order`."""
     ordered = with_time_epoch(usage).sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     if not ordered.num_rows:
         return
@@ -149,7 +117,7 @@ def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: Sna
     Args:
         engine: has recorded nothing later than the first batch.
         batches: in the order they were decided.
-        snapshot_at: returns the quotas of a version; called once per batch.
+        snapshot_at: called once per batch.
     """
     before: StoredBatch | None = None
     for batch in batches:
@@ -165,12 +133,9 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NumberedUsage(Usage):
-    """Usage whose clients the caller has numbered, so that their names are read only once.
+    """Usage whose clients the caller has numbered, always alike, so that their names are read only once.
 
-    Attributes:
-        clients: number of the client of each row, int64[n]; the same client always has the same number.
-        names: of n rows or more.
-        names_start: place of the first row in `names`.
+    `names` may have more rows; those of this usage begin at `names_start`.
     """
 
     clients: Ids
@@ -178,11 +143,11 @@ class NumberedUsage(Usage):
 
     @classmethod
     def of(cls, usage: Usage, clients: Ids) -> Self:
-        """Add the numbers to usage."""
+        """Add the number of the client of each row to usage."""
         return cls(usage.names, usage.window, usage.last_ms, usage.measures, clients, 0)
 
     def rows(self, start: int, stop: int) -> Self:
-        """The rows start (inclusive) to stop (exclusive)."""
+        """The rows from start to stop."""
         produced, fetched, time = (
             Measure(one.values[start:stop], None if one.present is None else one.present[start:stop])
             for one in self.measures
@@ -212,15 +177,7 @@ class ReplayEngine(QuotaEngine):
         self._entity_of_client = np.zeros(0, np.int64)
 
     def throttles(self, usage: NumberedUsage, evaluated_at_ms: int) -> Throttles:
-        """Do what `record` does, and return only the applied decisions, without names.
-
-        Args:
-            usage: what `Usage.read` has checked.
-            evaluated_at_ms: not before any event and not before the last call's.
-
-        Raises:
-            InvalidUsage: the instant is before the last call's.
-        """
+        """Do what `record` does, and return only the applied decisions. `Usage.read` has checked the usage."""
         self._check_instant(evaluated_at_ms)
         judged = self._judge(usage, evaluated_at_ms)
         return Throttles.none() if judged is None else judged.throttles()
@@ -228,10 +185,7 @@ class ReplayEngine(QuotaEngine):
     def resolve_again(self, clients: Ids, names: pa.Table, evaluated_at_ms: int) -> None:
         """Find the sensors of clients under the quotas now in force; `owed_at` needs that after `load_quotas`.
 
-        Args:
-            clients: number of each of n clients, as in earlier usage.
-            names: of the same clients: columns user, client_id and, in broker scope, broker_id.
-            evaluated_at_ms: the instant of the change.
+        `names` are those of the same clients, as `evaluate` takes them.
         """
         if self._sensors.recording and len(clients):
             self._grow(clients)
@@ -239,19 +193,16 @@ class ReplayEngine(QuotaEngine):
             self._entity_of_client[clients] = entities
 
     def owed_at(self, clients: Ids, at_ms: Ints) -> Owed:
-        """What clients owe, each at its own instant. Reads only; the same figures as those of `evaluate`.
+        """What clients owe, each at its own instant, not before the last batch. Reads only; the figures of `evaluate`.
 
-        Args:
-            clients: their numbers, int64[n]. Each must have been resolved under the quotas in force: by a batch with
-                usage of it, or by `resolve_again`. While no quota is in force any number may be asked: none owes.
-            at_ms: the instants, int64[n], not before the last batch.
+        Each client must have been resolved under the quotas in force: by a batch with usage of it, or by
+        `resolve_again`. While no quota is in force any number may be asked for: none owes.
         """
         # No client is looked up while nothing records: the numbers of clients that came then are not known here.
         entities = self._entity_of_client[clients] if self._sensors.recording else clients
         shape = (len(QUOTA_TYPES), len(clients))
         bound, level = np.full(shape, np.inf), np.zeros(shape, np.int64)
         observed, tokens, window_ms = np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64)
-        answers = self._answers()
         for key in self._sensors.recording:
             side, quota_type = key
             if side is Side.SHADOW:
@@ -259,9 +210,9 @@ class ReplayEngine(QuotaEngine):
             sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
             bound[quota_type] = of_type.bound[sensors]
             level[quota_type] = self._sensors.resolution.levels_of(of_type.quota[sensors])
-            observed[quota_type], window_ms[quota_type] = answers.observed(key, sensors, at_ms)
+            observed[quota_type], window_ms[quota_type] = self._observed(key, sensors, at_ms)
             if self.carry_debt:
-                tokens[quota_type] = answers.tokens(quota_type, sensors, bound[quota_type], at_ms)
+                tokens[quota_type] = self._tokens(quota_type, sensors, bound[quota_type], at_ms)
         return Owed(bound, level, window_ms, owed_time_ms(observed, window_ms, tokens, bound))
 
     def _look_up(self, batch: Usage, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
@@ -276,7 +227,6 @@ class ReplayEngine(QuotaEngine):
         return entities, of_row
 
     def _grow(self, clients: Ids) -> None:
-        """Make room for all of these numbers, at least one."""
         room = 2 * (int(clients.max()) + 1) - len(self._entity_of_client)
         if room > len(self._entity_of_client):
             self._entity_of_client = np.pad(self._entity_of_client, (0, room), constant_values=_UNKNOWN)
@@ -285,15 +235,14 @@ class ReplayEngine(QuotaEngine):
 def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) -> bool:
     """Whether a batch begins a new time epoch: a clock was ahead, was set right, and event time must not wait for it.
 
+    It does if all clocks agree that now is before `last_ms` by more than the ring. A backlog has old events and is read
+    at a later time of the driver's clock; so it begins none.
+
     Args:
         last_ms: `evaluated_at_ms` of the batch before.
         ring_ms: N · w, the span of the rates' sample windows.
-        now_ms: what each clock says about now: the newest event time of the batch, the newest append time of its
-            messages, the driver's wall clock when it was collected. None: not known.
-
-    Returns:
-        True if all of them agree that now is before `last_ms` by more than the ring. A backlog has old events and is
-        read at a later time of the driver's clock; so it begins none.
+        now_ms: the newest event time of the batch, the newest append time of its messages, the driver's wall clock when
+            it was collected. None: not known.
     """
     return all(one_ms is not None and one_ms < last_ms - ring_ms for one_ms in now_ms)
 
@@ -306,7 +255,6 @@ class Evaluation:
         query_id: Spark's id of the streaming query; "" before the first batch.
         batch_id: The batch; for a look the last batch whose usage is in the engine; -1 before the first.
         evaluated_at_ms: The event time of the evaluation.
-        quota_version: The version of the quota table it was made with.
         time_epoch: How often event time had begun anew by then; `evaluated_at_ms` grows within an epoch only.
     """
 
@@ -317,11 +265,11 @@ class Evaluation:
     time_epoch: int = 0
 
     def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
-        """True if its batch was decided after the other one's; False for the same. See `quota.replay.batch_order`."""
+        """True if its batch was decided after the other one's; False for the same."""
         return self.order(last_query_id) > other.order(last_query_id)
 
     def order(self, last_query_id: str) -> tuple[int, int, bool, int, str]:
-        """See `quota.replay.batch_order`."""
+        """See `batch_order`."""
         return batch_order(self.time_epoch, self.evaluated_at_ms, self.query_id, self.batch_id, last_query_id)
 
 
@@ -336,8 +284,6 @@ class Difference:
     Attributes:
         key: the columns of `KEY` by name.
         columns: (stored, recomputed) of every column that differs, by name; empty if one of the two rows is missing.
-        is_stored: there is a stored row.
-        is_recomputed: there is a recomputed row.
     """
 
     key: dict[str, Any]
@@ -347,21 +293,21 @@ class Difference:
 
 
 def differences(stored: pa.Table, recomputed: pa.Table) -> list[Difference]:
-    """Every difference between two tables of decisions, in the order of their keys.
+    """Every difference between two tables of decisions, in the order of batches and keys.
 
-    Values are compared exactly, floating-point numbers too: the same arithmetic on the same numbers gives the same.
-
-    Args:
-        stored: columns `KEY` and those of `recomputed`; others are ignored.
-        recomputed: columns `KEY` and any more.
+    The columns of `recomputed`, `KEY` among them, are compared exactly, floating-point numbers too: the same arithmetic
+    on the same numbers gives the same.
     """
     names = recomputed.column_names
-    stored, recomputed = (_ordered(table.select(names)) for table in (stored, recomputed))
+    order = [(name, "ascending") for name in KEY]
+    stored, recomputed = (table.select(names).sort_by(order).combine_chunks() for table in (stored, recomputed))
     if stored.equals(recomputed):
         return []
-    left, right = (_by_key(table.to_pylist()) for table in (stored, recomputed))
+    left, right = (
+        {tuple(row[name] for name in KEY): row for row in table.to_pylist()} for table in (stored, recomputed)
+    )
     found = []
-    for key in sorted({*left, *right}, key=_sortable):
+    for key in sorted({*left, *right}, key=lambda one: (one[1], one[0], *one[2:])):
         one, other = left.get(key), right.get(key)
         named = dict(zip(KEY, key, strict=True))
         if one is None or other is None:
@@ -370,18 +316,6 @@ def differences(stored: pa.Table, recomputed: pa.Table) -> list[Difference]:
             columns = {name: (one[name], other[name]) for name in names if one[name] != other[name]}
             found.append(Difference(named, columns))
     return found
-
-
-def _ordered(table: pa.Table) -> pa.Table:
-    return table.sort_by([(name, "ascending") for name in KEY]).combine_chunks()
-
-
-def _by_key(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    return {tuple(row[name] for name in KEY): row for row in rows}
-
-
-def _sortable(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    return key[1], key[0], *key[2:]
 
 
 def evaluation_of(batch: StoredBatch) -> Evaluation:

@@ -56,7 +56,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quota.arrays import Flags, Floats, Ids, Ints
-from quota.entity import DEFAULT, KIND_OF_LEVEL, QUOTA_TYPES, Level, LevelKind
+from quota.entity import DEFAULT, KIND_OF_LEVEL, NAMES_OF_LEVEL, QUOTA_TYPES, Level, LevelKind
 from quota.names import HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
 from quota.snapshot import Quota, QuotaSnapshot
 
@@ -64,16 +64,6 @@ NO_QUOTA: Final = -1
 """Stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`."""
 
 _HIDDEN: Final = np.nan
-_LEVELS_BY_TAGS: Final = {
-    LevelKind.USER_CLIENT: (
-        Level.USER_CLIENT,
-        Level.USER_DEFAULT_CLIENT,
-        Level.DEFAULT_USER_CLIENT,
-        Level.DEFAULT_USER_DEFAULT_CLIENT,
-    ),
-    LevelKind.USER: (Level.USER, Level.DEFAULT_USER),
-    LevelKind.CLIENT: (Level.CLIENT, Level.DEFAULT_CLIENT),
-}
 
 
 class Side(IntEnum):
@@ -88,10 +78,10 @@ class Resolved:
     """The answers for n entities, for one quota type on one side.
 
     Attributes:
-        has_user: bool[n]; True if the user is one of the sensor's tags and not empty.
-        has_client_id: bool[n]; True if the client-id is one of the sensor's tags and not empty.
-        quota: int64[n]; position in the snapshot's quotas, `NO_QUOTA` if there is none. It may be an exempt row.
-        bound: float64[n]; infinity if there is no quota, and for an exempt row.
+        has_user: True if the user is one of the sensor's tags and not empty.
+        has_client_id: True if the client-id is one of the sensor's tags and not empty.
+        quota: position in the snapshot's quotas, `NO_QUOTA` if there is none. It may be an exempt row.
+        bound: infinity if there is no quota, and for an exempt row.
     """
 
     has_user: Flags
@@ -113,12 +103,7 @@ class Resolution:
     """A snapshot with an index, for looking up whole columns. Immutable. Keeps no sensor and no entity."""
 
     def __init__(self, snapshot: QuotaSnapshot, seeds: Seeds) -> None:
-        """Index a snapshot.
-
-        Args:
-            snapshot: the quotas.
-            seeds: those of the engine, which hash the names of the rows and of the entities alike.
-        """
+        """Index a snapshot. The seeds are those of the engine: names of rows and of entities are hashed alike."""
         self.snapshot = snapshot
         self._seeds = seeds
         quotas = snapshot.quotas
@@ -139,7 +124,7 @@ class Resolution:
         return self._records[side, quota_type]
 
     def levels_of(self, quota: Ids) -> Ids:
-        """The level of each row, int64[n]; 0 for `NO_QUOTA`."""
+        """The level of each row; 0 for `NO_QUOTA`."""
         return self._level[quota]
 
     def modes_of(self, quota: Ids) -> NDArray[np.object_]:
@@ -147,7 +132,7 @@ class Resolution:
         return self._mode[quota]
 
     def is_shadow(self, quota: Ids) -> Flags:
-        """Which of these rows are shadow rows, bool[n]."""
+        """Which of these rows are shadow rows."""
         shadow: Flags = self._mode[quota] == "shadow"
         return shadow
 
@@ -169,12 +154,12 @@ class Resolution:
         """Index the rows of a level by the names they give. Returns the index, and the row of each of its ids."""
         at = np.flatnonzero(self._level == level)
         rows = [self.snapshot.quotas[i] for i in at]
-        names = HashedNames(
-            self._seeds,
-            NameColumn(pa.array([_given(row.user) for row in rows], pa.string()), self._seeds).hash(0, len(rows)),
-            NameColumn(pa.array([_given(row.client_id) for row in rows], pa.string()), self._seeds).hash(0, len(rows)),
-            None,
+        # As part of a look-up key a default has no name: "".
+        user, client_id = (
+            NameColumn(pa.array(["" if name == DEFAULT else name for name in part], pa.string()), self._seeds)
+            for part in ([row.user for row in rows], [row.client_id for row in rows])
         )
+        names = HashedNames(self._seeds, user.hash(0, len(rows)), client_id.hash(0, len(rows)), None)
         index = KeyIndex()
         _, order = index.add(names.entity_keys())
         return index, at[order]
@@ -183,21 +168,11 @@ class Resolution:
         """Per level the row that names each entity. This part of the work is the same for all types and sides."""
         by_name = HashedNames(names.seeds, names.user, names.client_id, None)
         size = len(names)
-        both, user, client_id, none = (
-            by_name.sensor_keys(np.full(size, has_user), np.full(size, has_client_id))
-            for has_user, has_client_id in ((True, True), (True, False), (False, True), (False, False))
-        )
         keys = {
-            Level.USER_CLIENT: both,
-            Level.USER_DEFAULT_CLIENT: user,
-            Level.USER: user,
-            Level.DEFAULT_USER_CLIENT: client_id,
-            Level.DEFAULT_USER_DEFAULT_CLIENT: none,
-            Level.DEFAULT_USER: none,
-            Level.CLIENT: client_id,
-            Level.DEFAULT_CLIENT: none,
+            named: by_name.sensor_keys(*(np.full(size, part) for part in named))
+            for named in set(NAMES_OF_LEVEL.values())
         }
-        return {level: self._find(level, key) for level, key in keys.items()}
+        return {level: self._find(level, keys[named]) for level, named in NAMES_OF_LEVEL.items()}
 
     def _find(self, level: Level, keys: Pair) -> Ids:
         index, rows = self._index[level]
@@ -224,14 +199,13 @@ class Resolution:
     def _quota_of_tags(self, seen: Candidates, user_tag: Flags, client_id_tag: Flags) -> Ids:
         """For each pair of tags the most specific row among the levels that name exactly these parts."""
         quota = np.full(len(user_tag), NO_QUOTA, np.int64)
-        for kind, levels in _LEVELS_BY_TAGS.items():
+        for level, kind in KIND_OF_LEVEL.items():
             tagged = (user_tag == (kind != LevelKind.CLIENT)) & (client_id_tag == (kind != LevelKind.USER))
-            for level in levels:
-                quota = np.where(tagged & (quota == NO_QUOTA), seen[level], quota)
+            quota = np.where(tagged & (quota == NO_QUOTA), seen[level], quota)
         return quota
 
     def bound_of_tags(self, tags: HashedNames, side: Side, quota_type: int) -> Floats:
-        """The bound of each sensor, found by its tags, float64[n]; infinity if it has none."""
+        """The bound of each sensor, found by its tags; infinity if it has none."""
         bound = np.append(self._bound[side, quota_type], np.inf)
         seen = self._seen(self.candidates(tags), bound)
         return bound[self._quota_of_tags(seen, is_named(tags.user), is_named(tags.client_id))]
@@ -245,11 +219,6 @@ class Resolution:
         for level in Level:
             matched = np.where((matched == 0) & (seen[level] >= 0), KIND_OF_LEVEL[level], matched)
         return np.where(matched == 0, LevelKind.CLIENT, matched)
-
-
-def _given(name: str) -> str:
-    """The name as part of a look-up key. A default has no name: ""."""
-    return "" if name == DEFAULT else name
 
 
 def _bounds_of(quota: Quota) -> tuple[float, ...]:

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quota.arrays import Flags, Ids
-from quota.decisions import names_of
+from quota.decisions import names_of, names_where
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidUsage
 from quota.names import DictionaryMemo, HashedNames, KeyIndex, Seeds
 from quota.rates import SampleWindows, TokenBuckets
 from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
 from quota.snapshot import QuotaSnapshot
-from quota.usage import BLOCK_ROWS, EntityNames
+from quota.usage import BLOCK_ROWS, EntityNames, NameReader
 
 Key = tuple[Side, int]
 """A side and the position of a quota type."""
@@ -37,10 +37,9 @@ class TypeSensors:
     """Samples, buckets and bounds of all sensors, for one quota type on one side.
 
     Attributes:
-        windows: the sample windows.
-        buckets: the token buckets; None if no debt is carried: on the shadow side, or if that is switched off.
-        bound: T of each sensor, float64, from the last time that one of its entities was resolved; infinity for none.
-        quota: the row that the bound comes from, int64; `NO_QUOTA` for none.
+        buckets: None if no debt is carried: on the shadow side, or if that is switched off.
+        bound: T of each sensor, from the last time that one of its entities was resolved; infinity for none.
+        quota: the row that the bound comes from; `NO_QUOTA` for none.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
@@ -52,8 +51,7 @@ class TypeSensors:
     @property
     def nbytes(self) -> int:
         """The memory of all columns, in bytes."""
-        buckets = 0 if self.buckets is None else self.buckets.nbytes
-        return self.windows.nbytes + buckets + self.bound.nbytes + self.quota.nbytes
+        return sum(part.nbytes for part in (self.windows, self.buckets, self.bound, self.quota) if part is not None)
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
@@ -76,13 +74,7 @@ class TypeSensors:
 
 
 class SensorNumbers:
-    """The numbers of all sensors, and the names of each.
-
-    Attributes:
-        used_at_ms: when usage was last recorded to each sensor, int64.
-        has_user: True if the user is one of the sensor's tags, bool.
-        has_client_id: True if the client-id is one of the sensor's tags, bool.
-    """
+    """The numbers of all sensors, and of each the names, the tags, and when usage was last recorded."""
 
     def __init__(self) -> None:
         self._index = KeyIndex()
@@ -104,35 +96,21 @@ class SensorNumbers:
         return self._index.find(names.sensor_keys(has_user, has_client_id))
 
     def add(
-        self,
-        hashes: HashedNames,
-        names: tuple[pa.Array, pa.Array, pa.Array],
-        has_user: Flags,
-        has_client_id: Flags,
+        self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], has_user: Flags, has_client_id: Flags
     ) -> Ids:
-        """The sensor of each entity, int64[n]. One that does not exist is made.
-
-        Args:
-            hashes: the hashed names of n entities.
-            names: broker, user and client-id of the same entities.
-            has_user: True if the user is one of the tags, bool[n].
-            has_client_id: True if the client-id is one of the tags, bool[n].
-        """
+        """The sensor of each entity, by broker, user and client-id, int64[n]. One that does not exist is made."""
         ids, new = self._index.add(hashes.sensor_keys(has_user, has_client_id))
         if len(new):
             rows = pa.array(new)
             broker, user, client_id = (column.take(rows) for column in names)
-            sensor_user = pc.if_else(pa.array(has_user[new]), user, "")
-            sensor_client_id = pc.if_else(pa.array(has_client_id[new]), client_id, "")
-            columns = {"broker_id": broker, "sensor_user": sensor_user, "sensor_client_id": sensor_client_id}
-            self._names.append(pa.table(columns))
+            user, client_id = names_where(has_user[new], user), names_where(has_client_id[new], client_id)
+            self._names.append(pa.table(dict(zip(_SENSOR, (broker, user, client_id), strict=True))))
             if len(self._names) > _MAX_CHUNKS:
                 self._names = [pa.concat_tables(self._names).combine_chunks()]
         if len(self._index) > len(self.used_at_ms):
-            room = max(2 * len(self._index), MIN_CAPACITY) - len(self.used_at_ms)
-            self.used_at_ms = np.pad(self.used_at_ms, (0, room))
-            self.has_user = np.pad(self.has_user, (0, room))
-            self.has_client_id = np.pad(self.has_client_id, (0, room))
+            room = 0, max(2 * len(self._index), MIN_CAPACITY) - len(self.used_at_ms)
+            self.used_at_ms, self.has_user = np.pad(self.used_at_ms, room), np.pad(self.has_user, room)
+            self.has_client_id = np.pad(self.has_client_id, room)
         self.has_user[ids[new]] = has_user[new]
         self.has_client_id[ids[new]] = has_client_id[new]
         return ids
@@ -145,13 +123,12 @@ class SensorNumbers:
     def names(self, sensors: Ids) -> pa.Table:
         """The columns broker_id, sensor_user and sensor_client_id of some sensors."""
         if not self._names:
-            empty = pa.array([], pa.string())
-            return pa.table({"broker_id": empty, "sensor_user": empty, "sensor_client_id": empty})
+            return pa.table(dict.fromkeys(_SENSOR, pa.array([], pa.string())))
         self._names = [pa.concat_tables(self._names).combine_chunks()]
         return self._names[0].take(pa.array(sensors))
 
     def keep(self, kept: Flags) -> None:
-        """Forget the sensors that are not kept, bool[n]. The others get new numbers, in their order."""
+        """Forget the sensors that are not kept. The others get new numbers, in their order."""
         self._names = [self.names(np.flatnonzero(kept))]
         self._index.keep(kept)
         self.used_at_ms = self.used_at_ms[: len(kept)][kept]
@@ -166,8 +143,7 @@ UNRESOLVED: Final = -1
 class EntityDirectory:
     """The sensors of each known entity, for each side and type: the answers of the resolution, kept.
 
-    Attributes:
-        agreed: True while all sides and types in use put each entity into the same sensor.
+    `agreed` is True while all sides and types in use put each entity into the same sensor.
     """
 
     def __init__(self) -> None:
@@ -196,9 +172,8 @@ class EntityDirectory:
         if len(self._index) > len(self._seen):
             room = max(2 * len(self._index), MIN_CAPACITY) - len(self._seen)
             self._seen = np.pad(self._seen, (0, room))
-            self._sensors = {
-                key: np.pad(ids_of, (0, room), constant_values=UNRESOLVED) for key, ids_of in self._sensors.items()
-            }
+            of_key = self._sensors.items()
+            self._sensors = {key: np.pad(ids, (0, room), constant_values=UNRESOLVED) for key, ids in of_key}
         self._seen[ids] = True
         return ids
 
@@ -231,11 +206,7 @@ class EntityDirectory:
         self._seen_since_ms = now_ms
 
     def follow_sensors(self, kept: Flags) -> None:
-        """Use the new numbers of the sensors after some were dropped.
-
-        Args:
-            kept: bool[n]; False for a dropped sensor. The entities of dropped sensors are resolved again.
-        """
+        """Use the new numbers of the sensors that were kept. The entities of the others are resolved again."""
         renumbered = np.append(np.where(kept, np.cumsum(kept) - 1, UNRESOLVED), UNRESOLVED)
         self._sensors = {key: renumbered[ids] for key, ids in self._sensors.items()}
         lost = np.zeros(len(self._seen), np.bool_)
@@ -245,12 +216,10 @@ class EntityDirectory:
             ids[lost] = UNRESOLVED
 
 
+_SENSOR: Final = ("broker_id", "sensor_user", "sensor_client_id")
 BUCKETS_SCHEMA: Final = pa.schema(
     [
-        ("broker_id", pa.string()),
-        ("sensor_user", pa.string()),
-        ("sensor_client_id", pa.string()),
-        ("quota_type", pa.string()),
+        *((name, pa.string()) for name in (*_SENSOR, "quota_type")),
         ("tokens", pa.float64()),
         ("refilled_at_ms", pa.int64()),
     ]
@@ -282,7 +251,7 @@ def buckets_table(
             continue
         ids = of_type.buckets.charged()
         names = numbers.names(ids)
-        hashes = sensor_entities(names, has_brokers).hashed(seeds).read(0, len(ids))
+        hashes = sensor_entities(names, has_brokers).hashed(seeds)
         bound = resolution.bound_of_tags(hashes, Side.ENFORCED, quota_type)
         kept = np.flatnonzero(of_type.buckets.below_burst(ids, bound, full_at_ms))
         tokens, refilled_at_ms = of_type.buckets.stored(ids[kept])
@@ -293,11 +262,7 @@ def buckets_table(
 
 
 def read_buckets(table: pa.Table) -> list[Ids]:
-    """The row numbers of a bucket table per quota type, in the order of `QUOTA_TYPES`.
-
-    Raises:
-        InvalidUsage: a column is missing, a value is null, or a quota type is unknown.
-    """
+    """The row numbers of a bucket table per quota type; raises `InvalidUsage`."""
     for name in BUCKETS_SCHEMA.names:
         if name not in table.column_names:
             message = f"column '{name}' is not in the buckets; their columns are {', '.join(table.column_names)}"
@@ -316,7 +281,7 @@ def read_buckets(table: pa.Table) -> list[Ids]:
 def add_sensors(numbers: SensorNumbers, table: pa.Table, seeds: Seeds, has_brokers: bool) -> Ids:
     """The sensor of each row of a bucket table. One that does not exist is made."""
     names = sensor_entities(table, has_brokers)
-    hashes = names.hashed(seeds).read(0, names.num_rows)
+    hashes = names.hashed(seeds)
     broker, user, client_id = names.take(np.arange(names.num_rows))
     has_user, has_client_id = (pc.not_equal(tag, "").to_numpy(zero_copy_only=False) for tag in (user, client_id))
     return numbers.add(hashes, (broker, user, client_id), has_user, has_client_id)
@@ -330,9 +295,7 @@ class SensorTable:
     """The sensors of every side and quota type, and the quotas that say which usage goes to which sensor.
 
     Attributes:
-        resolution: the quotas in force.
-        recording: the sides and types that record under these quotas.
-        numbers: all sensors, by number.
+        recording: the sides and types that record under the quotas in force.
         by_key: samples, buckets and bounds of each side and type that records or ever recorded.
     """
 
@@ -383,14 +346,14 @@ class SensorTable:
 
     def hashes(self, names: EntityNames) -> HashedNames:
         """The hashes of all names of a table."""
-        return names.hashed(self._seeds).read(0, names.num_rows)
+        return names.hashed(self._seeds)
 
     def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
         """The entity of each row, and its sensor for each side and type that records. Missing sensors are made.
 
         As long as all sides and types agree, their sensors are one and the same array.
         """
-        reader = names.hashed(self._seeds, self._memo)
+        reader = NameReader(names, self._seeds, self._memo)
         entities = np.empty(names.num_rows, np.int64)
         first, *others = self.recording
         of_row = {first: np.empty(names.num_rows, np.int64)}
@@ -417,11 +380,7 @@ class SensorTable:
         return self._entities.sensors(key, entities)
 
     def look_up_again(self, entities: Ids) -> dict[Key, Ids] | None:
-        """As `look_up`, by the numbers it gave; None if some must be looked up by name: new ones, or after `load`.
-
-        Args:
-            entities: int64[n], n at least 1; −1 = not known.
-        """
+        """As `look_up`, by the numbers it gave; None if some must be looked up by name: −1, or after `load`."""
         first, *others = self.recording
         if entities.min() < 0:
             return None
@@ -435,7 +394,6 @@ class SensorTable:
     def _resolve(
         self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], entities: Ids, now_ms: int
     ) -> None:
-        """Find or make the sensors of entities that are not resolved yet under the quotas in force."""
         candidates = self.resolution.candidates(hashes)
         first: tuple[Resolved, Ids] | None = None
         for key in self.recording:
@@ -455,17 +413,14 @@ class SensorTable:
 
     def _grow(self, keys: Iterable[Key]) -> None:
         """Give these sides and types, and all that ever recorded, room for all sensors."""
-        for key in keys:
-            if key not in self.by_key:
-                self.by_key[key] = self._new_sensors(key)
+        span = self._num_samples, self._sample_window_ms
+        for side, quota_type in keys:
+            if (side, quota_type) not in self.by_key:
+                buckets = TokenBuckets(*span) if self._carry_debt and side is Side.ENFORCED else None
+                windows = SampleWindows(quota_type, *span, self._newest)
+                self.by_key[side, quota_type] = TypeSensors(windows, buckets)
         for sensors in self.by_key.values():
             sensors.grow(self.numbers.capacity)
-
-    def _new_sensors(self, key: Key) -> TypeSensors:
-        side, quota_type = key
-        windows = SampleWindows(quota_type, self._num_samples, self._sample_window_ms, self._newest)
-        keeps_debt = self._carry_debt and side is Side.ENFORCED
-        return TypeSensors(windows, TokenBuckets(self._num_samples, self._sample_window_ms) if keeps_debt else None)
 
     def buckets(self) -> pa.Table:
         """The buckets that are not full at the end of the oldest sample window."""
@@ -473,11 +428,7 @@ class SensorTable:
         return buckets_table(self.by_key, self.numbers, self.resolution, self._seeds, self._by_broker, full_at_ms)
 
     def restore_buckets(self, table: pa.Table) -> None:
-        """Set buckets to what `buckets` returned, and all others to full.
-
-        Raises:
-            InvalidUsage: a column is missing, a value is null, or a quota type is unknown.
-        """
+        """See `QuotaEngine.restore_buckets`."""
         rows_of_type = read_buckets(table)
         if not self._carry_debt:
             return
@@ -492,11 +443,7 @@ class SensorTable:
                 sensors.buckets.restore(ids[rows], tokens[rows], refilled_at_ms[rows])
 
     def expire_idle(self, now_ms: int) -> int:
-        """Drop the sensors that had no usage in the hour before an instant, and forget idle entities.
-
-        Returns:
-            How many sensors were dropped.
-        """
+        """See `QuotaEngine.expire_idle`; idle entities are forgotten too."""
         self._entities.forget_unseen(now_ms, IDLE_MS)
         kept = self.numbers.used_at_ms[: len(self.numbers)] >= now_ms - IDLE_MS
         dropped = int(len(kept) - kept.sum())

@@ -56,10 +56,7 @@ class QuotaSnapshot:
 
     @classmethod
     def from_rows(
-        cls,
-        rows: Iterable[Mapping[str, object]],
-        version: int,
-        mode: Literal["enforce", "shadow"] = "enforce",
+        cls, rows: Iterable[Mapping[str, object]], version: int, mode: Literal["enforce", "shadow"] = "enforce"
     ) -> Self:
         """Check rows of the quota table and freeze them.
 
@@ -99,7 +96,7 @@ class QuotaSnapshot:
 
 
 def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems: list[str]) -> Quota | None:
-    """One row as a quota. If something is wrong with it, that is added to `problems` and the answer is None."""
+    """One row as a quota; None if something is wrong with it: that is added to `problems`."""
     before = len(problems)
     user = _name(row, "user", number, problems)
     client_id = _name(row, "client_id", number, problems)
@@ -148,12 +145,7 @@ LARGEST_COUNT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of all users, the same in every process and on every machine.
-
-    Attributes:
-        number: Which share, from 0 to `of` − 1.
-        of: How many shares there are.
-    """
+    """A share of all users: `number` from 0 to `of` − 1. The same in every process and on every machine."""
 
     number: int
     of: int

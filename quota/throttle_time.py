@@ -59,37 +59,17 @@ NO_CAP: Final = -1
 """Stands for "no cap" in an array of caps."""
 
 
-def cap_ms(cap: Cap, window_ms: int, sample_window_ms: int) -> int | None:
-    """A cap in milliseconds; None for `none`.
-
-    Args:
-        cap: one of the words, or milliseconds.
-        window_ms: W, which is the cap `window`.
-        sample_window_ms: w, which is the cap `sample_window`.
-    """
-    if isinstance(cap, int):
-        return cap
-    return {"window": window_ms, "sample_window": sample_window_ms, "none": None}[cap]
-
-
 def java_round(x: Floats) -> Ints:
     """Round half up to int64, as Java's `Math.round(double)` does.
 
     −2.5 becomes −2, 0.49999999999999994 becomes 0 and NaN becomes 0. Values outside the range of a long become its
     limits.
-
-    Args:
-        x: float64[n].
-
-    Returns:
-        int64[n].
     """
     floor = np.floor(x)
     with np.errstate(invalid="ignore"):
         rounded = floor + (x - floor >= 0.5)
     if (np.abs(rounded) < _LONG_LIMIT).all():
-        exact: Ints = rounded.astype(np.int64)
-        return exact
+        return rounded.astype(np.int64)
     inside = np.where(np.isnan(rounded) | (np.abs(rounded) >= _LONG_LIMIT), 0.0, rounded).astype(np.int64)
     inside[rounded >= _LONG_LIMIT] = _LONG_MAX
     inside[rounded <= -_LONG_LIMIT] = -_LONG_MAX - 1
@@ -97,31 +77,14 @@ def java_round(x: Floats) -> Ints:
 
 
 def throttle_time_ms(observed: Floats, bound: Floats, window_ms: Ints) -> Ints:
-    """X = (O − T) / T · W in whole ms, 0 where O ≤ T.
-
-    Args:
-        observed: O per second, float64[n].
-        bound: T per second, float64[n], above 0; infinity for no bound, and then X = 0.
-        window_ms: W, int64[n], at least 1.
-
-    Returns:
-        int64[n], never negative. It can be 0 for a violation: X below 0.5 ms is rounded down.
-    """
+    """X = (O − T) / T · W in whole ms, 0 where O ≤ T, and for X below 0.5 ms. T is above 0; infinity for no bound."""
     with np.errstate(over="ignore", invalid="ignore"):
         x = java_round((observed - bound) / bound * window_ms)
     return np.where(observed > bound, np.maximum(x, 0), 0)
 
 
 def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:
-    """How long a bucket needs to come back to 0 tokens: Math.round(−tokens / T · 1000) ms; 0 if it is not below 0.
-
-    Args:
-        tokens: float64[n].
-        bound: T, tokens per second, float64[n].
-
-    Returns:
-        int64[n], never negative.
-    """
+    """How long a bucket needs to come back to 0 tokens: Math.round(−tokens / T · 1000) ms; 0 if it is not below 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.maximum(java_round(-tokens / bound * 1000.0), 0)
 
@@ -129,14 +92,8 @@ def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:
 def owed_time_ms(observed: Floats, window_ms: Ints, tokens: Floats, bound: Floats) -> Ints:
     """How long clients must wait, by rate and bucket: the larger of X and of the time the bucket needs.
 
-    Args:
-        observed: O per second; float64 of any shape, which all arguments share.
-        window_ms: W, int64.
-        tokens: what the bucket holds, float64; 0 if no debt is carried.
-        bound: T per second, float64; infinity = no bound, nothing is owed.
-
-    Returns:
-        int64 of the same shape, never negative.
+    All arguments have one shape, which may be any. `tokens` are 0 if no debt is carried. Where T is infinity, nothing
+    is owed.
     """
     bounded = np.isfinite(bound)
     finite = np.where(bounded, bound, 1.0)
@@ -163,23 +120,26 @@ class ThrottleCaps:
     request_percentage: Cap = "sample_window"
 
     def __post_init__(self) -> None:
-        """Refuse what is not a cap.
-
-        Raises:
-            InvalidArgument: a cap is neither one of the words nor an int of at least 1.
-        """
+        """Refuse what is not a cap with `InvalidArgument`."""
         for field in fields(self):
             cap = getattr(self, field.name)
             is_word = isinstance(cap, str) and cap in {"sample_window", "window", "none"}
             if not is_word and not (isinstance(cap, int) and not isinstance(cap, bool) and cap >= 1):
-                message = (
-                    f"the cap of {field.name} is {cap!r}; it can be sample_window, window, none or milliseconds above 0"
-                )
+                can_be = "it can be sample_window, window, none or milliseconds above 0"
+                message = f"the cap of {field.name} is {cap!r}; {can_be}"
                 raise InvalidArgument(message)
 
     def cap_ms(self, quota_type: str, window_ms: int, sample_window_ms: int) -> int | None:
-        """The cap of one quota type in milliseconds; None if it has none. The arguments are those of `cap_ms`."""
-        return cap_ms(getattr(self, quota_type), window_ms, sample_window_ms)
+        """The cap of one quota type in milliseconds; None if it has none.
+
+        Args:
+            quota_type: one of `QUOTA_TYPES`.
+            window_ms: W, which is the cap `window`.
+            sample_window_ms: w, which is the cap `sample_window`.
+        """
+        cap: Cap = getattr(self, quota_type)
+        words = {"window": window_ms, "sample_window": sample_window_ms, "none": None}
+        return cap if isinstance(cap, int) else words[cap]
 
     def max_throttle_time_ms(self, quota_type: int, window_ms: Ints, sample_window_ms: int) -> Ints:
         """The cap of each of n violations of one quota type.
@@ -192,10 +152,10 @@ class ThrottleCaps:
         Returns:
             int64[n]; `NO_CAP` if the type has none.
         """
-        cap: Cap = getattr(self, QUOTA_TYPES[quota_type])
-        if cap == "window":
+        name = QUOTA_TYPES[quota_type]
+        if getattr(self, name) == "window":
             return window_ms
-        fixed_ms = cap_ms(cap, 0, sample_window_ms)
+        fixed_ms = self.cap_ms(name, 0, sample_window_ms)
         return np.full(len(window_ms), NO_CAP if fixed_ms is None else fixed_ms, np.int64)
 
 
@@ -225,7 +185,7 @@ class Slicing:
         lead_ms: A look is taken this long before the end: trigger + publish lag + client lag, at least 300.
         min_hold_ms: What is published holds a client at least this much longer; at least 1.
         caps: Longest slice per quota type, before the floor of three leads.
-        sample_window_ms: What the cap `sample_window` stands for.
+        sample_window_ms: w.
     """
 
     lead_ms: int
@@ -236,10 +196,7 @@ class Slicing:
     def slices_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
         """Lengths of n slices: of each min(owed, max(cap, 3 × lead)), or all that is owed where there is no cap.
 
-        Args:
-            owed_ms: what each client owes, int64[n].
-            window_ms: W of the quota type that claims it, int64[n].
-            quota_types: that type, as positions in `QUOTA_TYPES`, int64[n].
+        `window_ms` is W of the quota type that claims the wait, a position in `QUOTA_TYPES`.
         """
         slices_ms = owed_ms.copy()
         for quota_type in range(len(QUOTA_TYPES)):
@@ -286,7 +243,7 @@ class Slicing:
 
         Args:
             owed_ms: what the client owes under the new quotas, int64[n].
-            left_ms: what is left of its throttle, int64[n], at least 0.
+            left_ms: as for `at_look`.
             bound_fell: whether its bound is lower than before, bool[n].
         """
         shortened = (left_ms - owed_ms >= self.min_hold_ms) & ~bound_fell

@@ -26,16 +26,7 @@ from quota.errors import InvalidBound
 NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """A decimal number, as Java's `Double.parseDouble` takes it: no underscores, no digits of other scripts."""
 
-UNITS: Final = {
-    "B": 1,
-    "kB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-}
-"""Unit of a byte rate -> bytes."""
+UNITS: Final = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 
 # What else Double.parseDouble takes: a type suffix, hexadecimal, and NaN and Infinity in this spelling only.
 _DECIMAL: Final = re.compile(rf"({NUMBER})[fFdD]?")
@@ -53,9 +44,7 @@ _FRACTION_TOLERANCE: Final = 1e-6
 _LONGS: Final = frozenset(QUOTA_TYPES) - {_PERCENTAGE}
 _SHOWN_LENGTH: Final = 60
 
-_MINUTE_MS: Final = 60_000
-_HOUR_MS: Final = 60 * _MINUTE_MS
-_DAY_MS: Final = 24 * _HOUR_MS
+_AGE_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def parse_double(text: str) -> float:
@@ -68,7 +57,10 @@ def parse_double(text: str) -> float:
     if found := _DECIMAL.fullmatch(text):
         return float(found[1])
     if found := _HEXADECIMAL.fullmatch(text):
-        return _from_hex(found[1])
+        try:
+            return float.fromhex(found[1])
+        except OverflowError:  # Java makes it infinite
+            return -math.inf if text.startswith("-") else math.inf
     if _WORD.fullmatch(text):
         return float(text)
     message = f"{text!r} is not a number that Java can read"
@@ -151,12 +143,11 @@ def age_text(age_ms: float) -> str:
     A negative age, which two clocks can make, is "0 s".
     """
     rest_ms = max(int(age_ms), 0)
-    if rest_ms < _MINUTE_MS:
+    first = next((place for place, (size_ms, _) in enumerate(_AGE_UNITS[:3]) if rest_ms >= size_ms), None)
+    if first is None:
         return f"{rest_ms // 1000} s"
-    units = ((_DAY_MS, "d"), (_HOUR_MS, "h"), (_MINUTE_MS, "min"), (1000, "s"))
-    first = next(place for place, (size_ms, _) in enumerate(units) if rest_ms >= size_ms)
     parts = []
-    for size_ms, name in units[first : first + 2]:
+    for size_ms, name in _AGE_UNITS[first : first + 2]:
         count, rest_ms = divmod(rest_ms, size_ms)
         parts += [f"{count} {name}"] if count else []
     return " ".join(parts)
@@ -175,10 +166,8 @@ def _parse_text(quota_type: str, text: str) -> float:
             raise InvalidBound(quota_type, text, f"{text} is not a percentage; write {quota_type} like 50 or 50%")
         return float(number)
     if unit not in UNITS:
-        known = "B, kB, MB, GB (thousands) and KiB, MiB, GiB (of 1024)"
-        raise InvalidBound(
-            quota_type, text, f"{_shortened(text)} has an unknown unit; those of {quota_type} are {known}"
-        )
+        known = f"those of {quota_type} are B, kB, MB, GB (thousands) and KiB, MiB, GiB (of 1024)"
+        raise InvalidBound(quota_type, text, f"{_shortened(text)} has an unknown unit; {known}")
     return _whole_bytes(quota_type, text, number, UNITS[unit])
 
 
@@ -193,9 +182,8 @@ def _whole_bytes(quota_type: str, text: str, number: str, size: int) -> float:
     except DecimalException:
         exact, is_whole = Decimal(nearest), False
     if not is_whole:
-        raise InvalidBound(
-            quota_type, text, f"{_shortened(text)} is not a whole number of bytes; {quota_type} has no fractions"
-        )
+        message = f"{_shortened(text)} is not a whole number of bytes; {quota_type} has no fractions"
+        raise InvalidBound(quota_type, text, message)
     value = float(exact)
     if value != exact:
         message = f"{_shortened(text)} cannot be stored exactly; the nearest {quota_type} is {exact_text(value)}"
@@ -214,27 +202,13 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 1]}…"
 
 
-def _from_hex(text: str) -> float:
-    try:
-        return float.fromhex(text)
-    except OverflowError:  # Java makes it infinite
-        return -math.inf if text.startswith("-") else math.inf
-
-
 def _tenths(value: float) -> int:
     """Ten times a number, rounded half up."""
     return math.floor(value * 10 + 0.5)
 
 
 def bound_mistake(quota_type: str, value: float) -> str | None:
-    """Why a value cannot be a bound; None if it can.
-
-    Where Kafka refuses the value too, the words are Kafka's, without a full stop.
-
-    Args:
-        quota_type: one of `QUOTA_TYPES`.
-        value: bytes per second, or percent of one thread.
-    """
+    """Why a value cannot be a bound; None if it can. Kafka's words, without a full stop, where Kafka refuses it too."""
     if not math.isfinite(value):
         return f"Quota {quota_type} must be a finite number"
     if value <= 0:
@@ -254,13 +228,12 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong.
+    """One thing that is wrong, without a full stop.
 
     Attributes:
-        text: what is wrong, without its place and without a full stop.
-        path: the place: keys and positions (from 0) in a file, from the outside; or a flag of the command line. Empty
-            if the mistake is in no certain place.
-        line: line of the file, from 1; None if there is no file, or if the line is not known.
+        path: the place: keys and positions (from 0) in a file, from the outside; or a flag of the command line. May be
+            empty.
+        line: line of the file, from 1; None if it is not known.
     """
 
     text: str
@@ -269,7 +242,7 @@ class Mistake:
 
     @property
     def place(self) -> str:
-        """The path as text: `quotas[0].values[1]`; "" for an empty path."""
+        """The path as text: `quotas[0].values[1]`."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
         return "".join(steps).removeprefix(".")
 
@@ -283,8 +256,6 @@ class Mistake:
 class Mistakes:
     """Collects what is wrong with typed quotas, on the command line or in a file, to report all of it at once.
 
-    A collector made by `at` adds to the same list, at a place further in.
-
     >>> mistakes = Mistakes()
     >>> mistakes.at("quotas", 0).at("mode").add("unknown mode loud")
     >>> print(mistakes.found[0], mistakes.found[0].path)
@@ -296,13 +267,13 @@ class Mistakes:
         self._found: list[Mistake] = []
 
     def at(self, *steps: Step) -> "Mistakes":
-        """The collector for a place further in."""
+        """The collector for a place further in; it adds to the same list."""
         inner = Mistakes()
         inner._path, inner._found = (*self._path, *steps), self._found
         return inner
 
     def add(self, text: str, line: int | None = None) -> None:
-        """Add a mistake at this place."""
+        """Add a mistake."""
         self._found.append(Mistake(text, self._path, line))
 
     @contextmanager
@@ -315,5 +286,5 @@ class Mistakes:
 
     @property
     def found(self) -> tuple[Mistake, ...]:
-        """All mistakes of all places, in the order they were added."""
+        """All mistakes of all places, in order."""
         return tuple(self._found)

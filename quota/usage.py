@@ -16,18 +16,17 @@ from quota.rates import LARGEST_SUM
 BLOCK_ROWS: Final = 1 << 15
 """The number of rows worked on at a time where many steps need the same rows: as many as a core's cache holds."""
 
-_BYTES: Final = ("produced_bytes", "fetched_bytes")
+BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")
+COLUMNS: Final = ("sample_start_ms", "broker_id", "user", "client_id", *BYTES, *_TIMES, "last_event_ms")
+"""The columns that `QuotaEngine.record` reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What n rows used of one quota type.
+    """What n rows used of one quota type: bytes or ns, 0 for null.
 
-    Attributes:
-        values: bytes or ns, int64[n]; 0 for null.
-        present: bool[n], False for null; None if no row is null. Null means that there was no request of the type: its
-            sensor is not touched.
+    `present` is False for null (there was no request of the type: its sensor is not touched); None if no row is null.
     """
 
     values: Ints
@@ -51,20 +50,19 @@ class EntityNames:
         part.broker_id = None if self.broker_id is None else self.broker_id.slice(start, length)
         return part
 
-    def hashed(self, seeds: Seeds, memo: DictionaryMemo | None = None) -> "NameReader":
-        """A reader of the hashes of these names. Dictionaries that the memo knows are not hashed again."""
-        return NameReader(self, seeds, memo)
+    def hashed(self, seeds: Seeds) -> HashedNames:
+        """The hashes of all these names."""
+        return NameReader(self, seeds).read(0, self.num_rows)
 
     def take(self, rows: Ints) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Broker, user and client-id of some rows, as plain strings."""
         indices = pa.array(rows)
-        empty = pa.repeat("", len(rows)) if self.broker_id is None else None
-        broker = empty if self.broker_id is None else _plain(self.broker_id.take(indices))
+        broker = pa.repeat("", len(rows)) if self.broker_id is None else _plain(self.broker_id.take(indices))
         return broker, _plain(self.user.take(indices)), _plain(self.client_id.take(indices))
 
 
 class NameReader:
-    """Hashes of the names of a table, block by block."""
+    """Hashes of the names of a table, block by block. Dictionaries that the memo knows are not hashed again."""
 
     def __init__(self, names: EntityNames, seeds: Seeds, memo: DictionaryMemo | None = None) -> None:
         self._seeds = seeds
@@ -73,20 +71,16 @@ class NameReader:
         self._broker = None if names.broker_id is None else NameColumn(names.broker_id, seeds, memo)
 
     def read(self, start: int, stop: int) -> HashedNames:
-        """The hashes of the rows from start (inclusive) to stop (exclusive)."""
+        """The hashes of the rows from start to stop."""
         broker = None if self._broker is None else self._broker.hash(start, stop)
         return HashedNames(self._seeds, self._user.hash(start, stop), self._client_id.hash(start, stop), broker)
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One batch of usage rows.
+    """One batch of usage rows: of each the index of its sample window, the time of its last event, and the measures.
 
-    Attributes:
-        names: broker, user and client-id of each row.
-        window: index of each row's sample window, int64[n].
-        last_ms: the time of each row's last event, int64[n].
-        measures: one per quota type, in the order of `QUOTA_TYPES`.
+    There is one measure per quota type, in the order of `QUOTA_TYPES`.
     """
 
     names: EntityNames
@@ -96,19 +90,14 @@ class Usage:
 
     @classmethod
     def read(cls, table: pa.Table, has_brokers: bool, sample_window_ms: int, evaluated_at_ms: int) -> "Usage":
-        """Read and check a usage table.
-
-        Raises:
-            InvalidUsage: a column is missing or has another type, a sample window does not begin at a multiple of its
-                length, an event lies outside its sample window or after the evaluation, or a measure is negative.
-        """
+        """Read a usage table with `COLUMNS`, and check it: raises `InvalidUsage`."""
         start_ms = _integers(table, "sample_start_ms").values
         last_ms = _integers(table, "last_event_ms").values
         window = _windows(start_ms, last_ms, sample_window_ms)
         if len(last_ms) and last_ms.max() > evaluated_at_ms:
             message = f"an event (last_event_ms {last_ms.max()}) is after the evaluation at {evaluated_at_ms}"
             raise InvalidUsage(message)
-        produced, fetched = (_measure(table, name) for name in _BYTES)
+        produced, fetched = (_measure(table, name) for name in BYTES)
         io, network = (_measure(table, name) for name in _TIMES)
         return cls(EntityNames(table, has_brokers), window, last_ms, (produced, fetched, _both(io, network)))
 

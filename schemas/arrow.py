@@ -76,11 +76,7 @@ def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | flo
 
 
 def _derived(
-    field: "pa.Field[Any]",
-    arrays: dict[str, "_Values"],
-    day_ms: str | None,
-    num_rows: int,
-    model: type[BaseModel],
+    field: "pa.Field[Any]", arrays: dict[str, "_Values"], day_ms: str | None, num_rows: int, model: type[BaseModel]
 ) -> "_Values":
     if pa.types.is_timestamp(field.type) and f"{field.name}_ms" in arrays:
         return _instants(arrays[f"{field.name}_ms"])

@@ -68,10 +68,7 @@ def asyncapi_document() -> dict[str, Any]:
             "sendThrottle": {"action": "send", "channel": {"$ref": "#/channels/throttle"}},
         },
         "components": {
-            "schemas": {
-                "UsageEvent": json_schema(UsageEvent),
-                "ThrottleRecord": json_schema(ThrottleRecord),
-            }
+            "schemas": {"UsageEvent": json_schema(UsageEvent), "ThrottleRecord": json_schema(ThrottleRecord)}
         },
     }
 

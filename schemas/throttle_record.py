@@ -63,8 +63,7 @@ class ThrottleRecord(BaseModel):
         ge=0, description="How long to wait, from the instant at which the record was stored; 0 for a release."
     )
     throttled_until_ms: EpochMs = Field(
-        ge=0,
-        description="The end of the throttle, exclusive, as wall-clock time; for a release when it was stored.",
+        ge=0, description="The end of the throttle, exclusive, as wall-clock time; for a release when it was stored."
     )
     quota_type: QuotaTypeName = Field(description="Which quota is violated; if several are, the one that applies.")
     sensor: Annotated[tuple[str, str], Unit("names")] = Field(

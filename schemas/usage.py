@@ -78,16 +78,10 @@ class UsageEvent(BaseModel):
         default="", description='The broker to which the requests went; "" if it is not known.'
     )
     produced_bytes: Bytes | None = Field(
-        default=None,
-        ge=0,
-        le=LARGEST_MEASURE,
-        description="Bytes of produce requests; null if there were none.",
+        default=None, ge=0, le=LARGEST_MEASURE, description="Bytes of produce requests; null if there were none."
     )
     fetched_bytes: Bytes | None = Field(
-        default=None,
-        ge=0,
-        le=LARGEST_MEASURE,
-        description="Bytes of fetch responses; null if there were none.",
+        default=None, ge=0, le=LARGEST_MEASURE, description="Bytes of fetch responses; null if there were none."
     )
     io_time_ns: DurationNs | None = Field(
         default=None,

@@ -20,10 +20,9 @@ from pipeline.jvm.jar_lock_making import write_lock
 from pipeline.jvm.jars import JarStore, machine_sources, pyspark_jars_folder, read_lock
 from pipeline.jvm.java import cache_folder, find_java, find_jdk
 from pipeline.settings.model import KafkaSettings, Settings
-from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 
 SETS: Final = ("streams", "flink")
 LOCK: Final = Path(__file__).with_name("jars.lock")

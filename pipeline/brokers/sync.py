@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -15,10 +14,11 @@ from deltalake.exceptions import DeltaError
 from pipeline.brokers.changes import ChangeWriter, ClusterQuotas, Written
 from pipeline.clock import Clock
 from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.opening import Options, newest_instant_in, open_table, reading
+from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import Condition, Instant
+from pipeline.tables.queries import newest_instant_in
 from pipeline.tables.quotas.source import QuotaSource, Scope
-from pipeline.tables.reading import largest, select
+from pipeline.tables.reading import select
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind
@@ -131,11 +131,10 @@ class UsageFollower:
         first_ms: How far before the newest evaluation the first rows begin.
     """
 
-    def __init__(self, uri: str, first_ms: int, storage_options: Options = None) -> None:
+    def __init__(self, uri: str, first_ms: int) -> None:
         self._uri = uri
-        self._options = storage_options
         self._first_ms = first_ms
-        self._handle = open_table(uri, storage_options=storage_options)
+        self._handle = open_table(uri)
         self._opened_version = self._handle.version()
         self._read_version: int | None = None
         self._newest: Instant | None = None
@@ -172,12 +171,12 @@ class UsageFollower:
         return self._handle
 
     def _open(self) -> None:
-        self._handle = open_table(self._uri, storage_options=self._options)
+        self._handle = open_table(self._uri)
         self._opened_version = self._handle.version()
 
     def _rows_after(self, table: DeltaTable) -> pa.Table | None:
         with reading(self._uri):
-            newest = newest_instant_in(table, partial(largest, table, _TIME))
+            newest = newest_instant_in(table)
         if newest is None:
             return None
         known = self._newest

@@ -79,8 +79,8 @@ def mode(
     from pipeline.cli.output import is_table, print_rows
     from pipeline.settings.loading import load_settings
     from pipeline.tables.address import full_address
-    from pipeline.tables.audit import local_audit
     from pipeline.tables.from_settings import open_quota_table
+    from pipeline.tables.quotas.table import local_audit
 
     if wanted not in {None, *_MODES}:
         msg = f"unknown mode {wanted}; use {', '.join(_MODES)}"

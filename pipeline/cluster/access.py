@@ -11,10 +11,7 @@ from pipeline.cluster.acls import Acl, PermissionMissing
 from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.connecting import open_client, permission_missing
 from pipeline.command_line import COMMAND_CONFIG, carried, command_text
-from pipeline.errors import (
-    PipelineError,
-    UsageError,
-)
+from pipeline.errors import PipelineError, UsageError
 from pipeline.settings.model import KafkaSettings
 
 Client = TypeVar("Client")

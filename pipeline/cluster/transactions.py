@@ -16,13 +16,7 @@ from kafka.structs import OffsetAndMetadata
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl, marker_acls
-from pipeline.errors import (
-    ClusterUnreachable,
-    MessageTooLarge,
-    PipelineError,
-    TransactionFenced,
-    TransactionUndecided,
-)
+from pipeline.errors import ClusterUnreachable, MessageTooLarge, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.failpoints import failpoint
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)

@@ -16,11 +16,10 @@ from pipeline.errors import Conflict, Refused
 from pipeline.settings.loading import store_variables
 from pipeline.settings.places import StoreAddress
 from pipeline.tables.address import table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange, altered
 from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.history import differences, entity_texts
-from pipeline.tables.quotas.table import QuotaEdit, QuotaTable
+from pipeline.tables.quotas.table import QuotaEdit, QuotaTable, local_audit
 from pipeline.tables.reading import live_clients
 from quota.effective import standing_changes
 from quota.entity import QUOTA_TYPES

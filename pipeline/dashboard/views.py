@@ -13,9 +13,9 @@ from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.errors import PipelineError, TableMissing, printable
 from pipeline.reports.story import words_of
 from pipeline.settings.model import Settings
-from pipeline.tables.append_guard import parse_commit_note
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.opening import reading
+from pipeline.tables.port import parse_commit_note
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import decision_with_id, newest_decision, origin_of_bound, story_of, why_unpublished

@@ -1,7 +1,6 @@
 """A Delta table that is kept open at its newest version, so that a look costs nothing while nothing is new."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,18 +10,16 @@ from deltalake import DeltaTable
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.opening import (
-    Options,
     file_statistics,
     local_path,
     newest_in,
-    newest_instant_in,
     oldest_in,
     open_table,
     reading,
 )
 from pipeline.tables.port import Condition, Instant
-from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, rows_of, rows_where
-from pipeline.tables.reading import largest, run
+from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, newest_instant_in, rows_of, rows_where
+from pipeline.tables.reading import run
 
 # A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
 _VERSIONS_PER_HANDLE: Final = 50
@@ -32,20 +29,15 @@ _OLDEST_KEPT_MS: Final = 60_000
 
 
 class WatchedTable:
-    """One table. `refresh` is for one thread; reading is for any.
+    """One table. `refresh` is for one thread; reading is for any."""
 
-    Args:
-        storage_options: See `Options`.
-    """
-
-    def __init__(self, root: str, name: str, storage_options: Options = None) -> None:
+    def __init__(self, root: str, name: str) -> None:
         self.name = name
         self.uri = table_uri(root, name)
         self.failure: PipelineError | None = None
         """Why the last `refresh` could not see the table; None if it could."""
         self.seen_at_ms: int | None = None
         """When a new version was seen last, by wall clock; None before that."""
-        self._options = storage_options
         self._table: DeltaTable | None = None
         self._opened_version = 0
         self._asked_at_ms = 0
@@ -108,7 +100,7 @@ class WatchedTable:
     def newest_instant(self) -> Instant | None:
         """See `TableReader`; None without a table, too."""
         table = self._table
-        return None if table is None else newest_instant_in(table, partial(largest, table, "evaluated_at_ms"))
+        return None if table is None else newest_instant_in(table)
 
     def oldest_value(self, column: str) -> int | None:
         """The smallest value of such a column; otherwise as `newest_value`. Looked up at most once a minute."""
@@ -151,7 +143,7 @@ class WatchedTable:
     def _look(self, now_ms: int) -> None:
         table = self._table
         if table is None:
-            self._table = open_table(self.uri, storage_options=self._options)
+            self._table = open_table(self.uri)
             self._opened_version = self._table.version()
             self._asked_at_ms = now_ms
             return
@@ -160,7 +152,7 @@ class WatchedTable:
             return
         self._asked_at_ms = now_ms
         if table.version() - self._opened_version >= _VERSIONS_PER_HANDLE:
-            self._table = open_table(self.uri, storage_options=self._options)
+            self._table = open_table(self.uri)
             self._opened_version = self._table.version()
             return
         with reading(self.uri):

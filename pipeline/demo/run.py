@@ -47,9 +47,9 @@ from pipeline.job.metrics import Listeners, both
 from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import local_audit
 from quota.engine import QuotaEngine
 
 # Before the job starts: the cluster, settings, topics, tables, quotas.

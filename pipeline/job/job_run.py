@@ -32,9 +32,8 @@ from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.append_guard import noting
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
-from pipeline.tables.port import TableWriter
+from pipeline.tables.port import TableWriter, noting
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.upkeep import log_failures
 from pipeline.throttle.assembly import Ports, assemble

@@ -15,30 +15,19 @@ _NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 
 
 def jars_of_pom(pom: Path, sets: Sequence[str] = SETS) -> list[LockedJar]:
-    """The jars the manifest names, profile by profile, with size 0 and no hash.
-
-    A comment inside a dependency becomes the entry's note. The profiles are named for sets of `sets`.
-    """
+    """The jars of each profile (a set), with size 0 and no hash. A comment inside a dependency becomes its note."""
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))  # noqa: S314 - our own file
     root = ElementTree.parse(pom, parser).getroot()  # noqa: S314
     return [jar for profile in root.iter(f"{_NAMESPACE}profile") for jar in _jars_of_profile(profile, sets)]
 
 
 def write_lock(
-    pom: Path,
-    lock: Path,
-    sources: Sequence[JarSource],
-    pyspark_jars: Path,
-    *,
-    sets: Sequence[str] = SETS,
+    pom: Path, lock: Path, sources: Sequence[JarSource], pyspark_jars: Path, *, sets: Sequence[str] = SETS,
     header: str = HEADER,
-) -> list[LockedJar]:
-    """Fetches everything `pom` names and writes `lock`; returns its entries.
+) -> list[LockedJar]:  # fmt: skip
+    """Fetches everything `pom` names and writes `lock`; returns its entries, or raises `Unreachable`.
 
     `sources` must not contain a local repository: a jar that somebody built or patched there would be locked.
-
-    Raises:
-        Unreachable: no source has some of them.
     """
     named = jars_of_pom(pom, sets)
     with tempfile.TemporaryDirectory(prefix="kquota-lock-") as folder:
@@ -60,7 +49,7 @@ def write_lock(
 def _jars_of_profile(profile: ElementTree.Element, sets: Sequence[str]) -> Iterator[LockedJar]:
     jar_set = profile.findtext(f"{_NAMESPACE}id", "")
     if jar_set not in sets:
-        msg = f"'profile id' must be one of {', '.join(sets)}; got '{jar_set}'"
+        msg = f"profile id '{jar_set}' is none of {', '.join(sets)}"
         raise ValueError(msg)
     for dependency in profile.iter(f"{_NAMESPACE}dependency"):
         comments = [child.text or "" for child in dependency if callable(child.tag)]  # a comment's tag is a function

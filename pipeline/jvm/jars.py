@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from filelock import FileLock
@@ -45,12 +47,12 @@ ORIGINS = ("maven", "pyspark")
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
 
-HEADER: Final = """\
-# Jars in addition to those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.
-"""
-_FIELDS: Final = """\
-# set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256
-"""
+HEADER: Final = (
+    "# Jars in addition to those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.\n"
+)
+_FIELDS: Final = (
+    "# set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256\n"
+)
 
 
 class JarUnfit(PipelineError):
@@ -64,7 +66,7 @@ class LockedJar:
     Attributes:
         jar_set: "spark" (in addition to pyspark's jars), "broker" (class path of the embedded broker), "s3" (on top of
             "spark", where Spark itself reads or writes a store that speaks S3).
-        note: why this version, printed as comment lines above the entry; "" for none.
+        note: why this version, printed as a comment above the entry; "" for none.
     """
 
     jar_set: str
@@ -93,11 +95,9 @@ def lock_path() -> Path:
 
 
 def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[LockedJar]:
-    """All locked jars, in file order.
+    """All locked jars, in file order; None = those of this installation's lock.
 
-    Args:
-        path: of the lock; None = that of this installation.
-        sets: that may occur in it.
+    * `sets`: that may occur in it.
 
     Raises:
         PipelineError: the file is missing, or a line is not five good fields.
@@ -111,34 +111,23 @@ def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[Lock
     for number, line in enumerate(lines, start=1):
         if line.startswith("#"):
             notes.append(line[1:].strip())
-        elif line.strip():
+            continue
+        if line.strip():
             try:
                 jars.append(_parse(line, " ".join(notes), sets))
             except ValueError as error:
                 raise _lock_invalid(path, number, str(error)) from error
-            notes = []
-        else:
-            notes = []
+        notes = []
     return jars
 
 
 def jars_of(*with_sets: str) -> list[LockedJar]:
-    """The locked jars that every machine needs, and those of the optional sets that are named.
-
-    Raises:
-        PipelineError: as `read_lock`.
-    """
+    """The locked jars that every machine needs, and those of the optional sets that are named."""
     return [jar for jar in read_lock() if jar.jar_set not in OPTIONAL_SETS or jar.jar_set in with_sets]
 
 
 def format_lock(jars: Sequence[LockedJar], sets: Sequence[str] = SETS, header: str = HEADER) -> str:
-    """The text of a lock file; `read_lock` of it with the same `sets` gives the same jars.
-
-    Args:
-        jars: in the order of the file within their set.
-        sets: in the order of the file.
-        header: lines of notes that say who writes the file, each with its end.
-    """
+    """The text of a lock file, set by set; `read_lock` of it with the same `sets` gives the same jars."""
     blocks = [header + _FIELDS]
     for jar_set in sets:
         lines = []
@@ -159,26 +148,22 @@ def sha256_of(path: Path) -> str:
 def _parse(line: str, note: str, sets: Sequence[str]) -> LockedJar:
     fields = line.split()
     if len(fields) != 5:
-        msg = f"must have 5 fields; got {len(fields)}"
+        msg = f"has {len(fields)} fields, not 5"
         raise ValueError(msg)
     jar_set, coordinates, origin, size, sha256 = fields
     parts = coordinates.split(":")
     problems = {
-        f"'set' must be one of {', '.join(sets)}; got '{jar_set}'": jar_set not in sets,
-        f"'coordinates' must be group:artifact:version; got '{coordinates}'": len(parts) != 3,
-        f"'origin' must be one of {', '.join(ORIGINS)}; got '{origin}'": origin not in ORIGINS,
-        f"'bytes' must be a whole number; got '{size}'": not size.isdecimal(),
-        f"'sha256' must be 64 hex digits; got '{sha256}'": not _is_sha256(sha256),
+        f"set '{jar_set}' is none of {', '.join(sets)}": jar_set not in sets,
+        f"coordinates '{coordinates}' are not group:artifact:version": len(parts) != 3,
+        f"origin '{origin}' is none of {', '.join(ORIGINS)}": origin not in ORIGINS,
+        f"bytes '{size}' is not a whole number": not size.isdecimal(),
+        f"sha256 '{sha256}' is not 64 hex digits": not re.fullmatch("[0-9a-f]{64}", sha256),
     }
     for problem, found in problems.items():
         if found:
             raise ValueError(problem)
     group, artifact, version = parts
     return LockedJar(jar_set, group, artifact, version, origin, int(size), sha256, note)
-
-
-def _is_sha256(text: str) -> bool:
-    return len(text) == 64 and not set(text) - set("0123456789abcdef")
 
 
 # The sources of jars, nearest first. Each copies the jars it has into a folder and reports what went wrong.
@@ -190,72 +175,47 @@ def _is_sha256(text: str) -> bool:
 _DOWNLOAD_TIMEOUT_SECONDS = 600
 
 
-class JarSource(Protocol):
-    """A place jars may come from."""
+@dataclass(frozen=True)
+class JarSource:
+    """A place jars may come from.
+
+    Attributes:
+        copy: Copies the jars it has to `into/<file_name>`. Returns why some are missing, "" if none is.
+        attempts: How often to try: more than once if it uses the network.
+    """
 
     name: str
-    attempts: int
-    """How often to try: more than once if it uses the network."""
-
-    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
-        """Copies the jars it has to `into/<file_name>`. Returns why some are missing, "" if none is."""
-        ...
-
-
-@dataclass
-class LocalMavenRepository:
-    """The user's Maven repository, read only: jars that earlier builds have fetched."""
-
-    folder: Path
-    name: str = "local Maven repository"
-    attempts: int = 1
-
-    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
-        """See `JarSource`."""
-        for jar in jars:
-            path = self.folder.joinpath(*jar.group.split("."), jar.artifact, jar.version, jar.file_name)
-            if path.is_file() and path.stat().st_size == jar.size_bytes:
-                shutil.copyfile(path, into / jar.file_name)
-        return "not there" if any(not (into / jar.file_name).exists() for jar in jars) else ""
-
-
-@dataclass
-class Maven:
-    """`mvn` with a generated project: every jar named, two versions of one jar allowed, nothing transitive."""
-
-    executable: str
-    environ: Mapping[str, str]
-    name: str = "mvn"
+    copy: Callable[[Sequence[LockedJar], Path], str]
     attempts: int = 3
 
-    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
-        """See `JarSource`."""
-        pom = into / "pom.xml"
-        pom.write_text(_maven_project(jars, into), encoding="utf-8")
-        # -U: without it Maven remembers a failed look-up for a day, and a retry would do nothing.
-        return _run([self.executable, "-B", "-q", "-U", "-f", str(pom), "dependency:copy"], into, self.environ)
+
+def _copy_from_repository(folder: Path, jars: Sequence[LockedJar], into: Path) -> str:
+    """From the user's Maven repository, read only: jars that earlier builds have fetched."""
+    for jar in jars:
+        path = folder.joinpath(*jar.group.split("."), jar.artifact, jar.version, jar.file_name)
+        if path.is_file() and path.stat().st_size == jar.size_bytes:
+            shutil.copyfile(path, into / jar.file_name)
+    return "not there" if any(not (into / jar.file_name).exists() for jar in jars) else ""
 
 
-@dataclass
-class Ivy:
-    """Ivy's command line inside pyspark: no Maven needed. DEFAULT_ARTIFACT_REPOSITORY is honoured, as Spark does."""
+def _copy_by_maven(mvn: str, environ: Mapping[str, str], jars: Sequence[LockedJar], into: Path) -> str:
+    """By `mvn` with a generated project: every jar named, two versions of one jar allowed, nothing transitive."""
+    pom = into / "pom.xml"
+    pom.write_text(_maven_project(jars, into), encoding="utf-8")
+    # -U: without it Maven remembers a failed look-up for a day, and a retry would do nothing.
+    return _run([mvn, "-B", "-q", "-U", "-f", str(pom), "dependency:copy"], into, environ)
 
-    java: Path
-    ivy_jar: Path
-    environ: Mapping[str, str]
-    name: str = "ivy"
-    attempts: int = 3
 
-    def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
-        """See `JarSource`."""
-        root = self.environ.get("DEFAULT_ARTIFACT_REPOSITORY")
-        (into / "settings.xml").write_text(_ivy_settings(root, into / "ivy-cache"), encoding="utf-8")
-        (into / "ivy.xml").write_text(_ivy_module(jars), encoding="utf-8")
-        command = [str(self.java), "-jar", str(self.ivy_jar), "-settings", str(into / "settings.xml")]
-        command += ["-ivy", str(into / "ivy.xml"), "-warn", "-confs", "default"]
-        # Some jars are published as OSGi bundles and are silently left out unless that type is asked for.
-        command += ["-types", "jar", "bundle", "-retrieve", str(into / "[artifact]-[revision].[ext]")]
-        return _run(command, into, self.environ)
+def _copy_by_ivy(java: Path, ivy: Path, environ: Mapping[str, str], jars: Sequence[LockedJar], into: Path) -> str:
+    """By the Ivy inside pyspark: no Maven needed. DEFAULT_ARTIFACT_REPOSITORY is honoured, as Spark does."""
+    root = environ.get("DEFAULT_ARTIFACT_REPOSITORY")
+    (into / "settings.xml").write_text(_ivy_settings(root, into / "ivy-cache"), encoding="utf-8")
+    (into / "ivy.xml").write_text(_ivy_module(jars), encoding="utf-8")
+    command = [str(java), "-jar", str(ivy), "-settings", str(into / "settings.xml")]
+    command += ["-ivy", str(into / "ivy.xml"), "-warn", "-confs", "default"]
+    # Some jars are published as OSGi bundles and are silently left out unless that type is asked for.
+    command += ["-types", "jar", "bundle", "-retrieve", str(into / "[artifact]-[revision].[ext]")]
+    return _run(command, into, environ)
 
 
 def machine_sources(pyspark_jars: Path | None, environ: Mapping[str, str] = os.environ) -> list[JarSource]:
@@ -263,14 +223,13 @@ def machine_sources(pyspark_jars: Path | None, environ: Mapping[str, str] = os.e
     found: list[JarSource] = []
     repository = _local_repository(environ)
     if repository.is_dir():
-        found.append(LocalMavenRepository(repository))
-    mvn = shutil.which("mvn", path=environ.get("PATH", ""))
-    if mvn:
-        found.append(Maven(mvn, environ))
-    ivy_jars = sorted(pyspark_jars.glob("ivy-*.jar")) if pyspark_jars else []
-    if ivy_jars:
+        found.append(JarSource("local Maven repository", partial(_copy_from_repository, repository), attempts=1))
+    if mvn := shutil.which("mvn", path=environ.get("PATH", "")):
+        found.append(JarSource("mvn", partial(_copy_by_maven, mvn, environ)))
+    if ivy_jars := sorted(pyspark_jars.glob("ivy-*.jar")) if pyspark_jars else []:
         with contextlib.suppress(JavaNotFound):
-            found.append(Ivy(find_java(environ).executable, ivy_jars[-1], environ))
+            java = find_java(environ).executable
+            found.append(JarSource("ivy", partial(_copy_by_ivy, java, ivy_jars[-1], environ)))
     return found
 
 
@@ -283,17 +242,10 @@ def _local_repository(environ: Mapping[str, str]) -> Path:
 
 def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> str:
     """Runs a client. Returns its error message in one line, "" if it succeeded."""
-    try:
-        ended = subprocess.run(  # noqa: S603 - mvn or java, found by us
-            command,
-            cwd=folder,
-            env=dict(environ),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DOWNLOAD_TIMEOUT_SECONDS,
-            check=False,
-        )
+    as_text: Any = {"capture_output": True, "text": True, "errors": "replace"}
+    timeout = _DOWNLOAD_TIMEOUT_SECONDS
+    try:  # mvn or java, found by us
+        ended = subprocess.run(command, cwd=folder, env=environ, check=False, timeout=timeout, **as_text)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if ended.returncode == 0:
@@ -349,23 +301,14 @@ _FIRST_PAUSE_SECONDS = 1.0  # registries answer 429 to bursts; each further paus
 
 @dataclass(frozen=True)
 class FetchReport:
-    """What a fetch did.
-
-    Attributes:
-        fetched: jars copied into the cache now, with the source each came from.
-    """
+    """What a fetch did: jars copied into the cache now, with the source each came from, and all others."""
 
     fetched: Mapping[LockedJar, str]
     cached: Sequence[LockedJar]
 
 
 class JarStore:
-    """The locked jars of one machine.
-
-    Args:
-        sources: where missing jars come from, nearest first; by default what the machine has.
-        pause: sleeps between attempts; seconds.
-    """
+    """The locked jars of one machine; by default missing ones come from what the machine has."""
 
     def __init__(
         self,
@@ -396,25 +339,21 @@ class JarStore:
         return self._cache / jar.sha256 / jar.file_name
 
     def check(self, jar: LockedJar) -> Path:
-        """The jar's path, after its size and sha256 were compared with the lock.
-
-        Raises:
-            JarUnfit: it is missing, or has another size or hash.
-        """
+        """The jar's path, after its size and sha256 were compared with the lock; else `JarUnfit`."""
         path = self.path_of(jar)
         try:
             size_bytes = path.stat().st_size
         except OSError as error:
             message = f"jar '{jar.file_name}' is missing at {path}"
             raise JarUnfit(message, self._remedy(jar)) from error
-        if size_bytes != jar.size_bytes:
-            expected, got = f"{jar.size_bytes} bytes", f"{size_bytes} bytes"
-            raise JarUnfit(_altered(path, expected, got), self._remedy(jar))
-        digest = sha256_of(path)
-        if digest != jar.sha256:
+        expected, got = f"{jar.size_bytes} bytes", f"{size_bytes} bytes"
+        if expected == got:
+            digest = sha256_of(path)
+            if digest == jar.sha256:
+                return path
             expected, got = f"sha256 {jar.sha256[:12]}…", f"sha256 {digest[:12]}…"
-            raise JarUnfit(_altered(path, expected, got), self._remedy(jar))
-        return path
+        message = f"jar at {path} is not the locked file: it has {got}, not {expected}"
+        raise JarUnfit(message, self._remedy(jar))
 
     def missing(self) -> list[LockedJar]:
         """The jars without a file where they belong. Reads no file, so it is quick."""
@@ -427,8 +366,7 @@ class JarStore:
     def fetch(self, progress: Progress = lambda _line: None) -> FetchReport:
         """Fetches every missing or altered jar into the cache. Can be repeated, and run by several processes at once.
 
-        Args:
-            progress: called with a line before each download, and before each look at the local Maven repository.
+        * `progress`: called with a line before each download, and before each look at the local Maven repository.
 
         Raises:
             Unreachable: a jar is in no source; the jars that were fetched stay in the cache.
@@ -461,10 +399,8 @@ class JarStore:
                 failures.append(f"{source.name}: {reason}")
         wanted = [jar for jar in missing if jar not in fetched]
         if wanted:
-            raise jars_unavailable(
-                [jar.file_name for jar in wanted],
-                failures or ["nothing, because there is neither mvn nor a Java for Ivy"],
-            )
+            tried = failures or ["nothing, because there is neither mvn nor a Java for Ivy"]
+            raise jars_unavailable([jar.file_name for jar in wanted], tried)
         return fetched
 
     def _attempt(
@@ -495,7 +431,7 @@ class JarStore:
                     continue
                 digest = sha256_of(file)
                 if digest != jar.sha256:
-                    reason = f"{jar.file_name} has sha256 {digest[:12]}…, the lock says {jar.sha256[:12]}…"
+                    reason = f"{jar.file_name} has sha256 {digest[:12]}…, the lock has {jar.sha256[:12]}…"
                     continue
                 target = self.path_of(jar)
                 target.parent.mkdir(exist_ok=True)
@@ -539,9 +475,7 @@ def fetch(progress: Progress = lambda _line: None, *with_sets: str) -> FetchRepo
 def pyspark_jars_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The `jars` folder of the installed pyspark; None without it. Does not import pyspark.
 
-    Args:
-        environ: SPARK_HOME is read from it. Under spark-submit pyspark is imported from an archive in that folder, and
-            the jars are next to it.
+    Under spark-submit pyspark is imported from an archive in SPARK_HOME, and the jars are next to it.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -583,8 +517,6 @@ def _write_lock() -> int:
     return len(write_lock(lock.with_name("pom.xml"), lock, downloads, folder or Path("pyspark", "jars")))
 
 
-# Fetches the locked jars for a command that needs them, on a machine that has none yet, and logs it.
-
 log = logging.getLogger(__name__)
 
 
@@ -595,19 +527,10 @@ def fetch_missing(store: JarStore | None = None) -> None:
     if not missing:
         return
     began = time.monotonic()
-    megabytes = sum(jar.size_bytes for jar in missing) / 1e6
-    log.info(
-        "%d jars of Spark and the broker, %.0f MB, are not in %s yet: they are fetched once",
-        len(missing),
-        megabytes,
-        path_text(store.folder),
-    )
+    facts = len(missing), sum(jar.size_bytes for jar in missing) / 1e6, path_text(store.folder)
+    log.info("%d jars of Spark and the broker, %.0f MB, are not in %s yet: they are fetched once", *facts)
     store.fetch(lambda line: log.info("%s", line))
     log.info("jars %.1f s", time.monotonic() - began)
-
-
-def _altered(path: Path, expected: str, got: str) -> str:
-    return f"jar at {path} is not the locked file: it has {got}, not {expected}"
 
 
 def _lock_invalid(path: Path, line_number: int, reason: str) -> PipelineError:

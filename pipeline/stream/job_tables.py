@@ -10,14 +10,13 @@ import pyarrow.compute as pc
 from pipeline.clock import Moment
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import TablesSettings
-from pipeline.tables.append_guard import checked_epoch
 from pipeline.tables.from_settings import open_rolled
-from pipeline.tables.minute_roll_ups import ThrottleByMinute, UsageByMinute
-from pipeline.tables.port import TableWriter
+from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
 from pipeline.tables.quotas.history import StoredOwners
 from pipeline.tables.quotas.source import QuotaVersions
-from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.tables.throttle_by_minute import ThrottleByMinute
+from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.outbox import DeltaOutbox
 from quota.replay import Evaluation, with_time_epoch

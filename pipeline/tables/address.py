@@ -13,7 +13,7 @@ QUOTAS: Final = "quotas"
 
 
 class TablesInCatalog(PipelineError):
-    """The tables are in a catalog, and their location is not set. Only Spark can open them by their names."""
+    """The tables are in a catalog without a location: only Spark can open them by their names."""
 
     exit_code = 2
 
@@ -93,11 +93,7 @@ def looking_at(table: str) -> str:
 
 
 def table_missing(table: str, version: int | None = None, newest_version: int | None = None) -> TableMissing:
-    """The error of an address without a table, or of a table without this version.
-
-    * `version`: the version that is missing; None if there is no table.
-    * `newest_version`: the newest one; None if it is not known.
-    """
+    """The error of an address without a table (no `version`), or of a table without this version."""
     if version is None:
         fix = f"correct --tables or --config, or create new tables: {creating(table)}"
         return TableMissing(f"no Delta table at {full_address(table)}", fix, exit_code=2)

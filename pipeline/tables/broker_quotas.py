@@ -4,7 +4,7 @@ Only `kquota quotas sync` writes it. Its epoch is recorded under one app id for 
 called: two of them on the same tables are never both right.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.append_guard import checked_epoch
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.enforced import APPLIED, KEY, NAME, OF_A_CHANGE, PENDING, demands, newest_changes
-from pipeline.tables.opening import Options
+from pipeline.tables.port import checked_epoch
 from pipeline.tables.queries import TableRows
-from pipeline.tables.reading import count, newest_of_each, select
+from pipeline.tables.reading import newest_of_each, select
 from pipeline.tables.upkeep import committed, rows_before
 from quota.broker_levels.entries import EntryKey, EntryKind
 from quota.broker_levels.writes import Change, Owned
@@ -31,7 +30,7 @@ _SEQ_APP_ID: Final = f"{_APP_ID}:seq"
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What the table says about one cluster.
+    """What the table holds about one cluster.
 
     Attributes:
         owned: What kquota owns, by key: of each the newest change that was applied.
@@ -43,16 +42,11 @@ class StoredState:
 
 
 class BrokerQuotasTable:
-    """The writer of the table. One caller at a time.
+    """The writer of the table, for the brokers of one cluster. One caller at a time."""
 
-    Args:
-        cluster: The cluster whose brokers are changed; written to every row. Rows of another cluster are none of ours.
-    """
-
-    def __init__(self, root: str, cluster: str, storage_options: Options = None) -> None:
+    def __init__(self, root: str, cluster: str) -> None:
         self.uri = table_uri(root, NAME)
-        self._options = storage_options
-        self._table = DeltaRsWriter(self.uri, _APP_ID, storage_options)
+        self._table = DeltaRsWriter(self.uri, _APP_ID)
         self._cluster = cluster
         self._epoch = 0
         self._next_seq = 0
@@ -78,7 +72,10 @@ class BrokerQuotasTable:
         rows = [_row(change, result) for change, result in steps]
         while rows:
             last_seq = self._next_seq + len(rows) - 1
-            numbered = _table_of([{**row, "seq": seq} for seq, row in enumerate(rows, self._next_seq)])
+            schema = pa.schema([field for field in arrow_schema(BrokerQuotaRow) if field.name in {*rows[0], "seq"}])
+            numbered = pa.Table.from_pylist(
+                [{**row, "seq": seq} for seq, row in enumerate(rows, self._next_seq)], schema
+            )
             table = conform(numbered, BrokerQuotaRow, cluster=self._cluster, sync_epoch=self._epoch, at_ms=at_ms)
             is_appended = self._table.append(table, {_SEQ_APP_ID: last_seq}, {})
             # An append that failed may have stored its rows after all. These are others, and come after them.
@@ -88,19 +85,15 @@ class BrokerQuotasTable:
 
     def state(self) -> StoredState:
         """What kquota owns in this cluster."""
-        return state_of(TableRows(self.uri, self._options), self._cluster)
+        return state_of(TableRows(self.uri), self._cluster)
 
     def refuse_fenced(self) -> None:
-        """Raise if another sync has taken over.
-
-        Raises:
-            Conflict: One has.
-        """
+        """Raise `Conflict` if another sync has taken over."""
         checked_epoch(self.uri, self._epoch, self._table.recorded_version(_APP_ID))
 
     def _newest_seq(self) -> int:
-        recorded, stored = self._table.recorded_version(_SEQ_APP_ID), self._table.newest_value("seq")
-        return max(-1 if recorded is None else recorded, -1 if stored is None else stored)
+        found = (self._table.recorded_version(_SEQ_APP_ID), self._table.newest_value("seq"))
+        return max(-1 if seq is None else seq for seq in found)
 
 
 def state_of(table: TableRows, cluster: str) -> StoredState:
@@ -131,28 +124,14 @@ def _row(change: Change, result: str) -> dict[str, Any]:
     return {**change.key._asdict(), **values, "demand": list(change.demand.items()), "result": result}
 
 
-def _table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    schema = pa.schema([field for field in arrow_schema(BrokerQuotaRow) if field.name in rows[0]])
-    return pa.Table.from_pylist(list(rows), schema)
-
-
-# Deletes old rows of `broker_quotas`, but never those that say what kquota owns on the brokers.
-
-
-def trim_changes(uri: str, before_ms: int, storage_options: Options = None) -> int:
-    """Delete the rows of before an instant, but not those that a start of the sync needs.
-
-    * `before_ms`: Rows at exactly this instant stay.
-
-    Returns:
-        Number of rows that were deleted.
-    """
+def trim_changes(uri: str, before_ms: int) -> int:
+    """Delete the rows of before an instant, but not those that say what kquota owns; returns how many it deleted."""
     old, predicate = rows_before("at_ms", before_ms)
 
     def delete(table: DeltaTable) -> int:
-        if not count(table, old):
-            return 0
         rows = select(table, None, old)
+        if not len(rows):
+            return 0
         kept = rows.filter(pc.is_in(rows["seq"], pa.array(_needed(table), pa.int64())))
         if len(kept) < len(rows):
             # One commit that puts the rows that stay in place of all the old ones. A delete whose condition named them
@@ -160,7 +139,7 @@ def trim_changes(uri: str, before_ms: int, storage_options: Options = None) -> i
             write_deltalake(table, kept, mode="overwrite", predicate=predicate)
         return len(rows) - len(kept)
 
-    return committed(uri, delete, storage_options)
+    return committed(uri, delete)
 
 
 def _needed(table: DeltaTable) -> list[int]:
@@ -168,6 +147,5 @@ def _needed(table: DeltaTable) -> list[int]:
     keys = ["cluster", *KEY]
     applied = newest_of_each(table, keys, "seq", ["kind"], [("result", "=", APPLIED)]).to_pylist()
     newest = newest_of_each(table, keys, "seq", ["result"]).to_pylist()
-    return [row["seq"] for row in applied if row["kind"] is not None] + [
-        row["seq"] for row in newest if row["result"] == PENDING
-    ]
+    owned = [row["seq"] for row in applied if row["kind"] is not None]
+    return owned + [row["seq"] for row in newest if row["result"] == PENDING]

@@ -39,13 +39,9 @@ _SESSION_CATALOG = "spark_catalog"
 def create_missing(
     spark: "SparkSession", root: CatalogRoot, definitions: Iterable[TableDefinition] = TABLES.values()
 ) -> list[str]:
-    """Create the schema and the tables that are missing, with their properties and constraints.
+    """Create the schema and the tables that are missing, with their properties and constraints; see `layout`.
 
-    Can be repeated, also after a creation that was interrupted. A table that lies at the root's location already is
-    registered. Tables of earlier releases get the columns that they lack; nothing else of an existing table changes.
-
-    Returns:
-        Names of the tables that were created, in the order of `definitions`; not of those that were registered.
+    A table that lies at the root's location already is registered, and its name is not returned.
 
     Raises:
         UsageError: The catalog is in memory, and the root has no location.
@@ -59,11 +55,7 @@ def create_missing(
 
 
 def refuse_forgetting(spark: "SparkSession", root: CatalogRoot) -> None:
-    """Refuse a catalog that ends with the session, where the next session would not find the tables again.
-
-    Raises:
-        UsageError: It is one, and the root has no location.
-    """
+    """Refuse (`UsageError`) a catalog that ends with the session, where the next one would not find the tables."""
     in_memory = spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
     if root.catalog == _SESSION_CATALOG and in_memory and root.location is None:
         message = f"Spark keeps the catalog of {root} in memory and loses its tables when the session ends"
@@ -143,12 +135,7 @@ def _refusals(subject: str) -> Iterator[None]:
 
 
 def claim(spark: "SparkSession", root: CatalogRoot, job: str) -> None:
-    """Store the job's name in its tables at its first start, and check it at later starts.
-
-    Raises:
-        Conflict: The tables store another name.
-        TableUnwritable: Spark refuses to store it.
-    """
+    """As `from_settings.claim_tables`; `TableUnwritable` if Spark refuses to store the name."""
     table = SparkTable(spark, root.table(KEPT_IN))
     owner = table.detail()["properties"].get(PROPERTY)
     if owner is not None and owner != job:
@@ -202,10 +189,7 @@ class CatalogPlace:
 
 
 def refuse_unfit(root: CatalogRoot, name: str, detail: Mapping[str, Any], *, is_ordered: bool) -> None:
-    """Refuse a table by its row of `DESCRIBE DETAIL`.
-
-    * `is_ordered`: Whether something orders commits in S3.
-    """
+    """Refuse a table by its row of `DESCRIBE DETAIL`; `is_ordered`: whether something orders commits in S3."""
     address, location = root.table(name), str(detail["location"])
     if root.location is not None:
         wanted = full_address(table_uri(root, name))
@@ -254,11 +238,7 @@ class SparkQuotas:
         return self._table.version()
 
     def read(self, version: int | None = None) -> QuotaTableState:
-        """The table at a version; None = the newest.
-
-        Raises:
-            TableMissing: The version does not exist, or no longer exists: its log entry or a file was cleaned away.
-        """
+        """See `QuotaVersions`."""
         commits = self._table.history()
         newest = int(commits[0]["version"])
         at = newest if version is None else version
@@ -282,12 +262,10 @@ class SparkQuotas:
 def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: int) -> dict[str, str]:
     """Scope and mode at a version. Spark gives the properties of the newest version only; the history has the changes.
 
+    Where the log no longer has the commit that set one, and a later one has changed it, that is the default.
+
     * `commits`: Rows of `DESCRIBE HISTORY`, newest first.
     * `newest`: The properties at the newest version.
-
-    Returns:
-        `kquota.scope` and `kquota.mode`. Where the log no longer has the commit that set one, and a later one has
-        changed it, that is the default.
     """
     found = {}
     for name, default in _DEFAULTS.items():

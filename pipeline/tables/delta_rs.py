@@ -7,25 +7,27 @@ delta-rs refuses our commit; the handle is refreshed and the comparison made aga
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
-from pipeline.errors import Refused, first_line
-from pipeline.tables.append_guard import (
+from pipeline.errors import first_line
+from pipeline.tables.opening import open_table, reading
+from pipeline.tables.port import (
+    TableUnreadable,
+    TableUnwritable,
     checked_epoch,
     commit_note,
     is_fenced,
     is_written,
+    lost_race,
     parse_commit_note,
     refuse_taken_epoch,
+    rows_refused,
 )
-from pipeline.tables.opening import Options, reading
-from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race, rows_refused
 from pipeline.tables.reading import DeltaRsReader
 
 # Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
@@ -53,16 +55,12 @@ class DeltaRsWriter(DeltaRsReader):
     Reads use a handle of their own, so a long read does not delay an append.
     """
 
-    def __init__(self, uri: str, job: str, storage_options: Options = None) -> None:
-        """Open the table.
-
-        * `uri`: address of the table, which must exist.
-        """
-        super().__init__(uri, storage_options)
+    def __init__(self, uri: str, job: str) -> None:
+        super().__init__(uri)
         self._job = job
         self._epoch: int | None = None
         self._lock = threading.Lock()
-        self._handle = self._opened()
+        self._handle = open_table(uri)
         self._commits_on_handle = 0
         self._trusted_until = 0.0
 
@@ -109,7 +107,7 @@ class DeltaRsWriter(DeltaRsReader):
 
     def is_fenced(self) -> bool:
         """See `TableWriter`."""
-        return self._epoch is not None and is_fenced(self._epoch, self.recorded_version(self._job))
+        return is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
         """See `TableWriter`."""
@@ -119,7 +117,7 @@ class DeltaRsWriter(DeltaRsReader):
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """See `TableWriter`."""
         with reading(self.uri):
-            notes = [parse_commit_note(commit.get("userMetadata")) for commit in self._opened().history(limit)]
+            notes = [parse_commit_note(commit.get("userMetadata")) for commit in open_table(self.uri).history(limit)]
         return [note for note in notes if note is not None]
 
     def _is_trusted(self) -> bool:
@@ -128,7 +126,7 @@ class DeltaRsWriter(DeltaRsReader):
 
     def _fresh(self) -> DeltaTable:
         if self._commits_on_handle >= _COMMITS_PER_HANDLE:
-            self._handle = self._opened()
+            self._handle = open_table(self.uri)
             self._commits_on_handle = 0
         else:
             with reading(self.uri):
@@ -146,28 +144,12 @@ class DeltaRsWriter(DeltaRsReader):
         )
         self._commits_on_handle += 1
         self._trusted_until = 0.0
-        with self._named_errors():
-            try:
-                write_deltalake(
-                    table,
-                    rows,
-                    mode="append",
-                    commit_properties=properties,
-                    post_commithook_properties=_HOOKS,
-                )
-            except CommitFailedError:
-                return False
+        try:
+            write_deltalake(table, rows, mode="append", commit_properties=properties, post_commithook_properties=_HOOKS)
+        except CommitFailedError:
+            return False
+        except (DeltaError, OSError, ValueError) as exc:
+            is_refused = isinstance(exc, SchemaMismatchError) or "Invalid data found" in str(exc)
+            raise (rows_refused if is_refused else TableUnwritable)(self.uri, first_line(exc)) from exc
         self._trusted_until = time.monotonic() + _TRUSTED_SECONDS
         return True
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except SchemaMismatchError as exc:
-            raise rows_refused(self.uri, first_line(exc)) from exc
-        except DeltaError as exc:
-            kind = Refused if "Invalid data found" in str(exc) else TableUnwritable
-            raise kind(self.uri, first_line(exc)) from exc
-        except (OSError, ValueError) as exc:
-            raise TableUnwritable(self.uri, first_line(exc)) from exc

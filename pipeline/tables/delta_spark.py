@@ -25,15 +25,21 @@ from pyspark.sql import functions as F
 from pipeline.errors import first_line
 from pipeline.settings.places import CatalogTable
 from pipeline.tables.address import table_missing
-from pipeline.tables.append_guard import (
+from pipeline.tables.port import (
+    Condition,
+    Instant,
+    TableUnreadable,
+    TableUnwritable,
     checked_epoch,
     commit_note,
     is_fenced,
     is_written,
+    lost_race,
+    of_epoch,
     parse_commit_note,
     refuse_taken_epoch,
+    rows_refused,
 )
-from pipeline.tables.port import Condition, Instant, TableUnreadable, TableUnwritable, lost_race, of_epoch, rows_refused
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
@@ -71,11 +77,7 @@ class SparkTable:
         return reader.table(self._name) if self._name else reader.load(self.address)
 
     def rows_at(self, version: int) -> "DataFrame":
-        """The rows at a version, which is looked up now.
-
-        Raises:
-            TableMissing: The table does not have this version any more or not yet.
-        """
+        """The rows at a version, which is looked up now; `TableMissing` if the table does not have it."""
         try:
             return self.rows(version)
         except PySparkException as exc:
@@ -108,19 +110,11 @@ class SparkTable:
             return dict(self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()[0].asDict())
 
     def run(self, statement: str) -> list[Any]:
-        """The rows of a statement, in which `{table}` stands for the table.
-
-        Raises:
-            PySparkException: Spark refuses it.
-        """
+        """The rows of a statement, in which `{table}` stands for the table. Raises what Spark raises."""
         return self.spark.sql(statement.replace("{table}", self.sql_name)).collect()
 
     def change(self, statement: str) -> None:
-        """Run a statement that changes the table; see `run`.
-
-        Raises:
-            TableUnwritable: Spark refuses it.
-        """
+        """Run a statement that changes the table; see `run`. `TableUnwritable` if Spark refuses it."""
         try:
             self.run(statement)
         except (PySparkException, Py4JError) as exc:
@@ -147,13 +141,7 @@ def literal(text: str) -> str:
 
 
 class DeltaSparkReader:
-    """A `RolledTable` on a Spark session. Each call reads the newest version.
-
-    A call raises `TableUnreadable` if the table can not be read.
-
-    Args:
-        table: Address of the table, which must exist.
-    """
+    """A `RolledTable` on a Spark session. Each call reads the newest version, or raises `TableUnreadable`."""
 
     def __init__(self, spark: "SparkSession", table: str) -> None:
         self.stored = SparkTable(spark, table)
@@ -195,11 +183,7 @@ class DeltaSparkReader:
             return _where(self.stored.rows(), where).count()
 
     def slices(
-        self,
-        column: str,
-        dictionaries: Sequence[str] = (),
-        version: int | None = None,
-        time_epoch: int | None = None,
+        self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
     ) -> "SparkSlices":
         """See `RolledTable`. Texts are never read as dictionaries."""
         return SparkSlices(self.stored, column, self.stored.version() if version is None else version, time_epoch)
@@ -214,12 +198,7 @@ class DeltaSparkReader:
 
 
 class SparkSlices:
-    """A `TableSlices` on a Spark session.
-
-    Args:
-        time_column: The column whose ranges are read.
-        time_epoch: Only the rows of this time epoch; None = all.
-    """
+    """A `TableSlices` on a Spark session, of one time epoch or (None) of all."""
 
     def __init__(self, stored: SparkTable, time_column: str, version: int, time_epoch: int | None = None) -> None:
         self.version = version
@@ -280,16 +259,13 @@ def _predicate(condition: Condition) -> "Column":
 _LOOK_BACK: Final = 100
 _ATTEMPTS: Final = 5
 _OWN_KEYS: Final = ("recorded", "commit_id")
+_REFUSED: Final = ("DELTA_VIOLATE", "DELTA_FAILED_TO_MERGE", "SCHEMA_MISMATCH")
 
 
 class DeltaSparkWriter(DeltaSparkReader):
     """A `TableWriter` on a Spark session. It holds its lock during a whole append."""
 
     def __init__(self, spark: "SparkSession", table: str, job: str) -> None:
-        """Open the table.
-
-        * `table`: address of the table, which must exist; or its name, a `CatalogTable`.
-        """
         super().__init__(spark, table)
         self._spark = spark
         self._table = table
@@ -336,7 +312,7 @@ class DeltaSparkWriter(DeltaSparkReader):
 
     def is_fenced(self) -> bool:
         """See `TableWriter`."""
-        return self._epoch is not None and is_fenced(self._epoch, self.recorded_version(self._job))
+        return is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
         """See `TableWriter`."""
@@ -390,24 +366,15 @@ class DeltaSparkWriter(DeltaSparkReader):
             .option("txnVersion", guard[1])
             .option("userMetadata", commit_note({**metadata, **own}, versions))
         )
-        with self._named_errors() as outcome:
-            self.stored.append(writer)
-        return None if outcome else commit_id
-
-    @contextmanager
-    def _named_errors(self) -> Iterator[list[str]]:
-        conflicts: list[str] = []
         try:
-            yield conflicts
+            self.stored.append(writer)
         except (PySparkException, Py4JJavaError) as exc:
             text = str(exc)
-            cause = first_line(exc)
             if "Concurrent" in text and "DELTA_CONCURRENT" in text:
-                conflicts.append(cause)
-            elif "DELTA_VIOLATE" in text or "DELTA_FAILED_TO_MERGE" in text or "SCHEMA_MISMATCH" in text:
-                raise rows_refused(self._table, cause) from exc
-            else:
-                raise TableUnwritable(self._table, cause) from exc
+                return None
+            is_refused = any(sign in text for sign in _REFUSED)
+            raise (rows_refused if is_refused else TableUnwritable)(self._table, first_line(exc)) from exc
+        return commit_id
 
 
 def _has_landed(commit_id: str | None, notes: list[dict[str, str]]) -> bool:

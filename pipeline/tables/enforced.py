@@ -56,11 +56,7 @@ _NAMED_CLIENT: Final = frozenset({Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT, 
 
 @dataclass(frozen=True, slots=True)
 class Enforced:
-    """A value that holds on the brokers.
-
-    Attributes:
-        at_ms: Since when.
-    """
+    """A value that holds on the brokers since `at_ms`."""
 
     change: "Change"
     at_ms: int
@@ -73,36 +69,30 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
     Values that others wrote are not in the table. One of these, at a more specific level, goes before it.
 
     * `client_id`: Its client-id; "" for none.
-    * `quota_types`: Which types, in which order.
-
-    Returns:
-        Nothing for a type without such a value; nothing at all without the table.
+    * `quota_types`: Which types, in which order. One without such a value is left out, without the table all are.
     """
-    levels = [level for level in Level if client_id or level not in _NAMED_CLIENT]
-    entities = {entity_at(level, user, client_id): level for level in levels}
-    where: list[Condition] = [
-        ("user", "in", sorted({entity[0] for entity in entities})),
-        ("client_id", "in", sorted({entity[1] for entity in entities})),
-    ]
+    entities = {entity_at(level, user, client_id) for level in Level if client_id or level not in _NAMED_CLIENT}
+    users, client_ids = (sorted(set(names)) for names in zip(*entities, strict=True))
+    where: list[Condition] = [("user", "in", users), ("client_id", "in", client_ids)]
     try:
         table = TableRows(table_uri(root, NAME))
     except TableMissing:
         return []
     rows = newest_changes(table, None, where)
-    rows = [row for row in rows if row["kind"] is not None and row["result"] == APPLIED]
+    rows = [
+        row
+        for row in rows
+        if row["kind"] is not None and row["result"] == APPLIED and (row["user"], row["client_id"]) in entities
+    ]
     if not rows:
         return []
     # Loads the arithmetic of levels with it, which most clients' answers do not need.
     from pipeline.tables.broker_quotas import change_of  # noqa: PLC0415
 
     demand = demands(table, rows)
-    found = [Enforced(change_of(row, demand.get(row["seq"], {})), row["at_ms"], row["cluster"]) for row in rows]
-    best: dict[str, Enforced] = {}
-    for one in found:
-        key = one.change.key
-        if (key.user, key.client_id) not in entities:
-            continue
-        held = best.get(key.quota_type)
-        if held is None or level_of(key.user, key.client_id) <= level_of(*held.change.key[:2]):
-            best[key.quota_type] = one
-    return [best[name] for name in quota_types if name in best]
+    # Of each type the most specific level comes last, and of a level the newest row.
+    rows.sort(key=lambda row: -level_of(row["user"], row["client_id"]))
+    best = {row["quota_type"]: row for row in rows}
+    wanted = [best[name] for name in quota_types if name in best]
+    demand = demands(table, wanted)
+    return [Enforced(change_of(row, demand.get(row["seq"], {})), row["at_ms"], row["cluster"]) for row in wanted]

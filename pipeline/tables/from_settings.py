@@ -12,11 +12,10 @@ from pipeline.errors import Conflict, Refused, TableMissing
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.settings.places import CatalogRoot
 from pipeline.tables.address import TablesInCatalog, is_local, place_of, shared_root, table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.quotas.source import QuotaVersions, newest_valid
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.errors import InvalidQuotas
 from quota.snapshot import undivided
 
@@ -38,9 +37,7 @@ def create_tables(tables: TablesSettings) -> list[str]:
     Tables in a catalog are created as any tables at their location; the job registers them when it starts.
 
     Raises:
-        Refused: The root is in an object store that does not do what tables need; nothing was created.
-        Unreachable: The store does not answer.
-        UsageError: Nothing can look at the store.
+        Refused, Unreachable, UsageError: See `object_store.refuse_unfit`; nothing was created.
         TablesInCatalog: The tables are in a catalog, without a location.
     """
     root = place_of(tables.root)
@@ -71,7 +68,7 @@ def open_catalog(tables: TablesSettings) -> None:
     """Create or register the tables of a root in a catalog, and log where they lie. Nothing for other roots.
 
     Raises:
-        UsageError, PipelineError, UsageError, UsageError: The catalog can not be used so.
+        UsageError, PipelineError: The catalog can not be used so.
     """
     if not isinstance(tables.root, CatalogRoot):
         return
@@ -87,7 +84,9 @@ def open_writer(tables: TablesSettings, job: str, name: str) -> TableWriter:
     if tables.writer == "delta-spark":
         from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415
 
-        return DeltaSparkWriter(_session(), _address(tables.root, name), job)
+        root = tables.root
+        address = root.table(name) if isinstance(root, CatalogRoot) else table_uri(root, name)
+        return DeltaSparkWriter(_session(), address, job)
     from pipeline.tables.delta_rs import DeltaRsWriter  # noqa: PLC0415
 
     return DeltaRsWriter(table_uri(tables.root, name), job)
@@ -140,10 +139,6 @@ def _logged(created: list[str], root: str) -> list[str]:
     return created
 
 
-def _address(root: str, name: str) -> str:
-    return root.table(name) if isinstance(root, CatalogRoot) else table_uri(root, name)
-
-
 def _session() -> "SparkSession":
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -166,11 +161,7 @@ def tables_of_another_job(root: str, job: str, owner: str) -> Conflict:
 
 
 def claim(root: str, job: str) -> None:
-    """Store the job's name in its tables at its first start, and check it at later starts.
-
-    Raises:
-        Conflict: The tables store another name.
-    """
+    """See `claim_tables`."""
     owner = owner_of(root)
     if owner is None:
         table = open_table(table_uri(root, KEPT_IN))
@@ -187,9 +178,6 @@ def owner_of(root: str) -> str | None:
         return None
 
 
-# By how many jobs the users are divided: the first shard that starts writes it into the quota table of all of them.
-
-
 def refuse_other_division(settings: Settings) -> None:
     """Check what `claim_shards` checks, before anything is made; without a quota table all is well."""
     with suppress(TableMissing, TablesInCatalog):
@@ -197,7 +185,7 @@ def refuse_other_division(settings: Settings) -> None:
 
 
 def claim_shards(table: QuotaVersions, settings: Settings) -> None:
-    """Write down by how many jobs the users are divided at the first start, and check it at later ones.
+    """Write by how many jobs the users are divided into the quota table at the first start, and check it later.
 
     Tables in a catalog are those of one job for all users; nothing is written there.
 
@@ -211,7 +199,7 @@ def claim_shards(table: QuotaVersions, settings: Settings) -> None:
 
 
 def _is_new(table: QuotaTable, settings: Settings) -> bool:
-    """Whether the division has to be written down."""
+    """Whether the division is not yet in the table; raises as `claim_shards`."""
     share, stored = settings.share, table.shards()
     if share.of == stored:
         return False
@@ -223,20 +211,13 @@ def _is_new(table: QuotaTable, settings: Settings) -> bool:
             "as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
         )
         raise Conflict(message, fix)
-    _refuse_undivided(table)
+    with suppress(InvalidQuotas):  # the job reports it when it reads them
+        snapshot = newest_valid(table, table.read().version)
+        if problems := undivided(snapshot.quotas):
+            more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+            rows = f"quotas v{snapshot.version} has rows for all users, which shards cannot divide: {problems[0]}{more}"
+            raise Refused(rows, "change the rows, or run one job without --shard")
     return True
-
-
-def _refuse_undivided(table: QuotaTable) -> None:
-    newest = table.read().version
-    try:
-        snapshot = newest_valid(table, newest)
-    except InvalidQuotas:
-        return  # the job reports it when it reads them
-    if problems := undivided(snapshot.quotas):
-        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-        message = f"quotas v{snapshot.version} has rows for all users, which shards cannot divide: {problems[0]}{more}"
-        raise Refused(message, "change the rows, or run one job without --shard")
 
 
 def _divided(count: int) -> str:

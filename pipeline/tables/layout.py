@@ -44,13 +44,8 @@ _HOT: Final = {
 }
 
 # There is about one commit per minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs). Upkeep
-# rewrites the newest day every hour (see sorted_days), so replaced files are kept for hours only.
-_ROLL_UP: Final = {
-    **_PLAIN,
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 2 days",
-    "delta.deletedFileRetentionDuration": "interval 6 hours",
-}
+# rewrites the newest day every hour (see upkeep), so replaced files are kept for hours only.
+_ROLL_UP: Final = {**_HOT, "delta.logRetentionDuration": "interval 2 days"}
 
 # Decisions name quota versions. Each version must stay readable at least as long as the decisions are kept.
 _QUOTAS: Final = {
@@ -101,9 +96,7 @@ class TableDefinition:
     @property
     def configuration(self) -> dict[str, str]:
         """All table properties, also the one that lists the columns with statistics."""
-        if not self.stats_columns:
-            return dict(self.properties)
-        return {**self.properties, STATISTICS: ",".join(self.stats_columns)}
+        return {**self.properties, **({STATISTICS: ",".join(self.stats_columns)} if self.stats_columns else {})}
 
     @property
     def configuration_by_spark(self) -> dict[str, str]:
@@ -138,33 +131,23 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
 }
 
 
-def create_missing(
-    root: str,
-    definitions: Iterable[TableDefinition] = TABLES.values(),
-    storage_options: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Create the tables that are missing, with their properties and constraints.
+def create_missing(root: str, definitions: Iterable[TableDefinition] = TABLES.values()) -> list[str]:
+    """Create the tables that are missing, with their properties and constraints; returns their names, in order.
 
     Can be repeated, also after a creation that was interrupted: missing constraints are added. Tables of earlier
     releases get the columns that they lack; these are null in the rows of before. Nothing else of an existing table
     changes.
-
-    Returns:
-        Names of the tables that were created, in the order of `definitions`.
     """
-    options = dict(storage_options) if storage_options else None
-    return [
-        definition.name for definition in definitions if _create(table_uri(root, definition.name), definition, options)
-    ]
+    return [definition.name for definition in definitions if _create(table_uri(root, definition.name), definition)]
 
 
-def _create(uri: str, definition: TableDefinition, options: dict[str, str] | None) -> bool:
+def _create(uri: str, definition: TableDefinition) -> bool:
     try:
-        table, created = open_table(uri, storage_options=options), False
+        table, created = open_table(uri), False
     except TableMissing:
         if is_local(uri):
             Path(uri).mkdir(parents=True, exist_ok=True)
-        table, created = _create_empty(uri, definition, options), True
+        table, created = _create_empty(uri, definition), True
     _add_missing_columns(table, definition)
     # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
     # protocol.
@@ -184,7 +167,7 @@ def _add_missing_columns(table: DeltaTable, definition: TableDefinition) -> None
         table.alter.set_table_properties(statistics)
 
 
-def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str] | None) -> DeltaTable:
+def _create_empty(uri: str, definition: TableDefinition) -> DeltaTable:
     return DeltaTable.create(
         str(uri),
         arrow_schema(definition.model),
@@ -193,14 +176,12 @@ def _create_empty(uri: str, definition: TableDefinition, options: dict[str, str]
         name=definition.name,
         description=definition.description,
         configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
-        storage_options=options or delta_rs_options(uri),
+        storage_options=delta_rs_options(uri),
         raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
     )
 
 
-# The SQL of deploy/sql: views over the tables, with the place of the tables and the schema filled in.
-#
-# Pure text: what runs it is a Spark or a Databricks of the operator.
+# The SQL of deploy/sql: views over the tables. A Spark or a Databricks of the operator runs it.
 
 VIEWS: Final = "views.sql"
 QUOTA_HISTORY: Final = "quota_history.sql"
@@ -213,9 +194,7 @@ _NOT_IN_SQL: Final = re.compile(r"['`\\\n$]")
 
 
 def view_sql(file: str, root: str, schema: str) -> str:
-    """The text of a file of deploy/sql, with its two variables filled in.
-
-    * `schema`: Where tables and views are registered: `schema`, or `catalog.schema`.
+    """The text of a file of deploy/sql, with its two variables filled in; `schema` may be `catalog.schema`.
 
     Raises:
         UsageError: The schema is not a name, or the root has a character that ends a text in SQL.

@@ -74,14 +74,7 @@ class Minutes:
         )
 
     def over_time(self, columns: Iterable[str], start_ms: int, part_ms: int, end_ms: int) -> dict[int, list[int]]:
-        """The sums of some columns in each part of a range that has a row.
-
-        * `columns`: Names of columns.
-        * `part_ms`: Length of a part; the last one may be shorter.
-
-        Returns:
-            Number of the part -> one sum for each column.
-        """
+        """The sums of some columns in each part of a range that has a row, by the number of the part."""
         sums = ", ".join(f"coalesce(sum({name}), 0) AS {name}_sum" for name in columns)
         found = self._run(
             f"SELECT (minute_start_ms - {int(start_ms)}) / {int(part_ms)} AS part, {sums} "

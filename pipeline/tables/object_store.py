@@ -34,11 +34,7 @@ def scheme_of(address: str) -> str:
 
 
 def delta_rs_options(address: str) -> dict[str, str] | None:
-    """The options with which delta-rs reaches an address; None if it needs none.
-
-    Args:
-        address: A folder, or a place in a store. Only a `StoreAddress` has settings.
-    """
+    """The options with which delta-rs reaches an address; None if it needs none. Only a `StoreAddress` has settings."""
     if not isinstance(address, StoreAddress):
         return None
     store = address.store
@@ -60,9 +56,7 @@ def delta_rs_options(address: str) -> dict[str, str] | None:
 def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The entries of Spark's configuration with which its JVM reaches a store that speaks S3.
 
-    `s3://` means the same there as for delta-rs.
-
-    * `environ`: Where endpoint and region are looked up that the settings leave open.
+    `s3://` means the same there as for delta-rs. What the settings leave open is looked up in `environ`.
     """
     endpoint = endpoint_of(store, environ)
     found = {
@@ -121,10 +115,7 @@ _KNOWN: Final = {
 
 
 def store_error(address: str, step: str, failure: BaseException) -> PipelineError:
-    """The error for what a store answered.
-
-    * `failure`: What the library raised. Its text holds the store's answer, of which only code and region are shown.
-    """
+    """The error for what a library raised: the store's answer, of which only code and region are shown."""
     text = str(failure)
     found = _CODE.search(text)
     code = found[1] if found else ""
@@ -165,12 +156,9 @@ _OF_THE_CLIENT: Final = "aws_allow_http"
 
 
 class StoreObjects:
-    """The objects under an address.
+    """The objects under an address of a store's folder, such as `s3://bucket/tables`.
 
     Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds.
-
-    Args:
-        address: Of a folder of a store, such as `s3://bucket/tables`.
 
     Raises:
         UsageError: obstore is not installed.

@@ -1,7 +1,8 @@
 """What is needed of a table: to read what is stored and, for the job that writes it, guarded appends."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from pipeline.errors import Conflict, PipelineError, Refused
 from pipeline.tables.address import looking_at
@@ -27,11 +28,7 @@ def of_newest_epoch(time_epoch: int) -> list[Condition]:
 
 
 class TableUnreadable(PipelineError):
-    """A table can not be read.
-
-    Attributes:
-        is_file_missing: a data file of the table is not there, for example because it was cleaned away.
-    """
+    """A table can not be read; `is_file_missing` if a data file is not there, perhaps because it was cleaned away."""
 
     def __init__(self, table: str, cause: str, *, is_file_missing: bool = False) -> None:
         self.is_file_missing = is_file_missing
@@ -76,65 +73,42 @@ class Instant(NamedTuple):
 
 
 class TableReader(Protocol):
-    """One table that can be read at its newest version; an adapter may be shared between threads."""
+    """One table that can be read at its newest version; an adapter may be shared between threads.
+
+    Where columns are asked for they come in that order, and None means all; all conditions must hold, and those on
+    `date` (a `datetime.date`) skip whole partitions. Rows come in no order.
+    """
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> "pa.Table":
-        """The newest rows, in no order.
-
-        Args:
-            columns: which ones, in which order; None = all.
-            where: conditions that must all hold. Conditions on `date` (a `datetime.date`) skip whole partitions.
-        """
-        ...
+        """The newest rows."""
 
     def newest_value(self, column: str) -> int | None:
-        """The largest value of an INT64 column that has statistics; None for a table without rows.
-
-        Reads no rows, so it costs the same for a table of any size.
-        """
-        ...
+        """The largest value of an INT64 column that has statistics; None without rows. Reads no rows."""
 
     def newest_instant(self) -> Instant | None:
-        """The newest instant that a row was evaluated at, in a table with `evaluated_at_ms`; None without rows.
-
-        Reads next to no rows, so it costs the same for a table of any size.
-        """
-        ...
+        """The newest `evaluated_at_ms` of a row, with its epoch; None without rows. Reads next to no rows."""
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> "pa.Table":
-        """For each combination of keys the row with the largest `order`, in no order.
+        """For each combination of keys the row with the largest `order`: `order`, then `columns`.
 
-        Holds in memory only what it returns, so it may go over a large table.
-
-        Args:
-            keys: columns that distinguish the combinations.
-            order: an INT64 column; of each combination no two rows have the same value.
-            columns: columns of the result besides `order`.
-            where: conditions that must all hold.
-
-        Returns:
-            `order`, then `columns`.
+        `order` is an INT64 column that no two rows of a combination share. Only what is returned is held in memory.
         """
-        ...
 
 
 class TableSlices(Protocol):
-    """One version of a table, read by ranges of one of its INT64 columns of milliseconds or sequence numbers."""
+    """One version of a table, read by ranges [start, end) of an INT64 column of milliseconds or sequence numbers."""
 
     @property
     def version(self) -> int:
         """The version."""
-        ...
 
     def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> "pa.Table":
-        """The rows of a range, in no order: `start_ms` is inclusive, `end_ms` exclusive."""
-        ...
+        """The rows of a range, in no order."""
 
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of a row in a range that meets all conditions; None if no row does."""
-        ...
 
 
 class RolledTable(TableReader, Protocol):
@@ -142,24 +116,14 @@ class RolledTable(TableReader, Protocol):
 
     def oldest_value(self, column: str) -> int | None:
         """The smallest value of an INT64 column that has statistics; None for a table without rows."""
-        ...
 
     def slices(
-        self,
-        column: str,
-        dictionaries: Sequence[str] = (),
-        version: int | None = None,
-        time_epoch: int | None = None,
+        self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
     ) -> TableSlices:
-        """One version, by ranges of a column.
+        """A version (None = the newest), by ranges of a column that has statistics; None = rows of all epochs.
 
-        Args:
-            column: The column; it has statistics.
-            dictionaries: Columns of texts that may come as dictionaries.
-            version: The version; None = the newest.
-            time_epoch: Only the rows of this time epoch; None = all.
+        * `dictionaries`: Columns of texts that may come as dictionaries.
         """
-        ...
 
 
 class TableWriter(TableReader, Protocol):
@@ -173,33 +137,28 @@ class TableWriter(TableReader, Protocol):
     @property
     def version(self) -> int:
         """The newest version of the table."""
-        ...
 
     def raise_epoch(self, epoch: int) -> None:
         """Record a new driver epoch by a commit without rows.
 
-        Args:
-            epoch: above every epoch recorded so far.
-
         Raises:
             Conflict: an equal or higher epoch is recorded.
         """
-        ...
 
     def append(self, rows: "pa.Table", versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Append rows, with the versions and the metadata, in one commit.
 
         The first app id of `versions` guards the rows. If its recorded version is equal to the given one or higher,
-        the rows were written before, and nothing happens. So an append can be repeated after a crash.
+        the rows were written before, and nothing happens. So an append can be repeated after a crash. Without rows
+        there is no commit, and neither the guard nor the epoch is checked.
 
         Args:
-            rows: columns of the table. Without rows there is no commit, and neither the guard nor the epoch is
-                checked.
+            rows: columns of the table.
             versions: app id to version, at least one; the adapter adds the epoch.
             metadata: facts about the rows, stored in the commit; `commit_metadata` reads them.
 
         Returns:
-            True if this call has written the rows, or if there were no rows. False if they were in the table already.
+            False if the rows were in the table already.
 
         Raises:
             PipelineError: before the first `raise_epoch`.
@@ -207,20 +166,115 @@ class TableWriter(TableReader, Protocol):
             PipelineError: the guard has a lower version, but another app id has an equal or higher one.
             Refused: the rows break the schema.
         """
-        ...
 
     def is_fenced(self) -> bool:
         """Whether another driver has raised the epoch since this writer did; False before the first `raise_epoch`."""
-        ...
 
     def recorded_version(self, app_id: str) -> int | None:
         """The newest version recorded for an app id; None if there is none."""
-        ...
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """The metadata of the appends among the last `limit` commits, newest first.
 
-        Each element has the metadata given to `append` and the key `versions`: a JSON object of the versions that the
-        commit recorded.
+        Each has the key `versions`, too: a JSON object of the versions that the commit recorded.
         """
-        ...
+
+
+# The rules of a guarded append, without any I/O, for all adapters of `TableWriter`.
+
+
+def is_written(table: str, versions: Mapping[str, int], recorded: Callable[[str], int | None]) -> bool:
+    """Whether the rows of an append are in the table already: the guard, the first app id, has reached its version.
+
+    * `recorded`: The version a table has recorded for an app id; None if it has none.
+
+    Raises:
+        PipelineError: the guard has a lower version, but another app id of `versions` has reached its own.
+    """
+    if not versions:
+        message = "an append names no app id to guard it"
+        raise ValueError(message)
+    guard, *others = versions
+    if _has_reached(recorded(guard), versions[guard]):
+        return True
+    for app_id in others:
+        found = recorded(app_id)
+        if _has_reached(found, versions[app_id]):
+            message = f"version {versions[app_id]} of '{app_id}' is not above {found}, which {table} has recorded"
+            raise PipelineError(message, "restart the job; it continues after the versions in the table")
+    return False
+
+
+def checked_epoch(table: str, epoch: int | None, recorded_epoch: int | None) -> int:
+    """The epoch of this driver, after a check that no higher one is recorded.
+
+    Raises:
+        PipelineError: this driver has not raised an epoch yet.
+        Conflict: a higher one is recorded.
+    """
+    if epoch is None:
+        message = f"an append to {table} came before the driver had raised its epoch"
+        raise PipelineError(message, "raise the epoch when the driver starts")
+    if is_fenced(epoch, recorded_epoch):
+        raise _fenced(table, epoch, recorded_epoch)
+    return epoch
+
+
+def is_fenced(epoch: int | None, recorded_epoch: int | None) -> bool:
+    """Whether a higher epoch than this driver's is recorded; a driver without an epoch is not fenced."""
+    return epoch is not None and _has_reached(recorded_epoch, epoch + 1)
+
+
+def refuse_taken_epoch(table: str, epoch: int, recorded_epoch: int | None) -> None:
+    """Refuse to raise an epoch that is not above the recorded one.
+
+    Raises:
+        Conflict: an equal or higher epoch is recorded. An equal one means that another driver chose the same number.
+    """
+    if _has_reached(recorded_epoch, epoch):
+        raise _fenced(table, epoch, recorded_epoch)
+
+
+def commit_note(metadata: Mapping[str, str], versions: Mapping[str, int]) -> str:
+    """The user metadata of a commit: one JSON object, readable in `DESCRIBE HISTORY`."""
+    return json.dumps({**metadata, "versions": json.dumps(dict(versions))}, ensure_ascii=False)
+
+
+def parse_commit_note(user_metadata: object) -> dict[str, str] | None:
+    """Read what `commit_note` wrote; None if another program wrote the user metadata."""
+    try:
+        note = json.loads(user_metadata) if isinstance(user_metadata, str) else None
+    except ValueError:
+        return None
+    return note if isinstance(note, dict) and "versions" in note else None
+
+
+def _has_reached(recorded: int | None, version: int) -> bool:
+    return recorded is not None and recorded >= version
+
+
+def _fenced(table: str, epoch: int, recorded_epoch: int | None) -> Conflict:
+    return Conflict(
+        f"another driver writes {table}: epoch {recorded_epoch} is recorded, this driver has {epoch}",
+        "stop one of the two drivers; the one that started last keeps running",
+    )
+
+
+class _NotedWriter:
+    def __init__(self, writer: TableWriter, noted: Callable[[], None]) -> None:
+        self._writer = writer
+        self._noted = noted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def append(self, rows: "pa.Table", versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        has_written = self._writer.append(rows, versions, metadata)
+        if has_written and rows.num_rows:
+            self._noted()
+        return has_written
+
+
+def noting(writer: TableWriter, noted: Callable[[], None]) -> TableWriter:
+    """The writer, which then calls a function after each commit with rows; it must be quick and must not raise."""
+    return cast("TableWriter", _NotedWriter(writer, noted))

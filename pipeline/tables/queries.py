@@ -5,7 +5,6 @@ The engine reads only the columns and files it needs, and holds no whole table. 
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +12,14 @@ from arro3.core import ChunkedArray, DataType, Table
 from deltalake import DeltaTable, QueryBuilder
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.opening import Options, local_path, newest_in, newest_instant_in, open_table, unreadable
+from pipeline.tables.opening import file_statistics, local_path, newest_in, open_table, unreadable
 from pipeline.tables.port import Condition, Instant, TableReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Engine = Mapping[str, str] | None
+"""Settings of the engine; None = its own."""
 
 FILTER_FIRST: Final = {
     "datafusion.execution.parquet.pushdown_filters": "true",
@@ -30,20 +32,14 @@ It keeps no values of the filter's columns for later: of a large file they took 
 two, such a query takes half as much CPU again, and the job needs the other core.
 """
 
-
 ADDED_COLUMN: Final = "time_epoch"
 """Tables that no job of this release has opened yet do not have it. It is read as null there."""
 
 
 def answer(
-    table: DeltaTable,
-    sql: str,
-    others: Mapping[str, DeltaTable] = MappingProxyType({}),
-    engine: Mapping[str, str] | None = None,
+    table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({}), engine: Engine = None
 ) -> Table:
     """The answer to a query over the table `source`, in the types of the engine.
-
-    * `engine`: settings of the engine; None = its own.
 
     Raises:
         TableUnreadable: a file of the table can not be read.
@@ -66,45 +62,58 @@ def column_names(table: DeltaTable) -> list[str]:
     return [field.name for field in table.schema().fields]
 
 
+def count(table: DeltaTable, where: Sequence[Condition]) -> int:
+    """Count the rows of a table that meet all conditions; raises as `answer`."""
+    return _figure(table, "count(*)", where) or 0
+
+
+def smallest(table: DeltaTable, column: str, where: Sequence[Condition] = (), engine: Engine = None) -> int | None:
+    """The smallest value of an INT64 column in rows that meet all conditions; None without rows."""
+    return _figure(table, f"min({_name(column)})", where, engine)
+
+
+def largest(table: DeltaTable, column: str, where: Sequence[Condition] = (), engine: Engine = None) -> int | None:
+    """The largest value of such a column; otherwise as `smallest`."""
+    return _figure(table, f"max({_name(column)})", where, engine)
+
+
+def newest_instant_in(table: DeltaTable) -> Instant | None:
+    """The newest instant that a row was evaluated at; None without rows.
+
+    It is in the statistics of `time_epoch` and `evaluated_at_ms`. Only files with rows of several epochs are opened.
+    """
+    files = file_statistics(table)
+    names = ("min.time_epoch", "max.time_epoch", "null_count.time_epoch", "max.evaluated_at_ms")
+    if names[1] not in files.column_names:
+        newest_ms = newest_in(table, _TIME)
+        return None if newest_ms is None else Instant(0, newest_ms)
+    rows = list(zip(*(files.column(name).to_pylist() for name in names), strict=True))
+    epoch = max((last or 0 for _, last, _, _ in rows), default=0)
+    of_epoch = [(first == epoch and not nulls, ms) for first, last, nulls, ms in rows if (last or 0) == epoch]
+    pure = [ms for is_pure, ms in of_epoch if (is_pure or not epoch) and ms is not None]
+    newest_ms = max(pure, default=-1)
+    if len(pure) < len(of_epoch) and any(ms is not None and ms > newest_ms for _, ms in of_epoch):
+        later = largest(table, _TIME, [(ADDED_COLUMN, "=", epoch), (_TIME, ">", newest_ms)], FILTER_FIRST)
+        newest_ms = newest_ms if later is None else later
+    return None if newest_ms < 0 else Instant(epoch, newest_ms)
+
+
 def rows_where(columns: Sequence[str], where: Sequence[Condition]) -> str:
     """These columns of the rows that meet all conditions."""
     return f"SELECT {_list(columns)} FROM source{_where(where)}"  # noqa: S608 - quoted by us
 
 
-def count_where(where: Sequence[Condition]) -> str:
-    """The number of rows that meet all conditions, as `n`."""
-    return f"SELECT count(*) AS n FROM source{_where(where)}"  # noqa: S608 - quoted by us
-
-
-def smallest_where(column: str, where: Sequence[Condition]) -> str:
-    """The smallest value of a column in rows that meet all conditions, as `least`."""
-    return f"SELECT min({_name(column)}) AS least FROM source{_where(where)}"  # noqa: S608 - quoted by us
-
-
-def largest_where(column: str, where: Sequence[Condition]) -> str:
-    """The largest value of a column in rows that meet all conditions, as `most`."""
-    return f"SELECT max({_name(column)}) AS most FROM source{_where(where)}"  # noqa: S608 - quoted by us
-
-
 def last_values_of_each(keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition]) -> str:
     """For each combination of keys, `order` and these columns of the row with the largest `order`."""
-    largest = ", ".join(f"last_value({_name(name)} ORDER BY {_name(order)}) AS {_name(name)}" for name in columns)
-    found = f"max({_name(order)}) AS {_name(order)}, {largest}"
+    last = ", ".join(f"last_value({_name(name)} ORDER BY {_name(order)}) AS {_name(name)}" for name in columns)
+    found = f"max({_name(order)}) AS {_name(order)}, {last}"
     return f"SELECT {found} FROM source{_where(where)} GROUP BY {_list(keys)}"  # noqa: S608 - quoted by us
 
 
-def last_rows_of_each(
-    keys: Sequence[str], order: str, columns: Sequence[str], among: Sequence[Condition], where: Sequence[Condition]
-) -> str:
-    """Of each combination of keys the row with the largest `order` among some rows, if it meets further conditions."""
-    last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {_list(keys)}"  # noqa: S608 - quoted by us
-    return f"{rows_where(columns, [*among, *where])} AND {_name(order)} IN ({last})"
-
-
-def last_row(columns: Sequence[str], order: Sequence[str], where: Sequence[Condition]) -> str:
-    """The row that is last in an order, of those that meet all conditions."""
-    last_first = ", ".join(f"{_name(column)} DESC NULLS LAST" for column in order)
-    return f"{rows_where(columns, where)} ORDER BY {last_first} LIMIT 1"
+def _figure(table: DeltaTable, figure: str, where: Sequence[Condition], engine: Engine = None) -> int | None:
+    found = answer(table, f"SELECT {figure} AS n FROM source{_where(where)}", engine=engine)  # noqa: S608 - quoted by us
+    value: int | None = found.column("n").to_pylist()[0]
+    return value
 
 
 def _where(conditions: Sequence[Condition]) -> str:
@@ -132,9 +141,7 @@ def _name(column: str) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, date):
-        return f"DATE '{value.isoformat()}'"
-    return str(value)
+    return f"DATE '{value.isoformat()}'" if isinstance(value, date) else str(value)
 
 
 # One version of a table as rows: mappings of Python's own values, for commands that print few of them.
@@ -153,12 +160,12 @@ _SPANS_MS: Final = (0, 2_000, 16_000, 128_000, 3_600_000)
 class TableRows:
     """The version of a table that was the newest when this object was made. All that is read fits together.
 
-    Every method raises `TableUnreadable` if a file can not be read.
+    The methods are as those of `TableReader`, and raise `TableUnreadable` if a file can not be read.
     """
 
-    def __init__(self, uri: str, storage_options: Options = None) -> None:
+    def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._table = open_table(uri, storage_options=storage_options)
+        self._table = open_table(uri)
         self._columns = column_names(self._table)
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
@@ -166,59 +173,48 @@ class TableRows:
         return self._rows(rows_where(self._columns if columns is None else columns, where))
 
     def newest_value(self, column: str) -> int | None:
-        """See `TableReader`."""
+        """The largest value of a column, from the log."""
         return newest_in(self._table, column)
 
     def newest_instant(self) -> Instant | None:
-        """See `TableReader`."""
-        return newest_instant_in(self._table, partial(self._largest, _TIME))
+        """The newest instant that a row was evaluated at."""
+        return newest_instant_in(self._table)
 
     def smallest(self, column: str, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of an INT64 column in rows that meet all conditions; None without such rows."""
-        (found,) = self._rows(smallest_where(column, where))
-        least: int | None = found["least"]
-        return least
+        return smallest(self._table, column, where, FILTER_FIRST)
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> list[Row]:
-        """See `TableReader`."""
+        """For each combination of keys `order` and columns of the row with the largest `order`."""
         return self._rows(last_values_of_each(keys, order, columns, where))
 
     def last_of_each(
         self, keys: Sequence[str], order: str, among: Sequence[Condition], where: Sequence[Condition]
     ) -> list[Row]:
-        """Of each combination of keys the row with the largest `order`, if it meets further conditions; in no order.
+        """Of each combination of keys the row with the largest `order` among some rows, with all columns; in no order.
 
-        * `keys`: Columns that distinguish the combinations.
         * `order`: An INT64 column; no two rows have the same value.
-        * `where`: Conditions on the row that was found; at least one.
-
-        Returns:
-            The rows with all columns.
+        * `where`: Conditions on the row that was found; at least one. Rows that do not meet them are left out.
         """
-        return self._rows(last_rows_of_each(keys, order, self._columns, among, where))
+        last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {_list(keys)}"  # noqa: S608 - quoted by us
+        return self._rows(f"{rows_where(self._columns, [*among, *where])} AND {_name(order)} IN ({last})")
 
     def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:
         """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.
 
-        Args:
-            order: `evaluated_at_ms` is among them, at most `time_epoch` before it. It is looked for at the newest
-                instant, then in spans before it that become longer, and at last in all rows.
-            where: Conditions that must all hold.
+        * `order`: `evaluated_at_ms` is among them, at most `time_epoch` before it. It is looked for at the newest
+          instant, then in spans before it that become longer, and at last in all rows.
         """
         newest = self.newest_instant()
         spans = () if newest is None else [newest.since(span_ms) for span_ms in _SPANS_MS]
+        last_first = ", ".join(f"{_name(column)} DESC NULLS LAST" for column in order)
         for recent in (*spans, []):
-            found = self._rows(last_row(self._columns, order, [*where, *recent]))
+            found = self._rows(f"{rows_where(self._columns, [*where, *recent])} ORDER BY {last_first} LIMIT 1")
             if found:
                 return found[0]
         return None
-
-    def _largest(self, column: str, where: Sequence[Condition]) -> int | None:
-        (found,) = self._rows(largest_where(column, where))
-        most: int | None = found["most"]
-        return most
 
     def _rows(self, sql: str) -> list[Row]:
         return rows_of(answer(self._table, sql, engine=FILTER_FIRST))
@@ -244,38 +240,29 @@ def _values(column: ChunkedArray) -> list[Any]:
 
 # The newest rows of a table that the job writes, and the newest row of `batches`.
 
-# Of several batches that were evaluated at the same instant, the one that was processed last.
-_ORDER: Final = ("processed_at_ms", "batch_id")
-
 
 def newest_rows(table: TableReader, columns: Sequence[str] | None = None) -> "pa.Table":
-    """The rows of the newest instant, in no order; several batches may have been evaluated at it.
+    """The rows of the newest instant of a table with `evaluated_at_ms`, in no order; perhaps of several batches.
 
     Within a time epoch the job evaluates each batch at the instant of the batch before it or later, so these rows are
     the newest.
-
-    Args:
-        table: one with a column `evaluated_at_ms`.
-        columns: which ones, in which order; None = all.
-
-    Returns:
-        No rows if the table has none.
     """
     newest = table.newest_instant()
     return table.read(columns, [] if newest is None else newest.conditions)
 
 
-def newest_batch(batches: TableReader) -> dict[str, Any] | None:
+def newest_batch(batches: TableReader) -> Row | None:
     """The newest row of `batches` by column, for the job and its writer; None if the table has no rows."""
     return _last(rows_of(Table.from_arrow(newest_rows(batches))))
 
 
-def newest_batch_under(root: str) -> dict[str, Any] | None:
+def newest_batch_under(root: str) -> Row | None:
     """The same, for a command that looks at the tables under a root."""
     batches = TableRows(table_uri(root, "batches"))
     newest = batches.newest_instant()
     return None if newest is None else _last(batches.read(None, newest.conditions))
 
 
-def _last(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    return max(rows, key=lambda row: tuple(row[name] for name in _ORDER), default=None)
+def _last(rows: list[Row]) -> Row | None:
+    """Of several batches that were evaluated at the same instant, the one that was processed last."""
+    return max(rows, key=lambda row: (row["processed_at_ms"], row["batch_id"]), default=None)

@@ -1,12 +1,11 @@
 """Reads tables through delta-rs, with answers as tables of pyarrow: rows, slices of time, and common questions.
 
-It is the adapter of `TableReader`, for the command line and for checks.
+Nothing here imports pyarrow.dataset or pandas at the top, which take 0.4 s.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,84 +18,37 @@ from pyarrow.parquet import filters_to_expression
 
 from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.opening import (
-    Options,
-    file_statistics,
-    local_path,
-    newest_in,
-    newest_instant_in,
-    oldest_in,
-    open_table,
-)
-from pipeline.tables.port import Condition, Instant, TableReader, of_epoch
+from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table
+from pipeline.tables.port import Condition, Instant, TableReader, of_epoch, of_newest_epoch
 from pipeline.tables.queries import (
     ADDED_COLUMN,
+    Engine,
     answer,
     column_names,
-    count_where,
-    largest_where,
+    largest,
     last_values_of_each,
+    newest_instant_in,
     rows_where,
-    smallest_where,
+    smallest,
 )
 from quota.current_rates import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
 from quota.replay import EpochSpan, with_time_epoch
 
-# Queries of a table by delta-rs' own engine, with their answers as tables of pyarrow.
-#
-# Nothing here imports pyarrow.dataset or pandas, which take 0.4 s.
-
 
 def select(table: DeltaTable, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-    """The rows of a table, in no order.
-
-    * `columns`: which ones, in which order; None = all.
-    * `where`: conditions that must all hold. Files whose statistics exclude them are not opened.
-
-    Raises:
-        TableUnreadable: a file of the table can not be read.
-    """
+    """The rows of a table; otherwise as `TableReader.read` and `run`."""
     return run(table, rows_where(column_names(table) if columns is None else columns, where))
-
-
-def count(table: DeltaTable, where: Sequence[Condition]) -> int:
-    """Count the rows of a table that meet all conditions; otherwise as `select`."""
-    return int(run(table, count_where(where))["n"][0].as_py())
-
-
-def smallest(table: DeltaTable, column: str, where: Sequence[Condition] = ()) -> int | None:
-    """The smallest value of an INT64 column in rows that meet all conditions; None without rows. Else as `select`."""
-    value: int | None = run(table, smallest_where(column, where))["least"][0].as_py()
-    return value
-
-
-def largest(table: DeltaTable, column: str, where: Sequence[Condition] = ()) -> int | None:
-    """The largest value of an INT64 column in rows that meet all conditions; None without rows. Else as `select`."""
-    value: int | None = run(table, largest_where(column, where))["most"][0].as_py()
-    return value
 
 
 def newest_of_each(
     table: DeltaTable, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
 ) -> pa.Table:
-    """For each combination of keys the row with the largest `order`, in no order; otherwise as `select`.
-
-    * `keys`: columns that distinguish the combinations.
-    * `order`: an INT64 column; of each combination no two rows have the same value.
-    * `columns`: columns of the result besides `order`.
-    * `where`: conditions that must all hold.
-
-    Returns:
-        `order`, then `columns`.
-    """
+    """See `TableReader`; raises as `run`."""
     return run(table, last_values_of_each(keys, order, columns, where))
 
 
 def run(
-    table: DeltaTable,
-    sql: str,
-    others: Mapping[str, DeltaTable] = MappingProxyType({}),
-    engine: Mapping[str, str] | None = None,
+    table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({}), engine: Engine = None
 ) -> pa.Table:
     """The result of a query over the table `source`; columns of the table have the table's types.
 
@@ -119,82 +71,41 @@ class DeltaRsReader:
     A call raises `TableMissing` if there is no table then, and `TableUnreadable` if it can not be read.
     """
 
-    def __init__(self, uri: str, storage_options: Options = None) -> None:
+    def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._options = storage_options
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
         """See `TableReader`."""
-        return select(self._opened(), columns, where)
+        return select(open_table(self.uri), columns, where)
 
     def newest_value(self, column: str) -> int | None:
         """See `TableReader`."""
-        return newest_in(self._opened(), column)
+        return newest_in(open_table(self.uri), column)
 
     def oldest_value(self, column: str) -> int | None:
         """See `RolledTable`."""
-        return oldest_in(self._opened(), column)
+        return oldest_in(open_table(self.uri), column)
 
     def newest_instant(self) -> Instant | None:
         """See `TableReader`."""
-        table = self._opened()
-        return newest_instant_in(table, partial(largest, table, "evaluated_at_ms"))
+        return newest_instant_in(open_table(self.uri))
 
     def slices(
-        self,
-        column: str,
-        dictionaries: Sequence[str] = (),
-        version: int | None = None,
-        time_epoch: int | None = None,
+        self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
     ) -> "TimeSlices":
         """See `RolledTable`."""
-        # Not at the top: it loads pyarrow.compute and numpy, and most commands need neither.
-
-        return TimeSlices(self.uri, column, self._options, dictionaries, version, time_epoch)
+        return TimeSlices(self.uri, column, dictionaries, version, time_epoch)
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> pa.Table:
         """See `TableReader`."""
-        return newest_of_each(self._opened(), keys, order, columns, where)
-
-    def _opened(self) -> DeltaTable:
-        return open_table(self.uri, storage_options=self._options)
+        return newest_of_each(open_table(self.uri), keys, order, columns, where)
 
 
 def read_table(uri: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-    """The newest rows of a table, in no order.
-
-    * `columns`: Which ones, in which order; None = all.
-    * `where`: Conditions that must all hold. Conditions on `date` skip whole partitions.
-    """
-    return DeltaRsReader(uri).read(columns, where)
-
-
-# Scans of a table's data files by Arrow.
-
-
-def dataset_of(table: DeltaTable, dictionaries: Sequence[str] = ()) -> Any:
-    """The data files of a table as a `pyarrow.dataset.Dataset`.
-
-    The files of a local table are read through Arrow's own file system. By default delta-rs gives Arrow a file system
-    that is written in Python. What is read through it belongs to Python, and Arrow's threads free it shortly after the
-    scan has returned. If the interpreter ends at that moment, the process aborts with exit code 134. Other stores are
-    still read through delta-rs; for these `pipeline.process` keeps the exit code.
-
-    * `dictionaries`: string columns to be read as dictionaries.
-    """
-    # Not at the top: pyarrow.dataset and pandas, which it imports, take 0.4 s, and most commands need neither.
-    from pyarrow.dataset import ParquetReadOptions  # noqa: PLC0415
-    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem  # noqa: PLC0415
-
-    path = local_path(table)
-    files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
-    options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
-    dataset = table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
-    if ADDED_COLUMN in dataset.schema.names:
-        return dataset
-    return dataset.replace_schema(dataset.schema.append(pa.field(ADDED_COLUMN, pa.int64())))
+    """The newest rows of a table; otherwise as `select`."""
+    return select(open_table(uri), columns, where)
 
 
 # Reads a table in slices of time, so that a long range never has to be in memory as a whole.
@@ -206,60 +117,59 @@ def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int
         yield slice_start_ms, min(slice_start_ms + slice_ms, end_ms)
 
 
+def _dataset_of(table: DeltaTable, dictionaries: Sequence[str]) -> Any:
+    """The data files of a table as a `pyarrow.dataset.Dataset`.
+
+    The files of a local table are read through Arrow's own file system. By default delta-rs gives Arrow a file system
+    that is written in Python. What is read through it belongs to Python, and Arrow's threads free it shortly after the
+    scan has returned. If the interpreter ends at that moment, the process aborts with exit code 134. Other stores are
+    still read through delta-rs; for these `pipeline.process` keeps the exit code.
+    """
+    from pyarrow.dataset import ParquetReadOptions  # noqa: PLC0415 - with pandas, which it imports, it takes 0.4 s
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem  # noqa: PLC0415
+
+    path = local_path(table)
+    files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
+    options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
+    dataset = table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
+    if ADDED_COLUMN in dataset.schema.names:
+        return dataset
+    return dataset.replace_schema(dataset.schema.append(pa.field(ADDED_COLUMN, pa.int64())))
+
+
 class TimeSlices:
-    """One version of a table, read by ranges of one of its columns of epoch milliseconds.
+    """One version of a table, read by ranges [start, end) of one of its columns of epoch milliseconds.
 
     A file is not opened if its statistics say that it has no row of the slice.
 
     Args:
         time_column: The column; it must have statistics.
         dictionaries: String columns to be read as dictionaries. If values repeat, that takes a quarter of the time.
-        version: Version of the table; None = the newest.
+        version: Version of the table; None = the newest. `TableMissing` if it is not there.
         time_epoch: Only the rows of this time epoch; None = all.
-
-    Raises:
-        TableMissing: There is no table, or it does not have this version.
     """
 
     def __init__(
         self,
         uri: str,
         time_column: str,
-        storage_options: Options = None,
         dictionaries: Sequence[str] = (),
         version: int | None = None,
         time_epoch: int | None = None,
     ) -> None:
-        table = open_table(uri, version, storage_options)
         self.uri = uri
-        self.version: int = table.version()
-        self._table = table
+        self._table = open_table(uri, version)
+        self.version: int = self._table.version()
         self._column = time_column
-        self._dataset = dataset_of(table, dictionaries)
+        self._dataset = _dataset_of(self._table, dictionaries)
         self._of_epoch: list[Condition] = [] if time_epoch is None else [of_epoch(time_epoch)]
 
     def read(
-        self,
-        columns: Sequence[str],
-        start_ms: int,
-        end_ms: int,
-        where: Sequence[tuple[str, str]] = (),
+        self, columns: Sequence[str], start_ms: int, end_ms: int, where: Sequence[tuple[str, str]] = ()
     ) -> pa.Table:
-        """The rows of a slice, in no order.
-
-        Args:
-            columns: Which ones, in which order.
-            start_ms: Inclusive.
-            end_ms: Exclusive.
-            where: Pairs (column, text that it must equal); all must hold.
-        """
-        time = pc.field(self._column)
-        condition = (time >= start_ms) & (time < end_ms)
-        for column, text in where:
-            condition &= pc.field(column) == text
-        if self._of_epoch:
-            condition &= filters_to_expression(self._of_epoch)
-        return self._dataset.to_table(columns=list(columns), filter=condition)
+        """The rows of a slice, in no order; only those with the texts of `where` (column, text) in these columns."""
+        texts: list[Condition] = [(column, "=", text) for column, text in where]
+        return self._scan(columns, [*self._range(start_ms, end_ms), *texts])
 
     def of_epoch(self, time_epoch: int) -> "TimeSlices":
         """The same version of the table, but only the rows of this time epoch."""
@@ -287,31 +197,21 @@ class TimeSlices:
             else:
                 mixed.append((first_ms, last_ms))
         if mixed:
-            time = pc.field(self._column)
-            condition = (time >= min(first for first, _ in mixed)) & (time <= max(last for _, last in mixed))
-            rows = with_time_epoch(self._dataset.to_table(columns=["time_epoch", self._column], filter=condition))
+            first, last = min(first for first, _ in mixed), max(last for _, last in mixed)
+            condition: list[Condition] = [(self._column, ">=", first), (self._column, "<=", last)]
+            rows = with_time_epoch(self._scan(["time_epoch", self._column], condition))
             ends = rows.group_by("time_epoch").aggregate([(self._column, "min"), (self._column, "max")])
             for epoch, first_ms, last_ms in zip(*(column.to_pylist() for column in ends.columns), strict=True):
                 _widen(found, epoch, first_ms, last_ms)
         return [EpochSpan(epoch, *found[epoch]) for epoch in sorted(found)]
 
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
-        """The earliest time of a row in a range; None if the range has no row.
-
-        A file is not opened if its statistics say that it has no row of the range.
-
-        Args:
-            start_ms: Inclusive.
-            end_ms: Exclusive.
-            where: Further conditions; all must hold.
-        """
-        in_range: list[Condition] = [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
-        return smallest(self._table, self._column, [*in_range, *where])
+        """The earliest time of a row in a range that meets further conditions; None if there is none."""
+        return smallest(self._table, self._column, [*self._range(start_ms, end_ms), *where])
 
     def last_time(self, start_ms: int, end_ms: int) -> int | None:
         """The latest time of a row in a range; otherwise as `first_time`."""
-        in_range: list[Condition] = [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
-        return largest(self._table, self._column, in_range)
+        return largest(self._table, self._column, self._range(start_ms, end_ms))
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, estimated from the statistics of the files. No file is opened."""
@@ -331,13 +231,19 @@ class TimeSlices:
         ends = pc.min_max(times)
         return ends["min"].as_py(), ends["max"].as_py()
 
+    def _range(self, start_ms: int, end_ms: int) -> list[Condition]:
+        return [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
+
+    def _scan(self, columns: Sequence[str], where: Sequence[Condition]) -> pa.Table:
+        return self._dataset.to_table(columns=list(columns), filter=filters_to_expression(list(where)))
+
 
 def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, last_ms: int) -> None:
     known_first_ms, known_last_ms = spans.get(time_epoch, (first_ms, last_ms))
     spans[time_epoch] = min(known_first_ms, first_ms), max(known_last_ms, last_ms)
 
 
-# What the tables say about the last minute, as the metrics of a broker do.
+# What the tables hold about the last minute, as the metrics of a broker do.
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,24 +264,22 @@ def last_minute(root: str, now_ms: int) -> LastMinute:
     Of a minute that the clock showed twice it is the second time.
     """
     recent: list[Condition] = [("evaluated_at_ms", ">", now_ms - SPAN_MS), ("evaluated_at_ms", "<=", now_ms)]
-    columns = ["time_epoch", "last_event_ms", "exempt_time_ns"]
-    usage = with_time_epoch(read_table(table_uri(root, "usage"), columns, recent))
+
+    def rows(name: str, columns: Sequence[str]) -> pa.Table:
+        return with_time_epoch(read_table(table_uri(root, name), [*columns, "time_epoch"], recent))
+
+    usage = rows("usage", ["last_event_ms", "exempt_time_ns"])
+    decisions = rows("decisions", [*SENSOR, "throttle_time_ms", "evaluated_at_ms"])
     newest = pc.max(usage["time_epoch"])
-    usage = usage.filter(pc.equal(usage["time_epoch"], newest))
-    columns = [*SENSOR, "time_epoch", "throttle_time_ms", "evaluated_at_ms"]
-    decisions = with_time_epoch(read_table(table_uri(root, "decisions"), columns, recent))
-    decisions = decisions.filter(pc.equal(decisions["time_epoch"], newest))
+    usage, decisions = (table.filter(pc.equal(table["time_epoch"], newest)) for table in (usage, decisions))
     return LastMinute(throttle_times(decisions, now_ms), exempt_request_percentage(usage, now_ms))
 
 
-# Values of Python as Arrow's, without pandas.
-#
-# To convert some values, pyarrow imports pandas if it is installed, only to ask whether they are values of pandas. That
-# takes 0.2 s, and nothing here needs it to answer.
-
-
 def arrow_scalar(value: int | str) -> pa.Scalar:
-    """An INT64 or STRING scalar, to compare columns with."""
+    """An INT64 or STRING scalar, to compare columns with.
+
+    pyarrow itself would import pandas if it is installed, only to ask whether the value is one of pandas: 0.2 s.
+    """
     kind = DataType.int64() if isinstance(value, int) else DataType.string()
     return pa.array(Array([value], kind))[0]
 
@@ -387,27 +291,22 @@ _NO_ROWS: Final[list[Condition]] = [("publish_seq", "<", 0)]
 
 
 def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Condition] = ()) -> pa.Table:
-    """The last row of each client, if it is a throttle that ends at an instant or later; in no order.
+    """The last row of each client, if it is a throttle that ends at `since_ms` (wall clock) or later; in no order.
 
     To find these rows, only the columns that are needed are read, and only the files from the first such throttle on.
 
-    * `since_ms`: the instant, by wall clock, inclusive.
     * `of_clients`: conditions on the columns that name a client.
     """
     running = _running(events, since_ms, of_clients)
     if not len(running):
         return events.read(None, _NO_ROWS)
     ends = pc.min_max(running)
-    rows = events.read(
-        None,
-        [
-            ("publish_seq", ">=", ends["min"].as_py()),
-            ("publish_seq", "<=", ends["max"].as_py()),
-            ("throttled_until_ms", ">=", since_ms),
-            ("action", "=", "throttle"),
-            *of_clients,
-        ],
-    )
+    publish_seqs: list[Condition] = [
+        ("publish_seq", ">=", ends["min"].as_py()),
+        ("publish_seq", "<=", ends["max"].as_py()),
+    ]
+    running_on: list[Condition] = [("throttled_until_ms", ">=", since_ms), ("action", "=", "throttle")]
+    rows = events.read(None, [*publish_seqs, *running_on, *of_clients])
     return rows.filter(pc.is_in(rows["publish_seq"], value_set=running.combine_chunks()))
 
 
@@ -435,28 +334,19 @@ _NONE: Final = pa.Table.from_batches([], pa.schema([pa.field("user", pa.string()
 
 
 def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
-    """Each `<user, client-id>` with usage in the last minutes, once.
+    """Each `<user, client-id>` with usage in the last minutes, once: user and client_id, sorted by both.
 
     The minutes are counted back from the newest batch, not from now. So the answer is the same while the job is
-    stopped. Rows of older time epochs do not count: a clock that was set back since has dated them.
-
-    Args:
-        usage_uri: address of the table; it may be missing.
-        recent_ms: how many milliseconds before the newest batch, inclusive.
-
-    Returns:
-        Columns user and client_id, sorted by both; no rows if there is no usage or no table.
+    stopped. Rows of older time epochs do not count: a clock that was set back since has dated them. No rows if there
+    is no usage or no table.
     """
     try:
         table = open_table(usage_uri)
     except TableMissing:
         return _NONE
-    newest = newest_instant_in(table, partial(largest, table, "evaluated_at_ms"))
+    newest = newest_instant_in(table)
     if newest is None:
         return _NONE
-    own = f"AND time_epoch = {newest.time_epoch} " if newest.time_epoch else ""
-    query = (
-        'SELECT DISTINCT "user", client_id FROM source '  # noqa: S608 - all values are our own
-        f"WHERE sample_start_ms >= {newest.evaluated_at_ms - recent_ms} {own}ORDER BY 1, 2"
-    )
-    return run(table, query)
+    since: Condition = ("sample_start_ms", ">=", newest.evaluated_at_ms - recent_ms)
+    rows = rows_where(["user", "client_id"], [since, *of_newest_epoch(newest.time_epoch)])
+    return run(table, f"{rows} GROUP BY 1, 2 ORDER BY 1, 2")

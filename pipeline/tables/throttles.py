@@ -16,10 +16,10 @@ from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from schemas.throttle_record import written_ms
 
+# Quota type -> the columns of `usage` whose sum it limits.
 _MEASURES: Final = dict(
     zip(QUOTA_TYPES, (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"]), strict=True)
 )
-"""Quota type -> the columns of `usage` whose sum it limits."""
 
 _SHOWN: Final = 5
 
@@ -29,7 +29,6 @@ class Story:
     """One throttle from its decision to its release.
 
     Attributes:
-        decision: The row of `decisions` that started it.
         events: Its rows of `throttle_events`, in order; empty if nothing was published for it.
         samples: What the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds: pairs
             (sample_start_ms, amount), oldest first.
@@ -41,12 +40,7 @@ class Story:
 
 
 def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
-    """The row of `decisions` whose `decision_id` begins with a text.
-
-    Raises:
-        NotFound: There is none.
-        UsageError: There are several.
-    """
+    """The row of `decisions` whose `decision_id` begins with a text; `NotFound` if none, `UsageError` if several do."""
     decisions = TableRows(table_uri(root, "decisions"))
     where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
     found = decisions.read(["decision_id", "evaluated_at_ms"], where)
@@ -55,19 +49,14 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
         raise _no_decision(beginning, decisions.uri)
     if len(ids) > 1:
         shown = [*ids[:_SHOWN], *([f"{len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else [])]
-        fix = f"name one of them in full: {command_text('throttles', 'explain', ids[0])}"
         message = f"several decisions begin with {beginning}: {', '.join(shown)}"
-        raise UsageError(message, fix)
+        raise UsageError(message, f"name one of them in full: {command_text('throttles', 'explain', ids[0])}")
     # Ids are hashes, so only the instant limits which files can hold the row.
     return decisions.read(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
 
 
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
-    """The newest row of `decisions` of a client; None = any user, or any client-id.
-
-    Raises:
-        NotFound: There is none.
-    """
+    """The newest row of `decisions` of a client; None = any user, or any client-id. `NotFound` if there is none."""
     decisions = TableRows(table_uri(root, "decisions"))
     names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
     where: list[Condition] = [(name, "=", value) for name, value in names.items()]
@@ -112,19 +101,15 @@ def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin 
 def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Usage of the sensor's clients in the window of the decision, from all batches up to that of the decision."""
     at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
-    conditions: list[tuple[str, str, Any]] = [
+    conditions: list[Condition] = [
         ("sample_start_ms", ">=", at_ms - window_ms),
         ("sample_start_ms", "<=", at_ms),
         ("evaluated_at_ms", "<=", at_ms),
         ("evaluated_at_ms", ">=", at_ms - window_ms),
         of_epoch(decision.get("time_epoch") or 0),
     ]
-    if decision["sensor_user"]:
-        conditions.append(("user", "=", decision["sensor_user"]))
-    if decision["sensor_client_id"]:
-        conditions.append(("client_id", "=", decision["sensor_client_id"]))
-    if decision["broker_id"]:
-        conditions.append(("broker_id", "=", decision["broker_id"]))
+    names = {"user": "sensor_user", "client_id": "sensor_client_id", "broker_id": "broker_id"}
+    conditions += [(column, "=", decision[name]) for column, name in names.items() if decision[name]]
     measures = _MEASURES[decision["quota_type"]]
     rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", *measures], conditions)
     sums: Counter[int] = Counter()
@@ -141,14 +126,7 @@ _CLIENT: Final = ("cluster", "broker_id", "user", "client_id")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are asked for.
-
-    Attributes:
-        user: Of this user; None = of any.
-        client_id: Of this client-id, which may be ""; None = of any.
-        quota_type: Of this quota type; None = of any.
-        since_ms: Written at this instant or later, by wall clock; None = at any time.
-    """
+    """Which records are asked for; None = any. `since_ms`: written at this instant or later, by wall clock."""
 
     user: str | None = None
     client_id: str | None = None
@@ -198,9 +176,8 @@ def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str,
     while True:
         rows = events.read(None, [("publish_seq", ">", newest_seq - numbers), *wanted.conditions()])
         if len(rows) >= limit or numbers > newest_seq:
-            break
+            return sorted(rows, key=lambda row: -row["publish_seq"])[:limit]
         numbers *= _MORE
-    return sorted(rows, key=lambda row: -row["publish_seq"])[:limit]
 
 
 # Why nothing was published for a decision: one cause, from what the tables hold.
@@ -240,15 +217,14 @@ class Unpublished:
 def why_unpublished(
     root: str, quotas: QuotaTable, decision: Mapping[str, Any], max_age_ms: int, min_hold_ms: int
 ) -> Unpublished:
-    """The reason, by the order in which the job itself decides; `too_old` where the tables have none.
-
-    * `decision`: A row of `decisions` whose id no record has.
-    """
+    """Why no record has the id of a decision, in the order in which the job itself decides; else `too_old`."""
     if decision["mode"] == "shadow" or not decision["applied"]:
         unapplied: Cause = "not_applied" if decision["throttle_time_ms"] else "no_time"
         return Unpublished("shadow" if decision["mode"] == "shadow" else unapplied)
     records = _records(root, decision, _LOOKED_BACK_MS[0])
-    own = [row for row in records if row["cause"] == "violation" and _is_of_batch(row, decision)]
+    own = [
+        row for row in records if row["cause"] == "violation" and all(row[name] == decision[name] for name in _BATCH)
+    ]
     if own:
         return Unpublished("extension", record=own[-1])
     collected_ms = _collected_ms(root, decision)
@@ -287,10 +263,6 @@ def _written_by(records: Sequence[Mapping[str, Any]], at_ms: int) -> list[Mappin
     return [row for row in records if written_ms(row) <= at_ms]
 
 
-def _is_of_batch(row: Mapping[str, Any], decision: Mapping[str, Any]) -> bool:
-    return all(row[name] == decision[name] for name in _BATCH)
-
-
 def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
     """When the driver collected its batch, by wall clock; the time of its events if that is not kept any more."""
     where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
@@ -300,16 +272,11 @@ def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
 
 def _edited(quotas: QuotaTable, version: int, collected_ms: int) -> Unpublished | None:
     """By the first later version that was in force within a minute of the batch; None if there is none."""
-    commits = [
-        commit.version
-        for commit in quotas.history(None)
-        if commit.version > version and commit.committed_at.timestamp() * 1_000 <= collected_ms + 60_000
-    ]
+    later = [commit for commit in quotas.history() if commit.version > version]
+    commits = [one.version for one in later if one.committed_at.timestamp() * 1_000 <= collected_ms + 60_000]
     return Unpublished("edited", quota_version=min(commits)) if commits else None
 
 
 def _no_decision(wanted: str, looked_at: str) -> NotFound:
-    fix = f"see what is recorded: {command_text('throttles', 'list', '--all')}"
-    return NotFound(
-        f"no decision {wanted} in {looked_at}: give the beginning of a decision_id, or a user and client-id", fix
-    )
+    message = f"no decision {wanted} in {looked_at}: give the beginning of a decision_id, or a user and client-id"
+    return NotFound(message, f"see what is recorded: {command_text('throttles', 'list', '--all')}")

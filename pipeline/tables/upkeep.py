@@ -1,4 +1,9 @@
-"""The upkeep of the files of the job's tables: delete old rows, merge files, sort days, clean the log."""
+"""The upkeep of the files of the job's tables: delete old rows, merge files, sort days, clean the log.
+
+The stream writes the tables meanwhile. These commits do not carry the job's app id, and they use handles of their own.
+If one of them comes first, the job makes its append again (`delta_rs`). If an append of the job comes first, the step
+is made again here. Each step can be repeated, and interrupted at any point: the next round does what is left.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -20,30 +25,21 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
-from pipeline.tables.opening import Options, file_statistics, newest_value, open_table
+from pipeline.tables.opening import file_statistics, newest_value, open_table
 from pipeline.tables.port import Condition, lost_race
-from pipeline.tables.reading import DeltaRsReader, count
+from pipeline.tables.queries import count, newest_instant_in
 
-# Upkeep of a table while the stream writes it: delete old rows, merge files, checkpoint and shorten the log.
-#
-# These commits do not carry the job's app id, and they use handles of their own. If one of them comes first, the job
-# makes its append again (`delta_rs`). If an append of the job comes first, the step is made again here. Each step can
-# be repeated, and interrupted at any point: the next round does what is left.
-
-_MANY_FILES: Final = 200
+MANY_FILES: Final = 200
 _ATTEMPTS: Final = 5
 
 _Result = TypeVar("_Result")
 
 
-def trim(uri: str, column: str, before_ms: int, storage_options: Options = None) -> int:
-    """Delete the rows whose time is before an instant. If there are none, no commit is made.
+def trim(uri: str, column: str, before_ms: int) -> int:
+    """Delete the rows whose time is before an instant, and return how many. If there are none, no commit is made.
 
     * `column`: an INT64 `_ms` column that is never before the day in `date`.
     * `before_ms`: rows at exactly this instant stay.
-
-    Returns:
-        Number of rows that were deleted.
     """
     old, predicate = rows_before(column, before_ms)
 
@@ -53,7 +49,7 @@ def trim(uri: str, column: str, before_ms: int, storage_options: Options = None)
             table.delete(predicate)
         return rows
 
-    return committed(uri, delete, storage_options)
+    return committed(uri, delete)
 
 
 def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
@@ -62,7 +58,7 @@ def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
     return [("date", "<=", day), (column, "<", before_ms)], f"date <= '{day.isoformat()}' AND {column} < {before_ms}"
 
 
-def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = None) -> bool:
+def compact(uri: str, many_files: int = MANY_FILES) -> bool:
     """Merge small files if the table has more than `many_files`. Returns True if it did."""
 
     def optimize(table: DeltaTable) -> bool:
@@ -71,25 +67,24 @@ def compact(uri: str, many_files: int = _MANY_FILES, storage_options: Options = 
             table.optimize.compact()
         return is_due
 
-    return committed(uri, optimize, storage_options)
+    return committed(uri, optimize)
 
 
-def clean(uri: str, storage_options: Options = None) -> int:
+def clean(uri: str) -> int:
     """Write a log checkpoint, then delete log entries and replaced files after the times in the table's properties.
 
-    Returns:
-        Number of data files that were deleted.
+    Returns the number of data files that were deleted.
     """
-    table = open_table(uri, storage_options=storage_options)
+    table = open_table(uri)
     table.create_checkpoint()
     table.cleanup_metadata()
     return len(table.vacuum(dry_run=False))
 
 
-def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options: Options = None) -> _Result:
+def committed(uri: str, commit: Callable[[DeltaTable], _Result]) -> _Result:
     """What a function returns that makes a commit on a new handle; called again if another commit came first."""
     for _ in range(_ATTEMPTS):
-        table = open_table(uri, storage_options=storage_options)
+        table = open_table(uri)
         try:
             return commit(table)
         except CommitFailedError:
@@ -97,16 +92,11 @@ def committed(uri: str, commit: Callable[[DeltaTable], _Result], storage_options
     raise lost_race(uri, _ATTEMPTS)
 
 
-# Work on the tables that may fail and is tried again later: throttling goes on meanwhile.
-
-
 @contextmanager
 def log_failures(log: logging.Logger, what: str) -> Iterator[None]:
-    """Log a failure of the block in one line instead of raising it. Mistakes of the program are raised.
+    """Log a failure of the block as "<what> failed, the next round repeats it: …": throttling goes on meanwhile.
 
-    Args:
-        log: Where.
-        what: Begins the line: "<what> failed, the next round repeats it: …".
+    Mistakes of the program are raised.
     """
     try:
         yield
@@ -126,10 +116,9 @@ def log_failures(log: logging.Logger, what: str) -> Iterator[None]:
 # For readers that follow the table as a stream such a commit is a change of data, as the deletion of old rows is:
 # Spark needs `skipChangeCommits` for both.
 
-MANY_FILES: Final = 60
-"""A day is rewritten when it has more files: an hour of the roll-up."""
-QUIET_MS: Final = 3_600_000
-ROWS_AT_ONCE: Final = 100_000
+_FILES_OF_A_DAY: Final = 60  # an hour of the roll-up
+_QUIET_MS: Final = 3_600_000
+_ROWS_AT_ONCE: Final = 100_000
 # One file for each day, whatever its size; row groups of which the writer holds little.
 _FILE_BYTES: Final = 2**40
 _ROW_GROUP_ROWS: Final = 131_072
@@ -140,11 +129,7 @@ _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired
 
 
 def sort_day(
-    uri: str,
-    many_files: int = MANY_FILES,
-    quiet_ms: int = QUIET_MS,
-    rows_at_once: int = ROWS_AT_ONCE,
-    storage_options: Options = None,
+    uri: str, many_files: int = _FILES_OF_A_DAY, quiet_ms: int = _QUIET_MS, rows_at_once: int = _ROWS_AT_ONCE
 ) -> str | None:
     """Rewrite the newest day that has many files, or several to which none was added for long. One day at a time.
 
@@ -164,7 +149,7 @@ def sort_day(
             _rewrite(table, day, rows_at_once)
         return day
 
-    return committed(uri, sort, storage_options)
+    return committed(uri, sort)
 
 
 def _due(table: DeltaTable, many_files: int, quiet_ms: int) -> str | None:
@@ -190,8 +175,9 @@ def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
     def batches() -> Iterator[RecordBatch]:
         # In a thread of ours: delta-rs asks for the batches in one of its own, in which its engine can not wait.
         with ThreadPoolExecutor(1, "sorted-days") as thread:
-            for first, last in spans:
-                some = f'"user" >= {_text(first)} AND "user" <= {_text(last)}'
+            for span in spans:
+                first, last = (name.replace("'", "''") for name in span)
+                some = f"\"user\" >= '{first}' AND \"user\" <= '{last}'"
                 sql = f"SELECT * FROM source WHERE {of_day} AND {some} ORDER BY {_ORDER}"  # noqa: S608 - quoted by us
                 yield from thread.submit(_read, table, sql).result().to_batches()
 
@@ -223,12 +209,7 @@ def _read(table: DeltaTable, sql: str) -> Table:
     return QueryBuilder(_ENGINE).register("source", table).execute(sql).read_all()
 
 
-def _text(name: str) -> str:
-    return "'" + name.replace("'", "''") + "'"
-
-
-SORTED: Final = ("usage_by_minute", "throttle_by_minute")
-"""Tables of which each day becomes one file that is sorted by client."""
+_SORTED: Final = ("usage_by_minute", "throttle_by_minute")
 
 
 class TableUpkeep(Protocol):
@@ -244,23 +225,18 @@ class TableUpkeep(Protocol):
 
     def newest_value(self, name: str, column: str) -> int | None:
         """The largest value of an INT64 column of a table; None for a table without rows."""
-        ...
 
     def newest_evaluation_ms(self, name: str) -> int | None:
         """When the newest rows of a table were evaluated, in their time epoch; None for a table without rows."""
-        ...
 
     def trim(self, name: str, column: str, before_ms: int) -> int:
         """Delete the rows of a table whose time is before an instant; returns how many."""
-        ...
 
     def merge(self, name: str) -> bool:
         """Merge small files of a table if there are many; returns whether it did."""
-        ...
 
     def clean(self, name: str) -> int:
         """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not known."""
-        ...
 
 
 class DeltaRsUpkeep:
@@ -278,7 +254,7 @@ class DeltaRsUpkeep:
         return newest_value(table_uri(self._root, name), column)
 
     def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
-        newest = DeltaRsReader(table_uri(self._root, name)).newest_instant()
+        newest = newest_instant_in(open_table(table_uri(self._root, name)))
         return None if newest is None else newest.evaluated_at_ms
 
     def trim(self, name: str, column: str, before_ms: int) -> int:  # noqa: D102
@@ -286,7 +262,7 @@ class DeltaRsUpkeep:
 
     def merge(self, name: str) -> bool:  # noqa: D102
         uri = table_uri(self._root, name)
-        return sort_day(uri) is not None if name in SORTED else compact(uri)
+        return sort_day(uri) is not None if name in _SORTED else compact(uri)
 
     def clean(self, name: str) -> int:  # noqa: D102
         return clean(table_uri(self._root, name))

@@ -234,7 +234,7 @@ class HeldClients:
 
     def _keys(self, clients: pa.Table) -> Any:
         names = EntityNames(clients, has_brokers=True)
-        return names.hashed(self._seeds).read(0, names.num_rows).entity_keys()
+        return names.hashed(self._seeds).entity_keys()
 
     def _grow(self, size: int) -> None:
         if size > len(self._columns["due_ms"]):

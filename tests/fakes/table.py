@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.tables.append_guard import (
+from pipeline.tables.port import (
+    Condition,
+    Instant,
     checked_epoch,
     commit_note,
     is_fenced,
@@ -15,7 +17,6 @@ from pipeline.tables.append_guard import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from pipeline.tables.port import Condition, Instant
 from quota.replay import with_time_epoch
 
 

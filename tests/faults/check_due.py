@@ -49,13 +49,21 @@ def _is_start(case: Case, due_ms: int) -> bool:
 
 
 def watch(case: Case, reign: Reign) -> None:
-    """Note which throttles a look may leave to their end during a reign."""
+    """Note which throttles a look may leave to their end during a reign.
+
+    A look waits while a record is being published, and a broker that stands still makes that long. So one that was due
+    ahead of the end may be taken after it, and leave the throttle to its end, which is then looked at under the next
+    batch.
+    """
     for held in case.held.values():
         case.take_up(held, reign.end_ms - 1)
-        may_be_left_to_end(case, reign, held, max(held.end_ms, reign.begin_ms))
+        last_ms = (
+            max(held.end_ms, reign.begin_ms) if reign.following is None else reign.end_ms + case.rules.longest_append_ms
+        )
+        may_be_left_to_end(case, reign, held, last_ms)
 
 
-def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: int) -> bool:
+def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: float) -> bool:
     """Whether at some instant up to this one, at which the look may have been taken, too little more was owed.
 
     A look that finds more renews the throttle, so one that is still as it was at its end was not looked at.

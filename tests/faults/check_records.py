@@ -57,7 +57,7 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
         case.held[client] = Held(row)
     else:
         ended = case.held.pop(client, None)
-        case.ended[client] = written if ended is None else ended.end_ms
+        case.ended[client] = written if ended is None else case.end_of(ended, written)
 
 
 def extends(throttle_time_ms: int, written: int, end_ms: int, min_hold_ms: int) -> bool:

@@ -24,10 +24,9 @@ from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
-from pipeline.tables.append_guard import noting
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.port import TableWriter
+from pipeline.tables.port import TableWriter, noting
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit

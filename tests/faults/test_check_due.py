@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.books import Books
 from tests.faults.case import Case
-from tests.faults.check_due import is_end_of, may_be_left_to_end, was_taken_up
+from tests.faults.check_due import is_end_of, may_be_left_to_end, was_taken_up, watch
 from tests.faults.cut import Batch
 from tests.faults.handmade import T_MS, evidence
 from tests.faults.held import Held
@@ -84,6 +84,31 @@ def test_a_look_may_be_taken_before_a_window_that_held_little_drops_out_of_the_r
     case = Case(books, Rules(min_hold_ms=1), Verdict())
     assert may_be_left_to_end(case, Reign(batch, None), held, held.end_ms) is may_end
     assert (held.nearest_ms <= 101) is may_end
+
+
+@pytest.mark.parametrize(
+    ("next_batch_after_ms", "may_end"), [(1_000, False), (5_999, False), (6_000, True), (9_000, True)]
+)
+def test_a_look_ahead_of_the_end_may_wait_for_a_record_that_is_published_until_the_next_batch(
+    next_batch_after_ms: int, may_end: bool
+) -> None:
+    """16 000 of T = 1 000 at once: 6 s are owed until that window drops out after 11 s; the throttle ends after 1 s.
+
+    The next batch is decided up to 5 s after it is collected.
+    """
+    given = evidence()
+    books = Books(given, given.tables["batches"][0]["engine_settings"])
+    client = {"broker_id": "", "user": "alice", "client_id": "etl"}
+    row = {**given.tables["usage"][0], **client, "sample_start_ms": T_MS, "last_event_ms": T_MS}
+    books.record([row | {"produced_bytes": 16_000}], T_MS, 1)
+    batch = Batch({**_of(T_MS), "quota_version": 1}, ())
+    following = Batch({**_of(T_MS + next_batch_after_ms), "quota_version": 1}, ())
+    about = {**client, "quota_type": "producer_byte_rate", "quota_version": 1}
+    held = Held({**about, "throttled_until_ms": T_MS + 1_000, "throttle_time_ms": 1_000})
+    case = Case(books, Rules(), Verdict())
+    case.held[("", "alice", "etl")] = held
+    watch(case, Reign(batch, following))
+    assert held.may_end is may_end, held.nearest_ms
 
 
 def _of(at_ms: int) -> dict[str, object]:

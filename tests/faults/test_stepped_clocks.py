@@ -17,9 +17,9 @@ from kafka import KafkaProducer
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.tables.address import table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import local_audit
 from pipeline.tables.reading import read_table
 from tests.faults.stepped_clock import COMPILER, SteppedClock, stepped_clock
 from tests.integration.running_job import RunningJob, running_job

@@ -16,9 +16,9 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
 from pipeline.gate.waiting_room import GateLimits, Occupancy
 from pipeline.jvm.jars import fetch
-from pipeline.tables.audit import local_audit
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import local_audit
 from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
 from tests.waiting import PATIENCE_SECONDS, wait_until

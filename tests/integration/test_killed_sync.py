@@ -15,9 +15,8 @@ from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.jvm.jars import fetch
-from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import read_table
 from quota.broker_level import broker_level
 from tests.integration.killed_sync import BOUND, EDITED_BOUNDS, FOREIGN, RATE, Eye, Load, repeated, stock_producers

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quota.current_rates import CurrentRate, QuotaKey, current_rates
+from quota.current_rates import QuotaKey, SensorRate, current_rates
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
@@ -13,7 +13,7 @@ AT_MS = 1_700_000_010_000
 RATE = "producer_byte_rate"
 
 
-def rates(quotas: list[dict[str, Any]], *usage: dict[str, Any], **engine: Any) -> dict[QuotaKey, CurrentRate]:
+def rates(quotas: list[dict[str, Any]], *usage: dict[str, Any], **engine: Any) -> dict[QuotaKey, list[SensorRate]]:
     snapshot = QuotaSnapshot.from_rows(quotas, 1)
     return current_rates(snapshot, table(usage), AT_MS, lambda: QuotaEngine(**engine))
 
@@ -28,13 +28,15 @@ def test_a_rate_is_that_of_the_engine_and_is_compared_with_the_bound() -> None:
     engine.load_quotas(QuotaSnapshot.from_rows([quota_row("alice", producer_byte_rate=1000.0)], 1))
     engine.record(table([use("alice", "etl", 4_998)]), AT_MS)
     expected = engine.evaluate(table([use("alice", "etl", 0)]), AT_MS).to_pylist()[0]["observed"]
-    assert found == {QuotaKey("alice", "", RATE): CurrentRate(expected, expected / 1000.0, "", "alice", "", 1)}
+    assert {quota: [(one.observed, one.used) for one in sensors] for quota, sensors in found.items()} == {
+        QuotaKey("alice", "", RATE): [(expected, expected / 1000.0)]
+    }
 
 
 def test_of_a_defaults_clients_the_nearest_to_the_bound_is_shown_all_are_counted() -> None:
     quotas = [quota_row("<default>", producer_byte_rate=1000.0)]
     found = rates(quotas, use("a", "x", 10), use("b", "x", 30), use("c", "x", 20))[QuotaKey("<default>", "", RATE)]
-    assert (found.sensor_user, found.sensors) == ("b", 3)
+    assert [one.sensor_user for one in found] == ["b", "c", "a"]
 
 
 def test_each_quota_has_only_the_clients_it_holds_for_and_none_without_usage() -> None:
@@ -46,11 +48,11 @@ def test_each_quota_has_only_the_clients_it_holds_for_and_none_without_usage() -
     ]
     usage = use("alice", "etl", 10), use("alice", "web", 20), use("carol", "x", 30)
     found = rates(quotas, *usage)
-    assert {(key.user, key.client_id): rate.observed > 0 for key, rate in found.items()} == {
+    assert {(key.user, key.client_id): sensors[0].observed > 0 for key, sensors in found.items()} == {
         ("alice", ""): True,
         ("alice", "etl"): True,
     }
-    assert found[QuotaKey("alice", "", RATE)].observed == 2 * found[QuotaKey("alice", "etl", RATE)].observed
+    assert found[QuotaKey("alice", "", RATE)][0].observed == 2 * found[QuotaKey("alice", "etl", RATE)][0].observed
 
 
 @pytest.mark.parametrize("user", ["alice", "<default>", ""])
@@ -68,13 +70,13 @@ def test_a_shadow_quota_is_seen_as_if_it_were_enforced_and_changes_no_other() ->
     shadow = quota_row("alice", "etl", producer_byte_rate=10.0, mode="shadow")
     both = rates([*quotas, shadow], use("alice", "etl", 100))
     assert both[QuotaKey("alice", "", RATE)] == alone[QuotaKey("alice", "", RATE)]
-    assert both[QuotaKey("alice", "etl", RATE)].used == 100 * alone[QuotaKey("alice", "", RATE)].used
+    assert both[QuotaKey("alice", "etl", RATE)][0].used == 100 * alone[QuotaKey("alice", "", RATE)][0].used
 
 
 def test_in_broker_scope_the_busiest_broker_is_shown() -> None:
     usage = use("alice", "etl", 10, broker_id="1"), use("alice", "etl", 30, broker_id="2")
     found = rates([quota_row("alice", producer_byte_rate=1000.0)], *usage, scope="broker")
-    assert (found[QuotaKey("alice", "", RATE)].broker_id, found[QuotaKey("alice", "", RATE)].sensors) == ("2", 2)
+    assert [one.broker_id for one in found[QuotaKey("alice", "", RATE)]] == ["2", "1"]
 
 
 def test_without_usage_there_is_no_rate() -> None:

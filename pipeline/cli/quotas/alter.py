@@ -172,7 +172,7 @@ def sql(
     from pipeline.cli.output import print_rows
     from pipeline.settings.loading import load_settings
     from pipeline.stream.quota_sql import run_sql
-    from pipeline.tables.audit import local_audit
+    from pipeline.tables.quotas.table import local_audit
 
     settings = load_settings(config, flags(tables=tables))
     print_rows(run_sql(settings, statement, local_audit(reason)), output)

@@ -54,9 +54,9 @@ def make_edit(
         TableMissing: There is no quota table; an edit never creates it.
     """
     from pipeline.settings.loading import load_settings
-    from pipeline.tables.audit import local_audit
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.history import differences, entity_texts
+    from pipeline.tables.quotas.table import local_audit
 
     settings = load_settings(config, flags(tables=tables))
     table = open_quota_table(settings.tables)

@@ -13,7 +13,7 @@ from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
-from quota.current_rates import CurrentRate, QuotaKey, bounds_of, current_rates
+from quota.current_rates import QuotaKey, SensorRate, bounds_of, current_rates
 from quota.units import age_text, bound_text, rate_text
 
 _COLUMNS: Final = (
@@ -28,8 +28,6 @@ _COLUMNS: Final = (
     "sensors",
     "mode",
 )
-
-_NONE: Final = CurrentRate(0.0, 0.0, "", "", "", 0)
 
 
 def print_with_rates(settings: Settings, table: QuotaTable, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -47,27 +45,28 @@ def print_with_rates(settings: Settings, table: QuotaTable, rows: Sequence[Mappi
     sys.stderr.write(f"{_told(None if found is None else found.facts)}\n")
 
 
-def _lines(row: Mapping[str, Any], rates: Mapping[QuotaKey, CurrentRate]) -> list[tuple[float, dict[str, Any]]]:
+def _lines(row: Mapping[str, Any], rates: Mapping[QuotaKey, list[SensorRate]]) -> list[tuple[float, dict[str, Any]]]:
     """The used share of the bound, and the line; a line for each bound."""
     found = []
     for key, bound in bounds_of(row).items():
-        rate = rates.get(key)
-        shown = {"quota_type": key.quota_type, "bound": bound_text(key.quota_type, bound), **_shown(key, rate)}
-        found.append((rate.used if rate else 0.0, shown))
+        sensors = rates.get(key, [])
+        shown = {"quota_type": key.quota_type, "bound": bound_text(key.quota_type, bound), **_shown(key, sensors)}
+        found.append((sensors[0].used if sensors else 0.0, shown))
     rest = dict.fromkeys(name for name in (*_COLUMNS, "broker_id") if name not in row)
     about = {name: row[name] for name in ("user", "client_id", "mode", "owner", "note")}
     return [(used, {**about, **shown}) for used, shown in found] or [(0.0, {**about, **rest})]
 
 
-def _shown(key: QuotaKey, rate: CurrentRate | None) -> dict[str, Any]:
-    rate = rate or _NONE
+def _shown(key: QuotaKey, sensors: Sequence[SensorRate]) -> dict[str, Any]:
+    nearest = sensors[0] if sensors else None
+    used = nearest.used if nearest else 0.0
     return {
-        "rate": rate_text(key.quota_type, rate.observed),
-        "used": f"{math.floor(rate.used * 1000) / 10:.1f} %",  # cut off, so that 100.0 % is not below the bound
-        "sensor_user": rate.sensor_user,
-        "sensor_client_id": rate.sensor_client_id,
-        "sensors": rate.sensors,
-        "broker_id": rate.broker_id,
+        "rate": rate_text(key.quota_type, nearest.observed if nearest else 0.0),
+        "used": f"{math.floor(used * 1000) / 10:.1f} %",  # cut off, so that 100.0 % is not below the bound
+        "sensor_user": nearest.sensor_user if nearest else "",
+        "sensor_client_id": nearest.sensor_client_id if nearest else "",
+        "sensors": len(sensors),
+        "broker_id": nearest.broker_id if nearest else "",
     }
 
 

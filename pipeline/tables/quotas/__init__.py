@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.errors import Refused
-    from pipeline.tables.audit import local_audit
     from pipeline.tables.quotas.edit import QuotaChange
     from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.tables.quotas.table import EditAudit, QuotaCommit, QuotaTable, QuotaTableState
+    from pipeline.tables.quotas.table import EditAudit, QuotaCommit, QuotaTable, QuotaTableState, local_audit
 
 __all__ = [
     "EditAudit",
@@ -25,11 +24,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "pipeline.tables.audit": ("local_audit",),
     "pipeline.errors": ("Refused",),
     "pipeline.tables.quotas.edit": ("QuotaChange",),
     "pipeline.tables.quotas.source": ("QuotaSource",),
-    "pipeline.tables.quotas.table": ("EditAudit", "QuotaCommit", "QuotaTable", "QuotaTableState"),
+    "pipeline.tables.quotas.table": ("EditAudit", "QuotaCommit", "QuotaTable", "QuotaTableState", "local_audit"),
 }
 
 

@@ -70,11 +70,7 @@ def edit_refused(mistakes: Sequence[Mistake], fix: str = _A_VALID_EDIT) -> Refus
 
 
 def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, columns: Iterable[str]) -> None:
-    """Refuse to remove what is not set, as kafka-configs does; Kafka's controller would accept it.
-
-    Raises:
-        Refused: at least one of the columns is not set for the entity.
-    """
+    """Refuse (`Refused`) to remove columns that are not set, as kafka-configs does; the controller would accept it."""
     row = next((row for row in rows if (row["user"], row["client_id"]) == (user, client_id)), {})
     is_set = {column for column in (*QUOTA_TYPES, *LABELS) if row.get(column) not in {None, _UNSET.get(column)}}
     absent = [column for column in columns if column not in is_set]
@@ -84,32 +80,23 @@ def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, column
 
 
 def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues]) -> None:
-    """Refuse quotas without a user, where the users are divided by several jobs; those that were there are let be.
-
-    Raises:
-        Refused: Users of several shards would share the sensor of a row.
-    """
+    """Refuse (`Refused`) new quotas without a user, where the users are divided by several jobs."""
     present = {(row["user"], row["client_id"]) for row in before}
-    found = [row for row in rows if not row["user"] and (row["user"], row["client_id"]) not in present]
+    entities = [(row["user"], row["client_id"]) for row in rows if not row["user"]]
+    found = [label(*entity) for entity in entities if entity not in present]
     if found:
-        mistakes = [
-            Mistake(f"the quota of {label(row['user'], row['client_id'])} must name a user or the default user")
-            for row in found
-        ]
         fix = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
-        raise edit_refused(mistakes, fix)
+        raise edit_refused([Mistake(f"the quota of {one} must name a user or the default user") for one in found], fix)
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
     """The rows with all columns of `QuotaRow`.
 
-    Args:
-        rows: the rows to be stored.
-        before: rows that are or were stored. These need not follow Kafka's rules for bounds: SQL may set a fraction
-            of a byte, and then an edit of another entity, or a rollback, must still be possible.
+    * `before`: rows that are or were stored. These need not follow Kafka's rules for bounds: SQL may set a fraction of
+      a byte, and then an edit of another entity, or a rollback, must still be possible.
 
     Raises:
-        Refused: a row is not valid, or an entity has two rows. Names all mistakes at once.
+        Refused: rows are not valid, or an entity has two rows. Names all mistakes at once.
     """
     stored: dict[tuple[str, str], list[QuotaValues]] = defaultdict(list)
     for row in before:
@@ -122,9 +109,7 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
             complete.append(QuotaRow.model_validate(row).model_dump())
         except ValidationError as exc:
             refused = {column for column, _ in problems}
-            problems += [
-                (column, text) for column, text in map(_mistake, exc.errors(include_url=False)) if column not in refused
-            ]
+            problems += [one for one in map(_mistake, exc.errors(include_url=False)) if one[0] not in refused]
         for _, text in problems:
             mistakes.at(label(row["user"], row["client_id"]) or "a row without user and client-id").add(text)
     entities = Counter((row["user"], row["client_id"]) for row in rows)
@@ -152,12 +137,9 @@ def _change(by_entity: dict[tuple[str, str], dict[str, Any]], change: QuotaChang
 def _bound_mistakes(row: QuotaValues) -> list[tuple[str, str]]:
     """Column and message of each bound that Kafka's controller would refuse."""
     given = ((name, row.get(name)) for name in QUOTA_TYPES)
-    numbers = (
-        (name, value) for name, value in given if isinstance(value, (int, float)) and not isinstance(value, bool)
-    )
-    return [
-        (name, f"{mistake}; got {value}") for name, value in numbers if (mistake := bound_mistake(name, float(value)))
-    ]
+    numbers = ((name, value) for name, value in given if isinstance(value, int | float) and not isinstance(value, bool))
+    refusals = ((name, value, bound_mistake(name, float(value))) for name, value in numbers)
+    return [(name, f"{mistake}; got {value}") for name, value, mistake in refusals if mistake]
 
 
 def _mistake(error: Any) -> tuple[str, str]:

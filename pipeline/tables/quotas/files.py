@@ -13,6 +13,7 @@ default entity is named `<default>`, as in the table and in rpk. `file_reading` 
 """
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,11 +34,7 @@ ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
 
 
 class QuotaFileRefused(Refused):
-    """A file does not hold valid quotas.
-
-    Attributes:
-        mistakes: all mistakes, each with its place and line in the file, as far as they are known.
-    """
+    """A file does not hold valid quotas; it has all mistakes, with their places and lines as far as they are known."""
 
     def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -47,11 +44,9 @@ class QuotaFileRefused(Refused):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQuota:
-    """The quota a file declares for one entity.
+    """The quota a file declares for one entity, with "" and `<default>` as in the table.
 
     Attributes:
-        user: "" = not part of the entity, `<default>` = the default user.
-        client_id: likewise, for the client-id.
         bounds: a bound for every quota type; None = no bound, because the file does not name it.
         labels: those of mode, owner and note that the file names. An edit leaves the others as they are.
     """
@@ -88,10 +83,7 @@ def applied(
     A declared entity gets the bounds that the file names and no others. Mode, owner and note that the file does not
     name stay as they are; in a new row they are enforce, null and null.
 
-    Args:
-        rows: the rows of the table.
-        declared: the quotas of the file.
-        prune: remove the entities that the file does not name.
+    * `prune`: remove the entities that the file does not name.
     """
     by_entity = {(row["user"], row["client_id"]): dict(row) for row in rows}
     wanted = {(quota.user, quota.client_id): quota for quota in declared}
@@ -106,11 +98,7 @@ def applied(
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is not always built
-    """A safe YAML loader that collects keys that a mapping has twice.
-
-    Attributes:
-        mistakes: Where they go.
-    """
+    """A safe YAML loader that collects keys that a mapping has twice."""
 
     mistakes: Mistakes
 
@@ -125,19 +113,14 @@ class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
 def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
     """Read JSON if the text begins with a brace, YAML otherwise.
 
-    Args:
-        text: The text.
-        name: How the file is called, for the error.
-        mistakes: Gets a mistake for each key that a mapping has twice. The last value counts then.
+    * `mistakes`: Gets a mistake for each key that a mapping has twice. The last value counts then.
 
     Raises:
         QuotaFileRefused: The text is neither JSON nor YAML.
     """
     line: int | None = None
     try:
-        if text.lstrip().startswith("{"):
-            return _json(text, mistakes)
-        return _yaml(text, mistakes)
+        return _json(text, mistakes) if text.lstrip().startswith("{") else _yaml(text, mistakes)
     except json.JSONDecodeError as exc:
         problem, line = f"column {exc.colno}: {exc.msg}", exc.lineno
     except yaml.MarkedYAMLError as exc:
@@ -146,7 +129,7 @@ def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
         line = mark.line + 1 if mark else None
     except yaml.YAMLError as exc:
         problem = first_line(exc)
-    raise QuotaFileRefused(name, [Mistake(f"the file must be JSON or YAML; {problem}", (), line)])
+    raise QuotaFileRefused(name, [Mistake(f"the file is neither JSON nor YAML: {problem}", (), line)])
 
 
 def with_lines(mistakes: Sequence[Mistake], text: str) -> list[Mistake]:
@@ -170,8 +153,7 @@ def _line(node: yaml.Node | None, path: Sequence[Step]) -> int | None:
         if inner is None:
             break
         node = inner
-    line: int = node.start_mark.line + 1
-    return line
+    return int(node.start_mark.line + 1)
 
 
 def _child(node: yaml.Node, step: Step) -> yaml.Node | None:
@@ -209,10 +191,9 @@ def _yaml(text: str, mistakes: Mistakes) -> Any:
 
 
 def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, line: int | None = None) -> None:
-    if len(keys) == len(set(keys)):
-        return
-    for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
-        mistakes.add(f"'{key}' must be given once; got it {keys.count(key)} times", line)
+    for key, count in Counter(keys).items():
+        if count > 1:
+            mistakes.add(f"'{key}' is given {count} times", line)
 
 
 # Reads a file of quotas: rpk's form, or plain rows with the columns of the table.
@@ -224,11 +205,9 @@ _NAMES: Final = ("user", "client_id")
 def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
     """Read a file.
 
-    Args:
-        text: JSON or YAML: a list of quotas, or a mapping with the list `quotas`. A quota is in rpk's form (see
-            the top of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or
-            texts, in which units are allowed (`quota.units`).
-        name: How the file is called, for the error.
+    * `text`: JSON or YAML: a list of quotas, or a mapping with the list `quotas`. A quota is in rpk's form (see the top
+      of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or texts, in which units
+      are allowed (`quota.units`).
 
     Raises:
         QuotaFileRefused: The text is neither JSON nor YAML, or a part of it is not a quota. Names all mistakes at
@@ -249,7 +228,7 @@ def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota
                 mistakes.at(str(key)).add(f"'{key}' is not part of a quota file")
         items, where = document.get("quotas"), mistakes.at("quotas")
     if not isinstance(items, list):
-        mistakes.add(f"the file must be a list of quotas, or a mapping with the list 'quotas'; got {_shown(document)}")
+        mistakes.add(f"the file is not a list of quotas, nor a mapping with the list 'quotas': {_shown(document)}")
         return []
     declared: list[DeclaredQuota] = []
     places: dict[tuple[str, str], int] = {}
@@ -260,7 +239,7 @@ def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota
         entity = (quota.user, quota.client_id)
         first = places.setdefault(entity, number)
         if first != number:
-            where.at(number).add(f"{label(*entity)} must be given once; got it in [{first}] too")
+            where.at(number).add(f"{label(*entity)} is already given in [{first}]")
         declared.append(quota)
     return declared
 
@@ -269,18 +248,18 @@ def _declared(item: object, mistakes: Mistakes) -> DeclaredQuota | None:
     """Read one quota; None if something is wrong with it, which is added to `mistakes` then."""
     before = len(mistakes.found)
     if not isinstance(item, dict):
-        mistakes.add(f"a quota must be a mapping of entity and values; got {_shown(item)}")
+        mistakes.add(f"a quota is a mapping of entity and values, not {_shown(item)}")
         return None
     is_row = "entity" not in item and any(name in item for name in _NAMES)
     parts = (*_NAMES, *QUOTA_TYPES) if is_row else ("entity", "values")
     unknown = [str(key) for key in item if key not in {*parts, *LABELS}]
     if unknown:
-        mistakes.add(f"a quota must hold {', '.join((*parts, *LABELS))}; got {', '.join(unknown)}")
+        mistakes.add(f"{', '.join(unknown)} is not part of a quota, which has {', '.join((*parts, *LABELS))}")
     names = _row_names(item, mistakes) if is_row else _entity(item.get("entity"), mistakes.at("entity"))
     bounds = _row_bounds(item, mistakes) if is_row else _bounds(item.get("values"), mistakes.at("values"))
     labels = _labels(item, mistakes)
     if len(mistakes.found) == before and not any(bounds.values()) and labels.get("mode") != "exempt":
-        mistakes.add("a quota must have a value unless its mode is exempt; to remove a quota leave it out")
+        mistakes.add("a quota needs a value unless its mode is exempt; to remove a quota leave it out")
     if len(mistakes.found) != before:
         return None
     return DeclaredQuota(names.get("user", ""), names.get("client_id", ""), bounds, labels)
@@ -289,21 +268,21 @@ def _declared(item: object, mistakes: Mistakes) -> DeclaredQuota | None:
 def _entity(parts: object, mistakes: Mistakes) -> dict[str, str]:
     names: dict[str, str] = {}
     if not isinstance(parts, list) or not parts:
-        mistakes.add(f"'entity' must be a list of name and type; got {_shown(parts)}")
+        mistakes.add(f"'entity' is a list of name and type, not {_shown(parts)}")
         return names
     for number, part in enumerate(parts):
         at = mistakes.at(number)
         if not isinstance(part, dict) or part.keys() != {"name", "type"}:
-            at.add(f"'entity' must be a list of name and type; got {_shown(part)}")
+            at.add(f"'entity' is a list of name and type, not {_shown(part)}")
             continue
         kind, name = part["type"], part["name"]
         if kind not in ENTITY_TYPES:
             hint = ": kquota has no such quotas" if kind in _NOT_OURS else ""
-            at.at("type").add(f"'type' must be user or client-id; got {_shown(kind)}{hint}")
+            at.at("type").add(f"'type' is user or client-id, not {_shown(kind)}{hint}")
         elif ENTITY_TYPES[kind] in names:
-            at.at("type").add(f"'type' must be given once per entity; got {kind} again")
+            at.at("type").add(f"'type' {kind} is given twice for one entity")
         elif not isinstance(name, str) or not name:
-            at.at("name").add(f"'name' must be text that is not empty (quote it); got {_shown(name)}")
+            at.at("name").add(f"'name' is text that is not empty (quote it), not {_shown(name)}")
         else:
             names[ENTITY_TYPES[kind]] = name
     return names
@@ -316,28 +295,28 @@ def _row_names(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str]:
         if isinstance(name, str | None):
             names[column] = name or ""
         else:
-            mistakes.at(column).add(f"'{column}' must be text (quote it); got {_shown(name)}")
+            mistakes.at(column).add(f"'{column}' is text (quote it), not {_shown(name)}")
     if len(names) == len(_NAMES) and not any(names.values()):
-        mistakes.add("'user' and 'client_id' must not both be empty; got \"\" and \"\"")
+        mistakes.add("'user' and 'client_id' are both empty")
     return names
 
 
 def _bounds(values: object, mistakes: Mistakes) -> dict[str, float | None]:
     bounds: dict[str, float | None] = dict.fromkeys(QUOTA_TYPES)
     if not isinstance(values, list | None):
-        mistakes.add(f"'values' must be a list of key and value; got {_shown(values)}")
+        mistakes.add(f"'values' is a list of key and value, not {_shown(values)}")
         return bounds
     given: set[object] = set()
     for number, pair in enumerate(values or ()):
         at = mistakes.at(number)
         if not isinstance(pair, dict) or pair.keys() not in ({"key", "values"}, {"key", "value"}):
-            at.add(f"'values' must be a list of key and value; got {_shown(pair)}")
+            at.add(f"'values' is a list of key and value, not {_shown(pair)}")
             continue
         key, value = pair["key"], pair.get("values", pair.get("value"))
         if not isinstance(key, str) or key not in bounds:
-            at.at("key").add(f"'key' must be one of {', '.join(QUOTA_TYPES)}; got {_shown(key)}")
+            at.at("key").add(f"'key' is one of {', '.join(QUOTA_TYPES)}, not {_shown(key)}")
         elif key in given:
-            at.at("key").add(f"'key' must be given once; got {key} again")
+            at.at("key").add(f"'key' {key} is given twice")
         else:
             given.add(key)
             with at.bound():
@@ -357,10 +336,10 @@ def _row_bounds(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, float |
 def _labels(item: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str | None]:
     labels = {name: item[name] for name in LABELS if name in item}
     if "mode" in labels and labels["mode"] not in MODES:
-        mistakes.at("mode").add(f"'mode' must be one of {', '.join(MODES)}; got {_shown(labels['mode'])}")
+        mistakes.at("mode").add(f"'mode' is one of {', '.join(MODES)}, not {_shown(labels['mode'])}")
     for name in ("owner", "note"):
         if not isinstance(labels.get(name), str | None):
-            mistakes.at(name).add(f"'{name}' must be text or null; got {_shown(labels[name])}")
+            mistakes.at(name).add(f"'{name}' is text or null, not {_shown(labels[name])}")
     return labels
 
 
@@ -371,21 +350,12 @@ def _shown(value: object) -> str:
 
 
 def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
-    """The quotas of a file; formats as those of `snapshot_of_text`.
-
-    Raises:
-        UnreadableFile: It cannot be read.
-        Refused: It does not hold valid quotas.
-    """
+    """The quotas of a file; otherwise as `snapshot_of_text`. Raises `UnreadableFile`, too."""
     return snapshot_of_text(path, read_text_file("--quotas", path), version)
 
 
 def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
-    """The quotas of a text, in one of the forms that `pipeline.tables.quotas.files` reads.
-
-    Raises:
-        Refused: It does not hold valid quotas.
-    """
+    """The quotas of a text; forms and errors as of `from_text`."""
     declared = from_text(text, str(path))
     rows = ({"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared)
     return QuotaSnapshot.from_rows(rows, version)

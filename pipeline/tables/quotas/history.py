@@ -22,16 +22,7 @@ COLUMNS: Final = (*QUOTA_TYPES, *LABELS)
 
 @dataclass(frozen=True, slots=True)
 class QuotaDifference:
-    """A difference in one column of one entity.
-
-    Attributes:
-        action: whether the entity's row was added, altered or removed.
-        user: "" = not part of the entity, `<default>` = the default user.
-        client_id: likewise, for the client-id.
-        column: the column. Of an added or removed row there is one difference per column that is set.
-        old: value before; None = not set.
-        new: value after; None = not set.
-    """
+    """A difference in one column of one entity; None = not set. An added or removed row has one per set column."""
 
     action: Action
     user: str
@@ -64,26 +55,17 @@ def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str
     new = {(row["user"], row["client_id"]): row for row in after}
     found: list[QuotaDifference] = []
     for entity in sorted(old.keys() | new.keys()):
-        was, now = old.get(entity), new.get(entity)
-        if was != now:
-            found += _row_differences(entity, was, now)
+        was, now = old.get(entity, {}), new.get(entity, {})
+        if was == now:
+            continue
+        action: Action = "add" if not was else "remove" if not now else "alter"
+        pairs = {column: (was.get(column), now.get(column)) for column in COLUMNS}
+        changed = {column: pair for column, pair in pairs.items() if pair[0] != pair[1]}
+        # The default mode of a row is left out, unless it is the only column that is set.
+        if action != "alter" and len(changed) > 1 and "enforce" in changed.get("mode", ()):
+            del changed["mode"]
+        found += [QuotaDifference(action, *entity, column, *pair) for column, pair in changed.items()]
     return found
-
-
-def _row_differences(
-    entity: tuple[str, str], was: Mapping[str, Any] | None, now: Mapping[str, Any] | None
-) -> list[QuotaDifference]:
-    action: Action = "add" if was is None else "remove" if now is None else "alter"
-    pairs = {column: (_value(was, column), _value(now, column)) for column in COLUMNS}
-    changed = {column: pair for column, pair in pairs.items() if pair[0] != pair[1]}
-    # The default mode of a row is left out, unless it is the only column that is set.
-    if action != "alter" and len(changed) > 1 and "enforce" in changed.get("mode", ()):
-        del changed["mode"]
-    return [QuotaDifference(action, *entity, column, *pair) for column, pair in changed.items()]
-
-
-def _value(row: Mapping[str, Any] | None, column: str) -> float | str | None:
-    return None if row is None else row.get(column)
 
 
 def entity_texts(changes: Iterable[QuotaDifference]) -> list[str]:
@@ -99,9 +81,8 @@ class QuotaVersion:
     """One version of the quota table and what it changed.
 
     Attributes:
-        commit: version, time and audit of the commit.
         changes: differences from the version before; empty if that version is no longer kept.
-        mode: the table's mode before and after; equal if this version did not change it.
+        mode: the table's mode before and after.
     """
 
     commit: QuotaCommit
@@ -110,12 +91,7 @@ class QuotaVersion:
 
 
 def versions(table: QuotaTable, limit: int) -> Iterator[QuotaVersion]:
-    """The newest versions, newest first, as far back as both log and files are kept.
-
-    Args:
-        table: The quota table.
-        limit: The largest number of versions.
-    """
+    """The newest `limit` versions, newest first, as far back as both log and files are kept."""
     after: QuotaTableState | None = None
     for commit in table.history(limit):
         after = after or table.read(commit.version)
@@ -128,20 +104,14 @@ def versions(table: QuotaTable, limit: int) -> Iterator[QuotaVersion]:
 
 
 def version_at(table: QuotaTable, instant: datetime) -> int:
-    """The version that was the newest one at an instant.
-
-    Raises:
-        NotFound: The instant is before the oldest version that is kept.
-    """
+    """The version that was the newest one at an instant; `NotFound` if that is before the oldest that is kept."""
     commits = table.history()
     for commit in commits:
         if commit.committed_at <= instant:
             return commit.version
     oldest = commits[-1]
-    message = (
-        f"{instant.isoformat()} is before the oldest version of {table.uri}, v{oldest.version} of "
-        f"{oldest.committed_at.isoformat()}"
-    )
+    first = f"v{oldest.version} of {oldest.committed_at.isoformat()}"
+    message = f"{instant.isoformat()} is before the oldest version of {table.uri}, {first}"
     raise NotFound(message, f"give {oldest.committed_at:%Y-%m-%dT%H:%M:%S} or later")
 
 
@@ -159,13 +129,10 @@ _VERSIONS_LOOKED_AT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class QuotaOrigin:
-    """The edit that set a bound.
+    """The edit that set a bound; None = no bound, and no commit if the log no longer has it.
 
     Attributes:
         version: The version that the edit made. If older versions can not be read, the bound may be older than this.
-        before: The bound before the edit; None for no bound.
-        after: The bound after the edit; None for no bound.
-        commit: When, by whom and why; None if the log no longer has the commit.
         is_exact: True if the edit itself was found.
     """
 
@@ -177,14 +144,7 @@ class QuotaOrigin:
 
 
 def origin_of(table: QuotaTable, version: int, user: str, client_id: str, quota_type: str) -> QuotaOrigin:
-    """The newest edit up to a version that changed one bound of one entity.
-
-    Args:
-        table: The quota table.
-        version: The version whose bound is asked for; the search goes back from it.
-        user: User of the entity; `<default>` and "" as in the table.
-        client_id: Client-id of the entity, likewise.
-        quota_type: Quota type of the bound.
+    """The newest edit up to a version that changed one bound of one entity (names as in the table).
 
     Raises:
         TableMissing: The version can no longer be read.
@@ -217,11 +177,7 @@ _KEPT_VERSIONS: Final = 16
 
 
 class StoredOwners:
-    """Reads owners from the quota table, version by version. For one thread.
-
-    Args:
-        table: The quota table.
-    """
+    """Reads owners from the quota table, version by version. For one thread."""
 
     def __init__(self, table: QuotaVersions) -> None:
         self._table = table

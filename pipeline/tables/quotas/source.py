@@ -18,25 +18,16 @@ _KEPT_VERSIONS: Final = 64
 
 
 class QuotaVersions(Protocol):
-    """A quota table that is watched, and read version by version."""
+    """A quota table that is watched, and read version by version. Both raise `TableUnreadable`."""
 
     uri: str
 
     def version(self) -> int:
-        """The newest version.
-
-        Raises:
-            TableUnreadable: It can not be read.
-        """
+        """The newest version."""
         ...
 
     def read(self, version: int | None = None) -> QuotaTableState:
-        """The table at a version; None = the newest.
-
-        Raises:
-            TableMissing: The version does not exist, or no longer exists.
-            TableUnreadable: The table can not be read.
-        """
+        """The table at a version, None = the newest; `TableMissing` if it does not, or no longer, exist."""
         ...
 
 
@@ -65,7 +56,7 @@ class QuotaSource:
         self._refused_version = -1
         self._seen_version = -1
         newest = table.read()
-        self.scope = _scope(newest)
+        self.scope: Scope = _scope(newest)
         self._pinned = self._valid(newest) or newest_valid(table, newest.version, share)
         self._keep(self._pinned)
 
@@ -95,8 +86,7 @@ class QuotaSource:
         """The version with this number, for a batch that was decided with it."""
         with self._lock:
             if version not in self._cache:
-                stored = self._table.read(version)
-                self._keep(_snapshot(stored))
+                self._keep(_snapshot(self._table.read(version)))
             self._cache.move_to_end(version)
             return self._cache[version]
 
@@ -121,7 +111,7 @@ def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -
     """The newest valid version up to a given one, inclusive; see `QuotaSource`.
 
     Raises:
-        InvalidQuotas: No version that is kept is valid. The error says what is wrong with the newest of them.
+        InvalidQuotas: No version that is kept is valid. The error has what is wrong with the newest of them.
     """
     first: InvalidQuotas | None = None
     for candidate in range(version, -1, -1):
@@ -139,11 +129,7 @@ def _scope(stored: QuotaTableState) -> Scope:
 
 
 def valid_snapshot(stored: QuotaTableState, share: Share = ALL_USERS) -> QuotaSnapshot:
-    """A version as quotas.
-
-    Raises:
-        InvalidQuotas: It has rows that are none, or, where the users are divided, rows without a user.
-    """
+    """A version as quotas; `InvalidQuotas` if rows are none, or have no user where the users are divided."""
     snapshot = _snapshot(stored)
     if share.of > 1 and (problems := undivided(snapshot.quotas)):
         raise InvalidQuotas(snapshot.version, problems)

@@ -1,6 +1,8 @@
 """The quota table: read at a version, watched for new versions, and edited under a lock, with who and why."""
 
+import getpass
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ from arro3.core import Array, Schema, Table
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from pipeline.command_line import command_text
+from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, TableMissing, first_line
 from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.opening import Options, open_table, reading
@@ -46,14 +48,24 @@ class QuotaCommit:
     audit: EditAudit | None
 
 
-def audit_properties(audit: EditAudit) -> CommitProperties:
+def local_audit(reason: str) -> EditAudit:
+    """The audit of an edit that the current user makes on this machine with this version of kquota."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - reading needs none of it
+
+    try:
+        tool_version = version(DISTRIBUTION)
+    except PackageNotFoundError:
+        tool_version = "unknown"
+    return EditAudit(actor=getpass.getuser(), host=socket.gethostname(), tool_version=tool_version, reason=reason)
+
+
+def _properties(audit: EditAudit) -> CommitProperties:
     """With which an edit is committed; delta-rs does not try again by itself."""
     note = json.dumps(asdict(audit), ensure_ascii=False)
     return CommitProperties(custom_metadata={"userMetadata": note}, max_commit_retries=0)
 
 
-def commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
-    """An entry of the table's history."""
+def _commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
     try:
         audit = EditAudit(**json.loads(entry["userMetadata"]))
     except (KeyError, TypeError, ValueError):
@@ -87,13 +99,7 @@ class QuotaTableState:
 
 @dataclass(frozen=True, slots=True)
 class QuotaEdit:
-    """The result of an edit.
-
-    Attributes:
-        before: the table before the edit.
-        rows: all rows after the edit.
-        version: the version with these rows. If nothing changed there is no commit, and it is the version of `before`.
-    """
+    """The result of an edit: all rows after it, at their version; that of `before` if nothing has changed."""
 
     before: QuotaTableState
     rows: tuple[dict[str, Any], ...]
@@ -189,7 +195,7 @@ class QuotaTable:
             edit = self._changed(table, change, if_version, once_stored)
             if edit.rows == edit.before.rows:
                 return edit
-            write_deltalake(table, _table(edit.rows), mode="overwrite", commit_properties=audit_properties(audit))
+            write_deltalake(table, _table(edit.rows), mode="overwrite", commit_properties=_properties(audit))
             return replace(edit, version=table.version())
 
         return self._committed(attempt)
@@ -198,17 +204,9 @@ class QuotaTable:
         """Set the property `kquota.mode` (`enforce`, or `shadow` for all rows); returns the version.
 
         Raises:
-            As `edit` does.
+            Conflict, TableUnwritable: As `edit` does.
         """
-
-        def attempt(table: DeltaTable) -> int:
-            if table.metadata().configuration.get("kquota.mode") != mode:
-                table.alter.set_table_properties(
-                    {"kquota.mode": mode}, raise_if_not_exists=False, commit_properties=audit_properties(audit)
-                )
-            return table.version()
-
-        return self._committed(attempt)
+        return self._set_property("kquota.mode", mode, audit)
 
     def shards(self) -> int:
         """By how many jobs the users are divided (property `kquota.shards`); 1 for one job."""
@@ -219,21 +217,14 @@ class QuotaTable:
         """Set by how many jobs the users are divided. No edit makes a quota without a user from then on.
 
         Raises:
-            Conflict, Conflict, TableUnwritable: As `edit` does.
+            Conflict, TableUnwritable: As `edit` does.
         """
-
-        def attempt(table: DeltaTable) -> None:
-            if _shards(table) != count:
-                table.alter.set_table_properties(
-                    {_SHARDS: str(count)}, raise_if_not_exists=False, commit_properties=audit_properties(audit)
-                )
-
-        self._committed(attempt)
+        self._set_property(_SHARDS, str(count), audit)
 
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
         with reading(self.uri):
-            return [commit_of(entry) for entry in self._opened().history(limit)]
+            return [_commit_of(entry) for entry in self._opened().history(limit)]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -254,6 +245,15 @@ class QuotaTable:
         except Timeout as exc:
             message = f"{path} is held by another edit, waited {self._lock_timeout_seconds:g} s"
             raise Conflict(message, f"nothing was changed; see who holds it: fuser -v {quote(str(path))}") from exc
+
+    def _set_property(self, name: str, value: str, audit: EditAudit) -> int:
+        def attempt(table: DeltaTable) -> int:
+            if table.metadata().configuration.get(name) != value:
+                properties = _properties(audit)
+                table.alter.set_table_properties({name: value}, raise_if_not_exists=False, commit_properties=properties)
+            return table.version()
+
+        return self._committed(attempt)
 
     def _opened(self, version: int | None = None) -> DeltaTable:
         return open_table(self.uri, version, self._options)

@@ -8,9 +8,8 @@ import pytest
 from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Names, PermissionMissing, acls_of, grant_commands
-from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.pipeline.brokers.quota_broker import user, values_in
 from tests.pipeline.cli.running import new_tables
 from tests.pipeline.cluster.secured import Secured, secured_broker

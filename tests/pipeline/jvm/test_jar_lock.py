@@ -24,12 +24,12 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (f"spark a:b:1 maven 7 {DIGEST} more", "must have 5 fields; got 6"),
-        (f"peer a:b:1 maven 7 {DIGEST}", "'set' must be one of spark, broker, s3; got 'peer'"),
-        (f"spark a:b maven 7 {DIGEST}", "'coordinates' must be group:artifact:version; got 'a:b'"),
-        (f"spark a:b:1 https://x 7 {DIGEST}", "'origin' must be one of maven, pyspark; got 'https://x'"),
-        (f"spark a:b:1 maven -7 {DIGEST}", "'bytes' must be a whole number; got '-7'"),
-        ("spark a:b:1 maven 7 abc", "'sha256' must be 64 hex digits; got 'abc'"),
+        (f"spark a:b:1 maven 7 {DIGEST} more", "has 6 fields, not 5"),
+        (f"peer a:b:1 maven 7 {DIGEST}", "set 'peer' is none of spark, broker, s3"),
+        (f"spark a:b maven 7 {DIGEST}", "coordinates 'a:b' are not group:artifact:version"),
+        (f"spark a:b:1 https://x 7 {DIGEST}", "origin 'https://x' is none of maven, pyspark"),
+        (f"spark a:b:1 maven -7 {DIGEST}", "bytes '-7' is not a whole number"),
+        ("spark a:b:1 maven 7 abc", "sha256 'abc' is not 64 hex digits"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: str, reason: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.command_line import command_text
 from pipeline.errors import Unreachable
-from pipeline.jvm.jars import JarStore, JarUnfit, LockedJar, fetch_missing, pyspark_jars_folder
+from pipeline.jvm.jars import JarSource, JarStore, JarUnfit, LockedJar, fetch_missing, pyspark_jars_folder
 
 CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
 
@@ -35,6 +35,10 @@ class Shelf:
     attempts: int = 3
     calls: list[list[str]] = field(default_factory=list)
 
+    @property
+    def source(self) -> JarSource:
+        return JarSource(self.name, self.copy, self.attempts)
+
     def copy(self, jars: Sequence[LockedJar], into: Path) -> str:
         self.calls.append([jar.file_name for jar in jars])
         if len(self.calls) <= self.failures:
@@ -47,7 +51,8 @@ class Shelf:
 
 def store(cache: Path, *sources: Shelf, pauses: list[float] | None = None, **environ: str) -> JarStore:
     paused = [] if pauses is None else pauses
-    return JarStore([ONE, TWO], {"KQUOTA_CACHE": str(cache), **environ}, sources, paused.append)
+    shelves = [shelf.source for shelf in sources]
+    return JarStore([ONE, TWO], {"KQUOTA_CACHE": str(cache), **environ}, shelves, paused.append)
 
 
 def test_fetched_jars_are_kept_under_their_hash(tmp_path: Path) -> None:
@@ -82,7 +87,7 @@ def test_many_jars_are_downloaded_some_at_a_time_and_each_download_is_told(tmp_p
     content = {f"part{number}-1.jar": b"%d" % number for number in range(30)}
     jars, lines = [locked(name, content=content) for name in content], list[str]()
     near, far = Shelf({}, attempts=1), Shelf(content, name="far")
-    JarStore(jars, {"KQUOTA_CACHE": str(tmp_path)}, [near, far]).fetch(lines.append)
+    JarStore(jars, {"KQUOTA_CACHE": str(tmp_path)}, [near.source, far.source]).fetch(lines.append)
     assert [len(call) for call in far.calls] == [14, 14, 2]
     assert lines == [
         "30 jars from shelf",
@@ -170,7 +175,7 @@ def test_a_folder_of_jars_is_never_filled(tmp_path: Path) -> None:
 def test_jars_of_pyspark_are_never_fetched(tmp_path: Path) -> None:
     shelf = Shelf(CONTENT)
     environ, pyspark_jars = {"KQUOTA_CACHE": str(tmp_path / "cache")}, tmp_path / "pyspark" / "jars"
-    jars = JarStore([locked("one-1.jar", "pyspark")], environ, [shelf], pyspark_jars=pyspark_jars)
+    jars = JarStore([locked("one-1.jar", "pyspark")], environ, [shelf.source], pyspark_jars=pyspark_jars)
     with pytest.raises(JarUnfit, match=r"reinstall it: .* -m pip install --force-reinstall --no-deps pyspark"):
         jars.fetch()
     assert shelf.calls == []

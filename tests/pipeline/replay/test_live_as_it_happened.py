@@ -13,7 +13,7 @@ from pipeline.replay.request import Coverage, Plan, ReplayRequest, Timeline, liv
 from pipeline.replay.run import run
 from pipeline.replay.usage_batches import Outcome, Source, recorded_outcomes
 from pipeline.tables.address import table_uri
-from pipeline.tables.usage_by_second import by_second
+from pipeline.tables.usage_roll_ups import by_second
 from pipeline.throttle.assembly import nominal_slicing
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob

@@ -13,9 +13,8 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict
 from pipeline.settings.model import KafkaSettings, Settings, TablesSettings
-from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.pipeline.brokers.quota_broker import user, values_in
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.waiting import PATIENCE_SECONDS, wait_until

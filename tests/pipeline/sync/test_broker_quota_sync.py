@@ -9,13 +9,12 @@ from deltalake import DeltaTable
 from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict
 from pipeline.tables.address import table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.enforced import NAME
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import DeltaRsReader
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.sync import AlterBudget, BrokerSync

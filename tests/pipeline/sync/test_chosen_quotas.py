@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.brokers.sync import ChosenQuotas
-from pipeline.tables.audit import local_audit
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 
 ENTITIES = [("alice", ""), ("alice", "etl"), ("bob", ""), ("<default>", ""), ("", "dashboard")]
 

@@ -10,9 +10,8 @@ import pytest
 
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import read_table
 from tests.metrics_reading import metrics_named_in
 from tests.pipeline.cli.running import Answer, kquota, new_tables

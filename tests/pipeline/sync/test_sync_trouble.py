@@ -12,9 +12,8 @@ from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import fetch
 from pipeline.tables.address import table_uri
-from pipeline.tables.audit import local_audit
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.pipeline.brokers.old_broker import without_requests
 from tests.pipeline.brokers.quota_broker import clear, user, values_in
 from tests.pipeline.cli.running import new_tables

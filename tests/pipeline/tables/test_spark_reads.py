@@ -9,10 +9,10 @@ from deltalake import DeltaTable
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_spark import DeltaSparkReader
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.minute_roll_ups import UsageByMinute
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
+from pipeline.tables.usage_roll_ups import UsageByMinute
 from schemas.columns import spark_ddl
 from schemas.rows import QuotaRow
 from tests.pipeline.tables.rollups.rolled_usage import T0_MS, RolledMinutes, full

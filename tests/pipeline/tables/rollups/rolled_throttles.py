@@ -8,11 +8,11 @@ from deltalake import DeltaTable
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.minute_roll_ups import ThrottleByMinute
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.history import StoredOwners
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
+from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleByMinuteRow
 from tests.pipeline.tables.event_table import EventTable

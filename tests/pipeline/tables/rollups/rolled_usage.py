@@ -9,10 +9,9 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.minute_roll_ups import UsageByMinute
 from pipeline.tables.port import TableUnwritable
 from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 from tests.quota.factories import usage_row

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables import minute_roll_ups as throttle_by_minute
+from pipeline.tables import throttle_by_minute
 from pipeline.tables.address import table_uri
-from pipeline.tables.minute_roll_ups import Records
+from pipeline.tables.throttle_by_minute import Records
 from tests.pipeline.tables.rollups.rolled_throttles import RolledThrottles
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from pipeline.tables import reading as time_slices
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices
-from pipeline.tables.usage_by_second import LATENESS_MS, SLICE_MS, by_second
+from pipeline.tables.usage_roll_ups import LATENESS_MS, SLICE_MS, by_second
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageBySecondRow, UsageRow
 from tests.log_messages import messages_of
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, T0_MS, Rolled, full, measures, sums
 
-LOG = "pipeline.tables.usage_by_second"
+LOG = "pipeline.tables.usage_roll_ups"
 FAR_MS = T0_MS + 10 * LATENESS_MS
 ROW = pa.schema([field for field in arrow_schema(UsageRow) if field.name not in {"date", "sample_start"}])
 

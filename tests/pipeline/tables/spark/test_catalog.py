@@ -15,12 +15,12 @@ from pipeline.settings.places import CatalogRoot
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import claim_tables, open_catalog, open_quota_versions, open_upkeep, owner_of
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.minute_roll_ups import ThrottleByMinute, UsageByMinute
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.usage_by_second import UsageBySecond
+from pipeline.tables.throttle_by_minute import ThrottleByMinute
+from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from quota.entity import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow

@@ -1,21 +1,23 @@
-"""The roll-up of `usage` to minutes, which loses nothing: what comes late is added by further rows.
+"""The roll-up of `throttle_events` to minutes: how long each client was held, and how often it was throttled.
 
-A step writes one minute, when stored usage is `LATENESS_MS` past its end. It takes
+A throttle holds its client from the instant at which its record was stored until its end, or until the next record of
+the client was stored, whichever comes first:
 
-    the usage of that minute that was evaluated before `LATENESS_MS` past its end, and
-    the usage of earlier minutes that was evaluated since the last step's own limit.
+    stored        throttle ├──────────────────────┤ end
+    stored             renewed      ├──────────────────────────┤ end
+    stored                               release    ┼
+    held                   ├────────┼───────────────┤
 
-The limits follow one another, so each row of `usage` is taken by exactly one step, and the sum over all rows of a
-minute is the sum of the minute. Only `evaluated_at_ms` decides, which never goes back from one batch to the next within
-a time epoch. A row with exactly the time of the limit may have others of its time still to come: the next step takes
-it.
+So the time of a throttle is known when the record after it is known, and it is counted with that record: its renewal,
+its extension or its release, with the default caps at most 11 s later. A step takes all records past the last step's,
+by `publish_seq`, which has no gaps and never goes back. So each record is counted once, whatever the pieces are in
+which the records come, and the sum over all rows of a minute is the sum of the minute.
 
-Each time epoch is rolled up by itself, so a clock that is set back costs nothing: usage of the new epoch is not late
-because the old one was ahead. A minute that the clock showed twice has rows of both. When a newer epoch has begun, all
-that is left of the older one is written at once.
+If the wall clock is set back between two records, the first one counts as not held. The clock then shows the same
+minutes twice, and a client may have been held for more than 60 s of one of them.
 
-A commit records the end of its minute as its version, for each epoch under an app id of its own. So if it is appended
-again the append is skipped, and the next step, in this process or another one, continues after it.
+A commit records the last `publish_seq` that it took as its version. So if it is appended again the append is skipped,
+and the next step, in this process or another one, continues after it.
 """
 
 import logging
@@ -24,131 +26,26 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.tables.epochs import RolledEpoch, RolledEpochs, first_sample_ms
-from pipeline.tables.port import Condition, RolledTable, TableSlices, TableWriter
+from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.reading import last_throttles
 from pipeline.tables.upkeep import log_failures
-from pipeline.tables.usage_by_second import COLUMNS, NAMES, summed_by
 from quota.entity import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, written_ms
-from schemas.usage import UsageByMinuteRow
 
 log = logging.getLogger(__name__)
 
-LATENESS_MS: Final = 10_000
 MINUTE_MS: Final = 60_000
-
-_TIME: Final = "evaluated_at_ms"
-
-
-class UsageByMinute:
-    """Writes `usage_by_minute`, minute by minute, from one thread.
-
-    Args:
-        minutes: Writer of `usage_by_minute`.
-    """
-
-    def __init__(self, usage: RolledTable, minutes: TableWriter, job: str) -> None:
-        self._usage = usage
-        self._minutes = minutes
-        self._epochs = RolledEpochs(f"{job}:minute")
-
-    @property
-    def written_until_ms(self) -> int:
-        """All usage evaluated before this instant is rolled up. 0 before the first step."""
-        return self._epochs.written_until_ms
-
-    def step(self) -> None:
-        """Write all minutes that are complete. Raises nothing: throttling must go on if the roll-up fails."""
-        with log_failures(log, "the roll-up by minute"):
-            newest = self._usage.newest_instant()
-            if newest is not None:
-                self._epochs.step(newest, self._begin_ms, self._roll_up)
-
-    def _begin_ms(self, time_epoch: int, app_id: str) -> int:
-        # Read each time, because an append that failed may have written its rows or not.
-        done_ms = self._minutes.recorded_version(app_id)
-        return _minute_of(first_sample_ms(self._usage, time_epoch)) if done_ms is None else done_ms
-
-    def _roll_up(self, epoch: RolledEpoch) -> None:
-        until_ms = _minute_of(epoch.newest_ms - LATENESS_MS)
-        by_sample = self._usage.slices("sample_start_ms", NAMES, time_epoch=epoch.time_epoch)
-        by_evaluation = self._usage.slices(_TIME, NAMES, by_sample.version, epoch.time_epoch)
-        while (end_ms := _next_end_ms(by_sample, by_evaluation, epoch.done_ms, until_ms)) is not None:
-            rows = _taken(by_sample, by_evaluation, epoch.done_ms, end_ms)
-            minutes = conform(summed_by(rows, "minute_start_ms", MINUTE_MS), UsageByMinuteRow)
-            self._minutes.append(minutes, {epoch.app_id: end_ms}, {})
-            epoch.done_ms = end_ms
-
-
-def _next_end_ms(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, until_ms: int) -> int | None:
-    """The end of the next minute that a step has something to take for; None if none up to `until_ms` has.
-
-    Time without usage costs nothing, however long it is.
-    """
-    if done_ms >= until_ms:
-        return None
-    on_time_ms = by_sample.first_time(done_ms, until_ms)
-    end_ms = None if on_time_ms is None else _minute_of(on_time_ms) + MINUTE_MS
-    if end_ms == done_ms + MINUTE_MS:
-        return end_ms
-    # Before that there is only usage that came late, if any. It is due at the minute in which it was evaluated.
-    before_ms = until_ms if end_ms is None else end_ms - MINUTE_MS
-    is_late: Condition = ("sample_start_ms", "<", done_ms)
-    late_ms = by_evaluation.first_time(done_ms + LATENESS_MS, before_ms + LATENESS_MS, [is_late])
-    return end_ms if late_ms is None else _minute_of(late_ms - LATENESS_MS) + MINUTE_MS
-
-
-def _taken(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, end_ms: int) -> pa.Table:
-    """The usage that the step to `end_ms` takes after the step to `done_ms`."""
-    start_ms, limit_ms = end_ms - MINUTE_MS, end_ms + LATENESS_MS
-    on_time = by_sample.read((*COLUMNS, _TIME), start_ms, end_ms)
-    on_time = on_time.filter(pc.less(on_time[_TIME], limit_ms)).drop_columns([_TIME])
-    late = by_evaluation.read(COLUMNS, done_ms + LATENESS_MS, limit_ms)
-    late = late.filter(pc.less(late["sample_start_ms"], start_ms))
-    return pa.concat_tables([on_time, late]).unify_dictionaries()
-
-
-def _minute_of(at_ms: int) -> int:
-    return at_ms // MINUTE_MS * MINUTE_MS
-
-
-# How long clients were held, minute by minute, computed from stored throttle records. No clock, no I/O.
-#
-# A throttle holds its client from the instant at which its record was stored until its end, or until the next record of
-# the client was stored, whichever comes first:
-#
-#     stored        throttle ├──────────────────────┤ end
-#     stored             renewed      ├──────────────────────────┤ end
-#     stored                               release    ┼
-#     held                   ├────────┼───────────────┤
-#
-# So the time of a throttle is known when the record after it is known, and it is counted with that record. Each record
-# is counted once, whatever the pieces are in which the records come: the sum over all pieces is always the same.
-#
-# If the wall clock is set back between two records, the first one counts as not held. The clock then shows the same
-# minutes twice, and a client may have been held for more than 60 s of one of them.
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 CLIENT: Final = ("cluster", *ClientKey._fields)
-HELD_COLUMNS: Final = (
-    *CLIENT,
-    "quota_type",
-    "action",
-    "cause",
-    "decision_id",
-    "publish_seq",
-    "throttle_time_ms",
-    "throttled_until_ms",
-    "quota_version",
-)
+_TEXTS: Final = (*CLIENT, "quota_type", "action", "cause", "decision_id")
+HELD_COLUMNS: Final = (*_TEXTS, "publish_seq", "throttle_time_ms", "throttled_until_ms", "quota_version")
 """The columns of `throttle_events` that are needed."""
 
 _ADDED: Final = ("held_ms", "throttle_count", "renewal_count")
@@ -160,17 +57,13 @@ class Records:
 
     Args:
         before: The last record of each client so far, where that is a throttle; of `HELD_COLUMNS`.
-        new: The records that follow, of `HELD_COLUMNS`.
-        owners: A column for `before` and `new`, one after the other: who is responsible.
+        new: The records that follow, likewise.
+        owners: A column for `before` and `new`, one after the other.
     """
 
     def __init__(self, before: pa.Table, new: pa.Table, owners: "pa.Array[Any]") -> None:
-        both = (
-            pa.concat_tables([before.select(HELD_COLUMNS), new.select(HELD_COLUMNS)])
-            .unify_dictionaries()
-            .combine_chunks()
-        )
-        both = both.append_column("owner", owners)
+        both = pa.concat_tables([before.select(HELD_COLUMNS), new.select(HELD_COLUMNS)])
+        both = both.unify_dictionaries().combine_chunks().append_column("owner", owners)
         is_new = np.arange(both.num_rows) >= before.num_rows
         clients = _numbers(both)
         order = np.lexsort((both["publish_seq"].to_numpy(), clients))
@@ -262,35 +155,20 @@ def _equals(rows: pa.Table, name: str, text: str) -> Flags:
     return found
 
 
-# The roll-up of `throttle_events` to minutes: how long each client was held, and how often it was throttled.
-#
-# A step takes all records past the last step's, by `publish_seq`, which has no gaps and never goes back. What they add
-# to the minutes is appended (`held_minutes`). So each record is taken by exactly one step, whatever its times are, and
-# the sum over all rows of a minute is the sum of the minute. The time of a throttle is added when the record after it
-# is stored: its renewal, its extension or its release. With the default caps that is at most 11 s later.
-#
-# A commit records the last `publish_seq` that it took as its version. So if it is appended again the append is skipped,
-# and the next step, in this process or another one, continues after it.
-
 RECORDS_PER_APPEND: Final = 200_000
 
+# After a long time without roll-ups, the other ones need not wait until all records are taken.
 _APPENDS_PER_STEP: Final = 10
-"""After a long time without roll-ups, the other ones need not wait until all records are taken."""
 _ORDER: Final = "publish_seq"
-_REPEATED: Final = ("cluster", "broker_id", "user", "client_id", "quota_type", "action", "cause", "decision_id")
 # As in the outbox: while a job runs, it looks at each throttle when it ends, and writes a record.
 _LONG_OVER_MS: Final = 86_400_000
-_NONE: Final = pa.Table.from_batches(
-    [], pa.schema([arrow_schema(ThrottleEventRow).field(name) for name in HELD_COLUMNS])
-)
+_HELD: Final = pa.schema([arrow_schema(ThrottleEventRow).field(name) for name in HELD_COLUMNS])
 
 
 class ThrottleByMinute:
     """Writes `throttle_by_minute`, one step at a time, from one thread.
 
-    Args:
-        minutes: Writer of `throttle_by_minute`.
-        job: Name of the job; the rows are guarded by the version of the app id `<job>:throttle-minute`.
+    The rows are guarded by the version of the app id `<job>:throttle-minute`.
     """
 
     def __init__(self, events: RolledTable, minutes: TableWriter, job: str, owners_at: Callable[[int], Owners]) -> None:
@@ -317,7 +195,7 @@ class ThrottleByMinute:
         _, done, running = self._place
         if done >= newest:
             return
-        events = self._events.slices(_ORDER, _REPEATED)
+        events = self._events.slices(_ORDER, _TEXTS)
         newest = min(newest, done + _APPENDS_PER_STEP * RECORDS_PER_APPEND)
         while done < newest:
             last = min(done + RECORDS_PER_APPEND, newest)
@@ -332,7 +210,7 @@ class ThrottleByMinute:
     def _stored_place(self, recorded: int | None) -> tuple[int, pa.Table]:
         """The last record that the table has taken, and the throttles that ran then."""
         if recorded is None:
-            return (self._events.oldest_value(_ORDER) or 0) - 1, _NONE
+            return (self._events.oldest_value(_ORDER) or 0) - 1, _HELD.empty_table()
         last = self._events.read(["throttled_until_ms", "throttle_time_ms"], [(_ORDER, "=", recorded)]).to_pylist()
         stored_ms = max(map(written_ms, last), default=0)
         running = last_throttles(self._events, stored_ms - _LONG_OVER_MS, [(_ORDER, "<=", recorded)])
@@ -340,13 +218,8 @@ class ThrottleByMinute:
 
     def _records(self, running: pa.Table, new: pa.Table) -> Records:
         before = running.cast(new.schema) if running.num_rows else new.slice(0, 0)
-        return Records(before, new, self._owners(before, new))
-
-    def _owners(self, *tables: pa.Table) -> "pa.Array[Any]":
-        names: list[str | None] = []
-        for table in tables:
-            columns = (table[name].to_pylist() for name in ("quota_version", "user", "client_id"))
-            names += [
-                self._owners_at(version).of(user, client_id) for version, user, client_id in zip(*columns, strict=True)
-            ]
-        return pa.array(names, pa.string())
+        columns = (
+            [*before[name].to_pylist(), *new[name].to_pylist()] for name in ("quota_version", "user", "client_id")
+        )
+        owners = [self._owners_at(version).of(user, client) for version, user, client in zip(*columns, strict=True)]
+        return Records(before, new, pa.array(owners, pa.string()))
