@@ -1,5 +1,6 @@
 """Make the jar of the reporter: `python -m deploy.reporter`; the same sources and compiler give the same bytes."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -48,9 +49,11 @@ def make(jar: Path) -> None:
             message = f"the reporter does not compile: {' '.join(ended.stderr.split())[:600]}"
             raise PipelineError(message, f"look at the sources in {_SOURCES}")
         classes = {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*.class")}
-    with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as file:
+    draft = jar.with_suffix(f".{os.getpid()}")  # other processes may read the jar
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in [("META-INF/MANIFEST.MF", _MANIFEST), *sorted(classes.items())]:
             file.writestr(zipfile.ZipInfo(name, _EARLIEST), content, zipfile.ZIP_DEFLATED)
+    draft.replace(jar)
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 USERS: Final = {"alice": "alice-secret", "b$b": "bob-secret"}  # Kafka writes the second one as b%24b
 DATA: Final = "data"
-_HUGE: Final = {"producer_byte_rate": 1e15, "consumer_byte_rate": 1e15, "request_percentage": 1e9}
+HUGE_QUOTA: Final = {"producer_byte_rate": 1e15, "consumer_byte_rate": 1e15, "request_percentage": 1e9}
 
 Sums = Mapping[tuple[str, str, str], int]
 
@@ -37,7 +37,7 @@ def reported_broker(
     with EmbeddedBroker(folder, USERS, ports={"PLAINTEXT": port}, options=options) as broker:
         make_topics(broker, *([USAGE_TOPIC] if has_usage_topic else []), DATA)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
-            assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): _HUGE})
+            assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
         yield broker
 
 
