@@ -72,7 +72,7 @@ def test_usage_that_is_read_while_the_topic_is_away_is_sent_later(own_broker: Em
     with closing(admin_of(own_broker)) as admin:
         admin.delete_topics([USAGE_TOPIC])
     produce(own_broker, "alice", "meanwhile", [10_000, 20_000])
-    assert never(lambda: "kquota reporter sends again" in own_broker.server_log_path.read_text(), 3)
+    assert never(lambda: "kquota-reporter sends again" in own_broker.server_log_path.read_text(), 3)
     make_topics(own_broker, USAGE_TOPIC)
     key = ("alice", "meanwhile", "produced_bytes")
     wait_until(lambda: reported(own_broker).get(key) == logged(own_broker)[key], "the usage of the client")

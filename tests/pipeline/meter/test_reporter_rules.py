@@ -78,17 +78,17 @@ def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(check
 def test_a_quota_metric_of_another_class_switches_it_off_with_one_line(check: Check) -> None:
     lines = [line for line in check("other-class") if line.startswith("ERROR")]
     assert len(lines) == 1
-    assert lines[0].startswith("ERROR kquota reporter is off, the broker goes on: ")
+    assert lines[0].startswith("ERROR kquota-reporter is off, the broker goes on: ")
     assert "ClassCastException" in lines[0]
 
 
 def test_a_kafka_without_the_field_switches_it_off_with_one_line(check: Check) -> None:
     (line,) = check("other-field", before="other")
-    assert line.startswith("ERROR kquota reporter is off, the broker goes on: Kafka's classes are not as this release")
+    assert line.startswith("ERROR kquota-reporter is off, the broker goes on: Kafka's classes are not as this release")
     assert "NoSuchFieldException: samples" in line
 
 
 def test_it_follows_so_many_sensors_and_warns_once_of_more(check: Check) -> None:
     assert check("full") == [
-        "WARN kquota reporter follows 200000 sensors and no more: the usage of further clients is not reported"
+        "WARN kquota-reporter follows 200000 sensors and no more: the usage of further clients is not reported"
     ]

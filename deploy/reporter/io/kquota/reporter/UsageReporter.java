@@ -153,7 +153,7 @@ public final class UsageReporter implements MetricsReporter {
             thread.setDaemon(true);
             thread.setContextClassLoader(UsageReporter.class.getClassLoader());
             thread.start();
-            log.info("kquota reporter sends the usage of broker {} to topic {} at {}", brokerId, topic,
+            log.info("kquota-reporter sends the usage of broker {} to topic {} at {}", brokerId, topic,
                     producerConfig.get(ProducerConfig.BOOTSTRAP_SERVERS_CONFIG));
         } catch (Throwable failure) {
             switchOff("Kafka's classes are not as this release knows them", failure);
@@ -168,7 +168,7 @@ public final class UsageReporter implements MetricsReporter {
             if (kind < 0) return;
             if (sensors.size() < MOST_SENSORS) sensors.computeIfAbsent(metric, one -> new Sensor(one, kind));
             else if (!isFull.getAndSet(true))
-                log.warn("kquota reporter follows {} sensors and no more: the usage of further clients is not reported",
+                log.warn("kquota-reporter follows {} sensors and no more: the usage of further clients is not reported",
                         MOST_SENSORS);
         } catch (Throwable failure) {
             switchOff("a metric can not be read", failure);
@@ -195,7 +195,7 @@ public final class UsageReporter implements MetricsReporter {
     private void switchOff(String why, Throwable failure) {
         if (isOff) return;
         isOff = true;
-        log.error("kquota reporter is off, the broker goes on: {}{}", why, failure == null ? "" : ": " + cause(failure));
+        log.error("kquota-reporter is off, the broker goes on: {}{}", why, failure == null ? "" : ": " + cause(failure));
         sensors.clear();
         removed.clear();
     }
@@ -254,7 +254,7 @@ public final class UsageReporter implements MetricsReporter {
         String clientId = tags.getOrDefault("client-id", "");
         if (user.isEmpty()) {
             if (!toldNoUser)
-                log.warn("kquota reporter leaves out sensors without a user: a quota of client-id '{}' alone hides users",
+                log.warn("kquota-reporter leaves out sensors without a user: a quota of client-id '{}' alone hides users",
                         clientId);
             toldNoUser = true;
             return null;
@@ -278,7 +278,7 @@ public final class UsageReporter implements MetricsReporter {
         MetricConfig config = sensors.keySet().iterator().next().config();
         long keptMs = config.samples() * config.timeWindowMs();
         if (gapMs >= keptMs)
-            log.warn("kquota reporter stood still for {} ms, and sensors keep {} ms: usage between may be missing",
+            log.warn("kquota-reporter stood still for {} ms, and sensors keep {} ms: usage between may be missing",
                     gapMs, keptMs);
     }
 
@@ -359,7 +359,7 @@ public final class UsageReporter implements MetricsReporter {
         boolean isRefused = isTooLarge || sent.failure instanceof AuthorizationException
                 || sent.failure instanceof AuthenticationException || sent.failure instanceof InvalidTopicException;
         if (sent.wasAccepted && !isRefused) {
-            log.warn("kquota reporter does not know whether {} usage events are stored, and does not send them again: {}",
+            log.warn("kquota-reporter does not know whether {} usage events are stored, and does not send them again: {}",
                     sent.events.size(), cause(sent.failure));
             return;
         }
@@ -374,11 +374,11 @@ public final class UsageReporter implements MetricsReporter {
     private void tellOfTrouble(long nowMs) {
         if (!isStuck && nowMs - progressMs >= PATIENCE_MS) {
             isStuck = true;
-            log.warn("kquota reporter has not been able to send for {} s; usage is kept and sent later. Last failure: {}",
+            log.warn("kquota-reporter has not been able to send for {} s; usage is kept and sent later. Last failure: {}",
                     (nowMs - progressMs) / 1_000, lastFailure == null ? "none, no answer" : cause(lastFailure));
         } else if (isStuck && nowMs - progressMs < PATIENCE_MS) {
             isStuck = false;
-            log.warn("kquota reporter sends again");
+            log.warn("kquota-reporter sends again");
         }
     }
 
@@ -398,7 +398,7 @@ public final class UsageReporter implements MetricsReporter {
         try {
             if (former != null) former.close(patience);
         } catch (Throwable failure) {
-            log.warn("kquota reporter's producer did not close: {}", cause(failure));
+            log.warn("kquota-reporter's producer did not close: {}", cause(failure));
         }
     }
 }
