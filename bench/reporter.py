@@ -128,7 +128,8 @@ def verdict(before: Sequence[Reported], after: Sequence[Reported]) -> str:
     """The reporter against the same broker without it, by the medians."""
 
     def ratio(name: str) -> float:
-        return median(getattr(one.cost, name) for one in after) / median(getattr(one.cost, name) for one in before)
+        place = Cost._fields.index(name)
+        return median(one.cost[place] for one in after) / median(one.cost[place] for one in before)
 
     share = median(one.reporter_percent / (one.cost.cpu_percent - one.reporter_percent) for one in after)
     return (

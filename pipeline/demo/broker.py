@@ -76,6 +76,7 @@ class BrokerOptions:
         start_timeout_seconds: how long the broker may take to answer.
         settings: broker settings that replace or join ours.
         tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
+        jars: of the broker, in place of the locked ones; empty = those.
         more_jars: at the end of the class path, such as that of a plug-in that `settings` name.
         archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
@@ -87,6 +88,7 @@ class BrokerOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     tls_listeners: tuple[str, ...] = ()
     java_options: tuple[str, ...] = ()
+    jars: tuple[Path, ...] = ()
     more_jars: tuple[Path, ...] = ()
     archive_draft: Path | None = None
 
@@ -241,7 +243,7 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     Raises:
         JavaNotFound, PipelineError, JarUnfit: what it runs on is not there.
     """
-    java, jars = find_java(), broker_jars()
+    java, jars = find_java(), list(options.jars) or broker_jars()
     archive = broker_archive(java, jars)
     uses = options.archive_draft is None and archive.exists()
     class_path = [*jars, *options.more_jars]

@@ -27,15 +27,13 @@ Sums = Mapping[tuple[str, str, str], int]
 
 
 @contextmanager
-def reported_broker(
-    folder: Path, *, has_usage_topic: bool = True, settings: Mapping[str, str] | None = None
-) -> Iterator[EmbeddedBroker]:
+def reported_broker(folder: Path, jars: tuple[Path, ...] = ()) -> Iterator[EmbeddedBroker]:
     """A broker with the reporter, whose sensors exist for each `<user, client-id>`, and a topic for data."""
     (port,) = process.free_ports(1)
     reporting = reporter_settings(f"127.0.0.1:{port}", USAGE_TOPIC) | {"broker.session.timeout.ms": "1000"}
-    options = BrokerOptions(request_log=True, settings=reporting | (settings or {}), more_jars=(reporter_jar(),))
+    options = BrokerOptions(request_log=True, settings=reporting, jars=jars, more_jars=(reporter_jar(),))
     with EmbeddedBroker(folder, USERS, ports={"PLAINTEXT": port}, options=options) as broker:
-        make_topics(broker, *([USAGE_TOPIC] if has_usage_topic else []), DATA)
+        make_topics(broker, USAGE_TOPIC, DATA)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
             assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
         yield broker

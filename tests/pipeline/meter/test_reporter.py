@@ -1,6 +1,7 @@
 """The reporter in a real broker: the usage it sends, and what becomes of it when broker or topic go away."""
 
 import random
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,9 +9,13 @@ from threading import Thread
 
 import pytest
 
+from pipeline.brokers.native import NativeEntity, NativeQuotas
+from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.java import find_jdk
 from pipeline.meter.reporter import REPORTER_CLIENT_ID
 from schemas.names import USAGE_TOPIC
+from tests.pipeline.meter.kafka_3_9 import kafka_3_9_jars
 from tests.pipeline.meter.metered_broker import all_events
 from tests.pipeline.meter.reported_broker import (
     admin_of,
@@ -23,6 +28,8 @@ from tests.pipeline.meter.reported_broker import (
     reported_broker,
 )
 from tests.waiting import never, wait_until
+
+NEWEST_JAVA_OF_3_9 = 21
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("made_reporter")]
 
@@ -38,7 +45,7 @@ def wait_for_all(broker: EmbeddedBroker) -> None:
     wait_until(lambda: bytes_in(reported(broker)) == bytes_in(logged(broker)), "all bytes of the request log")
 
 
-def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker: EmbeddedBroker) -> None:
+def come_and_go(own_broker: EmbeddedBroker) -> None:
     draw = random.Random(7)
     names = ["etl", "etl", 'a"b\\c,é\n', "", "late"]
     clients = [(user, name, [draw.randrange(50_000) for _ in range(20)]) for name in names for user in ("alice", "b$b")]
@@ -51,6 +58,10 @@ def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker:
         thread.join()
     consume(own_broker, "b$b", "reader")
     wait_for_all(own_broker)
+
+
+def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker: EmbeddedBroker) -> None:
+    come_and_go(own_broker)
     sums, said = reported(own_broker), logged(own_broker)
     assert {user for user, _, _ in sums} >= {"alice", "b$b"}
     assert sums["b$b", "reader", "fetched_bytes"] > 100_000
@@ -59,12 +70,35 @@ def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker:
     assert all(sums[key] > 0.9 * said[key] for key in times)
 
 
+def test_sums_are_those_of_the_request_log_on_kafka_3_9_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jdk = find_jdk()
+    assert jdk is not None
+    if jdk.version > NEWEST_JAVA_OF_3_9:
+        pytest.skip(f"Kafka 3.9 runs on Java {NEWEST_JAVA_OF_3_9} at most; the JDK of this machine is {jdk.version}")
+    monkeypatch.setenv("KQUOTA_JAVA_HOME", str(jdk.home))
+    with reported_broker(tmp_path, kafka_3_9_jars()) as broker:
+        come_and_go(broker)
+
+
 def test_the_reporter_does_not_report_itself(own_broker: EmbeddedBroker) -> None:
     produce(own_broker, "alice", REPORTER_CLIENT_ID, [1_000])  # another user may not hide behind the name
     wait_for_all(own_broker)
     events = [event for event in all_events(own_broker, USAGE_TOPIC) if event["client_id"] == REPORTER_CLIENT_ID]
     assert {event["user"] for event in events} == {"alice"}
     assert {event["broker_id"] for event in events} == {"1"}
+
+
+def test_it_reports_how_long_the_broker_made_a_client_wait(own_broker: EmbeddedBroker) -> None:
+    with NativeQuotas(ClusterAccess(own_broker.bootstrap_servers)) as quotas:
+        quotas.alter({NativeEntity.of_row("alice", "held"): {"producer_byte_rate": 1_000}})
+    produce(own_broker, "alice", "held", [10_500, 100])
+    wait_for_all(own_broker)
+    events = [event for event in all_events(own_broker, USAGE_TOPIC) if event["client_id"] == "held"]
+    lines = [line for line in own_broker.request_log_path.read_text().splitlines() if '"clientId":"held"' in line]
+    throttles_ms = [
+        int(found) for line in lines for found in re.findall(r'"throttleTimeMs":(\d+),"responseQueue', line)
+    ]
+    assert sum(event.get("broker_throttle_ms", 0) for event in events) == sum(throttles_ms) > 0
 
 
 def test_usage_that_is_read_while_the_topic_is_away_is_sent_later(own_broker: EmbeddedBroker) -> None:

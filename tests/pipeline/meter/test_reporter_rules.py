@@ -44,7 +44,7 @@ def check(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     def run(*arguments: str, before: str = "own") -> list[str]:
         log4j = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
         path = os.pathsep.join([str(folder / before), str(folder / "own"), jars])
-        command = [jdk.executable, log4j, "-cp", path, "io.kquota.reporter.ReporterCheck", *arguments]
+        command = [str(jdk.executable), log4j, "-cp", path, "io.kquota.reporter.ReporterCheck", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
     return run
