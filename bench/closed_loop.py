@@ -11,7 +11,6 @@ With `--write` the table goes into docs/measured.md too.
 
 import argparse
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -23,7 +22,7 @@ from bench.pages import write_part
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Written, records_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
@@ -176,8 +175,8 @@ class Loop:
         column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
         return {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
 
-    def _deliver(self, records: Sequence[Written], _quota_version: int) -> None:
-        for record in records:
+    def _deliver(self, written: pa.Table, _quota_version: int) -> None:
+        for record in records_of(written):
             self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
 
     def _now(self) -> Moment:

@@ -54,8 +54,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.outbox import DeltaOutbox
-from pipeline.throttle.publisher import ThrottleTopic
+from pipeline.throttle.publisher import DeltaOutbox, ThrottleTopic
 from pipeline.throttle.topic import MANY, KafkaThrottleTopic
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quota.broker_level import broker_levels
-from quota.broker_levels.level_control import NEVER_MS, LevelState, first_level, propose
+from quota.broker_levels.level_control import NEVER_MS, LevelState, propose
 from quota.broker_levels.level_control import LevelRules as Rules
 from quota.broker_levels.usage import BrokerRates, BrokerView
 from quota.throttle_time import throttle_time_ms
@@ -201,7 +201,7 @@ class ByRule:
     def __init__(self, size: int, brokers: int, over_before: bool = True) -> None:
         self._bound, self._rules = np.full(size, BOUND), Rules()
         over_at_ms = np.full(size, START_MS if over_before else NEVER_MS)
-        level = first_level(self._bound, over_at_ms, brokers, START_MS, self._rules)
+        level = self._bound / brokers if over_before else self._bound  # what a job would have left
         self._state = LevelState.start(level, np.full(size, NEVER_MS), over_at_ms, brokers, START_MS)
 
     @property

@@ -91,7 +91,7 @@ class Week:
         for _ in range(_LIVED_STEPS):
             self.step(self.job.clock.wall_ms + TRIGGER_MS)
         settings = self.job.settings.tables
-        RollUps.of(settings, self.job.tables, self.job.quota_table, "hand").step()
+        RollUps(settings, self.job.tables, self.job.quota_table).step()
 
     @property
     def rows(self) -> int:

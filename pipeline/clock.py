@@ -9,12 +9,12 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Moment(NamedTuple):
-    """One instant on both clocks.
+    """One instant on both clocks; they differ after the machine's clock has been set.
 
     Attributes:
         wall_ms: Wall clock, epoch milliseconds. Written to records that other machines compare with their own.
-        steady_ms: The wall clock of the process start plus monotonic time since, in milliseconds: it never
-            steps, so the timing wheel runs on it. The two differ after the machine's clock has been set.
+        steady_ms: The wall clock of the process start plus monotonic time since: it never steps, so the timing wheel
+            runs on it.
     """
 
     wall_ms: int
@@ -22,11 +22,10 @@ class Moment(NamedTuple):
 
 
 class Clock(Protocol):
-    """Tells the time. `now()` never goes back in `steady_ms`; `wall_ms` may step."""
+    """`now()` never goes back in `steady_ms`; `wall_ms` may step."""
 
     def now(self) -> Moment:
         """The present moment."""
-        ...
 
 
 def wall_ms() -> int:

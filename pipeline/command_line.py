@@ -18,7 +18,6 @@ from pipeline.errors import PipelineError
 CONFIG: Final = "KQUOTA_CONFIG"
 COMMAND_CONFIG: Final = "KQUOTA_COMMAND_CONFIG"
 TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
-
 About = Literal["tables", "cluster", "program"]
 """What a command needs to find: the tables, the cluster, or neither."""
 
@@ -37,10 +36,7 @@ _carried: dict[str, str] = {}
 
 
 def carry(variable: str, value: str) -> None:
-    """Let later commands carry an environment variable, because this process got it in another way.
-
-    * `value`: Not needed by a shell that has this very value already: then it is left out.
-    """
+    """Let later commands carry an environment variable, where a shell does not have this very value already."""
     _carried[variable] = value
 
 
@@ -55,10 +51,9 @@ def carry_nothing() -> None:
 
 
 def command_text(*arguments: str, about: About = "tables") -> str:
-    """A command as text for a POSIX shell in this process's working folder.
+    """A command for a POSIX shell in this process's working folder.
 
-    Returns:
-        One line, such as `KQUOTA_CONFIG=demo/kquota.toml .venv/bin/kquota throttles explain 79cc1637`.
+    Such as `KQUOTA_CONFIG=demo/kquota.toml .venv/bin/kquota throttles explain 79cc1637`.
     """
     settings = [
         f"{variable}={shlex.quote(_carried[variable])}"
@@ -70,10 +65,7 @@ def command_text(*arguments: str, about: About = "tables") -> str:
 
 
 def extra_text(extra: str) -> str:
-    """A command that installs an extra of kquota into this Python, as text for a shell in this process's folder.
-
-    pip takes kquota itself as it is installed, wherever its wheel came from, and adds what the extra names.
-    """
+    """A command that installs an extra of kquota into this Python. pip takes kquota itself as it is installed."""
     return pip_text("install", f"{DISTRIBUTION}[{extra}]")
 
 

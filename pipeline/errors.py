@@ -9,20 +9,14 @@ from collections.abc import Sequence
 
 
 class PipelineError(Exception):
-    """Root of all errors of the pipeline: something an operator can correct.
-
-    Attributes:
-        message: what is wrong and where, without a full stop.
-        fix: what to do about it, one clause or command.
-    """
+    """Root of all errors of the pipeline, which an operator can correct: what is wrong where, and one clause of fix."""
 
     exit_code: int = 1
 
     def __init__(self, message: str, fix: str, exit_code: int | None = None) -> None:
         self.message = message
         self.fix = fix
-        if exit_code is not None:
-            self.exit_code = exit_code
+        self.exit_code = self.exit_code if exit_code is None else exit_code
         super().__init__(message, fix)
 
     def __str__(self) -> str:
@@ -60,9 +54,6 @@ class Unreachable(PipelineError):
     exit_code = 6
 
 
-# Errors that callers catch by name.
-
-
 class TableMissing(PipelineError):
     """There is no table at an address, which is wrong usage (exit code 2), or it lacks a version (1)."""
 
@@ -75,11 +66,7 @@ class ClusterUnreachable(Unreachable):
 
 
 class ClientPropertiesInvalid(UsageError):
-    """Client properties that cannot be used.
-
-    Attributes:
-        mistakes: one text per mistake.
-    """
+    """Client properties that cannot be used, with one text per mistake."""
 
     def __init__(self, source: str, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
@@ -91,9 +78,8 @@ class TopicNotCreated(PipelineError):
 
     def __init__(self, topic: str, cause: str) -> None:
         self.topic = topic
-        super().__init__(
-            f"topic '{topic}' was not created: {cause}", "set --replication-factor to what the cluster can hold"
-        )
+        fix = "set --replication-factor to what the cluster can hold"
+        super().__init__(f"topic '{topic}' was not created: {cause}", fix)
 
 
 class TransactionUndecided(PipelineError):
@@ -108,11 +94,9 @@ class TransactionFenced(Conflict):
     """Another writer of the same transactional id has taken over, or a transaction was open for too long."""
 
     def __init__(self, identity: str) -> None:
-        super().__init__(
-            f"another writer has taken over transactional id '{identity}', or a transaction was open for longer than "
-            "its time-out",
-            "stop one of the two writers, or give it another name and tables of its own",
-        )
+        taken = f"another writer has taken over transactional id '{identity}'"
+        fix = "stop one of the two writers, or give it another name and tables of its own"
+        super().__init__(f"{taken}, or a transaction was open for longer than its time-out", fix)
 
 
 class MessageTooLarge(PipelineError):
@@ -127,10 +111,8 @@ class MasterUnreachable(Unreachable):
     """No master of the Spark cluster answers."""
 
     def __init__(self, master: str, cause: str) -> None:
-        super().__init__(
-            f"no Spark master answers at {master}: {cause}",
-            "start it, or name the address that its log gives (Starting Spark master at …) in 'spark.master'",
-        )
+        fix = "start it, or name the address that its log gives (Starting Spark master at …) in 'spark.master'"
+        super().__init__(f"no Spark master answers at {master}: {cause}", fix)
 
 
 class QueryFailed(PipelineError):
@@ -138,10 +120,8 @@ class QueryFailed(PipelineError):
 
     def __init__(self, reason: str, fix: str | None = None) -> None:
         self.reason = reason
-        super().__init__(
-            f"streaming query failed: {reason}",
-            fix or "see the log above for the cause; a restart continues where it ended",
-        )
+        fix = fix or "see the log above for the cause; a restart continues where it ended"
+        super().__init__(f"streaming query failed: {reason}", fix)
 
 
 def first_line(failure: BaseException) -> str:

@@ -14,7 +14,6 @@ from typing import Final, NoReturn
 from pipeline.errors import PipelineError, UsageError
 
 VARIABLE: Final = "KQUOTA_FAILPOINT"
-
 FAILPOINTS: Final[Mapping[str, str]] = {
     "start.epochs_raised": "every table has the new epoch, nothing is read yet",
     "start.rebuilt": "rates and debts are rebuilt, an earlier publisher is not fenced yet",
@@ -45,11 +44,7 @@ class FailpointReached(PipelineError):
 
 
 class Failpoint:
-    """One armed failpoint.
-
-    Raises:
-        UsageError: No such name, or the rest can not be read.
-    """
+    """One armed failpoint; `UsageError` if there is no such name, or the rest can not be read."""
 
     def __init__(self, text: str) -> None:
         self.name, *rest = text.split(":")

@@ -25,25 +25,18 @@ class _LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         try:
-            return self._formatted(record)
+            text = printable(record.getMessage()) + getattr(record, "cut_short", "")
         except Exception as exc:
             return f"{record.levelname} {record.name} line {record.lineno}: not formatted: {type(exc).__name__}"
-
-    def _formatted(self, record: logging.LogRecord) -> str:
         stamp = f"{time.strftime('%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}"
-        line = f"{stamp} {record.levelname} {record.name.removeprefix('pipeline.')} {printable(record.getMessage())}"
-        line += getattr(record, "cut_short", "")
+        line = f"{stamp} {record.levelname} {record.name.removeprefix('pipeline.')} {text}"
         if record.exc_info and logging.getLogger().isEnabledFor(logging.DEBUG):
             line = f"{line}\n{self.formatException(record.exc_info)}"
         return line
 
 
 class CutShort(logging.Filter):
-    """Lets each place in the code log 20 warnings or errors in 10 s. What is left out is counted in its next line.
-
-    Args:
-        now: Steady time in seconds.
-    """
+    """Lets each place in the code log 20 warnings or errors in 10 s. What is left out is counted in its next line."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -70,7 +63,7 @@ class CutShort(logging.Filter):
 def set_up_logging(level: str) -> None:
     """Send this process's log to stderr. Replaces earlier handlers, so it may be called again.
 
-    Stack traces are printed only at DEBUG; above it a line says what is wrong and what to do.
+    Stack traces are printed only at DEBUG; above it a line has what is wrong and what to do.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LineFormatter())
@@ -82,6 +75,6 @@ def set_up_logging(level: str) -> None:
     root.setLevel(level)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-    # What these two log is also in our own errors: kafka-python says it in other words, py4j with a stack trace.
+    # What these two log is also in our own errors: kafka-python has other words, py4j a stack trace.
     for name in ("kafka", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -39,11 +39,7 @@ class _WithoutCreated(CollectorRegistry):
 
 
 class ReadAtScrape(Collector):
-    """Metrics whose values are read at each scrape.
-
-    Args:
-        read: Makes them; called on the endpoint's threads, so it must not change anything.
-    """
+    """Metrics whose values are read at each scrape, on the endpoint's threads: `read` must not change anything."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
@@ -64,8 +60,8 @@ _MOST_CONNECTIONS: Final = 32
 def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> Iterator[int | None]:
     """Answer GET /metrics while the block runs, on a thread of its own; gives the port in use.
 
-    Without a port in the settings nothing listens, and it gives None. There is no token: only machines that can reach
-    the host can read it. On a loopback address only names of this machine are answered.
+    Without a port in the settings nothing listens, and it gives None. Requests need no token; on a loopback address
+    only names of this machine are answered.
 
     Raises:
         ListenRefused: The system does not let it listen there.
@@ -94,12 +90,7 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
 
 
 class ColumnHistogram(Collector):
-    """Counts values by upper bounds, each inclusive, and adds them up. Any thread may use it.
-
-    Args:
-        bounds: Upper bounds, ascending, without infinity.
-        registry: Where it is registered.
-    """
+    """Counts values by upper bounds, inclusive and ascending, without infinity; and adds them up. For any thread."""
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
         self._name = name

@@ -50,11 +50,7 @@ def run_to_exit(program: Callable[[], int]) -> NoReturn:
     """Run a program and end this process with its exit code, before the interpreter takes its objects down.
 
     Threads are joined and exit functions (`atexit`) are called as usual, but only those that were registered after this
-    call. Call it once, from the main thread.
-
-    Args:
-        program: returns the exit code, or raises `SystemExit`. If it raises anything else, the interpreter prints that
-            and the exit code is 1.
+    call. Call it once, from the main thread. If the program raises anything but `SystemExit`, the exit code is 1.
     """
     last_step = _LastStep()
     # Exit functions run in the reverse order of their registration, so this one runs after those of the program.
@@ -79,11 +75,7 @@ _PATIENCE_SECONDS: Final = 0.2
 
 
 class LockHeld(Exception):
-    """Another process holds the lock.
-
-    Attributes:
-        holder: Its process id as text, "unknown" if it has not written it.
-    """
+    """Another process holds the lock: `holder` is its process id as text, "unknown" if it has not written it."""
 
     def __init__(self, path: Path, holder: str) -> None:
         self.path = path
@@ -92,11 +84,7 @@ class LockHeld(Exception):
 
 
 class ProcessLock:
-    """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
-
-    Raises:
-        LockHeld: On entering, if another process holds it.
-    """
+    """Held from `__enter__` (`LockHeld` if another process holds it) until `__exit__`, or until the process dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +100,7 @@ class ProcessLock:
         except Timeout as exc:
             raise LockHeld(self._path, _written_by_holder(self._path)) from exc
         try:
-            _pid_file(self._path).write_text(f"{os.getpid()}\n")
+            self._path.with_suffix(".pid").write_text(f"{os.getpid()}\n")
         except OSError:
             self._lock.release()
             raise
@@ -140,18 +128,14 @@ def holder_of(path: Path) -> str | None:
     return None
 
 
-def _pid_file(path: Path) -> Path:
-    return path.with_suffix(".pid")
-
-
 def _written_by_holder(path: Path) -> str:
     try:
-        return _pid_file(path).read_text().strip() or "unknown"
+        return path.with_suffix(".pid").read_text().strip() or "unknown"
     except FileNotFoundError:
         return "unknown"
 
 
-# A thread that takes steps until it is stopped, and says so when a step fails.
+# A thread that takes steps until it is stopped, and reports when a step fails.
 
 log = logging.getLogger(__name__)
 
@@ -159,30 +143,24 @@ log = logging.getLogger(__name__)
 def steps_left() -> bool:
     """Whether a step is still under way: one that took longer than its `close` waited for.
 
-    The process must then end at once, not by way of the interpreter's end: that would crash a thread that comes back
-    from a library's native code.
+    The process must then end at once: the interpreter's end would crash a thread that comes back from native code.
     """
     return any(isinstance(thread, _Stepping) for thread in threading.enumerate())
 
 
 class _Stepping(Thread):
-    """A thread of a `Background`."""
+    """Of a `Background`."""
 
 
 class Background:
-    """Runs `step` again and again on a thread of its own.
-
-    Args:
-        step: One step; returns for how many seconds to rest before the next.
-        first_after_seconds: How long to rest before the first step.
-    """
+    """Runs `step`, which returns for how many seconds to rest, again and again on a thread of its own."""
 
     def __init__(
         self,
         name: str,
         step: Callable[[], float],
         failed: Callable[[BaseException], None],
-        first_after_seconds: float = 0.0,
+        first_after_seconds: float = 0,
     ) -> None:
         self._step = step
         self._first_after_seconds = first_after_seconds
@@ -214,11 +192,8 @@ class Background:
 
 # Returning freed memory to the system, so that a process that runs for months does not keep its peak.
 
-_M_ARENA_MAX: Final = -8
-"""As glibc's malloc.h has it."""
-_FEW_ARENAS: Final = 2
-_M_MMAP_THRESHOLD: Final = -3
-_LARGE_BYTES: Final = 131_072
+# Variable of the user, the option as glibc's malloc.h has it, our value.
+_MALLOC: Final = (("MALLOC_ARENA_MAX", -8, 2), ("MALLOC_MMAP_THRESHOLD_", -3, 131_072))
 
 
 def return_memory_at_once() -> None:
@@ -240,10 +215,9 @@ def share_one_allocator() -> None:
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        set_option(_M_ARENA_MAX, _FEW_ARENAS)
-    if set_option is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
-        set_option(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    for variable, option, value in _MALLOC:
+        if set_option is not None and variable not in os.environ:
+            set_option(option, value)
 
 
 def return_query_memory_soon() -> None:
@@ -256,8 +230,6 @@ def return_query_memory_soon() -> None:
 
 
 class _WithoutPandas:
-    """A finder of modules that finds no pandas."""
-
     def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
         if name == "pandas":
             message = "this process does without pandas"
@@ -267,7 +239,7 @@ class _WithoutPandas:
 def do_without_pandas() -> None:
     """Keep pyarrow from importing pandas, which it does with its first array, only to ask whether it is one of pandas'.
 
-    That takes 40 MB. For a process that never leaves pandas' place to anybody else: it can not be undone.
+    That takes 40 MB. It can not be undone.
     """
     sys.meta_path.insert(0, _WithoutPandas())
 
@@ -275,25 +247,20 @@ def do_without_pandas() -> None:
 def return_freed_memory() -> None:
     """Return memory that is free inside the C library to the system; takes a few milliseconds.
 
-    glibc by itself returns only free memory at the end of an arena, not free memory between two blocks in use, and
-    threads that come and go use different arenas. In a job that had started its query fifty times, half of the memory
-    in these arenas was free. Does nothing with a C library other than glibc.
+    glibc by itself returns only free memory at the end of an arena, not between two blocks in use. In a job that had
+    started its query fifty times, half of the memory in its arenas was free. Does nothing with another C library.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-# Python's garbage collector, held back while many objects are made that all stay alive.
-
-
 @contextmanager
 def paused() -> Iterator[None]:
-    """Pause the garbage collector, of all threads.
+    """Pause the garbage collector, of all threads, while many objects are made that all stay alive.
 
-    While a text or a batch of messages is read, the number of objects only grows. The collector would look through
-    all of them again and again and find nothing, which takes a third to a half of the time. If two threads pause it,
-    it goes on with the first of them that ends.
+    While a text is read, the collector would look through all objects again and again and find nothing, which takes a
+    third to a half of the time. If two threads pause it, it goes on with the first of them that ends.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -307,7 +274,7 @@ def paused() -> Iterator[None]:
 # What a job does that writes no micro-batch: it waits for usage, or it hangs; and whether its time is that of now.
 
 FRESH_MS: Final = 3_000
-"""A job that was seen to wait so lately still waits, as far as anybody can say."""
+"""A job that was seen to wait so lately still waits, as far as can be known."""
 
 LATE_AFTER_MS: Final = 15_000
 """A job that was not seen to wait for longer hangs: no batch takes so long that does not."""
@@ -351,7 +318,7 @@ def ahead_ms(evaluated_at_ms: int, now_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class JobSigns:
-    """What this machine knows of a job. Each is looked up when it is called.
+    """What this machine knows of a job, looked up when it is called.
 
     Attributes:
         process: The process of this machine that holds the job's lock, as text; None if none does.
@@ -362,10 +329,9 @@ class JobSigns:
     last_wait_ms: Callable[[], int | None] = lambda: None
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether the job runs here and waits for usage, at this time by wall clock. No batch is then no failure.
+        """Whether the job runs here and waits for usage, so that no batch is no failure.
 
-        This decides whether to alert somebody, so it is patient: up to `LATE_AFTER_MS` a job that waited still
-        counts as waiting.
+        It decides about alerts, so it is patient: up to `LATE_AFTER_MS` a job that waited still counts as waiting.
         """
         waited_ms = self.last_wait_ms()
         return waited_ms is not None and now_ms - waited_ms <= LATE_AFTER_MS and self.process() is not None

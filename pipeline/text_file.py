@@ -1,4 +1,4 @@
-"""Text files that an option names: says what is wrong with a path that can not be read, or not be written."""
+"""Text files that an option names, and what is wrong with a path that can not be read, or not be written."""
 
 import os
 from difflib import get_close_matches
@@ -21,13 +21,7 @@ def _unwritable(option: str, path: Path, cause: str, fix: str) -> UsageError:
 
 
 def refuse_unwritable(option: str, path: Path) -> None:
-    """Refuse a path before work is done whose result could then not be written to it. Writes nothing.
-
-    * `path`: the file; it may exist.
-
-    Raises:
-        UsageError: its folder does not exist, it is a folder, or its rights do not allow to write.
-    """
+    """Refuse (`UsageError`) a path before work is done whose result could not be written to it. Writes nothing."""
     folder = path.parent
     if not folder.is_dir():
         raise _unwritable(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
@@ -39,22 +33,14 @@ def refuse_unwritable(option: str, path: Path) -> None:
 
 
 def read_text_file(option: str, path: Path) -> str:
-    """The text of a file.
-
-    * `path`: the file; UTF-8.
-
-    Raises:
-        UnreadableFile: it is missing, not a file, may not be read or is not UTF-8.
-    """
+    """The text of a UTF-8 file; `UnreadableFile` if it is missing, not a file, may not be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as exc:
         raise UnreadableFile(option, path, "there is no such file", _remedy_of_missing(path)) from exc
     except OSError as exc:
-        cause = exc.strerror or str(exc)
-        raise UnreadableFile(
-            option, path, cause, f"see what it is and who may read it: ls -ld {quote(str(path))}"
-        ) from exc
+        fix = f"see what it is and who may read it: ls -ld {quote(str(path))}"
+        raise UnreadableFile(option, path, exc.strerror or str(exc), fix) from exc
     except UnicodeDecodeError as exc:
         byte = f"byte {exc.start} is not UTF-8"
         raise UnreadableFile(option, path, byte, "save the file as UTF-8, or name another one") from exc

@@ -27,6 +27,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import h11
 import uvicorn
+from pydantic import BaseModel, ValidationError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.errors import PipelineError
@@ -42,10 +43,9 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
-Read = Callable[[str], object]
-"""Reads the text of a parameter. Raises ValueError with the mistake, such as `unknown view 'x'; use now or head`."""
 
 _T = TypeVar("_T")
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class ListenRefused(PipelineError):
@@ -55,11 +55,7 @@ class ListenRefused(PipelineError):
 
 
 class QueryRefused(PipelineError):
-    """A request has parameters that cannot be answered. It names all mistakes at once.
-
-    Attributes:
-        mistakes: One sentence per mistake.
-    """
+    """A request has parameters that cannot be answered. It names all mistakes at once."""
 
     exit_code = 2
 
@@ -69,11 +65,7 @@ class QueryRefused(PipelineError):
 
 
 class Listen(NamedTuple):
-    """Where to listen.
-
-    Attributes:
-        port: 0 means any free one.
-    """
+    """Where to listen; port 0 means any free one."""
 
     host: str
     port: int
@@ -104,8 +96,7 @@ def read_token(token_file: Path | None, variable: str, environ: Mapping[str, str
     """The bearer token: the first line of the file, else the environment variable, else None.
 
     Raises:
-        ListenRefused: The file cannot be read, or the token is empty or has a character that is not visible ASCII.
-            The token is never part of the message.
+        ListenRefused: The file cannot be read, or no header can carry the token, which the message does not have.
     """
     source, why = (variable, "") if token_file is None else (str(token_file), "")
     if token_file is None:
@@ -128,56 +119,51 @@ def read_token(token_file: Path | None, variable: str, environ: Mapping[str, str
 
 
 def refuse_unguarded(listen: Listen, token: str | None, variable: str) -> None:
-    """Refuse an address that other machines reach, if requests need no token.
-
-    Raises:
-        ListenRefused: It is one.
-    """
+    """Raise `ListenRefused` for an address that other machines reach, if requests need no token."""
     if token is None and not listen.is_loopback:
         msg = f"other machines can reach {listen.host}, and there is no token"
         raise ListenRefused(msg, f"listen on 127.0.0.1, or give --token-file or {variable}")
 
 
 def read_parameters(
-    parameters: Sequence[tuple[str, str]], known: Mapping[str, Read], fix: str, required: Collection[str] = ()
-) -> dict[str, Any]:
+    parameters: Sequence[tuple[str, str]], model: type[_Model], fix: str, known: Collection[str], **context: object
+) -> _Model:
     """Read the parameters of a request, strictly: with one ignored, the answer would be about another thing.
 
     Args:
-        parameters: Names and values, in the order given, percent-decoded.
-        known: How each name that the request takes is read.
-        fix: Where a caller finds what may be asked.
-        required: Names that must be given.
-
-    Returns:
-        What was read, by name.
+        parameters: Percent-decoded, in the order given.
+        model: Its validators read the texts, with the context.
+        known: The names that this request takes.
 
     Raises:
         QueryRefused: A parameter is unknown, repeated, missing or out of range.
     """
     mistakes: list[str] = []
-    given: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for name, text in parameters:
         if name not in known:
             mistakes.append(f"unknown parameter '{name[:40]}'; use {', '.join(known)}")
         elif name in given:
             mistakes.append(f"'{name}' is given twice")
         else:
-            given[name] = None
-            try:
-                given[name] = known[name](text)
-            except ValueError as exc:
-                mistakes.append(str(exc))
-    mistakes += [f"'{name}' is missing" for name in required if name not in given]
+            given[name] = text
+    try:
+        read = model.model_validate(given, context=context)
+    except ValidationError as exc:
+        for one in sorted(exc.errors(), key=lambda one: one["type"] == "missing"):
+            cause = one.get("ctx", {}).get("error")
+            mistakes.append(f"'{one['loc'][0]}' is missing" if cause is None else str(cause))
+        raise QueryRefused(mistakes, fix) from exc
     if mistakes:
         raise QueryRefused(mistakes, fix)
-    return given
+    return read
 
 
-def whole_number(name: str, lowest: int, highest: int) -> Read:
+def whole_number(name: str, lowest: int, highest: int) -> Callable[[object], int]:
     """Reads a whole number from lowest to highest, in ASCII digits."""
 
-    def read(text: str) -> int:
+    def read(value: object) -> int:
+        text = str(value)
         if not (text.isascii() and text.isdecimal() and len(text) < 16 and lowest <= int(text) <= highest):
             msg = f"'{name}' is not a whole number from {lowest} to {highest}: {text[:40]!r}"
             raise ValueError(msg)
@@ -189,11 +175,11 @@ def whole_number(name: str, lowest: int, highest: int) -> Read:
 class Guard:
     """Refuses what must not be answered, before the application sees it.
 
-    With a token, requests must carry it. Without one only names of this machine are answered: a web page elsewhere
-    could have its own name lead here (DNS rebinding), and read what is answered. Probes of health need neither.
+    With a token, requests must carry it as `Authorization: Bearer …`. Without one only names of this machine are
+    answered: a web page elsewhere could have its own name lead here (DNS rebinding), and read what is answered. Probes
+    of health need neither.
 
     Args:
-        token: Requests carry it as `Authorization: Bearer …`; None: none is needed.
         any_host: Whether other names are answered without a token, too.
         is_open: Whether a path needs no token.
     """
@@ -261,11 +247,7 @@ def _is_this_machine(name: str) -> bool:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The body of a request.
-
-    Raises:
-        QueryRefused: It has more than `MOST_BODY_BYTES`, or the client went away before its end.
-    """
+    """The body of a request. Raises `QueryRefused` if it is too long, or the client went away before its end."""
     body = bytearray()
     while True:
         message = await receive()
@@ -299,7 +281,6 @@ class WebServer:
     """An application on a socket.
 
     Args:
-        listen: Where to listen.
         finish_seconds: How long requests may take to finish at the end.
         most_connections: Further bounded by the descriptors that the process may open.
 

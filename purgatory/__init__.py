@@ -16,22 +16,10 @@ if TYPE_CHECKING:
     from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTaskEntry, TimingWheel
 
 __all__ = [
-    "BatchTimingWheel",
-    "BucketQueue",
-    "DelayedOperation",
-    "DelayedOperationPurgatory",
-    "MemoryIntake",
-    "MemoryPool",
-    "MonotonicClock",
-    "PurgatoryError",
-    "Reaper",
-    "SystemMonotonicClock",
-    "SystemTimer",
-    "TaskCounter",
-    "TimerTask",
-    "TimerTaskEntry",
-    "TimingWheel",
-]
+    "BatchTimingWheel", "BucketQueue", "DelayedOperation", "DelayedOperationPurgatory", "MemoryIntake", "MemoryPool",
+    "MonotonicClock", "PurgatoryError", "Reaper", "SystemMonotonicClock", "SystemTimer", "TaskCounter", "TimerTask",
+    "TimerTaskEntry", "TimingWheel",
+]  # fmt: skip
 
 _MODULES = {
     "batch_wheel": ("BatchTimingWheel",),

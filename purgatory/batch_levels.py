@@ -17,16 +17,12 @@ That gives first in, first out inside a millisecond. The windows of Kafka's whee
 A bucket is a list of reference arrays in the order of submission. References to cancelled entries stay until they are
 drained or compacted. The slab knows which ones are pending.
 
-The staging
------------
-New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls add chunks.
-Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of submission is
-kept.
+**The staging.** New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls
+add chunks. Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of
+submission is kept.
 
-Speed
------
-Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a radix sort
-and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
+**Speed.** Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a
+radix sort and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
 """
 
 from dataclasses import dataclass, field
@@ -56,14 +52,7 @@ def bucket_keys(expiration_ms: Int64s, clock_ms: int) -> Uint16s:
     """The bucket number of every expiration, seen from the clock: level · 256 + digit.
 
     The level is the position of the highest base-256 digit in which expiration and clock differ. The digit is that of
-    the expiration there. (tokio's timer has the same rule: its windows are aligned, too.)
-
-    Args:
-        expiration_ms: int64[n], each in (clock_ms, MAX_TIME_MS].
-        clock_ms: the wheel's clock.
-
-    Returns:
-        uint16[n].
+    the expiration there. (tokio's timer has the same rule.) Each expiration must be in (clock_ms, MAX_TIME_MS].
     """
     differing = expiration_ms ^ clock_ms
     top_level = (int(differing.max()).bit_length() - 1) // DIGIT_BITS
@@ -77,11 +66,7 @@ def bucket_keys(expiration_ms: Int64s, clock_ms: int) -> Uint16s:
 
 
 def expiration_order(expiration_ms: Int64s) -> npt.NDArray[np.intp] | None:
-    """The stable permutation that sorts expirations; None when they are already sorted.
-
-    Args:
-        expiration_ms: int64[n], values in [0, 2^63 − 1].
-    """
+    """The stable permutation that sorts expirations, from 0 to 2^63 − 1; None when they are already sorted."""
     if bool((expiration_ms[1:] >= expiration_ms[:-1]).all()):
         return None
     offset_ms = expiration_ms - expiration_ms.min()
@@ -96,13 +81,7 @@ _NOTHING_STAGED_MS = MAX_TIME_MS + 1
 
 
 class Staging:
-    """References that are not in a bucket yet.
-
-    Attributes:
-        size: how many, those to cancelled entries included.
-        tail_ms: expirations of the latest scalar entries, newest last.
-        min_ms: a lower bound of all staged expirations; MAX_TIME_MS + 1 when there are none.
-    """
+    """References that are not in a bucket yet. `min_ms` is a lower bound of all staged expirations."""
 
     def __init__(self) -> None:
         self._chunks: list[tuple[Int64s, Int64s]] = []
@@ -113,7 +92,7 @@ class Staging:
 
     @property
     def size(self) -> int:
-        """The number of references that are staged."""
+        """The number of references, those to cancelled entries included."""
         return self._chunks_size + len(self.tail_ms)
 
     def append(self, expiration_ms: int, handle: int) -> None:
@@ -124,7 +103,7 @@ class Staging:
             self.min_ms = expiration_ms
 
     def extend(self, expiration_ms: Int64s, handles: Int64s, min_ms: int) -> None:
-        """Stage a batch, int64[n] each. The arrays are kept, not copied."""
+        """Stage a batch. The arrays are kept, not copied."""
         if self.tail_ms:
             self._close_tail()
         self._chunks.append((expiration_ms, handles))
@@ -132,10 +111,8 @@ class Staging:
         self.min_ms = min(self.min_ms, min_ms)
 
     def _close_tail(self) -> None:
-        expiration_ms = np.array(self.tail_ms, dtype=np.int64)
-        handles = np.array(self._tail_handles, dtype=np.int64)
-        self._chunks.append((expiration_ms, handles))
-        self._chunks_size += handles.size
+        self._chunks.append((np.array(self.tail_ms, np.int64), np.array(self._tail_handles, np.int64)))
+        self._chunks_size += len(self.tail_ms)
         self.tail_ms, self._tail_handles = [], []
 
     def take_all(self) -> References:
@@ -163,10 +140,8 @@ _FIRST_COPIED_KEY = 2 * BUCKETS_PER_LEVEL
 class Drained:
     """What a move of the clock takes out of the levels.
 
-    Attributes:
-        due: reference arrays whose entries are all due, by ascending bucket.
-        in_order: True if `due` is ordered by expiration from end to end, because all of it came from level 0.
-        boundary: reference arrays of the one bucket that contains the new clock. Some of its entries are due.
+    `due` is by ascending bucket, and `in_order` if all of it came from level 0. `boundary` has the references of the
+    one bucket that contains the new clock: some are due.
     """
 
     due: list[References] = field(default_factory=list)
@@ -182,12 +157,7 @@ class Levels:
         self._occupied = [0] * LEVELS
 
     def place(self, references: References, clock_ms: int) -> None:
-        """Put references into their buckets, behind those that are already there. One radix pass.
-
-        Args:
-            references: int64[n, 2] in submission order, each expiration in (clock_ms, MAX_TIME_MS].
-            clock_ms: the wheel's clock.
-        """
+        """Put references, in submission order and later than the clock, into their buckets. One radix pass."""
         n = len(references)
         parts = -(-n // _PART_MAX)
         for part in range(parts):
@@ -217,10 +187,6 @@ class Levels:
         Let h be the highest digit that changes. All buckets of the levels below h are due. On level h the buckets
         before the new digit are due, and the bucket at the new digit is the boundary (on level 0 it is due as well).
         Higher levels are not touched. This takes at most 256 · (h + 1) steps, however far the clock jumps.
-
-        Args:
-            from_ms: the clock until now.
-            to_ms: the new clock, later than from_ms.
         """
         drained = Drained()
         top = ((from_ms ^ to_ms).bit_length() - 1) // DIGIT_BITS

@@ -20,11 +20,7 @@ _NOTHING: Int64s = np.empty(0, dtype=np.int64)
 
 
 class WatchLists:
-    """Handles by key, those of earlier batches first. Knows no time, and does not know which handles are still pending.
-
-    Attributes:
-        size: the entries in all lists.
-    """
+    """Handles by key, those of earlier batches first; `size` in all. Knows neither time nor which are still pending."""
 
     def __init__(self) -> None:
         self._chunks: dict[int, list[Int64s]] = {}
@@ -35,12 +31,7 @@ class WatchLists:
         return len(self._chunks)
 
     def watch(self, handles: Int64s, keys: Int64s) -> None:
-        """Append handles to the lists of their keys.
-
-        Args:
-            handles: int64[n]; kept, not copied.
-            keys: int64[n, k]; a key that is repeated in a row counts once.
-        """
+        """Append handles to the lists of their keys, int64[n, k]. A key repeated in a row counts once."""
         for number in range(keys.shape[1]):
             column, watchers = keys[:, number], handles
             repeated = (keys[:, :number] == column[:, np.newaxis]).any(axis=1)
@@ -52,7 +43,7 @@ class WatchLists:
                     self._chunks.setdefault(key, []).append(group)
 
     def take(self, key: int) -> Int64s:
-        """Remove the whole list of a key and return it: int64[m]."""
+        """Remove the whole list of a key and return it."""
         chunks = self._chunks.pop(key, None)
         if chunks is None:
             return _NOTHING
@@ -67,11 +58,7 @@ class WatchLists:
             self.size += handles.size
 
     def purge(self, is_worth_keeping: Callable[[Int64s], npt.NDArray[np.bool_]]) -> None:
-        """Remove the entries that are not worth keeping, and the keys that then have none.
-
-        Args:
-            is_worth_keeping: asked once, with all handles, int64[m]; answers bool[m].
-        """
+        """Remove the entries that are not worth keeping (asked once, for all), and the keys that then have none."""
         keys = list(self._chunks)
         sizes = [sum(chunk.size for chunk in chunks) for chunks in self._chunks.values()]
         entries = np.concatenate([_NOTHING, *chain.from_iterable(self._chunks.values())])
@@ -87,7 +74,6 @@ class WatchLists:
 
 
 def _grouped(handles: Int64s, column: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """The handles of each key; inside a key in the order given."""
     first = int(column[0])
     if (column == first).all():  # the whole batch has one key: no need to sort
         yield first, handles
@@ -114,41 +100,25 @@ class BatchPurgatory:
     """
 
     def __init__(self, start_ms: int = 0, purge_slack: int = PURGE_SLACK) -> None:
-        """Make an empty purgatory.
-
-        Args:
-            start_ms: where its clock begins.
-            purge_slack: the watch lists are purged when they hold this many entries more than twice what the last purge
-                kept. So purges cost O(1) per entry.
-        """
+        """Make an empty purgatory, to be purged at `purge_slack` entries above twice what was kept last."""
         self._wheel = BatchTimingWheel(start_ms)
         self._lists = WatchLists()
         self._purge_slack = purge_slack
         self._kept_by_purge = 0
 
     def watch_many(self, expiration_ms: npt.ArrayLike, keys: npt.ArrayLike) -> Int64s:
-        """Let n operations wait.
-
-        Args:
-            expiration_ms: int64[n], absolute. Those at or before the clock expire at the next advance.
-            keys: int64[n, k], the k keys of each operation; a key that is repeated in a row counts once.
-
-        Returns:
-            int64[n], one handle per operation.
+        """Let n operations wait, each for its time-out and on its k keys, int64[n, k]. Returns a handle for each.
 
         Raises:
             InvalidArgumentError: `keys` is not a two-dimensional array of integers with n rows, or k is 0; or a time is
-                refused, as by `BatchTimingWheel.schedule_many`. Nothing waits.
-            WheelFullError: more than MAX_PENDING operations would wait. Nothing waits.
+                refused. Times and errors are those of `BatchTimingWheel.schedule_many`. Nothing waits.
         """
         expirations = np.asarray(expiration_ms)
         columns = np.asarray(keys)
         whole = columns.dtype.kind in "iu" or not columns.size
         if columns.ndim != 2 or columns.shape[:1] != expirations.shape[:1] or not whole:
-            message = (
-                f"keys is an array of {columns.dtype} and shape {columns.shape}, not a two-dimensional integer array "
-                f"with a row for each of {expirations.size} times"
-            )
+            wanted = f"a two-dimensional integer array with a row for each of {expirations.size} times"
+            message = f"keys is an array of {columns.dtype} and shape {columns.shape}, not {wanted}"
             raise InvalidArgumentError(message)
         if not columns.shape[1]:
             message = "an operation has no watch key, so only its time-out could complete it"
@@ -161,27 +131,11 @@ class BatchPurgatory:
         return handles.copy()  # the lists keep the other one
 
     def complete_many(self, handles: npt.ArrayLike) -> Int64s:
-        """Complete operations, whatever they wait for.
-
-        Args:
-            handles: int64[n]; stale, repeated and invented ones complete nothing.
-
-        Returns:
-            int64[m], the operations that this call completed, each once. Do not write into the array.
-        """
+        """Complete operations, whatever they wait for: see `BatchTimingWheel.withdraw_many`."""
         return self._wheel.withdraw_many(handles)
 
     def check_and_complete(self, key: int, can_complete: CanComplete | None = None) -> Int64s:
-        """Something happened on a key: complete those of its operations that can complete.
-
-        Args:
-            key: the watch key.
-            can_complete: asked once, with the handles of the waiting operations, int64[n], those of earlier batches
-                first; answers bool[n]. None completes all of them.
-
-        Returns:
-            int64[m], the operations that this call completed.
-        """
+        """Something happened on a key: complete and return those of its operations that can (None: all)."""
         watched = self._lists.take(key)
         if not watched.size:
             return watched

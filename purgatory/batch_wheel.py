@@ -2,8 +2,7 @@
 
 It does the work of Kafka's `SystemTimer` without an object per task. Four parts share it:
 
-* The **slab** has one slot per pending entry. A handle names an entry and its slot, and one look at
-  the slot tells whether the handle is still pending.
+* The **slab** has one slot per pending entry. A handle names an entry and its slot.
 * The **staging** holds what was scheduled lately, as it came. A schedule only appends.
 * The **levels** hold the rest (both in `purgatory.batch_levels`): six levels of 256 buckets each. A bucket is a list of
   arrays of *references*: rows of (expiration, handle).
@@ -20,8 +19,8 @@ Costs for n entries: schedule O(n), cancel O(n), advance O(n) for n entries that
 level that the clock passes. An entry sinks from level to level at most five times. A sort by expiration is needed only
 when an advance drains a coarse bucket.
 
-An example
-----------
+**An example.**
+
 >>> wheel = BatchTimingWheel(start_ms=1000)
 >>> early, late, again = wheel.schedule_many([1010, 9999, 1010])
 >>> wheel.cancel_many([late, late])
@@ -38,12 +37,10 @@ Three things differ from Kafka, on purpose: entries of one millisecond come out 
 out early; and an entry that is already due when it is scheduled comes out at the next advance, even if the clock does
 not move.
 
-The slab
---------
-It has one slot per pending entry. A handle is `sequence · 2^25 + slot`. `owner[slot]` holds the handle of the entry
-that is in the slot, or a negative number when the slot is free. An entry is pending exactly when `owner[slot of the
-handle] == handle`. So one indexed read tells a pending handle from a stale or invented one, and the slot of a cancelled
-entry can be used again at once.
+**The slab.** A handle is `sequence · 2^25 + slot`. `owner[slot]` holds the handle of the entry that is in the slot, or
+a negative number when the slot is free. An entry is pending exactly when `owner[slot of the handle] == handle`. So one
+indexed read tells a pending handle from a stale or invented one, and the slot of a cancelled entry can be used again at
+once.
 """
 
 from itertools import count
@@ -81,19 +78,9 @@ _slab_numbers = count()
 
 
 class Slab:
-    """Pending entries by slot. It grows by doubling and never shrinks. Freed slots are used again, last in, first out.
-
-    Attributes:
-        live: number of pending entries.
-        capacity: number of slots, a power of two.
-    """
+    """Pending entries (`live`) by slot. It grows by doubling and never shrinks. Freed slots are used again."""
 
     def __init__(self, first_sequence: int | None = None) -> None:
-        """Make an empty slab.
-
-        Args:
-            first_sequence: where the sequence of its handles begins; by default far from that of every other slab.
-        """
         if first_sequence is None:
             first_sequence = next(_slab_numbers) * _GOLDEN_STEP
         self._sequence = first_sequence & SEQUENCE_MASK
@@ -121,18 +108,14 @@ class Slab:
         self._owner_view = owner.data  # one element costs a third of NumPy's scalar indexing
 
     def reserve(self, n: int) -> None:
-        """Make room for n more entries on the array path.
-
-        Raises:
-            WheelFullError: the slab is unchanged.
-        """
+        """Make room for n more entries on the array path. `WheelFullError` leaves the slab unchanged."""
         if n > self._free_count:
             self._spill_hot()
             if n > self._free_count:
                 self._grow_to(self.live + n)
 
     def take_many(self, n: int) -> Int64s:
-        """Take n slots for which `reserve` made room. Returns their handles in the order of sequence, int64[n]."""
+        """Take n slots for which `reserve` made room. Returns their handles in the order of sequence."""
         self._free_count -= n
         slots = self._free[self._free_count : self._free_count + n]
         handles = np.arange(self._sequence, self._sequence + n)
@@ -147,11 +130,7 @@ class Slab:
         return handles
 
     def take(self) -> int:
-        """Take one slot and return its handle.
-
-        Raises:
-            WheelFullError: the slab is unchanged.
-        """
+        """Take one slot and return its handle. `WheelFullError` leaves the slab unchanged."""
         if not self._hot:
             self._refill_hot()
         slot = self._hot.pop()
@@ -204,9 +183,14 @@ class Slab:
         return True
 
     def are_pending(self, handles: Int64s) -> npt.NDArray[np.bool_]:
-        """Which of these handles are still pending: bool[n]. All must be handles that this slab issued at some time."""
+        """Which of these handles are still pending. All must be handles that this slab issued at some time."""
         pending: npt.NDArray[np.bool_] = self._owner[handles & (self.capacity - 1)] == handles
         return pending
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all columns, in bytes."""
+        return self._owner.nbytes + self._free.nbytes
 
     def release_many(self, handles: Int64s) -> None:
         """Free the slots of handles that are all pending and all different."""
@@ -218,11 +202,6 @@ class Slab:
         self._free[self._free_count : self._free_count + slots.size] = slots
         self._free_count += slots.size
         self.live -= slots.size
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of all columns, in bytes."""
-        return self._owner.nbytes + self._free.nbytes
 
 
 def slots_of(handles: npt.NDArray[np.int64]) -> Int64s:
@@ -248,10 +227,7 @@ class BatchTimingWheel:
     """
 
     def __init__(self, start_ms: int = 0) -> None:
-        """Make an empty wheel.
-
-        Args:
-            start_ms: where its clock begins.
+        """Make an empty wheel, whose clock begins at start_ms.
 
         Raises:
             InvalidArgumentError: start_ms is negative, above MAX_TIME_MS or not an integer.
@@ -316,14 +292,7 @@ class BatchTimingWheel:
         return self.withdraw_many(handles).size
 
     def withdraw_many(self, handles: npt.ArrayLike) -> Int64s:
-        """Cancel entries and return the handles that were pending.
-
-        Returns:
-            int64[m], each handle once. Do not write into the array.
-
-        Raises:
-            InvalidArgumentError: not a one-dimensional array of integers.
-        """
+        """Cancel as `cancel_many` does. Returns the handles that were pending, each once: do not write into them."""
         cancelled = self._slab.remove_many(_integers("handles", handles).astype(np.int64, copy=False))
         self._dead += cancelled.size
         self._compact_if_worth_while()
@@ -394,7 +363,6 @@ class BatchTimingWheel:
         self._settle(references)
 
     def _settle(self, references: References) -> None:
-        """Put references where they belong, seen from the clock: to the overdue ones, or into a bucket."""
         if not len(references):
             return
         min_ms = int(references[:, EXPIRATION].min())
@@ -406,7 +374,6 @@ class BatchTimingWheel:
         self._levels.place(references, self._clock_ms)
 
     def _compact_if_worth_while(self) -> None:
-        """Rebuild the buckets without dead references, once there are clearly more dead than pending ones."""
         if self._dead <= self._slab.live + _DEAD_SLACK:
             return
         parts = [*self._overdue, *self._levels.take_all(), self._staging.take_all()]
@@ -430,8 +397,8 @@ class BatchTimingWheel:
     def next_expiration_ms(self) -> int | None:
         """A lower bound of the next expiration: how long a reaper may sleep. None when nothing is pending.
 
-        A bound at or before the clock means: advance now. A later bound can be the start of a coarse bucket, or the
-        time of a cancelled entry. Then the advance at that time hands out nothing and the bound moves on.
+        A bound at or before the clock means: advance now. A later one may be of a coarse bucket or a cancelled entry:
+        the advance then hands out nothing, and the bound moves on.
         """
         if not self._slab.live:
             return None
@@ -463,9 +430,8 @@ class BatchTimingWheel:
 
 
 def _refused_time(name: str, value_ms: object) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{name} is {value_ms!r}; a time is whole milliseconds from 0 to {MAX_TIME_MS} (2^48 − 1)"
-    )
+    can_be = f"a time is whole milliseconds from 0 to {MAX_TIME_MS} (2^48 − 1)"
+    return InvalidArgumentError(f"{name} is {value_ms!r}; {can_be}")
 
 
 def _whole(name: str, value: int) -> int:

@@ -10,11 +10,9 @@ of the key whose event completed it. In the lists of its other keys, and after a
 completed entry. That keeps completing cheap. Such entries are removed when their key is checked again, or by a *purge*,
 which is a walk over all lists.
 
-When to purge
--------------
-A purge costs O(entries), so it must be rare. Completed entries take memory, so it must not
-be too rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put on
-watch lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
+**When to purge.** A purge costs O(entries), so it must be rare. Completed entries take memory, so it must not be too
+rare. Kafka's rule counts only what is cheap to count. Let `estimated_total` be the operations that were put on watch
+lists since the last purge, plus those that were in the timer then. `num_delayed` is the size of the timer: the
 operations that still wait. Their difference is a guess of how many operations are completed and not yet removed from
 the lists. It is a guess from above, because a check of a key removes entries without lowering `estimated_total`. When
 
@@ -23,14 +21,10 @@ the lists. It is a guess from above, because a check of a key removes entries wi
 the next `advance_clock` purges and sets estimated_total = num_delayed. So a purge comes after about `purge_interval`
 completions, whatever the number of operations that wait.
 
-An example
-----------
-Two operations wait; the second one on two keys. An event on the key "b" completes the second one.
-Its entry under "a" is left until "a" is checked or a purge removes it.
+**An example.** Two operations wait; the second one on two keys. An event on the key "b" completes the second one. Its
+entry under "a" is left until "a" is checked or a purge removes it.
 
->>> from purgatory.delayed_operation import DelayedOperation
->>> from purgatory.timer import SystemMonotonicClock
->>> from purgatory.timer import SystemTimer
+>>> from purgatory.timer import SystemMonotonicClock, SystemTimer
 >>> class Operation(DelayedOperation):
 ...     can_complete = False
 ...
@@ -55,10 +49,9 @@ Its entry under "a" is left until "a" is checked or a purge removes it.
 >>> purgatory.num_delayed, purgatory.watched
 (1, 1)
 
-Thread rule
------------
-Any thread may call any method, but only one thread at a time may call `advance_clock`. No lock of the purgatory is held
-while an operation is tried or completed. Do not hold an exclusive lock of your own that an `on_complete` may need.
+**Thread rule.** Any thread may call any method, but only one thread at a time may call `advance_clock`. No lock of the
+purgatory is held while an operation is tried or completed. Do not hold an exclusive lock of your own that an
+`on_complete` may need.
 """
 
 import threading
@@ -67,7 +60,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 from purgatory.errors import InvalidArgumentError
-from purgatory.timer import Timer
+from purgatory.timer import SystemTimer
 from purgatory.timing_wheel import TimerTask
 
 
@@ -79,28 +72,20 @@ class DelayedOperation(TimerTask):
     brings an event, or the thread that advances the timer. On a time-out `on_complete` runs first, then
     `on_expiration`.
 
-    Locks: `try_complete` runs under the operation's own lock; completing takes no lock. Do not hold a lock that an
-    `on_complete` may need while you call `check_and_complete`.
+    `try_complete` runs under the operation's own lock; completing takes no lock.
     """
 
     __slots__ = ("_check_lock", "_claim")
 
     def __init__(self, delay_ms: int) -> None:
-        """Make an operation that is not completed.
-
-        Args:
-            delay_ms: its time-out, counted from the moment it is added to a timer.
-        """
+        """Make an operation. Its time-out is counted from the moment it is added to a timer."""
         super().__init__(delay_ms)
         self._check_lock = threading.RLock()
         # Taken once, by the thread that completes the operation, and never released: a compare-and-set.
         self._claim = threading.Lock()
 
     def try_complete(self) -> bool:
-        """Check whether the operation can complete. If it can, return `force_complete()`, else False.
-
-        Called under the operation's lock.
-        """
+        """Return `force_complete()` if the operation can complete, else False. Called under the operation's lock."""
         raise NotImplementedError
 
     def on_complete(self) -> None:
@@ -130,13 +115,10 @@ class DelayedOperation(TimerTask):
             return self.try_complete()
 
     def safe_try_complete_or_else(self, otherwise: Callable[[], None]) -> bool:
-        """Under the lock: `try_complete`; if it fails, run `otherwise`, then try once more.
+        """Under the lock: `try_complete`; if it fails, run `otherwise`, then once more. Returns whether it completed.
 
         The second try is for an event that arrives after the first try and before `otherwise` has done its work (for
         example, put the operation on a watch list). Without it that event would go unnoticed.
-
-        Returns:
-            True if one of the two tries completed the operation.
         """
         with self._check_lock:
             if self.try_complete():
@@ -162,11 +144,11 @@ class DelayedOperationPurgatory(Generic[Operation]):
     keys. Kafka leaves them there without a timer, where they can neither expire nor be purged.
     """
 
-    def __init__(self, timer: Timer, purge_interval: int = 1000) -> None:
+    def __init__(self, timer: SystemTimer, purge_interval: int = 1000) -> None:
         """Make an empty purgatory.
 
         Args:
-            timer: for the time-outs. A `purgatory.timer.Reaper` drives it through this purgatory.
+            timer: for the time-outs. A `Reaper` drives it through this purgatory.
             purge_interval: how many completed entries are tolerated, about. Kafka's default is 1000.
         """
         self._timer = timer
@@ -179,8 +161,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def try_complete_else_watch(self, operation: Operation, keys: Iterable[Hashable]) -> bool:
         """Complete the operation now; if that is not possible, let it wait for an event or its time-out.
 
-        It is tried before and after it is put on the watch lists. The first try saves the work where nothing needs to
-        wait. The second one is for an event that came in between: see `DelayedOperation.safe_try_complete_or_else`.
+        It is tried before and after it is put on the watch lists: see `DelayedOperation.safe_try_complete_or_else`.
 
         Args:
             operation: one that has never been in a purgatory.
@@ -211,11 +192,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
             self._estimated_total += 1
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Something happened on a key: try all operations that are watched on it.
-
-        Returns:
-            How many operations this call completed. Completed entries that were left over are removed, not counted.
-        """
+        """Something happened on a key: try all operations that wait on it. Returns how many this call completed."""
         with self._lock:
             watched = list(self._watchers.get(key, ()))
         completed = 0
@@ -242,8 +219,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def cancel_for_key(self, key: Hashable) -> list[Operation]:
         """Take the operations of a key out of the purgatory, off all their keys, without completing them.
 
-        Returns:
-            The operations, in the order of watching. They will not expire; completing them is up to the caller.
+        Returns them in the order of watching. They will not expire; completing them is up to the caller.
         """
         with self._lock:
             operations = self._watchers.get(key, {}).copy()
@@ -257,12 +233,8 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def forget(self, operation: Operation, keys: Collection[Hashable]) -> None:
         """Take one operation out of the timer and off its keys, completed or not. A second call changes nothing.
 
-        Kafka has no such call: there an operation leaves the lists when a key is checked, or in a purge. A caller that
-        knows that an operation is over (it gave up, or has gone on) can remove it at once.
-
-        Args:
-            operation: the operation.
-            keys: the keys it was put on; other keys do no harm.
+        Kafka has no such call. A caller that knows that an operation is over (it gave up, or has gone on) can remove it
+        at once from the keys that it was put on; other keys do no harm.
         """
         operation.cancel()
         with self._lock:
@@ -273,8 +245,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
     def advance_clock(self, timeout_ms: int) -> bool:
         """Complete what has timed out; if nothing has, wait up to timeout_ms for it. Then purge if it is time to.
 
-        Returns:
-            False when the time passed and nothing became due.
+        Returns False if nothing became due.
 
         Raises:
             ExceptionGroup: what operations raised. All that were due have run, and the purge is done.

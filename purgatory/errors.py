@@ -12,20 +12,11 @@ class PurgatoryError(Exception):
 
 
 class InvalidArgumentError(PurgatoryError, ValueError):
-    """An argument that cannot be. Nothing was changed.
-
-    A time out of the wheel's range, an array of another shape or type, a size that no pool has, an operation without a
-    watch key, or an allocation that is not outstanding.
-    """
+    """A time, array, size, watch key or allocation that cannot be. Nothing was changed."""
 
 
 class WheelFullError(PurgatoryError):
-    """More entries would be pending at once than handles can address.
-
-    Attributes:
-        max_pending: the most that a wheel holds.
-        requested: how many would be pending after the call.
-    """
+    """More entries would be pending at once (`requested`) than handles can address (`max_pending`)."""
 
     def __init__(self, max_pending: int, requested: int) -> None:
         self.max_pending = max_pending

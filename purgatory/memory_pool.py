@@ -1,11 +1,8 @@
 """A pool of bytes that bounds how much is taken in (KIP-72). It refuses instead of blocking.
 
-Who gets memory next
---------------------
-Sources that were refused are muted, and are served in the order in which they were refused.
-
-Kafka's selector un-mutes all sources at once when memory comes back and lets them race, so an unlucky one can lose
-every time. Here the source that has waited longest is served first, and later ones cannot overtake it.
+Sources that were refused are muted, and are served in the order in which they were refused. Kafka's selector un-mutes
+all sources at once when memory comes back and lets them race, so an unlucky one can lose every time. Here the source
+that has waited longest is served first, and later ones cannot overtake it.
 """
 
 from collections import deque
@@ -21,11 +18,7 @@ _LOW_MEMORY_FRACTION = 0.1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Allocation:
-    """Bytes that one pool handed out. Compared by identity.
-
-    Attributes:
-        size_bytes: how many bytes.
-    """
+    """Bytes that one pool handed out. Compared by identity."""
 
     size_bytes: int
 
@@ -54,11 +47,11 @@ class MemoryPool:
         """Make a pool.
 
         Args:
-            size_bytes: more than 0.
-            max_allocation_bytes: the largest single allocation; more than 0, at most size_bytes.
+            size_bytes: at least 1.
+            max_allocation_bytes: the largest single allocation, from 1 to size_bytes.
             clock: measures the depleted time.
             strict: hand out only what is left.
-            depleted_window_ms: how far back `depleted_percent` looks; more than 0.
+            depleted_window_ms: how far back `depleted_percent` looks; at least 1.
 
         Raises:
             InvalidArgumentError: one of them is out of its range.
@@ -68,9 +61,8 @@ class MemoryPool:
                 message = f"{name} is {value}; it can be 1 or more"
                 raise InvalidArgumentError(message)
         if not 1 <= max_allocation_bytes <= size_bytes:
-            message = (
-                f"max_allocation_bytes is {max_allocation_bytes}; it can be from 1 to the pool's size, {size_bytes}"
-            )
+            can_be = f"it can be from 1 to the pool's size, {size_bytes}"
+            message = f"max_allocation_bytes is {max_allocation_bytes}; {can_be}"
             raise InvalidArgumentError(message)
         self.size_bytes = size_bytes
         self.max_allocation_bytes = max_allocation_bytes
@@ -102,15 +94,10 @@ class MemoryPool:
         return allocation
 
     def check_size(self, size_bytes: int) -> None:
-        """Refuse a size that the pool could never hand out.
-
-        Raises:
-            InvalidArgumentError: size_bytes is below 1 or above max_allocation_bytes.
-        """
+        """Refuse a size that the pool could never hand out with `InvalidArgumentError`."""
         if not 1 <= size_bytes <= self.max_allocation_bytes:
-            message = (
-                f"an allocation of {size_bytes} bytes is impossible; it can be from 1 to {self.max_allocation_bytes}"
-            )
+            can_be = f"it can be from 1 to {self.max_allocation_bytes}"
+            message = f"an allocation of {size_bytes} bytes is impossible; {can_be}"
             raise InvalidArgumentError(message)
 
     def release(self, allocation: Allocation) -> None:
@@ -177,12 +164,7 @@ Source = TypeVar("Source", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Unmuted(Generic[Source]):
-    """A source that may read again.
-
-    Attributes:
-        source: the source.
-        allocation: the bytes that it was refused before. They are allocated to it now.
-    """
+    """A source that may read again, and the bytes that it was refused before. They are allocated to it now."""
 
     source: Source
     allocation: Allocation
@@ -217,11 +199,7 @@ class MemoryIntake(Generic[Source]):
         return allocation
 
     def unmute(self) -> list[Unmuted[Source]]:
-        """Serve muted sources in order, as far as the pool allows. Call it after each release.
-
-        Returns:
-            The sources that may read again, the one that waited longest first.
-        """
+        """Serve muted sources, longest waiting first, as far as the pool allows. Call it after each release."""
         served = []
         while self._muted:
             source = next(iter(self._muted))

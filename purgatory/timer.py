@@ -23,10 +23,7 @@ from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTas
 
 
 class MonotonicClock(Protocol):
-    """A clock that measures delays. It says nothing about the time of day.
-
-    Contract: whole milliseconds, rounded down; never negative; never goes back; independent of the wall clock.
-    """
+    """A clock of whole milliseconds, rounded down, never negative, that never goes back and has no time of day."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds from a fixed but unspecified instant until now."""
@@ -41,42 +38,16 @@ class SystemMonotonicClock:
         return time.monotonic_ns() // 1_000_000
 
 
-class Timer(Protocol):
-    """Runs tasks when their delay has passed."""
-
-    def add(self, task: TimerTask) -> None:
-        """Start the task's delay now. A task that is already waiting is moved."""
-        ...
-
-    def cancel(self, task: TimerTask) -> None:
-        """Take a task out. Does nothing if it is not waiting."""
-        ...
-
-    def advance_clock(self, timeout_ms: int) -> bool:
-        """Run what is due; if nothing is, wait up to timeout_ms for it. One thread at a time.
-
-        Returns:
-            False when the time passed and no bucket became due. True does not promise that a task ran: all tasks of
-            the bucket may be cancelled.
-        """
-        ...
-
-    def wake(self) -> None:
-        """Make an `advance_clock` that is waiting return soon."""
-        ...
-
-    def size(self) -> int:
-        """The number of tasks that are waiting."""
-        ...
-
-
 class _Nothing(TimerTask):
     def run(self) -> None:
         pass
 
 
 class SystemTimer:
-    """A `Timer` built on Kafka's wheel. Any thread may call any method; only one at a time may call `advance_clock`."""
+    """Runs tasks when their delay has passed: Kafka's wheel with a lock.
+
+    Any thread may call any method; only one at a time may call `advance_clock`.
+    """
 
     def __init__(self, clock: MonotonicClock, tick_ms: int = 1, wheel_size: int = 20) -> None:
         """Make an empty timer.
@@ -126,8 +97,7 @@ class SystemTimer:
     def advance_clock(self, timeout_ms: int) -> bool:
         """Run what is due; if nothing is, wait up to timeout_ms of real time for it.
 
-        Returns:
-            False when the time passed and nothing became due.
+        Returns False if nothing became due.
 
         Raises:
             ExceptionGroup: what the tasks raised. All due tasks have run.
@@ -164,17 +134,17 @@ class SystemTimer:
         return True
 
     def _collect_due(self) -> list[TimerTaskEntry]:
+        def add_again(entry: TimerTaskEntry) -> None:
+            if not self._wheel.add(entry) and not entry.is_cancelled:
+                self._due.append(entry)
+
         now_ms = self._clock.monotonic_ms()
         while (bucket := self._queue.poll(now_ms)) is not None:
             self._wheel.advance_clock(bucket.expiration_ms)
-            bucket.flush(self._add_again)
+            bucket.flush(add_again)
         due, self._due = self._due, []
         due.sort(key=lambda entry: (entry.expiration_ms, entry.submission))
         return due
-
-    def _add_again(self, entry: TimerTaskEntry) -> None:
-        if not self._wheel.add(entry) and not entry.is_cancelled:
-            self._due.append(entry)
 
     def wake(self) -> None:
         """Make an `advance_clock` that is waiting return soon."""
@@ -190,22 +160,17 @@ _POLL_MS = 200
 
 
 class Advanced(Protocol):
-    """What a reaper drives: a timer or a purgatory."""
+    """What a reaper drives: a timer or a purgatory. See `SystemTimer`."""
 
     def advance_clock(self, timeout_ms: int) -> bool:
         """Run what is due; if nothing is, wait up to timeout_ms for it."""
-        ...
 
     def wake(self) -> None:
         """Make an `advance_clock` that is waiting return soon."""
-        ...
 
 
 class Reaper:
-    """Calls `advance_clock` in a loop, on a thread of its own, from `start` to `close`.
-
-    It passes 200 ms. That is a time-out, not a period: when something becomes due it wakes at once.
-    """
+    """Calls `advance_clock(200)` in a loop on a thread of its own, from `start` to `close`."""
 
     def __init__(self, advanced: Advanced, name: str, on_error: Callable[[Exception], None]) -> None:
         """Make a reaper that is not running yet.

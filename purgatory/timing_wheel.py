@@ -1,29 +1,16 @@
 """Kafka's hierarchical timing wheel, rule by rule: no thread, no lock, no clock.
 
-The problem
------------
-A timer must hold very many delayed tasks, most of which are cancelled before they are due. A heap needs O(log n) steps
-to insert a task and cannot remove one from the middle cheaply. A timing wheel does both in O(1), because it gives up
-the exact order of what is still far away.
+**The problem.** A timer must hold very many delayed tasks, most of which are cancelled before they are due. A heap
+needs O(log n) steps to insert a task and cannot remove one from the middle cheaply. A timing wheel does both in O(1),
+because it gives up the exact order of what is still far away.
 
-One wheel
----------
-A wheel is a ring of n buckets. With a tick of u ms each bucket stands for u ms, so the wheel covers u · n ms, its
-*interval*, counted from its clock. A task that is due at x goes into bucket (x / u, rounded down) mod n. When the
-clock has moved past a bucket, the bucket is free, and its place in the ring stands for a later time.
+**One wheel.** A wheel is a ring of n buckets. With a tick of u ms each bucket stands for u ms, so the wheel covers u ·
+n ms, its *interval*, counted from its clock. A task that is due at x goes into bucket (x / u, rounded down) mod n. When
+the clock has moved past a bucket, the bucket is free, and its place in the ring stands for a later time.
 
-Wheels on wheels
-----------------
-What is due later than one interval goes to an overflow wheel. It has n buckets as well, and its tick is the interval of
-the wheel below. Overflow wheels are made when they are first needed and stay. With u = 1 ms and n = 20:
-
-    level   tick        covers
-    1       1 ms        20 ms
-    2       20 ms       400 ms
-    3       400 ms      8 s
-    4       8 s         160 s
-    5       160 s       53 min
-    6       53 min      17.8 h
+**Wheels on wheels.** What is due later than one interval goes to an overflow wheel. It has n buckets as well, and its
+tick is the interval of the wheel below. Overflow wheels are made when they are first needed and stay. With u = 1 ms and
+n = 20 the ticks of six levels are 1, 20 and 400 ms, 8 s, 160 s and 53 min; the last one covers 17.8 h.
 
 Each bucket has an *expiration*: the beginning of the time it stands for. A bucket that receives a task is put into a
 queue ordered by expiration, once, however many tasks follow. When the expiration of a coarse bucket comes, its tasks
@@ -34,23 +21,16 @@ The clock does not tick. It jumps to the expiration of each bucket that is polle
 and an empty timer costs nothing. An outdated clock does no harm: what is added far from it goes to a high level, whose
 bucket is due at once, and a few polls bring it down.
 
-Costs
------
-With m levels (m grows with the logarithm of the longest delay, to the base n):
+**Costs.** With m levels (m grows with the logarithm of the longest delay, to the base n):
 
 * add: O(m), for finding the level. No task moves.
 * cancel: O(1): unlink it from the doubly linked list of its bucket. The bucket stays in the queue, even when empty.
 * expire: each task is added again at most m − 1 times in its life.
 * the queue holds buckets, not tasks: at most n · m of them, O(log(n · m)) for each offer and poll.
 
-Some space is wasted. The coarse bucket that holds the clock of a finer wheel covers time that the finer wheels already
-cover, so it stays empty. That keeps the arithmetic simple: every level obeys the same rule.
-
-A worked example
-----------------
-Ten buckets, a tick of 1 ms, clock at 0. Level 1 covers 10 ms, level 2 covers 100 ms, level 3 covers 1000 ms.
-`L3·2@200` is bucket 2 of level 3, whose expiration is 200. A task that is due at 222 is too late for levels 1 and 2.
-On level 3 it is in bucket 222 / 100 = 2.
+**A worked example.** Ten buckets, a tick of 1 ms, clock at 0. Level 1 covers 10 ms, level 2 covers 100 ms, level 3
+covers 1000 ms. `L3·2@200` is bucket 2 of level 3, whose expiration is 200. A task that is due at 222 is too late for
+levels 1 and 2. On level 3 it is in bucket 222 / 100 = 2.
 
 >>> from purgatory.walkthrough import Walkthrough
 >>> walk = Walkthrough(tick_ms=1, wheel_size=10)
@@ -91,23 +71,13 @@ at 522: 0 move, [522] run, [] wait
 520 runs straight from level 2: its expiration is the beginning of the bucket it is in. Try other times with
 `python -m purgatory.walkthrough 9 88 222 520 521 522`.
 
-Kept as in Kafka
-----------------
-Two properties are kept because the vectors of Kafka's own tests depend on them. With u > 1 a task is due at the
-*beginning* of its tick, up to u − 1 ms early. And tasks of one millisecond can overtake each other: one that waits on
-level 2 is added behind one that went to level 1 directly. `purgatory.timer.SystemTimer` corrects both.
+**Kept as in Kafka.** Two properties are kept because the vectors of Kafka's own tests depend on them. With u > 1 a task
+is due at the *beginning* of its tick, up to u − 1 ms early. And tasks of one millisecond can overtake each other: one
+that waits on level 2 is added behind one that went to level 1 directly. `purgatory.timer.SystemTimer` corrects both.
 
-Thread rule
------------
-Nothing here is safe for several threads, and only one thread may ever move the clock. The owner
-of the wheel serialises all calls; `purgatory.timer.SystemTimer` does it with one lock.
-
-Tasks and buckets
------------------
-Tasks, their entries, and the bucket they wait in: a doubly linked list (Kafka's `TimerTaskList`).
-
-No lock: the owner of the wheel serialises all calls, as `purgatory.timer.SystemTimer` does. This also closes a gap that
-Kafka's source documents: there, a cancel can miss an entry that another thread is moving from one list to the next.
+**Thread rule.** Nothing here is safe for several threads, and only one thread may ever move the clock. The owner of the
+wheel serialises all calls; `purgatory.timer.SystemTimer` does it with one lock. This also closes a gap that Kafka's
+source documents: there, a cancel can miss an entry that another thread is moving from one list to the next.
 """
 
 import heapq
@@ -116,16 +86,14 @@ from typing import Protocol
 
 from purgatory.errors import InvalidArgumentError
 
-NOT_QUEUED_MS = -1
-"""The expiration of a bucket that is in no queue."""
+NOT_QUEUED_MS = -1  # the expiration of a bucket that is in no queue
 
 
 class TaskHolder(Protocol):
-    """The timer that holds a task. The task tells it about a cancel."""
+    """The timer that holds a task."""
 
     def cancel(self, task: "TimerTask") -> None:
         """Take the task out. Does nothing if it is not waiting."""
-        ...
 
 
 class TimerTask:
@@ -162,15 +130,9 @@ class TimerTask:
 
 
 class TimerTaskEntry:
-    """One stay of a task in a wheel. Making an entry takes the task out of the entry it had before.
+    """One stay of a task in a wheel, or in none (`bucket` is None). Making it takes the task out of the entry before.
 
-    Attributes:
-        task: what waits.
-        expiration_ms: when it is due.
-        submission: its place in the order of submission.
-        bucket: where it waits; None when it is in no bucket.
-        next: the entry behind it in the bucket.
-        previous: the entry in front of it in the bucket.
+    `submission` is its place in the order of submission.
     """
 
     __slots__ = ("bucket", "expiration_ms", "next", "previous", "submission", "task")
@@ -205,11 +167,7 @@ class TaskCounter:
 
 
 class TimerTaskList:
-    """A bucket: entries in the order in which they were added. Adding and removing one takes O(1).
-
-    Attributes:
-        expiration_ms: when the bucket is due; NOT_QUEUED_MS when it is in no queue.
-    """
+    """A bucket (Kafka's `TimerTaskList`): a doubly linked list of entries in the order in which they were added."""
 
     def __init__(self, counter: TaskCounter) -> None:
         self._counter = counter
@@ -218,7 +176,7 @@ class TimerTaskList:
         self.expiration_ms = NOT_QUEUED_MS
 
     def set_expiration(self, expiration_ms: int) -> bool:
-        """Set when the bucket is due. Returns True if that is a change, and the bucket must be put into the queue."""
+        """Set when the bucket is due. Returns True if it must be put into the queue for that."""
         changed = self.expiration_ms != expiration_ms
         self.expiration_ms = expiration_ms
         return changed
@@ -257,10 +215,6 @@ class TimerTaskList:
             take(entry)
         self.expiration_ms = NOT_QUEUED_MS
 
-    def get_delay_ms(self, now_ms: int) -> int:
-        """The time until the bucket is due, at least 0."""
-        return max(self.expiration_ms - now_ms, 0)
-
     def __iter__(self) -> Iterator[TimerTaskEntry]:
         entry = self._first
         while entry is not None:
@@ -273,8 +227,7 @@ class TimerTaskList:
 class BucketQueue:
     """Buckets in the order of their expirations (Kafka's `DelayQueue`). Equal ones come out in the order of offering.
 
-    A bucket is in the queue at most once: it is offered only when its expiration changes, and that happens only after
-    it was polled and emptied.
+    A bucket is in it at most once: its expiration changes only after it was polled and emptied.
     """
 
     def __init__(self) -> None:
@@ -287,10 +240,7 @@ class BucketQueue:
         self._offers += 1
 
     def poll(self, now_ms: int) -> TimerTaskList | None:
-        """Take the first bucket whose expiration is at or before now; None if there is none.
-
-        The bucket may be empty: all its tasks were cancelled.
-        """
+        """Take the first bucket, which may be empty, if its expiration is at or before now; else None."""
         if not self._heap or self._heap[0][0] > now_ms:
             return None
         return heapq.heappop(self._heap)[2]
@@ -307,7 +257,7 @@ class BucketQueue:
 
     @property
     def offers(self) -> int:
-        """The number of times that a bucket was offered, in all."""
+        """How often a bucket was offered."""
         return self._offers
 
 
@@ -316,32 +266,27 @@ class TimingWheel:
 
     See the module's docstring for the algorithm and a worked example.
 
-    Attributes:
-        tick_ms: the span of one bucket.
-        wheel_size: the number of buckets.
-        interval_ms: the span of the whole wheel, tick_ms · wheel_size.
+    Args:
+        tick_ms: the span of one bucket, at least 1.
+        wheel_size: the number of buckets, at least 2.
+        start_ms: where the clock stands, at least 0.
+        counter: counts the entries of all levels; shared by them.
+        queue: holds the buckets of all levels that have something in them; shared by them.
         level: 1 for the finest.
+
+    Attributes:
+        interval_ms: the span of the whole wheel, tick_ms · wheel_size.
         clock_ms: the wheel's clock, rounded down to a multiple of its tick.
         overflow: the next coarser wheel; None until it is needed.
-        buckets: `wheel_size` buckets; number b holds the ticks t with t mod wheel_size = b.
+        buckets: number b holds the ticks t with t mod wheel_size = b.
+
+    Raises:
+        InvalidArgumentError: tick_ms, wheel_size or start_ms is too small.
     """
 
     def __init__(
         self, tick_ms: int, wheel_size: int, start_ms: int, counter: TaskCounter, queue: BucketQueue, level: int = 1
     ) -> None:
-        """Make an empty wheel.
-
-        Args:
-            tick_ms: at least 1.
-            wheel_size: at least 2.
-            start_ms: where the clock stands, at least 0.
-            counter: counts the entries of all levels; shared by them.
-            queue: holds the buckets of all levels that have something in them; shared by them.
-            level: 1 for the finest.
-
-        Raises:
-            InvalidArgumentError: tick_ms, wheel_size or start_ms is too small.
-        """
         for name, value, least in (("tick_ms", tick_ms, 1), ("wheel_size", wheel_size, 2), ("start_ms", start_ms, 0)):
             if value < least:
                 message = f"{name} is {value}; it can be {least} or more"
@@ -359,9 +304,7 @@ class TimingWheel:
     def add(self, entry: TimerTaskEntry) -> bool:
         """Put an entry into the bucket it belongs to, on the finest level that reaches its expiration.
 
-        Returns:
-            False when the entry was not taken: it is cancelled, or it is due, which means that its expiration is before
-            clock + tick. A due task is for the caller to run.
+        Returns False for one that was not taken: cancelled, or due (before clock + tick), and then the caller runs it.
         """
         expiration_ms = entry.expiration_ms
         if entry.is_cancelled or expiration_ms < self.clock_ms + self.tick_ms:
@@ -377,16 +320,14 @@ class TimingWheel:
         return True
 
     def _make_overflow(self) -> "TimingWheel":
-        self.overflow = TimingWheel(
-            self.interval_ms, self.wheel_size, self.clock_ms, self._counter, self._queue, self.level + 1
-        )
+        shared = self._counter, self._queue
+        self.overflow = TimingWheel(self.interval_ms, self.wheel_size, self.clock_ms, *shared, self.level + 1)
         return self.overflow
 
     def advance_clock(self, now_ms: int) -> None:
         """Move the clock of every level to the tick that contains now. It never goes back.
 
-        No bucket is touched: the caller empties the buckets that are due and adds their entries again. A coarse level
-        gets the rounded clock of the finer one.
+        No bucket is touched: the caller empties the buckets that are due and adds their entries again.
         """
         if now_ms >= self.clock_ms + self.tick_ms:
             self.clock_ms = now_ms - now_ms % self.tick_ms

@@ -15,10 +15,9 @@ from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTas
 
 @dataclass(frozen=True)
 class Step:
-    """What one poll of the bucket queue did.
+    """What one poll of the bucket queue did: the expiration of the bucket that was polled, and what followed.
 
     Attributes:
-        polled_ms: expiration of the bucket that was polled.
         clocks_ms: the clock of every level afterwards, finest level first.
         fired_ms: expirations of the tasks that ran.
         moved: for each task that moved its expiration, the bucket before and the bucket after.
@@ -33,14 +32,7 @@ class Step:
 
 
 class Walkthrough:
-    """A wheel whose clock starts at 0 and is moved by hand.
-
-    Attributes:
-        counter: counts the entries of all levels.
-        queue: the buckets of all levels that have something in them.
-        wheel: the finest level.
-        refused_ms: expirations of tasks that were due when they were added.
-    """
+    """A wheel whose clock starts at 0 and is moved by hand."""
 
     def __init__(self, tick_ms: int, wheel_size: int) -> None:
         self.counter = TaskCounter()

@@ -17,18 +17,9 @@ if TYPE_CHECKING:
     from quota.throttle_time import ThrottleCaps
 
 __all__ = [
-    "QUOTA_TYPES",
-    "InvalidArgument",
-    "InvalidQuotas",
-    "InvalidUsage",
-    "Level",
-    "Quota",
-    "QuotaEngine",
-    "QuotaError",
-    "QuotaSnapshot",
-    "ThrottleCaps",
-    "broker_level",
-]
+    "QUOTA_TYPES", "InvalidArgument", "InvalidQuotas", "InvalidUsage", "Level", "Quota", "QuotaEngine", "QuotaError",
+    "QuotaSnapshot", "ThrottleCaps", "broker_level",
+]  # fmt: skip
 
 _MODULES = {
     "engine": ("QuotaEngine",),

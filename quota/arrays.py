@@ -7,9 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Flags = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-"""Rates, bounds and tokens, in the unit of the bound."""
-Ints = NDArray[np.int64]
-"""Sums (bytes or ns), times in ms, and positions in short lists such as `QUOTA_TYPES`."""
-Ids = NDArray[np.int64]
-"""Numbers of sensors, entities, clients or rows, from 0 on."""
+Floats = NDArray[np.float64]  # rates, bounds and tokens, in the unit of the bound
+Ints = NDArray[np.int64]  # sums (bytes or ns), times in ms, and positions in short lists such as `QUOTA_TYPES`
+Ids = NDArray[np.int64]  # numbers of sensors, entities, clients or rows, from 0 on

@@ -1,9 +1,8 @@
 """One level for all brokers: what each of them must enforce, so that together they enforce a bound.
 
-The formula
------------
-Every broker of a cluster enforces the same value L for a quota entity, and knows nothing of the others. An entity that
-wants d_b per second on broker b gets min(d_b, L) there. All brokers together shall give it the bound T:
+**The formula.** Every broker of a cluster enforces the same value L for a quota entity, and knows nothing of the
+others. An entity that wants d_b per second on broker b gets min(d_b, L) there. All brokers together shall give it the
+bound T:
 
     sum(min(d_b, L)) = T
 
@@ -24,10 +23,8 @@ broker alone exceed T, and cannot take from the entity what an even division of 
 
 A broker that throttles an entity hides what it wants. Its demand counts as unbounded (`saturated`).
 
-An example
-----------
-Three brokers are asked for 60, 30 and 90 per second, and T is 100. L_0 = 33.3 exceeds 30, so the second broker is not
-reached. L_1 = (100 − 30) / 2 = 35 does not exceed 60. The brokers give 35 + 30 + 35 = 100.
+**An example.** Three brokers are asked for 60, 30 and 90 per second, and T is 100. L_0 = 33.3 exceeds 30, so the second
+broker is not reached. L_1 = (100 − 30) / 2 = 35 does not exceed 60. The brokers give 35 + 30 + 35 = 100.
 
 >>> broker_level(np.array([60.0, 30.0, 90.0]), np.zeros(3, np.bool_), bound=100.0)
 35.0

@@ -40,15 +40,12 @@ class SensorRate:
     """The rate of one sensor under the quota that holds for it.
 
     Attributes:
-        user: A client of the sensor, the first one in the order asked.
-        client_id: Likewise.
-        sensor_user: The user, if it is a tag of the sensor, else "".
-        sensor_client_id: The client-id, likewise.
-        broker_id: The sensor's broker; "" in cluster scope.
+        user: A client of the sensor, with `client_id`: the first one in the order asked.
+        sensor_user: The user, if it is a tag of the sensor, else ""; likewise the client-id.
+        broker_id: "" in cluster scope.
         clients: How many of the clients that were asked about share the sensor.
         observed: O, above 0, in the unit of T, the bound.
-        entity: User and client-id of the row of `quotas`.
-        owner: Of that row, where it was looked up.
+        entity: User and client-id of the row of `quotas`; `owner` is that row's, where it was looked up.
     """
 
     quota_type: str
@@ -89,7 +86,7 @@ def rates_of(
         engine: Has recorded the usage.
         clients: As `QuotaEngine.evaluate` takes them.
         at_ms: The instant, not before any event.
-        levels: The answer of `engine.resolve(clients)`, for callers that keep it; called if there is any rate.
+        levels: Returns `engine.resolve(clients)`, for callers that keep it.
         owners: Who is responsible, by user and client-id of the row of `quotas`.
     """
     rates = engine.evaluate(clients, at_ms)
@@ -136,11 +133,7 @@ def sensor_rates(
 ) -> list[SensorRate]:
     """The rate of every sensor with usage at an instant, not before any event, in no order.
 
-    Args:
-        snapshot: the quotas in force.
-        usage: what was used in the windows of the rates, as `QuotaEngine.record` takes it.
-        at_ms: the instant.
-        new_engine: makes an engine that has recorded nothing.
+    `usage` is what was used in the windows of the rates, as `QuotaEngine.record` takes it.
     """
     enforced = _rates(snapshot, usage, at_ms, new_engine())
     shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
@@ -153,10 +146,7 @@ def sensor_rates(
 def current_rates(
     snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
 ) -> dict[QuotaKey, list[SensorRate]]:
-    """The sensors of each quota at an instant, the nearest to its bound first; a quota without usage is left out.
-
-    The arguments are those of `sensor_rates`.
-    """
+    """The sensors of each quota with usage, the nearest to its bound first. For the arguments see `sensor_rates`."""
     sensors: defaultdict[QuotaKey, list[SensorRate]] = defaultdict(list)
     found = sensor_rates(snapshot, usage, at_ms, new_engine)
     for rate in sorted(found, key=lambda one: (one.used, one.broker_id, one.sensor_user, one.sensor_client_id)):
@@ -176,8 +166,7 @@ def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:
     return {QuotaKey(row["user"], row["client_id"], name): row[name] for name in QUOTA_TYPES if row[name] is not None}
 
 
-SPAN_MS: Final = 60_000
-"""Two samples of 30 s."""
+SPAN_MS: Final = 60_000  # two samples of 30 s
 
 SENSOR: Final = ("broker_id", "quota_type", "sensor_user", "sensor_client_id", "mode")
 
@@ -185,15 +174,10 @@ _NS_PER_MS: Final = 1_000_000
 
 
 def throttle_times(decisions: pa.Table, now_ms: int) -> pa.Table:
-    """The mean throttle time of each sensor over the last minute.
+    """The mean (`throttle_time_avg_ms`), maximum and number (`throttles`) of throttle times above 0, longest first.
 
-    Args:
-        decisions: the columns of `SENSOR`, `throttle_time_ms` (capped, as a broker records it) and `evaluated_at_ms`.
-        now_ms: the instant. A decision that is exactly a minute old no longer counts.
-
-    Returns:
-        The columns of `SENSOR`, `throttle_time_avg_ms`, `throttle_time_max_ms`, and `throttles`: how many decisions had
-        a throttle time above 0. A sensor without such a decision has no row. The longest mean is first.
+    Of each sensor over the last minute: a decision that is exactly a minute old no longer counts. `decisions` has the
+    columns of `SENSOR`, `throttle_time_ms` (capped, as a broker records it) and `evaluated_at_ms`.
     """
     in_span = _in_span(decisions["evaluated_at_ms"], now_ms)
     kept = decisions.filter(pc.and_(in_span, pc.greater(decisions["throttle_time_ms"], 0)))
@@ -209,9 +193,6 @@ def _in_span(at_ms: pa.ChunkedArray, now_ms: int) -> pa.ChunkedArray:
 
 
 def exempt_request_percentage(usage: pa.Table, now_ms: int) -> float:
-    """Request time of exempt requests over the last minute, in percent of one thread.
-
-    `usage` has the columns `last_event_ms` and `exempt_time_ns`. What is exactly a minute old no longer counts.
-    """
+    """Exempt request time of the last minute, in percent of one thread, by `last_event_ms` and `exempt_time_ns`."""
     total_ns = pc.sum(usage["exempt_time_ns"].filter(_in_span(usage["last_event_ms"], now_ms))).as_py() or 0
     return float(100.0 * total_ns / (SPAN_MS * _NS_PER_MS))

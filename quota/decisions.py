@@ -1,5 +1,6 @@
 """The rows of a decision: every violated quota of every client that sent usage, and which one applies."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
@@ -13,20 +14,23 @@ from quota.resolution import Side
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
 from quota.usage import EntityNames
 
-KEY_FIELDS: Final = [(name, pa.string()) for name in ("broker_id", "user", "client_id", "quota_type")]
+KEY: Final = ("broker_id", "user", "client_id", "quota_type")
+SENSOR: Final = ("sensor_user", "sensor_client_id")
+
+
+def columns_of(kind: pa.DataType, *names: str) -> Iterator[tuple[str, pa.DataType]]:
+    """Fields of one type."""
+    return ((name, kind) for name in names)
+
+
 SCHEMA: Final = pa.schema(
     [
-        *KEY_FIELDS,
-        ("observed", pa.float64()),
-        ("bound", pa.float64()),
-        ("window_ms", pa.int64()),
-        ("raw_throttle_time_ms", pa.int64()),
-        ("max_throttle_time_ms", pa.int64()),
-        ("throttle_time_ms", pa.int64()),
-        ("level", pa.int64()),
-        ("sensor_user", pa.string()),
-        ("sensor_client_id", pa.string()),
-        ("mode", pa.string()),
+        *columns_of(pa.string(), *KEY),
+        *columns_of(pa.float64(), "observed", "bound"),
+        *columns_of(
+            pa.int64(), "window_ms", "raw_throttle_time_ms", "max_throttle_time_ms", "throttle_time_ms", "level"
+        ),
+        *columns_of(pa.string(), *SENSOR, "mode"),
         ("applied", pa.bool_()),
     ]
 )
@@ -39,17 +43,8 @@ _MODES: Final = ("enforce", "shadow")
 class Violations:
     """n violated quotas, at most one per side, type and entity. All arrays are of n.
 
-    Attributes:
-        sides: the resolution they belong to.
-        types: position in `QUOTA_TYPES`.
-        rows: a usage row of the entity.
-        entities: its number.
-        observed: O per second.
-        bound: T per second.
-        window_ms: W.
-        level: 1–8.
-        has_user: True if the user is one of the sensor's tags.
-        has_client_id: True if the client-id is one of the sensor's tags.
+    `types` are positions in `QUOTA_TYPES`, `rows` a usage row of each entity. Of the sensor's tags it has a user, a
+    client-id, or both.
     """
 
     sides: Ints
@@ -73,15 +68,7 @@ class Violations:
 
 @dataclass(frozen=True, slots=True)
 class Throttles:
-    """Whom a batch asks to wait: the decisions that apply to n entities, each once, in no order. All arrays are of n.
-
-    Attributes:
-        rows: a usage row of the entity.
-        quota_type: position in `QUOTA_TYPES`.
-        bound: T per second.
-        level: 1–8.
-        throttle_time_ms: X after the cap, above 0.
-    """
+    """The decisions that apply to n entities, each once, in no order; X is after the cap, and above 0."""
 
     rows: Ids
     quota_type: Ints
@@ -98,15 +85,9 @@ class Throttles:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All n violations of a batch, and what follows from each. All arrays are of n, except `first`.
+    """All n violations of a batch, X of each before and after the cap (`NO_CAP` for none), and which one applies.
 
-    Attributes:
-        first: per entity the position of one of its violations, int64[m].
-        local: the number of the entity among the m entities, from 0 to m − 1.
-        raw_ms: X before the cap.
-        cap_ms: the cap; `NO_CAP` for none.
-        capped_ms: X after the cap.
-        applied: True for the one violation that applies to its entity.
+    `first` has per entity the position of one of its violations, `local` per violation the place of its entity there.
     """
 
     violations: Violations
@@ -124,15 +105,10 @@ class Judged:
 
 
 def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) -> Judged:
-    """Compute X of all violations, and which of them apply.
+    """Compute X of all violations, at least one part, each of one quota type, and which of them apply.
 
     Of an entity's enforced violations with a capped throttle time above 0, the one with the largest applies. Of equal
     ones it is that of the request quota, then that of the producer quota.
-
-    Args:
-        parts: at least one, each with the violations of one quota type.
-        caps: the caps of the types.
-        sample_window_ms: w.
     """
     found = Violations.joined(parts)
     _, first, local = np.unique(found.entities, return_index=True, return_inverse=True)
@@ -145,10 +121,7 @@ def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) ->
 
 
 def decisions_table(judged: Judged, names: EntityNames) -> pa.Table:
-    """The violations as rows.
-
-    They are sorted by broker, user, client-id (by code point) and quota type, and enforced ones before shadow ones.
-    """
+    """The violations as rows, sorted by broker, user, client-id (by code point), type, and enforced ones first."""
     found = judged.violations
     broker, user, client_id = names.take(found.rows[judged.first])
     has_brokers = names.broker_id is not None
@@ -175,7 +148,6 @@ def decisions_table(judged: Judged, names: EntityNames) -> pa.Table:
 
 
 def _ranks(*columns: pa.Array) -> Ids:
-    """The position of each row when the rows are sorted by the columns."""
     names = [str(i) for i in range(len(columns))]
     table = pa.table(dict(zip(names, columns, strict=True)))
     order = pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(np.int64)

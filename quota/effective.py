@@ -1,6 +1,6 @@
 """Which quotas apply to a client: the row at each of the eight levels, which match, and who shares its sensors.
 
-The same question asked of two versions of the quotas says for which clients an edit changes anything.
+The same question about two versions of the quotas shows for which clients an edit changes anything.
 """
 
 from collections import defaultdict
@@ -42,10 +42,9 @@ class LevelRow:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveQuota:
-    """The quota of one type that applies to a client, and the sensor its usage goes to.
+    """The quota of one type that applies to a client; level and mode None if no row matches, T also for an exempt row.
 
-    Level and mode are None if no row matches; T also for an exempt row. `shared_with` are the other clients whose usage
-    goes to the same sensor, as (user, client-id), sorted.
+    `shared_with` are the other clients whose usage goes to the same sensor, as (user, client-id), sorted.
     """
 
     quota_type: str
@@ -83,7 +82,6 @@ def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Tab
 
 
 def _resolved(clients: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
-    """One row per client and quota type, as `QuotaEngine.resolve` returns them."""
     engine = QuotaEngine()
     engine.load_quotas(quotas)
     rows: list[dict[str, Any]] = engine.resolve(clients.select(["user", "client_id"])).to_pylist()
@@ -113,11 +111,9 @@ def types_bounded(quota: Quota) -> dict[str, float]:
 
 
 def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnapshot) -> list[dict[str, Any]]:
-    """Which of these clients (user, client_id) get another level, bound or mode under other quotas. Needs no usage.
+    """The clients (user, client_id) and types that get another level, bound or mode under other quotas, in their order.
 
-    Returns:
-        One row per client and quota type that differs, in the order of the table: user, client_id, quota_type, and with
-        the prefixes old_ and new_ level, bound and mode, as `QuotaEngine.resolve` has them.
+    With the prefixes old_ and new_ the rows have these as `QuotaEngine.resolve` has them.
     """
     old, new = (_resolved(clients, quotas) for quotas in (before, after))
     return [

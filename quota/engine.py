@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import (
-    KEY_FIELDS,
+    KEY,
     SCHEMA,
+    SENSOR,
     Judged,
     Violations,
+    columns_of,
     decisions_table,
     judge,
     names_of,
@@ -22,9 +24,8 @@ from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
 from quota.names import HashedNames
 from quota.rates import TokenBuckets
-from quota.recording import BatchInstant, SensorGroups, record_piece, split_by_window, violated_sensors
 from quota.resolution import NO_QUOTA, Candidates, Resolved, Side
-from quota.sensors import Key, SensorTable
+from quota.sensors import BatchInstant, Key, SensorGroups, SensorTable, record_piece, split_by_window, violated_sensors
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps, owed_time_ms
 from quota.usage import EntityNames, Usage
@@ -33,9 +34,8 @@ __all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
 
 OWED_SCHEMA: Final = pa.schema(
     [
-        *KEY_FIELDS,
-        ("observed", pa.float64()),
-        ("bound", pa.float64()),
+        *columns_of(pa.string(), *KEY),
+        *columns_of(pa.float64(), "observed", "bound"),
         ("window_ms", pa.int64()),
         ("tokens", pa.float64()),
         ("owed_ms", pa.int64()),
@@ -45,10 +45,9 @@ OWED_SCHEMA: Final = pa.schema(
 
 LEVELS_SCHEMA: Final = pa.schema(
     [
-        *KEY_FIELDS,
+        *columns_of(pa.string(), *KEY),
         ("level", pa.int64()),
-        ("sensor_user", pa.string()),
-        ("sensor_client_id", pa.string()),
+        *columns_of(pa.string(), *SENSOR),
         ("bound", pa.float64()),
         ("mode", pa.string()),
         ("violated", pa.bool_()),
@@ -272,14 +271,7 @@ class QuotaEngine:
         self._sensors.restore_buckets(table)
 
     def expire_idle(self, now_ms: int) -> int:
-        """Drop the sensors that had no usage in the hour before an instant.
-
-        Args:
-            now_ms: the instant. A sensor that was used exactly an hour before stays.
-
-        Returns:
-            How many sensors were dropped.
-        """
+        """Drop the sensors that had no usage in the hour before an instant (exactly an hour: kept); return how many."""
         return self._sensors.expire_idle(now_ms)
 
     def _check_instant(self, evaluated_at_ms: int) -> None:

@@ -6,8 +6,7 @@ from typing import Any, Final, get_args
 
 from schemas.names import QuotaType
 
-DEFAULT: Final = "<default>"
-"""A reserved name: stands for every user (or client-id) that has no quota of its own."""
+DEFAULT: Final = "<default>"  # a reserved name: stands for every user (or client-id) that has no quota of its own
 
 QUOTA_TYPES: Final[tuple[str, ...]] = get_args(QuotaType)
 """What is limited, in the order used everywhere."""
@@ -96,10 +95,7 @@ def can_name(level: Level, client_id: str) -> bool:
 
 
 def may_apply(rows: Iterable[Mapping[str, Any]], user: str, client_id: str) -> list[Mapping[str, Any]]:
-    """The rows of the quota table that can hold for a client, the most specific first, then by name.
-
-    A user or a client-id that is "" is any.
-    """
+    """The rows of the quota table that can hold for a client ("" is any), the most specific first, then by name."""
     found = [row for row in rows if _may_be(row["user"], user) and _may_be(row["client_id"], client_id)]
     return sorted(found, key=lambda row: (level_of(row["user"], row["client_id"]), row["user"], row["client_id"]))
 
@@ -111,7 +107,7 @@ def _may_be(part: str, name: str) -> bool:
 class Owners:
     """Who is responsible for a client: the owner of the most specific row that covers it and names one.
 
-    A row counts whatever its bounds and its mode are: an `exempt` row, too, says whose client it is. A row without an
+    A row counts whatever its bounds and its mode are: an `exempt` row, too, has an owner. A row without an
     owner is passed over, so the owner of a user holds for all clients of that user but those with an owner of their
     own. Answers are kept; for one thread.
     """

@@ -18,12 +18,7 @@ class QuotaError(Exception):
 
 
 class InvalidQuotas(QuotaError):
-    """Rows of a quota table that cannot be quotas.
-
-    Attributes:
-        version: the version of the table that was read.
-        problems: one line per mistake, in the order of the rows. All of them; the message shows the first ten.
-    """
+    """Rows of a quota table that cannot be quotas. `problems` has all mistakes; the message shows the first ten."""
 
     def __init__(self, version: int, problems: Sequence[str]) -> None:
         self.version = version
@@ -34,13 +29,7 @@ class InvalidQuotas(QuotaError):
 
 
 class InvalidBound(QuotaError):
-    """A bound that cannot be read, or that no quota can have.
-
-    Attributes:
-        quota_type: whose bound.
-        given: what was typed.
-        mistake: what is wrong with it, without a full stop. Kafka's words where Kafka refuses it too.
-    """
+    """A bound, as it was given, that cannot be read or be. `mistake` has Kafka's words where Kafka refuses it too."""
 
     def __init__(self, quota_type: str, given: object, mistake: str) -> None:
         self.quota_type = quota_type

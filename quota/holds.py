@@ -24,10 +24,9 @@ _MOST_WAITING: Final = 1_000
 
 
 class HeldTime:
-    """Adds up intervals in which clients were held: per client, and per part of a range of time (`bins` equal parts).
+    """Adds up intervals in which clients were held: per client, and per each of `bins` equal parts of a range of time.
 
-    The caller numbers the clients 0, 1, 2 …. The intervals of one client must not overlap. Only what lies in the range
-    counts, its end exclusive.
+    The intervals of one client must not overlap.
     """
 
     def __init__(self, start_ms: int, end_ms: int, bins: int) -> None:
@@ -77,10 +76,7 @@ class HeldTime:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Of each of n clients the quota type that asks for the longest wait, a position in `QUOTA_TYPES`, and its figures.
-
-    The figures are those of `Owed`.
-    """
+    """Of each of n clients the quota type that asks for the longest wait, and its figures: those of `Owed`."""
 
     quota_type: Ints
     bound: Floats
@@ -132,13 +128,11 @@ def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
     return np.where(owed_ms[preferred, columns] == owed_ms[first, columns], preferred, first)
 
 
-OwedAt = Callable[[Ids, Ints], Owed]
-"""What clients owe, each at its own instant: `quota.replay.ReplayEngine.owed_at`."""
+OwedAt = Callable[[Ids, Ints], Owed]  # what clients owe, each at its own instant: `quota.replay.ReplayEngine.owed_at`
 
 _NEVER: Final = np.iinfo(np.int64).max
 _NO_WINDOW: Final = -1
-_LONGEST_MS: Final = 1 << 52
-"""A throttle beyond all time is cut to this, so that its end is still a number."""
+_LONGEST_MS: Final = 1 << 52  # a throttle beyond all time is cut to this, so that its end is still a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +210,9 @@ class Holds:
             self._look(due, to_ms)
 
     def begin_epoch(self, last_ms: int, now_ms: int) -> None:
-        """Go on at another instant, because the clocks were set back: what is left of a throttle stays left.
+        """Go on at `now_ms` in place of `last_ms`, because clocks were set back: what is left of a throttle stays left.
 
-        What was held until then counts at the times it was held. No sample window of before is one of after.
-
-        `last_ms` is the newest instant of the time epoch that ends; `advance` has been called for it. From now on it is
-        `now_ms`.
+        What was held until then counts at the times it was held. `advance` has been called for `last_ms`.
         """
         held, moved_ms = self.held, now_ms - last_ms
         self._count(held, np.full(len(held), last_ms))
@@ -232,10 +223,7 @@ class Holds:
         self._counted_until_ms = now_ms
 
     def look_after_edit(self, at_ms: int) -> None:
-        """Look at once at the throttles whose bound or level an edit has changed, as the job does (`Slicing.at_edit`).
-
-        `advance` has been called for the instant, the new quotas are loaded and the clients resolved.
-        """
+        """Look at throttles whose bound or level an edit has changed; the quotas are loaded, the clients resolved."""
         clients = self.held
         if not len(clients):
             return

@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from quota.arrays import Flags, Ids, Ints
 
 Words = NDArray[np.uint64]
-Pair = tuple[Words, Words]
-"""The two hashes of n names, uint64[n] each."""
+Pair = tuple[Words, Words]  # the two hashes of n names, uint64[n] each
 
 _WORD: Final = 8
 _SHIFT_1: Final = np.uint64(32)
 _SHIFT_2: Final = np.uint64(29)
-_EMPTY: Final = np.uint64(0)
-"""Both hashes of "", for all seeds: there is nothing to multiply."""
+_EMPTY: Final = np.uint64(0)  # both hashes of "", for all seeds: there is nothing to multiply
 _LOW_BYTES: Final = np.array([(1 << (8 * n)) - 1 for n in range(_WORD + 1)], np.uint64)
 """Mask of the first n bytes of a little-endian word."""
 
@@ -70,11 +68,7 @@ def _is_same(one: pa.Array, other: pa.Array) -> bool:
 
 
 class NameColumn:
-    """One Arrow column of names, read block by block as hashes.
-
-    The column may be string, large_string or dictionary-encoded. Null counts as "". Only the last few names are copied,
-    so the column must live as long as this object is used.
-    """
+    """One Arrow column of names (strings or a dictionary; null is ""), read as hashes. It must outlive this object."""
 
     def __init__(self, column: pa.Array, seeds: Seeds, memo: DictionaryMemo | None = None) -> None:
         self._seeds = seeds
@@ -148,7 +142,6 @@ class NameColumn:
         return hash_1, hash_2
 
     def _mix(self, state_1: Words, state_2: Words, word: Words) -> None:
-        """Mix one word of each name into both states, in place."""
         factor_1, factor_2 = self._seeds.word
         state_1 ^= word
         state_1 *= factor_1
@@ -206,8 +199,7 @@ def is_named(name: Pair) -> Flags:
 
 
 _MIN_SLOTS_LOG2: Final = 6
-_BOTH_HALVES: Final = np.complex128
-"""Two 64-bit words that are read together. Never used as a number."""
+_BOTH_HALVES: Final = np.complex128  # two 64-bit words that are read together. Never used as a number.
 
 
 class KeyIndex:
@@ -263,10 +255,7 @@ class KeyIndex:
         return ids, hit
 
     def add(self, keys: Pair) -> tuple[Ids, Ids]:
-        """The id of each key, int64[n], and per new id, in their order, a row whose key it is. Keys may be repeated.
-
-        The order of new ids among each other is not specified.
-        """
+        """The id of each key, and per new id, in their order, a row whose key it is."""
         ids = self.find(keys)
         new_rows = []
         unknown = np.flatnonzero(ids < 0)
@@ -287,7 +276,6 @@ class KeyIndex:
         self._insert((halves[0::2], halves[1::2]))
 
     def _insert(self, keys: Pair) -> None:
-        """Insert keys that are all new and all different."""
         before, after = self._count, self._count + len(keys[0])
         if after > len(self._keys):
             while after > 1 << (self._log2 - 2):

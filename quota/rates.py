@@ -2,11 +2,9 @@
 
 Sample windows begin at multiples of w. For the buckets see `TokenBuckets`.
 
-The formula
------------
-This is Kafka's `Rate`. It does not move with every event. Time is cut into sample windows of w ms, and per window a
-sensor keeps the integer sum of what was used in it and the time of its last event. A window expires as a whole: at
-`now` it counts while `now − last < N · w`. The sums that count cover the time
+**The formula.** This is Kafka's `Rate`. It does not move with every event. Time is cut into sample windows of w ms, and
+per window a sensor keeps the integer sum of what was used in it and the time of its last event. A window expires as a
+whole: at `now` it counts while `now − last < N · w`. The sums that count cover the time
 
     E = now − start of the oldest window that counts
 
@@ -22,16 +20,13 @@ window counts, E = 0, W = max((N − 1) · w, 1) and O = 0.
 
 A percentage is measured in ns of thread time. The sum stays an integer; percent = ns · 1e-7 is taken of the sum.
 
-Only two spans
---------------
-Let r = now mod w. All starts are multiples of w, so E mod w = r. Hence W is (N − 1) · w + r, or N · w + r. It is the
-longer one when the window that starts N · w before the current one still counts. All newer windows count for certain,
-all older ones do not. So a sensor needs a running total of the newest N windows, and a look at that one window.
+**Only two spans.** Let r = now mod w. All starts are multiples of w, so E mod w = r. Hence W is (N − 1) · w + r, or N ·
+w + r. It is the longer one when the window that starts N · w before the current one still counts. All newer windows
+count for certain, all older ones do not. So a sensor needs a running total of the newest N windows, and a look at that
+one window.
 
-An example
-----------
-N = 11, w = 1 000. A sensor uses 11 MB at 100 400 ms and nothing else. W goes from 10 s to 11 s within each sample
-window and back, and is longer only in the last one, from 111 000 on. The event counts until 111 399.
+**An example.** N = 11, w = 1 000. A sensor uses 11 MB at 100 400 ms and nothing else. W goes from 10 s to 11 s within
+each sample window and back, and is longer only in the last one, from 111 000 on. The event counts until 111 399.
 
 >>> windows = SampleWindows(quota_type=0, num_samples=11, sample_window_ms=1000, newest=100)
 >>> windows.grow(1)
@@ -55,8 +50,7 @@ import pyarrow as pa
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import REQUEST
 
-Selection = slice | Ids
-"""Sensors: a range of ids, or an array of ids that are all different."""
+Selection = slice | Ids  # sensors: a range of ids, or an array of ids that are all different
 
 PERCENT_PER_NS: Final = 1e-7
 LARGEST_SUM: Final = np.iinfo(np.int64).max
@@ -66,10 +60,8 @@ _ALMOST_ONE: Final = 1.0 - 1e-12
 _START: Final = "sample_start_ms"
 
 MAX_DEBT_BURSTS: Final = 10.0
-MAX_DEBT_BURSTS_OF_OLD: Final = 1.0
-"""The same for usage that is too old for a throttle to be published."""
-_FULL: Final = np.inf
-"""Tokens of a bucket that was never charged. They count as the burst of whatever T is in force."""
+MAX_DEBT_BURSTS_OF_OLD: Final = 1.0  # the same for usage that is too old for a throttle to be published
+_FULL: Final = np.inf  # tokens of a bucket that was never charged. They count as the burst of whatever T is in force.
 
 
 def amounts(sums: Ints, quota_type: int) -> Floats:
@@ -79,10 +71,7 @@ def amounts(sums: Ints, quota_type: int) -> Floats:
 
 
 def saturated(sums: Ints, nearly: Floats) -> Ints:
-    """Sums of numbers that are not negative, with 2^63 − 1 in place of what does not fit.
-
-    A sum that does not fit has wrapped around; `nearly` has the same sums as doubles, with their rounding errors.
-    """
+    """Sums, wrapped around or not, with 2^63 − 1 in place of what does not fit; `nearly` has them as doubles."""
     wrapped = (sums < 0) | (nearly > 1.5 * 2.0**63)
     return np.where(wrapped, LARGEST_SUM, sums) if wrapped.any() else sums
 
@@ -93,10 +82,7 @@ def at_places(sensors: Selection, places: Ids) -> Ids:
 
 
 class SampleWindows:
-    """The sample windows of all sensors of one quota type, as a ring of N + 1 columns.
-
-    Column k mod (N + 1) holds window k of every sensor, for the N + 1 windows up to `newest`. Window k begins at k · w.
-    """
+    """The sample windows of all sensors of one quota type: column k mod (N + 1) holds window k, from k · w on."""
 
     def __init__(self, quota_type: int, num_samples: int, sample_window_ms: int, newest: int) -> None:
         self._type = quota_type
@@ -156,14 +142,7 @@ class SampleWindows:
         self._newest = max(self._newest, newest)
 
     def add(self, sensors: Selection, window: int, sums: Ints, last_ms: Ints) -> None:
-        """Record usage in one window of the ring.
-
-        Args:
-            sensors: m sensors, each once.
-            window: index of the window, from newest − N to newest, both inclusive.
-            sums: bytes or ns, int64[m].
-            last_ms: the time of the last event, which must lie in the window, int64[m].
-        """
+        """Record sums of sensors, each once, in one of the N + 1 windows, and the time of the last event in it."""
         column = window % (self._n + 1)
         of_window = self._sums[column][sensors] + sums
         if len(of_window) and (of_window.max() > self._largest_safe or of_window.min() < 0):
@@ -177,10 +156,7 @@ class SampleWindows:
         row[sensors] = np.maximum(row[sensors], offset)
 
     def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> tuple[Ids, Floats, Ints]:
-        """Positions of the sensors whose rate is above T (infinity for none), ascending, and O and W of each.
-
-        Equal is not above. `now_ms` must lie in the newest window.
-        """
+        """Positions of sensors with O > T, ascending, and O and W of each. `now_ms` is in the newest window."""
         oldest = (self._newest - self._n) % (self._n + 1)
         if self._totals_fit:
             at_most = self._total[sensors] + self._sums[oldest][sensors]
@@ -196,10 +172,7 @@ class SampleWindows:
         return suspects[above], observed[above], window_ms[above]
 
     def observed(self, sensors: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
-        """O per second and W in ms of each sensor, int64[m]; −1, a sensor that does not exist, has the rate 0.
-
-        The instant, or one for each sensor, int64[m], may be later than the newest window.
-        """
+        """O per second and W in ms of sensors at an instant, or each at its own; −1 has the rate 0."""
         current, within = np.divmod(now_ms, self._w)
         columns = np.arange(self._n + 1)
         age = current - (self._newest - (self._newest - columns) % (self._n + 1))[:, None]
@@ -326,14 +299,9 @@ class TokenBuckets:
         refill_to_ms: int,
         most_bursts: float = MAX_DEBT_BURSTS,
     ) -> None:
-        """Refill, then take the amounts out.
+        """Refill, then take the amounts out; that leads to no larger debt than so many bursts. T must be finite.
 
-        Args:
-            sensors: m sensors, each once.
-            amounts: tokens, float64[m], not negative.
-            bound: T, float64[m], finite.
-            refill_to_ms: an instant before the last refill refills nothing.
-            most_bursts: the amounts lead to no larger debt than this many bursts.
+        To refill to an instant before the last refill changes nothing.
         """
         burst = self._burst_seconds * bound
         since_ms = np.maximum(refill_to_ms - self._refilled_at_ms[sensors], 0)
@@ -354,10 +322,7 @@ class TokenBuckets:
         self._tokens[sensors] = _charged(tokens, amounts, burst, most_bursts)
 
     def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
-        """The tokens of each sensor at an instant, or at one of its own. −1, a sensor that does not exist, is full.
-
-        T must be finite.
-        """
+        """The tokens of sensors at an instant, or each at its own; −1 is full. T must be finite."""
         burst = self._burst_seconds * bound
         if len(self._tokens) == 0:
             return burst

@@ -8,7 +8,7 @@ its answers have no names, and each client has an instant of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -31,20 +31,42 @@ _ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 USAGE_COLUMNS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", *COLUMNS)
 """The columns of `usage` that decisions depend on: a replay reads these."""
 
-SnapshotAt = Callable[[int], QuotaSnapshot]
-"""Returns the quotas of a version of the quota table."""
+SnapshotAt = Callable[[int], QuotaSnapshot]  # returns the quotas of a version of the quota table
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """The rows of `usage` of one micro-batch, in any order, and how it was decided: see `Evaluation`."""
+class Evaluation:
+    """The facts behind a decision or a look; query "" and batch −1 before the first batch.
+
+    A look has the last batch whose usage is in the engine. The instant grows within a time epoch only.
+    """
 
     query_id: str
     batch_id: int
     evaluated_at_ms: int
     quota_version: int
-    usage: pa.Table
     time_epoch: int = 0
+
+    def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
+        """True if its batch was decided after the other one's; False for the same."""
+        return self.order(last_query_id) > other.order(last_query_id)
+
+    def order(self, last_query_id: str) -> tuple[int, int, bool, int, str]:
+        """The place of its batch in the order they were decided; an earlier one has the smaller value.
+
+        Within a time epoch instants never go back, so the batches of a query are in order by epoch, instant and number.
+        A new query that begins with old events is evaluated at the instant of the last batch of the previous query. So
+        of several batches at one instant those of `last_query_id` come last.
+        """
+        is_last = self.query_id == last_query_id
+        return self.time_epoch, self.evaluated_at_ms, is_last, self.batch_id, self.query_id
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch(Evaluation):
+    """The rows of `usage` of one micro-batch, in any order, and how it was decided."""
+
+    usage: pa.Table = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +79,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class EpochSpan:
-    """The instants of the first and the last row of a time epoch.
-
-    What is left at its last instant goes on at the first instant of the next epoch.
-    """
+    """The instants of the first and the last row of a time epoch. After its last comes the first of the next."""
 
     time_epoch: int
     first_ms: int
@@ -68,7 +87,7 @@ class EpochSpan:
 
 
 def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch]:
-    """Rows of `usage` with `USAGE_COLUMNS`, whole batches, in the order they were decided: see `batch_order`."""
+    """Rows of `usage` with `USAGE_COLUMNS`, whole batches, in the order they were decided: see `Evaluation.order`."""
     ordered = with_time_epoch(usage).sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     if not ordered.num_rows:
         return
@@ -85,10 +104,7 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
         StoredBatch(**key, usage=ordered.slice(start, count))
         for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True)
     ]
-    yield from sorted(
-        batches,
-        key=lambda one: batch_order(one.time_epoch, one.evaluated_at_ms, one.query_id, one.batch_id, last_query_id),
-    )
+    yield from sorted(batches, key=lambda one: one.order(last_query_id))
 
 
 def with_time_epoch(rows: pa.Table) -> pa.Table:
@@ -99,26 +115,8 @@ def with_time_epoch(rows: pa.Table) -> pa.Table:
     return rows.set_column(place, "time_epoch", pc.fill_null(rows["time_epoch"], 0))
 
 
-def batch_order(
-    time_epoch: int, evaluated_at_ms: int, query_id: str, batch_id: int, last_query_id: str
-) -> tuple[int, int, bool, int, str]:
-    """The place of a micro-batch in the order they were decided; an earlier one has the smaller value.
-
-    Within a time epoch instants never go back, so the batches of a query are in order by epoch, instant and number. A
-    new query that begins with old events is evaluated at the instant of the last batch of the previous query. So of
-    several batches at one instant those of `last_query_id` come last.
-    """
-    return time_epoch, evaluated_at_ms, query_id == last_query_id, batch_id, query_id
-
-
 def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:
-    """Decide batches again, each with its own quotas at its own instant in its own time epoch.
-
-    Args:
-        engine: has recorded nothing later than the first batch.
-        batches: in the order they were decided.
-        snapshot_at: called once per batch.
-    """
+    """Decide batches again, in their order, each with its own quotas at its own instant in its own time epoch."""
     before: StoredBatch | None = None
     for batch in batches:
         if before is not None and batch.time_epoch > before.time_epoch:
@@ -133,10 +131,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NumberedUsage(Usage):
-    """Usage whose clients the caller has numbered, always alike, so that their names are read only once.
-
-    `names` may have more rows; those of this usage begin at `names_start`.
-    """
+    """Usage whose clients the caller has numbered; its names begin at `names_start` of `names`, which may have more."""
 
     clients: Ids
     names_start: int
@@ -167,10 +162,7 @@ class NumberedUsage(Usage):
 
 
 class ReplayEngine(QuotaEngine):
-    """A `QuotaEngine` that works by the numbers of clients and answers by columns, without names.
-
-    `expire_idle` must not be called on it.
-    """
+    """A `QuotaEngine` that works by the numbers of clients and answers without names. Never call `expire_idle`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -183,10 +175,7 @@ class ReplayEngine(QuotaEngine):
         return Throttles.none() if judged is None else judged.throttles()
 
     def resolve_again(self, clients: Ids, names: pa.Table, evaluated_at_ms: int) -> None:
-        """Find the sensors of clients under the quotas now in force; `owed_at` needs that after `load_quotas`.
-
-        `names` are those of the same clients, as `evaluate` takes them.
-        """
+        """Resolve clients and their names under the quotas now in force; `owed_at` needs that after `load_quotas`."""
         if self._sensors.recording and len(clients):
             self._grow(clients)
             entities, _ = self._sensors.look_up(EntityNames(names, self.scope == "broker"), evaluated_at_ms)
@@ -247,43 +236,15 @@ def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) 
     return all(one_ms is not None and one_ms < last_ms - ring_ms for one_ms in now_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The facts behind a decision or a look.
-
-    Attributes:
-        query_id: Spark's id of the streaming query; "" before the first batch.
-        batch_id: The batch; for a look the last batch whose usage is in the engine; -1 before the first.
-        evaluated_at_ms: The event time of the evaluation.
-        time_epoch: How often event time had begun anew by then; `evaluated_at_ms` grows within an epoch only.
-    """
-
-    query_id: str
-    batch_id: int
-    evaluated_at_ms: int
-    quota_version: int
-    time_epoch: int = 0
-
-    def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
-        """True if its batch was decided after the other one's; False for the same."""
-        return self.order(last_query_id) > other.order(last_query_id)
-
-    def order(self, last_query_id: str) -> tuple[int, int, bool, int, str]:
-        """See `batch_order`."""
-        return batch_order(self.time_epoch, self.evaluated_at_ms, self.query_id, self.batch_id, last_query_id)
-
-
 KEY: Final = ("query_id", "batch_id", "broker_id", "user", "client_id", "quota_type", "mode")
 """The columns that identify a row of `decisions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A decision that differs from the one its usage and quotas lead to.
+    """A decision, by `KEY`, that differs from the one its usage and quotas lead to.
 
-    Attributes:
-        key: the columns of `KEY` by name.
-        columns: (stored, recomputed) of every column that differs, by name; empty if one of the two rows is missing.
+    `columns` has (stored, recomputed) of every column that differs; it is empty if one of the two rows is missing.
     """
 
     key: dict[str, Any]

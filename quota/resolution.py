@@ -1,8 +1,6 @@
 """Which quota holds for a `<user, client-id>`, and which sensor its usage belongs to.
 
-The rules
----------
-A quota can be set at eight levels, from the most specific:
+**The rules.** A quota can be set at eight levels, from the most specific:
 
     1  user and client-id            4  default user and client-id            7  client-id
     2  user and default client-id    5  default user and default client-id    8  default client-id
@@ -20,16 +18,13 @@ Kafka 4.3.1 resolves each quota type on its own, in three steps:
 
 Clients with equal tags share a sensor, and so a rate, a bucket and a bound.
 
-Two sides
----------
-All this is done twice. The *enforced* side does not see shadow rows. The *shadow* side sees all
-rows and has sensors of its own. Both see an `exempt` row, for every type, as a quota without a bound. A type that no
-enforced row bounds records nothing. The shadow side of a type records nothing unless a shadow row bounds that type.
+**Two sides.** All this is done twice. The *enforced* side does not see shadow rows. The *shadow* side sees all rows and
+has sensors of its own. Both see an `exempt` row, for every type, as a quota without a bound. A type that no enforced
+row bounds records nothing. The shadow side of a type records nothing unless a shadow row bounds that type.
 
-An example
-----------
-Alice has 1 MB per second for all she does, but her client `etl` has a quota of its own. So `etl` leaves the sensor that
-her other clients share. Bob has no quota. (Every third row of the answer is that of the first quota type.)
+**An example.** Alice has 1 MB per second for all she does, but her client `etl` has a quota of its own. So `etl` leaves
+the sensor that her other clients share. Bob has no quota. (Every third row of the answer is that of the first quota
+type.)
 
 >>> from quota.engine import QuotaEngine
 >>> rows = [
@@ -49,6 +44,7 @@ bob web None ('', 'web') None
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -60,8 +56,7 @@ from quota.entity import DEFAULT, KIND_OF_LEVEL, NAMES_OF_LEVEL, QUOTA_TYPES, Le
 from quota.names import HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
 from quota.snapshot import Quota, QuotaSnapshot
 
-NO_QUOTA: Final = -1
-"""Stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`."""
+NO_QUOTA: Final = -1  # stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`
 
 _HIDDEN: Final = np.nan
 
@@ -77,11 +72,7 @@ class Side(IntEnum):
 class Resolved:
     """The answers for n entities, for one quota type on one side.
 
-    Attributes:
-        has_user: True if the user is one of the sensor's tags and not empty.
-        has_client_id: True if the client-id is one of the sensor's tags and not empty.
-        quota: position in the snapshot's quotas, `NO_QUOTA` if there is none. It may be an exempt row.
-        bound: infinity if there is no quota, and for an exempt row.
+    A part is a tag only if it is not empty. The row may be an exempt one, or `NO_QUOTA`: then T is infinity.
     """
 
     has_user: Flags
@@ -112,16 +103,12 @@ class Resolution:
         rows = [_bounds_of(quota) for quota in quotas]
         self._bounds = np.array(rows, np.float64).reshape(len(quotas), len(QUOTA_TYPES))
         self._index = {level: self._index_level(level) for level in Level}
-        self._bound: dict[tuple[Side, int], Floats] = {}
-        self._kinds: dict[tuple[Side, int], LevelKind] = {}
-        self._records: dict[tuple[Side, int], bool] = {}
-        for side in Side:
-            for quota_type in range(len(QUOTA_TYPES)):
-                self._see(side, quota_type)
+        keys = product(Side, range(len(QUOTA_TYPES)))
+        self._view = {(side, quota_type): self._see(side, quota_type) for side, quota_type in keys}
 
     def records(self, side: Side, quota_type: int) -> bool:
         """True if usage of this type is recorded in sensors of this side at all."""
-        return self._records[side, quota_type]
+        return self._view[side, quota_type][2]
 
     def levels_of(self, quota: Ids) -> Ids:
         """The level of each row; 0 for `NO_QUOTA`."""
@@ -136,8 +123,11 @@ class Resolution:
         shadow: Flags = self._mode[quota] == "shadow"
         return shadow
 
-    def _see(self, side: Side, quota_type: int) -> None:
-        """Prepare what one side sees of one type: per row the bound, infinity if exempt, NaN if it is hidden."""
+    def _see(self, side: Side, quota_type: int) -> tuple[Floats, LevelKind, bool]:
+        """What one side sees of one type: bounds (infinity: exempt, NaN: hidden), the kinds of levels, if it records.
+
+        The last bound stands for `NO_QUOTA`.
+        """
         is_shadow = self.is_shadow(np.arange(len(self.snapshot.quotas)))
         bound = self._bounds[:, quota_type].copy()
         if side is Side.ENFORCED:
@@ -146,9 +136,7 @@ class Resolution:
         for level in np.unique(self._level[:-1][~np.isnan(bound)]).tolist():
             kinds |= KIND_OF_LEVEL[Level(level)]
         decides = np.isfinite(bound) & (is_shadow == (side is Side.SHADOW))
-        self._bound[side, quota_type] = bound
-        self._kinds[side, quota_type] = kinds
-        self._records[side, quota_type] = bool(decides.any())
+        return np.append(bound, np.inf), kinds, bool(decides.any())
 
     def _index_level(self, level: Level) -> tuple[KeyIndex, Ids]:
         """Index the rows of a level by the names they give. Returns the index, and the row of each of its ids."""
@@ -183,9 +171,9 @@ class Resolution:
 
     def resolve(self, names: HashedNames, candidates: Candidates, side: Side, quota_type: int) -> Resolved:
         """Tags, row and bound of each entity, for one type, as one side sees it."""
-        bound = np.append(self._bound[side, quota_type], np.inf)
+        bound, all_kinds, _ = self._view[side, quota_type]
         seen = self._seen(candidates, bound)
-        kinds = self._tag_kinds(seen, side, quota_type, len(names))
+        kinds = _tag_kinds(seen, all_kinds, len(names))
         user_named, client_id_named = is_named(names.user), is_named(names.client_id)
         has_user = (kinds != LevelKind.CLIENT) & user_named
         has_client_id = (kinds != LevelKind.USER) & client_id_named
@@ -193,7 +181,7 @@ class Resolution:
         return Resolved(has_user, has_client_id, quota, bound[quota])
 
     def _seen(self, candidates: Candidates, bound: Floats) -> Candidates:
-        """The candidates without hidden rows. The last element of `bound` stands for `NO_QUOTA`."""
+        """The candidates without hidden rows."""
         return {level: np.where(np.isnan(bound[rows]), NO_QUOTA, rows) for level, rows in candidates.items()}
 
     def _quota_of_tags(self, seen: Candidates, user_tag: Flags, client_id_tag: Flags) -> Ids:
@@ -206,19 +194,19 @@ class Resolution:
 
     def bound_of_tags(self, tags: HashedNames, side: Side, quota_type: int) -> Floats:
         """The bound of each sensor, found by its tags; infinity if it has none."""
-        bound = np.append(self._bound[side, quota_type], np.inf)
+        bound = self._view[side, quota_type][0]
         seen = self._seen(self.candidates(tags), bound)
         return bound[self._quota_of_tags(seen, is_named(tags.user), is_named(tags.client_id))]
 
-    def _tag_kinds(self, seen: Candidates, side: Side, quota_type: int, size: int) -> Ints:
-        """Which parts are the tags of each entity's sensor, as a `LevelKind`."""
-        kinds = self._kinds[side, quota_type]
-        if kinds.value.bit_count() <= 1:
-            return np.full(size, kinds or LevelKind.CLIENT, np.int64)
-        matched = np.zeros(size, np.int64)
-        for level in Level:
-            matched = np.where((matched == 0) & (seen[level] >= 0), KIND_OF_LEVEL[level], matched)
-        return np.where(matched == 0, LevelKind.CLIENT, matched)
+
+def _tag_kinds(seen: Candidates, kinds: LevelKind, size: int) -> Ints:
+    """Which parts are the tags of each entity's sensor, as a `LevelKind`; `kinds` are those of all levels in use."""
+    if kinds.value.bit_count() <= 1:
+        return np.full(size, kinds or LevelKind.CLIENT, np.int64)
+    matched = np.zeros(size, np.int64)
+    for level in Level:
+        matched = np.where((matched == 0) & (seen[level] >= 0), KIND_OF_LEVEL[level], matched)
+    return np.where(matched == 0, LevelKind.CLIENT, matched)
 
 
 def _bounds_of(quota: Quota) -> tuple[float, ...]:

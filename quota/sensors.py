@@ -5,28 +5,38 @@ Sensors have one numbering for all quota types and both sides. So an entity need
 give it the same tags. Each type keeps its own samples under these numbers.
 
 To which sensors the usage of an entity goes is kept for all entities that were seen lately (`EntityDirectory`). Buckets
-are stored as a table, because they are the only state that stored usage does not give again.
+are stored as a table, because they are the only state that stored usage does not give again. A batch of usage is summed
+per sensor and sample window, recorded, and charged to the buckets, one quota type after the other (`record_piece`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quota.arrays import Flags, Ids
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import names_of, names_where
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidUsage
 from quota.names import DictionaryMemo, HashedNames, KeyIndex, Seeds
-from quota.rates import SampleWindows, TokenBuckets
+from quota.rates import (
+    MAX_DEBT_BURSTS,
+    MAX_DEBT_BURSTS_OF_OLD,
+    SampleWindows,
+    Selection,
+    TokenBuckets,
+    amounts,
+    at_places,
+    saturated,
+)
 from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
 from quota.snapshot import QuotaSnapshot
-from quota.usage import BLOCK_ROWS, EntityNames, NameReader
+from quota.usage import BLOCK_ROWS, EntityNames, NameReader, Usage
 
-Key = tuple[Side, int]
-"""A side and the position of a quota type."""
+Key = tuple[Side, int]  # a side and the position of a quota type
 
 KEYS: Final[tuple[Key, ...]] = tuple((side, quota_type) for side in Side for quota_type in range(len(QUOTA_TYPES)))
 MIN_CAPACITY: Final = 64
@@ -34,12 +44,9 @@ _MAX_CHUNKS: Final = 256
 
 
 class TypeSensors:
-    """Samples, buckets and bounds of all sensors, for one quota type on one side.
+    """Samples, buckets (None: no debt is carried), and T and the row of each sensor, for one quota type on one side.
 
-    Attributes:
-        buckets: None if no debt is carried: on the shadow side, or if that is switched off.
-        bound: T of each sensor, from the last time that one of its entities was resolved; infinity for none.
-        quota: the row that the bound comes from; `NO_QUOTA` for none.
+    T and the row are of the last time that one of its entities was resolved: infinity and `NO_QUOTA` for none.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
@@ -136,19 +143,15 @@ class SensorNumbers:
         self.has_client_id = self.has_client_id[: len(kept)][kept]
 
 
-UNRESOLVED: Final = -1
-"""In place of a sensor: not resolved yet under the quotas in force."""
+UNRESOLVED: Final = -1  # in place of a sensor: not resolved yet under the quotas in force
 
 
 class EntityDirectory:
-    """The sensors of each known entity, for each side and type: the answers of the resolution, kept.
-
-    `agreed` is True while all sides and types in use put each entity into the same sensor.
-    """
+    """The sensors of each known entity, kept. `agreed`: all sides and types put each one into the same sensor."""
 
     def __init__(self) -> None:
         self._index = KeyIndex()
-        self._sensors: dict[Key, Ids] = {}
+        self.of_key: dict[Key, Ids] = {}
         self._seen = np.zeros(0, np.bool_)
         self._seen_since_ms = 0
         self.agreed = True
@@ -159,11 +162,11 @@ class EntityDirectory:
     @property
     def nbytes(self) -> int:
         """The memory of keys and sensors, in bytes."""
-        return self._index.nbytes + self._seen.nbytes + sum(ids.nbytes for ids in self._sensors.values())
+        return self._index.nbytes + self._seen.nbytes + sum(ids.nbytes for ids in self.of_key.values())
 
     def forget_sensors(self, keys: tuple[Key, ...]) -> None:
         """Forget all sensors. Every entity is resolved again, for these sides and types, when it is next looked up."""
-        self._sensors = {key: np.full(len(self._seen), UNRESOLVED, np.int64) for key in keys}
+        self.of_key = {key: np.full(len(self._seen), UNRESOLVED, np.int64) for key in keys}
         self.agreed = True
 
     def add(self, hashes: HashedNames) -> Ids:
@@ -172,18 +175,14 @@ class EntityDirectory:
         if len(self._index) > len(self._seen):
             room = max(2 * len(self._index), MIN_CAPACITY) - len(self._seen)
             self._seen = np.pad(self._seen, (0, room))
-            of_key = self._sensors.items()
-            self._sensors = {key: np.pad(ids, (0, room), constant_values=UNRESOLVED) for key, ids in of_key}
+            of_key = self.of_key.items()
+            self.of_key = {key: np.pad(ids, (0, room), constant_values=UNRESOLVED) for key, ids in of_key}
         self._seen[ids] = True
         return ids
 
     def sensors(self, key: Key, entities: Ids) -> Ids:
         """The sensor of each entity; `UNRESOLVED` if it was not resolved since `forget_sensors`."""
-        return self._sensors[key].take(entities, mode="clip")
-
-    def set_sensors(self, key: Key, entities: Ids, sensors: Ids) -> None:
-        """Keep the answers of the resolution."""
-        self._sensors[key][entities] = sensors
+        return self.of_key[key].take(entities, mode="clip")
 
     def move_clock(self, moved_ms: int) -> None:
         """Move all times by this much."""
@@ -191,28 +190,25 @@ class EntityDirectory:
             self._seen_since_ms += moved_ms
 
     def forget_unseen(self, now_ms: int, idle_ms: int) -> None:
-        """Forget entities that were not looked up for a time between one and two times `idle_ms`.
-
-        Does something at most once in `idle_ms`: then it forgets what was not looked up since the last time.
-        """
+        """At most once in `idle_ms` forget the entities that were not looked up since the last time."""
         if now_ms - self._seen_since_ms <= idle_ms:
             return
         kept = self._seen[: len(self)]
         if self._seen_since_ms and not kept.all():
             self._index.keep(kept)
-            self._sensors = {key: ids[: len(kept)][kept] for key, ids in self._sensors.items()}
+            self.of_key = {key: ids[: len(kept)][kept] for key, ids in self.of_key.items()}
         self._seen = np.zeros(len(self), np.bool_)
-        self._sensors = {key: ids[: len(self)] for key, ids in self._sensors.items()}
+        self.of_key = {key: ids[: len(self)] for key, ids in self.of_key.items()}
         self._seen_since_ms = now_ms
 
     def follow_sensors(self, kept: Flags) -> None:
         """Use the new numbers of the sensors that were kept. The entities of the others are resolved again."""
         renumbered = np.append(np.where(kept, np.cumsum(kept) - 1, UNRESOLVED), UNRESOLVED)
-        self._sensors = {key: renumbered[ids] for key, ids in self._sensors.items()}
+        self.of_key = {key: renumbered[ids] for key, ids in self.of_key.items()}
         lost = np.zeros(len(self._seen), np.bool_)
-        for ids in self._sensors.values():
+        for ids in self.of_key.values():
             lost |= ids == UNRESOLVED
-        for ids in self._sensors.values():
+        for ids in self.of_key.values():
             ids[lost] = UNRESOLVED
 
 
@@ -235,33 +231,7 @@ def sensor_entities(table: pa.Table, has_brokers: bool) -> EntityNames:
     return EntityNames(pa.table(columns), has_brokers)
 
 
-def buckets_table(
-    sensors: dict[Key, TypeSensors],
-    numbers: SensorNumbers,
-    resolution: Resolution,
-    seeds: Seeds,
-    has_brokers: bool,
-    full_at_ms: int,
-) -> pa.Table:
-    """The buckets that are not full at an instant under the bounds in force, and all that have no bound now."""
-    parts = [BUCKETS_SCHEMA.empty_table()]
-    for quota_type, name in enumerate(QUOTA_TYPES):
-        of_type = sensors.get((Side.ENFORCED, quota_type))
-        if of_type is None or of_type.buckets is None:
-            continue
-        ids = of_type.buckets.charged()
-        names = numbers.names(ids)
-        hashes = sensor_entities(names, has_brokers).hashed(seeds)
-        bound = resolution.bound_of_tags(hashes, Side.ENFORCED, quota_type)
-        kept = np.flatnonzero(of_type.buckets.below_burst(ids, bound, full_at_ms))
-        tokens, refilled_at_ms = of_type.buckets.stored(ids[kept])
-        kind = names_of((name,), np.zeros(len(kept), np.int64))
-        columns = names.take(pa.array(kept)).columns
-        parts.append(pa.table([*columns, kind, pa.array(tokens), pa.array(refilled_at_ms)], schema=BUCKETS_SCHEMA))
-    return pa.concat_tables(parts).combine_chunks()
-
-
-def read_buckets(table: pa.Table) -> list[Ids]:
+def _rows_by_type(table: pa.Table) -> list[Ids]:
     """The row numbers of a bucket table per quota type; raises `InvalidUsage`."""
     for name in BUCKETS_SCHEMA.names:
         if name not in table.column_names:
@@ -278,26 +248,12 @@ def read_buckets(table: pa.Table) -> list[Ids]:
     return [np.flatnonzero(types == name) for name in QUOTA_TYPES]
 
 
-def add_sensors(numbers: SensorNumbers, table: pa.Table, seeds: Seeds, has_brokers: bool) -> Ids:
-    """The sensor of each row of a bucket table. One that does not exist is made."""
-    names = sensor_entities(table, has_brokers)
-    hashes = names.hashed(seeds)
-    broker, user, client_id = names.take(np.arange(names.num_rows))
-    has_user, has_client_id = (pc.not_equal(tag, "").to_numpy(zero_copy_only=False) for tag in (user, client_id))
-    return numbers.add(hashes, (broker, user, client_id), has_user, has_client_id)
-
-
 IDLE_MS: Final = 3_600_000
 """`expire_idle` drops a sensor that had no usage for longer than this. Kafka's value, one hour."""
 
 
 class SensorTable:
-    """The sensors of every side and quota type, and the quotas that say which usage goes to which sensor.
-
-    Attributes:
-        recording: the sides and types that record under the quotas in force.
-        by_key: samples, buckets and bounds of each side and type that records or ever recorded.
-    """
+    """The sensors of every side and quota type, and the quotas that decide which usage goes to which sensor."""
 
     def __init__(self, num_samples: int, sample_window_ms: int, by_broker: bool, carry_debt: bool) -> None:
         self._num_samples = num_samples
@@ -349,10 +305,7 @@ class SensorTable:
         return names.hashed(self._seeds)
 
     def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
-        """The entity of each row, and its sensor for each side and type that records. Missing sensors are made.
-
-        As long as all sides and types agree, their sensors are one and the same array.
-        """
+        """The entity of each row, and its sensor (made if missing) per side and type: one array if all agree."""
         reader = NameReader(names, self._seeds, self._memo)
         entities = np.empty(names.num_rows, np.int64)
         first, *others = self.recording
@@ -407,12 +360,11 @@ class SensorTable:
                 self.numbers.used_at_ms[ids] = now_ms
                 self._entities.agreed = self._entities.agreed and first is None
             first = first or (resolved, ids)
-            self._entities.set_sensors(key, entities, ids)
+            self._entities.of_key[key][entities] = ids
             self.by_key[key].bound[ids] = resolved.bound
             self.by_key[key].quota[ids] = resolved.quota
 
     def _grow(self, keys: Iterable[Key]) -> None:
-        """Give these sides and types, and all that ever recorded, room for all sensors."""
         span = self._num_samples, self._sample_window_ms
         for side, quota_type in keys:
             if (side, quota_type) not in self.by_key:
@@ -423,16 +375,33 @@ class SensorTable:
             sensors.grow(self.numbers.capacity)
 
     def buckets(self) -> pa.Table:
-        """The buckets that are not full at the end of the oldest sample window."""
+        """The buckets that are not full at the end of the oldest sample window, and all that have no bound now."""
         full_at_ms = max((self._newest - self._num_samples + 1) * self._sample_window_ms, 0)
-        return buckets_table(self.by_key, self.numbers, self.resolution, self._seeds, self._by_broker, full_at_ms)
+        parts = [BUCKETS_SCHEMA.empty_table()]
+        for quota_type, name in enumerate(QUOTA_TYPES):
+            of_type = self.by_key.get((Side.ENFORCED, quota_type))
+            if of_type is None or of_type.buckets is None:
+                continue
+            ids = of_type.buckets.charged()
+            names = self.numbers.names(ids)
+            hashes = sensor_entities(names, self._by_broker).hashed(self._seeds)
+            bound = self.resolution.bound_of_tags(hashes, Side.ENFORCED, quota_type)
+            kept = np.flatnonzero(of_type.buckets.below_burst(ids, bound, full_at_ms))
+            kind = names_of((name,), np.zeros(len(kept), np.int64))
+            stored = (pa.array(column) for column in of_type.buckets.stored(ids[kept]))
+            columns = [*names.take(pa.array(kept)).columns, kind, *stored]
+            parts.append(pa.table(columns, schema=BUCKETS_SCHEMA))
+        return pa.concat_tables(parts).combine_chunks()
 
     def restore_buckets(self, table: pa.Table) -> None:
         """See `QuotaEngine.restore_buckets`."""
-        rows_of_type = read_buckets(table)
+        rows_of_type = _rows_by_type(table)
         if not self._carry_debt:
             return
-        ids = add_sensors(self.numbers, table, self._seeds, self._by_broker)
+        entities = sensor_entities(table, self._by_broker)
+        names = entities.take(np.arange(entities.num_rows))
+        tags = (pc.not_equal(part, "").to_numpy(zero_copy_only=False) for part in names[1:])
+        ids = self.numbers.add(entities.hashed(self._seeds), names, *tags)
         tokens, refilled_at_ms = table["tokens"].to_numpy(), table["refilled_at_ms"].to_numpy()
         self.numbers.used_at_ms[ids] = np.maximum(self.numbers.used_at_ms[ids], refilled_at_ms)
         types = [(Side.ENFORCED, quota_type) for quota_type, rows in enumerate(rows_of_type) if len(rows)]
@@ -453,3 +422,166 @@ class SensorTable:
             self._entities.follow_sensors(kept)
             self.numbers.keep(kept)
         return dropped
+
+
+Rows = slice | Ids
+
+_EXACT_IN_FLOAT: Final = 1 << 53
+_ALL: Final = slice(None)
+
+
+class SensorGroups:
+    """Rows grouped by sensor. Each of the `count` sensors, ascending or a slice of all, has a place from 0 on."""
+
+    def __init__(self, of_row: Ids, num_sensors: int) -> None:
+        present = np.zeros(num_sensors, np.bool_)
+        present[of_row] = True
+        ids = np.flatnonzero(present)
+        self.count = len(ids)
+        self.sensors: Selection = ids
+        self._place = of_row
+        if self.count == num_sensors:
+            self.sensors = slice(0, num_sensors)
+        else:
+            places = np.empty(num_sensors, np.int64)
+            places[ids] = np.arange(self.count)
+            self._place = places[of_row]
+        self._each_once = self.count == len(of_row)
+
+    def sums(self, values: Ints) -> Ints:
+        """The sum of the values of each sensor's rows, int64[m], at most 2^63 − 1."""
+        if self._each_once:
+            sums = np.empty(self.count, np.int64)
+            sums[self._place] = values
+            return sums
+        if int(values.max()) * len(values) < _EXACT_IN_FLOAT:
+            return np.bincount(self._place, values, self.count).astype(np.int64)
+        sums = np.zeros(self.count, np.int64)
+        np.add.at(sums, self._place, values)
+        return saturated(sums, np.bincount(self._place, values, self.count).astype(np.float64))
+
+    def newest(self, times_ms: Ints) -> Ints:
+        """The latest time of each sensor's rows, int64[m]."""
+        newest = np.zeros(self.count, np.int64)
+        if self._each_once:
+            newest[self._place] = times_ms
+        else:
+            np.maximum.at(newest, self._place, times_ms)
+        return newest
+
+    def blocks(self) -> Iterator[tuple[Selection, slice]]:
+        """The sensors in pieces that fit into a core's cache, each with its places."""
+        for start in range(0, self.count, BLOCK_ROWS):
+            places = slice(start, min(start + BLOCK_ROWS, self.count))
+            yield (places if isinstance(self.sensors, slice) else self.sensors[places]), places
+
+
+@dataclass(slots=True)
+class WindowRows:
+    """The rows of a batch that lie in the sample window of an index, or (None) all late rows."""
+
+    window: int | None
+    rows: Rows
+    _groups: dict[tuple[int, int], SensorGroups] = field(default_factory=dict)
+    _newest: dict[tuple[int, int], Ints] = field(default_factory=dict)
+
+    def group(self, usage: Usage, quota_type: int, of_row: Ids, num_sensors: int) -> tuple[SensorGroups, Ints, Ints]:
+        """Groups, sums and newest event times of rows with usage of a type. Types without nulls share a grouping."""
+        measure = usage.measures[quota_type]
+        rows = self.rows
+        key = (id(of_row), -1)
+        if measure.present is not None:
+            rows = np.flatnonzero(measure.present) if isinstance(rows, slice) else rows[measure.present[rows]]
+            key = (id(of_row), quota_type)
+        if key not in self._groups:
+            self._groups[key] = SensorGroups(of_row[rows], num_sensors)
+            self._newest[key] = self._groups[key].newest(usage.last_ms[rows])
+        group = self._groups[key]
+        return group, group.sums(measure.values[rows]) if group.count else np.zeros(0, np.int64), self._newest[key]
+
+
+def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowRows]:
+    """The rows of a batch, at least one, by sample window, oldest first. All late ones are one piece before them."""
+    oldest = newest - num_samples
+    first = int(usage.window[0])
+    if first >= oldest and (usage.window.strides == (0,) or bool((usage.window == first).all())):
+        return [WindowRows(first, _ALL)]
+    place = np.maximum(usage.window - oldest, -1) + 1
+    return [
+        WindowRows(None if at == 0 else oldest + at - 1, np.flatnonzero(place == at))
+        for at in np.flatnonzero(np.bincount(place)).tolist()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInstant:
+    """The instant at which a batch is evaluated; old: no throttle is published for it."""
+
+    now_ms: int
+    newest: int
+    num_samples: int
+    sample_window_ms: int
+    is_old: bool = False
+
+    @property
+    def most_bursts(self) -> float:
+        """The largest debt that the batch leads to, in bursts."""
+        return MAX_DEBT_BURSTS_OF_OLD if self.is_old else MAX_DEBT_BURSTS
+
+    @property
+    def ring_start_ms(self) -> int:
+        """The start of the oldest sample window that the rates know."""
+        return (self.newest - self.num_samples) * self.sample_window_ms
+
+    def refill_to_ms(self, window: int) -> int:
+        """Up to when buckets are refilled before this window is charged: its end, or now if that is earlier."""
+        return min((window + 1) * self.sample_window_ms, self.now_ms)
+
+
+def record_piece(
+    sensors: TypeSensors,
+    piece: WindowRows,
+    group: SensorGroups,
+    sums: Ints,
+    newest_ms: Ints,
+    quota_type: int,
+    instant: BatchInstant,
+) -> None:
+    """Put one window's usage of one type into samples (unless late) and buckets (unless unbounded)."""
+    for selection, places in group.blocks():
+        if piece.window is not None:
+            sensors.windows.add(selection, piece.window, sums[places], newest_ms[places])
+        if sensors.buckets is None:
+            continue
+        bound = sensors.bound[selection]
+        charge = amounts(sums[places], quota_type)
+        charged = selection
+        bounded = np.isfinite(bound)
+        if not bounded.all():
+            chosen = np.flatnonzero(bounded)
+            charged, bound, charge = at_places(selection, chosen), bound[chosen], charge[chosen]
+        if piece.window is not None:
+            sensors.buckets.charge(charged, charge, bound, instant.refill_to_ms(piece.window), instant.most_bursts)
+        else:
+            sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms, instant.most_bursts)
+
+
+def violated_sensors(
+    sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
+) -> tuple[Ids, Floats, Ints]:
+    """The sensors of these groups whose rate is above their bound, each once, and O and W of each."""
+    if len(groups) == 1:
+        blocks = [selection for selection, _ in groups[0].blocks()]
+    else:
+        present = np.zeros(num_sensors, np.bool_)
+        for group in groups:
+            present[group.sensors] = True
+        ids = np.flatnonzero(present)
+        blocks = [ids[start : start + BLOCK_ROWS] for start in range(0, len(ids), BLOCK_ROWS)]
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))]
+    for selection in blocks:
+        at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
+        if len(at):
+            found.append((at_places(selection, at), observed, window_ms))
+    ids, observed, window_ms = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return ids, observed, window_ms

@@ -44,12 +44,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSnapshot:
-    """All quotas of one version of the table.
-
-    Attributes:
-        version: the version of the quota table.
-        quotas: one per entity, in the order of the rows.
-    """
+    """All quotas of one version of the table, one per entity, in the order of the rows."""
 
     version: int
     quotas: tuple[Quota, ...]
@@ -139,8 +134,7 @@ def _bound(value: object, column: str, where: str, problems: list[str]) -> float
     return None
 
 
-LARGEST_COUNT: Final = 64
-"""The largest number of shares."""
+LARGEST_COUNT: Final = 64  # the largest number of shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +156,7 @@ def share_of(text: str) -> Share:
     """The share that a text names: `0/2` is the first of two.
 
     Raises:
-        ValueError: it names none; the message says what it must be.
+        ValueError: it names none; the message explains what it must be.
     """
     number, slash, of = text.partition("/")
     # Not isdecimal: other alphabets have digits, too.
@@ -173,13 +167,11 @@ def share_of(text: str) -> Share:
     return Share(int(number), int(of))
 
 
-def can_be_divided(quotas: Iterable[Quota]) -> bool:
-    """Whether every sensor that these quotas bound belongs to one user, on the enforced and on the shadow side."""
-    return not undivided(quotas)
-
-
 def undivided(quotas: Iterable[Quota]) -> list[str]:
-    """The quotas that make sensors of several users: a text for each, with what to do; none if work can be divided."""
+    """The quotas that make sensors of several users: a text for each, with what to do; none if work can be divided.
+
+    It can if every sensor that these quotas bound, on the enforced and on the shadow side, belongs to one user.
+    """
     return [
         f"the quota of {label(quota.user, quota.client_id)} names no user, so that users of several shards would share "
         "its sensor; with shards every quota must name a user or the default user: give it one, or remove it"

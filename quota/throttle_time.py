@@ -1,9 +1,8 @@
 """The throttle time X of a violated quota, the caps that cut it into slices, and which slices are published.
 
-The formula
------------
-Let O be the observed rate over a window of W ms, and T the bound. In these W ms the client used O · W. If it now waits
-X ms and uses nothing, it has used the same amount in W + X ms. Its rate over that longer time must be the bound:
+**The formula.** Let O be the observed rate over a window of W ms, and T the bound. In these W ms the client used O · W.
+If it now waits X ms and uses nothing, it has used the same amount in W + X ms. Its rate over that longer time must be
+the bound:
 
     O · W / (W + X) = T    ⇒    O · W = T · W + T · X    ⇒    X = (O − T) / T · W
 
@@ -13,10 +12,8 @@ for and X is 0. (The formula itself is negative there, and so is Kafka's.)
 The order of the operations and the rounding are Kafka's, because the results are compared to the millisecond: first the
 difference, then the quotient, then the product, then Java's `Math.round`, which rounds half up.
 
-An example
-----------
-1.2 MB per second against a bound of 1 MB per second, measured over 10.5 s: the client must wait 2.1 s. At the bound it
-need not wait, and a violation of less than half a millisecond rounds to 0.
+**An example.** 1.2 MB per second against a bound of 1 MB per second, measured over 10.5 s: the client must wait 2.1 s.
+At the bound it need not wait, and a violation of less than half a millisecond rounds to 0.
 
 >>> bound = np.full(3, 1e6)
 >>> throttle_time_ms(np.array([1.2e6, 1.0e6, 1.00004e6]), bound, np.array([10_500] * 3))
@@ -27,9 +24,8 @@ Half up is not what Python does, and not what adding 0.5 does:
 >>> java_round(np.array([2.5, -2.5, 0.49999999999999994])), round(2.5), int(0.49999999999999994 + 0.5)
 (array([ 3, -2,  0]), 2, 1)
 
-The rule that a throttle lives by
----------------------------------
-The job, replays and simulations all use `Slicing`, which takes and gives whole columns.
+**The rule that a throttle lives by.** The job, replays and simulations all use `Slicing`, which takes and gives whole
+columns.
 
 What is published can be obeyed. A throttle, an extension and a renewal must hold the client at least `min_hold_ms`
 longer, an extension also by a tenth of its slice. What is not published stays owed: the next violation or look finds
@@ -52,11 +48,9 @@ from quota.errors import InvalidArgument
 _LONG_MAX: Final = np.iinfo(np.int64).max
 _LONG_LIMIT: Final = 2.0**63
 
-Cap = str | int
-"""`sample_window`, `window`, `none`, or milliseconds."""
+Cap = str | int  # `sample_window`, `window`, `none`, or milliseconds
 
-NO_CAP: Final = -1
-"""Stands for "no cap" in an array of caps."""
+NO_CAP: Final = -1  # stands for "no cap" in an array of caps
 
 
 def java_round(x: Floats) -> Ints:
@@ -90,11 +84,7 @@ def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:
 
 
 def owed_time_ms(observed: Floats, window_ms: Ints, tokens: Floats, bound: Floats) -> Ints:
-    """How long clients must wait, by rate and bucket: the larger of X and of the time the bucket needs.
-
-    All arguments have one shape, which may be any. `tokens` are 0 if no debt is carried. Where T is infinity, nothing
-    is owed.
-    """
+    """The larger of X and of the time the bucket needs, in any shape; 0 where T is infinity."""
     bounded = np.isfinite(bound)
     finite = np.where(bounded, bound, 1.0)
     longer_ms = np.maximum(throttle_time_ms(observed, finite, window_ms), debt_time_ms(tokens, finite))
@@ -169,12 +159,9 @@ TIMES_SOON: Final = 2
 class Step(IntEnum):
     """What a look does with a running throttle."""
 
-    WAIT = 0
-    """Nothing is published; it is left to its end."""
-    HOLD = 1
-    """A new slice of `Slicing.slices_ms` is published, from now on."""
-    RELEASE = 2
-    """A release is published."""
+    WAIT = 0  # nothing is published; it is left to its end
+    HOLD = 1  # a new slice of `Slicing.slices_ms` is published, from now on
+    RELEASE = 2  # a release is published
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +181,7 @@ class Slicing:
     sample_window_ms: int
 
     def slices_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
-        """Lengths of n slices: of each min(owed, max(cap, 3 × lead)), or all that is owed where there is no cap.
-
-        `window_ms` is W of the quota type that claims the wait, a position in `QUOTA_TYPES`.
-        """
+        """Of each wait min(owed, max(cap, 3 × lead)), or all without a cap. W and type are those that claim it."""
         slices_ms = owed_ms.copy()
         for quota_type in range(len(QUOTA_TYPES)):
             rows = np.flatnonzero(quota_types == quota_type)

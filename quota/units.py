@@ -138,10 +138,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def age_text(age_ms: float) -> str:
-    """How long ago something was, or how long it took, in one or two units, cut off: "4 s", "2 min 5 s", "3 h", "2 d".
-
-    A negative age, which two clocks can make, is "0 s".
-    """
+    """An age or a span in one or two units, cut off: "4 s", "2 min 5 s", "3 h", "2 d"; "0 s" if it is negative."""
     rest_ms = max(int(age_ms), 0)
     first = next((place for place, (size_ms, _) in enumerate(_AGE_UNITS[:3]) if rest_ms >= size_ms), None)
     if first is None:
@@ -172,7 +169,6 @@ def _parse_text(quota_type: str, text: str) -> float:
 
 
 def _whole_bytes(quota_type: str, text: str, number: str, size: int) -> float:
-    """`number` times `size`, computed without rounding."""
     nearest = float(number) * size
     if not 0 < nearest <= _LARGEST_LONG:  # refused in any case, and perhaps too long to be computed with
         return nearest
@@ -203,7 +199,6 @@ def _shortened(text: str) -> str:
 
 
 def _tenths(value: float) -> int:
-    """Ten times a number, rounded half up."""
     return math.floor(value * 10 + 0.5)
 
 
@@ -228,12 +223,9 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong, without a full stop.
+    """One thing that is wrong, without a full stop, at a line (from 1), and at keys and positions (from 0) in a file.
 
-    Attributes:
-        path: the place: keys and positions (from 0) in a file, from the outside; or a flag of the command line. May be
-            empty.
-        line: line of the file, from 1; None if it is not known.
+    The path may be a flag of the command line, or empty.
     """
 
     text: str

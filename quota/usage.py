@@ -24,10 +24,7 @@ COLUMNS: Final = ("sample_start_ms", "broker_id", "user", "client_id", *BYTES, *
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What n rows used of one quota type: bytes or ns, 0 for null.
-
-    `present` is False for null (there was no request of the type: its sensor is not touched); None if no row is null.
-    """
+    """What n rows used of one type: bytes or ns, and where it is not null (None: everywhere)."""
 
     values: Ints
     present: Flags | None
@@ -78,10 +75,7 @@ class NameReader:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One batch of usage rows: of each the index of its sample window, the time of its last event, and the measures.
-
-    There is one measure per quota type, in the order of `QUOTA_TYPES`.
-    """
+    """One batch of usage rows: indices of sample windows, last events, and a measure per quota type."""
 
     names: EntityNames
     window: Ints
@@ -180,6 +174,5 @@ def _measure(table: pa.Table, name: str) -> Measure:
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """The column as plain strings, with "" for null."""
     plain = column if column.type == pa.string() else column.cast(pa.string())
     return pc.fill_null(plain, "") if plain.null_count else plain

@@ -20,32 +20,11 @@ if TYPE_CHECKING:
     from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 
 __all__ = [
-    "MARKER_TOPIC",
-    "THROTTLE_TOPIC",
-    "USAGE_TOPIC",
-    "BatchRow",
-    "BrokerQuotaRow",
-    "ClientKey",
-    "DeadLetterRow",
-    "DecisionRow",
-    "QuotaRow",
-    "QuotaType",
-    "RowsDoNotFit",
-    "SchemaError",
-    "SensorStateRow",
-    "ThrottleByMinuteRow",
-    "ThrottleEventRow",
-    "ThrottleRecord",
-    "UnreadableRecord",
-    "UsageByMinuteRow",
-    "UsageBySecondRow",
-    "UsageEvent",
-    "UsageRow",
-    "arrow_schema",
-    "conform",
-    "json_schema",
-    "spark_ddl",
-]
+    "MARKER_TOPIC", "THROTTLE_TOPIC", "USAGE_TOPIC", "BatchRow", "BrokerQuotaRow", "ClientKey", "DeadLetterRow",
+    "DecisionRow", "QuotaRow", "QuotaType", "RowsDoNotFit", "SchemaError", "SensorStateRow", "ThrottleByMinuteRow",
+    "ThrottleEventRow", "ThrottleRecord", "UnreadableRecord", "UsageByMinuteRow", "UsageBySecondRow", "UsageEvent",
+    "UsageRow", "arrow_schema", "conform", "json_schema", "spark_ddl",
+]  # fmt: skip
 
 _MODULES = {
     "arrow": ("arrow_schema", "conform"),

@@ -15,15 +15,10 @@ if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     from typing import TypeAlias
 
     _Values: TypeAlias = pa.ChunkedArray[Any] | pa.Array[Any]
+    _Column: TypeAlias = pa.Array[Any]
 
-# The types behind the Arrow names of the type table. pyarrow's own aliases cover only types without parameters.
+# The types behind the Arrow names of the type table that pyarrow's own aliases do not cover: those with parameters.
 _TYPES: Final[dict[str, pa.DataType]] = {
-    "string": pa.string(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "bool": pa.bool_(),
-    "binary": pa.binary(),
-    "date32": pa.date32(),
     "timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"),
     "list<string>": pa.list_(pa.string()),
     "map<string, double>": pa.map_(pa.string(), pa.float64()),
@@ -38,7 +33,8 @@ def arrow_schema(model: type[BaseModel]) -> pa.Schema:
     Raises:
         UnsupportedFieldType: the type table does not know the type of a field.
     """
-    return pa.schema([pa.field(c.name, _TYPES[c.type.arrow], nullable=c.nullable) for c in columns(model)])
+    types = ((one, _TYPES.get(one.type.arrow) or pa.type_for_alias(one.type.arrow)) for one in columns(model))
+    return pa.schema([pa.field(one.name, type_of_one, nullable=one.nullable) for one, type_of_one in types])
 
 
 def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | float | bool) -> pa.Table:
@@ -94,25 +90,13 @@ def _instants(epoch_ms: "_Values") -> "_Values":
     return milliseconds.cast(pa.timestamp("us", "UTC"))
 
 
-if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
-    from typing import TypeAlias
-
-    _Column: TypeAlias = pa.Array[Any]
-
 _PARTS: Final = ("broker_id", "user", "client_id", "quota_type")
 _LENGTH_BYTES: Final = 8
 _DIGITS: Final = 2 * DIGEST_BYTES
 
 
 def decision_id_column(decisions: pa.Table, *, cluster: str, query_id: str, batch_id: int) -> "_Column":
-    """The id of each decision of a batch, the same as `decision_id` returns.
-
-    Args:
-        decisions: columns broker_id, user, client_id, quota_type; others are ignored. Strings, none of them null.
-        cluster: the Kafka cluster.
-        query_id: id of the streaming query.
-        batch_id: number of the micro-batch.
-    """
+    """The `decision_id` of each decision of a batch, by its columns broker_id, user, client_id and quota_type."""
     shared = hasher_of_batch(cluster, query_id, batch_id)
     pieces = [piece for name in _PARTS for piece in _framed(decisions[name].combine_chunks())]
     digests = []
@@ -126,7 +110,7 @@ def decision_id_column(decisions: pa.Table, *, cluster: str, query_id: str, batc
 
 
 def _framed(part: "_Column") -> "tuple[_Column, _Column]":
-    """The length of each name in bytes, as a big-endian number of eight bytes, and the name."""
+    """The length of each name in bytes, as a big-endian number, and the name."""
     names = part.cast(pa.binary())
     lengths = pc.binary_length(names).to_numpy(zero_copy_only=False).astype(f">u{_LENGTH_BYTES}")
     framed = pa.Array.from_buffers(pa.binary(_LENGTH_BYTES), len(names), [None, pa.py_buffer(lengths)])

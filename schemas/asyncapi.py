@@ -90,47 +90,32 @@ def main() -> int:
 
 
 def _usage_channel() -> dict[str, Any]:
+    event = "#/components/schemas/UsageEvent"
+    payload = {"oneOf": [{"$ref": event}, {"type": "array", "items": {"$ref": event}}]}
     return {
         "address": USAGE_TOPIC,
         "description": "What clients used of brokers. Must use `message.timestamp.type=LogAppendTime`; read it with "
         "`isolation.level=read_committed`.",
-        "messages": {
-            "usage": {
-                "contentType": "application/json",
-                "payload": {
-                    "oneOf": [
-                        {"$ref": "#/components/schemas/UsageEvent"},
-                        {"type": "array", "items": {"$ref": "#/components/schemas/UsageEvent"}},
-                    ]
-                },
-            }
-        },
+        "messages": {"usage": {"contentType": "application/json", "payload": payload}},
         "bindings": {"kafka": {"topicConfiguration": {"retention.ms": 86_400_000}}},
     }
 
 
 def _throttle_channel() -> dict[str, Any]:
+    key = {
+        **{"type": "array", "items": {"type": "string"}, "minItems": 4, "maxItems": 4},
+        "description": "[cluster, broker_id, user, client_id] as compact JSON.",
+    }
+    message = {
+        "contentType": "application/json",
+        "headers": _CLOUD_EVENTS_HEADERS,
+        "payload": {"$ref": "#/components/schemas/ThrottleRecord"},
+        "bindings": {"kafka": {"key": key}},
+    }
     return {
         "address": THROTTLE_TOPIC,
         "description": "Throttles and releases. Read it with `isolation.level=read_committed`.",
-        "messages": {
-            "throttle": {
-                "contentType": "application/json",
-                "headers": _CLOUD_EVENTS_HEADERS,
-                "payload": {"$ref": "#/components/schemas/ThrottleRecord"},
-                "bindings": {
-                    "kafka": {
-                        "key": {
-                            "type": "array",
-                            "items": {"type": "string"},
-                            "minItems": 4,
-                            "maxItems": 4,
-                            "description": "[cluster, broker_id, user, client_id] as compact JSON.",
-                        }
-                    }
-                },
-            }
-        },
+        "messages": {"throttle": message},
         "bindings": {"kafka": {"topicConfiguration": {"cleanup.policy": ["compact", "delete"]}}},
     }
 

@@ -1,6 +1,6 @@
 """The type table: what a Python field type is in Arrow and in Spark, and which unit its numbers have.
 
-Arrow schemas, Spark DDL and the units in the JSON Schemas are derived from it. No column is declared a second time.
+Arrow schemas, Spark DDL and the units in the JSON Schemas are derived from it.
 """
 
 from dataclasses import dataclass
@@ -62,14 +62,20 @@ Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
 Day = Annotated[date, Unit("UTC day")]
 Raw = Annotated[bytes, Unit("raw bytes")]
 
-TIME_EPOCH: Final = Field(
-    default=0,
-    description="How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
+
+def field(description: str, **rules: Any) -> Any:
+    """A field of a model with its meaning, and what else `pydantic.Field` takes."""
+    return Field(description=description, **rules)
+
+
+TIME_EPOCH: Final = field(
+    "How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
     "0 at first; null in rows of before 0.3.0, which means 0.",
+    default=0,
 )
 """The field `time_epoch` of every row that has `evaluated_at_ms`, and of the seconds of such rows."""
 
-"""What is limited, in the order that is used everywhere."""
+CLUSTER: Final = field("The Kafka cluster: its id, or the name that was set for it.", min_length=1)
 
 QuotaTypeName = Annotated[QuotaType, Unit("quota type")]
 
@@ -85,8 +91,8 @@ class Row(BaseModel):
 class PipelineRow(Row):
     """A row that the job writes: which cluster it is about, and which streaming query wrote it."""
 
-    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
-    query_id: Name = Field(min_length=1, description="Id of the streaming query: one per checkpoint.")
+    cluster: Name = CLUSTER
+    query_id: Name = field("Id of the streaming query: one per checkpoint.", min_length=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,69 +108,43 @@ class Column:
 
 @cache
 def columns(model: type[BaseModel]) -> tuple[Column, ...]:
-    """The columns of a model, in the order of its fields.
-
-    Args:
-        model: a model whose fields have types of `TYPES`, or `Literal` strings; each may also be `| None`.
-
-    Returns:
-        One column per field. It is nullable exactly if the field takes `None`.
-
-    Raises:
-        UnsupportedFieldType: a field has another type.
-    """
+    """The columns of a model, nullable if a field takes `None`; or `UnsupportedFieldType`."""
     return tuple(_column(model, name) for name in model.model_fields)
 
 
 def _column(model: type[BaseModel], name: str) -> Column:
     field = model.model_fields[name]
-    annotation, nullable = _without_none(field.annotation)
-    annotation, inner = _without_metadata(annotation)
+    annotation, nullable, metadata = field.annotation, False, field.metadata
+    if get_origin(annotation) in {Union, UnionType}:
+        rest = [part for part in get_args(annotation) if part is not NoneType]
+        if len(rest) == 1:
+            annotation, nullable = rest[0], True
+    if get_origin(annotation) is Annotated:
+        annotation, *inner = get_args(annotation)
+        metadata = [*metadata, *inner]
     if get_origin(annotation) is Literal:
         annotation = type(get_args(annotation)[0])
     if annotation not in TYPES:
         raise UnsupportedFieldType(model.__name__, name, annotation)
-    unit = next((m.name for m in (*field.metadata, *inner) if isinstance(m, Unit)), "")
+    unit = next((one.name for one in metadata if isinstance(one, Unit)), "")
     return Column(name, TYPES[annotation], nullable, unit, field.description or "")
 
 
-def _without_none(annotation: object) -> tuple[object, bool]:
-    if get_origin(annotation) in {Union, UnionType}:
-        rest = [part for part in get_args(annotation) if part is not NoneType]
-        if len(rest) == 1:
-            return rest[0], True
-    return annotation, False
-
-
-def _without_metadata(annotation: object) -> tuple[object, tuple[Any, ...]]:
-    if get_origin(annotation) is Annotated:
-        inner, *metadata = get_args(annotation)
-        return inner, tuple(metadata)
-    return annotation, ()
-
-
 def spark_ddl(model: type[BaseModel]) -> str:
-    """The columns of a model as a Spark DDL string.
+    """The columns of a model as a Spark DDL string, names in backticks.
 
-    Names are in backticks. Columns that are never null have `NOT NULL`; `from_json` ignores that: every field it reads
-    can be null.
+    Columns that are never null have `NOT NULL`; `from_json` ignores that: every field it reads can be null.
 
     Raises:
         UnsupportedFieldType: the type table does not know the type of a field.
     """
-    return ", ".join(_column_ddl(column) for column in columns(model))
-
-
-def _column_ddl(column: Column) -> str:
-    return f"`{column.name}` {column.type.spark}" + ("" if column.nullable else " NOT NULL")
+    return ", ".join(f"`{one.name}` {one.type.spark}{'' if one.nullable else ' NOT NULL'}" for one in columns(model))
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema that a value of this model must satisfy when it is read.
+    """The JSON Schema that a value of this model must satisfy when it is read: pydantic's, with `x-unit` per property.
 
-    Returns:
-        pydantic's schema, with `$schema`, and `x-unit` for each property. The generated titles of the fields, which
-        only repeat the names, are left out.
+    The generated titles of the fields, which only repeat the names, are left out.
 
     Raises:
         UnsupportedFieldType: the type table does not know the type of a field.

@@ -4,28 +4,11 @@ The same decision has the same id, however often its batch is run again.
 """
 
 import hashlib
-from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
-
-from schemas.columns import (
-    TIME_EPOCH,
-    Day,
-    DurationMs,
-    EpochMs,
-    Flag,
-    Instant,
-    Name,
-    Number,
-    PipelineRow,
-    QuotaTypeName,
-    Rate,
-    Unit,
-)
+from schemas import columns as c
 
 DIGEST_BYTES: Final = 8
-"""The number of bytes of the hash that an id has."""
 
 
 def decision_id(
@@ -37,51 +20,9 @@ def decision_id(
         16 hexadecimal digits, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so that
         different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ).
     """
-    return decision_ids(
-        cluster=cluster,
-        query_id=query_id,
-        batch_id=batch_id,
-        broker_ids=[broker_id],
-        users=[user],
-        client_ids=[client_id],
-        quota_types=[quota_type],
-    )[0]
-
-
-def decision_ids(
-    *,
-    cluster: str,
-    query_id: str,
-    batch_id: int,
-    broker_ids: Sequence[str],
-    users: Sequence[str],
-    client_ids: Sequence[str],
-    quota_types: Sequence[str],
-) -> list[str]:
-    """The ids of the decisions of one batch. The parts that they share are hashed only once.
-
-    Args:
-        cluster: the Kafka cluster.
-        query_id: id of the streaming query.
-        batch_id: number of the micro-batch.
-        broker_ids: per decision, "" in cluster scope.
-        users: per decision.
-        client_ids: per decision.
-        quota_types: per decision.
-
-    Returns:
-        One id per position, the same as `decision_id` returns.
-
-    Raises:
-        ValueError: the four sequences have different lengths.
-    """
-    shared = hasher_of_batch(cluster, query_id, batch_id)
-    ids = []
-    for parts in zip(broker_ids, users, client_ids, quota_types, strict=True):
-        hasher = shared.copy()
-        hasher.update(b"".join(map(_encoded, parts)))
-        ids.append(hasher.hexdigest())
-    return ids
+    hasher = hasher_of_batch(cluster, query_id, batch_id)
+    hasher.update(b"".join(map(_encoded, (broker_id, user, client_id, quota_type))))
+    return hasher.hexdigest()
 
 
 def hasher_of_batch(cluster: str, query_id: str, batch_id: int) -> "hashlib.blake2b":
@@ -95,30 +36,30 @@ def _encoded(part: str) -> bytes:
     return len(text).to_bytes(8, "big") + text
 
 
-class DecisionRow(PipelineRow):
+class DecisionRow(c.PipelineRow):
     """A violated quota of one client in one batch, with all figures from which its throttle time is computed."""
 
-    batch_id: Number = Field(description="The micro-batch.")
-    time_epoch: Number | None = TIME_EPOCH
-    evaluated_at_ms: EpochMs = Field(description="The instant it was evaluated at, in event time.")
-    evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
-    broker_id: Name = Field(description='The broker in broker scope; "" in cluster scope.')
-    user: Name = Field(description="The user that sent the usage.")
-    client_id: Name = Field(description="The client-id that sent the usage.")
-    quota_type: QuotaTypeName = Field(description="The violated quota.")
-    observed: Rate = Field(description="O, the rate over the window.")
-    bound: Rate = Field(description="T, the quota.")
-    window_ms: DurationMs = Field(description="W, the span the rate was measured over.")
-    raw_throttle_time_ms: DurationMs = Field(description="X = (O − T) / T · W, rounded, before the cap.")
-    max_throttle_time_ms: DurationMs | None = Field(description="The cap; null for none.")
-    throttle_time_ms: DurationMs = Field(description="X after the cap.")
-    level: Number = Field(ge=1, le=8, description="Which of the 8 levels of quotas matched; 1 is the most specific.")
-    sensor_user: Name = Field(description='User part of the sensor; "" if it is not part of it.')
-    sensor_client_id: Name = Field(description='Client-id part of the sensor; "" if it is not part of it.')
-    mode: Annotated[Literal["enforce", "shadow"], Unit("mode")] = Field(
-        description="Of the quota. `shadow`: recorded, never published."
+    batch_id: c.Number = c.field("The micro-batch.")
+    time_epoch: c.Number | None = c.TIME_EPOCH
+    evaluated_at_ms: c.EpochMs = c.field("The instant it was evaluated at, in event time.")
+    evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
+    broker_id: c.Name = c.field('The broker in broker scope; "" in cluster scope.')
+    user: c.Name = c.field("The user that sent the usage.")
+    client_id: c.Name = c.field("The client-id that sent the usage.")
+    quota_type: c.QuotaTypeName = c.field("The violated quota.")
+    observed: c.Rate = c.field("O, the rate over the window.")
+    bound: c.Rate = c.field("T, the quota.")
+    window_ms: c.DurationMs = c.field("W, the span the rate was measured over.")
+    raw_throttle_time_ms: c.DurationMs = c.field("X = (O − T) / T · W, rounded, before the cap.")
+    max_throttle_time_ms: c.DurationMs | None = c.field("The cap; null for none.")
+    throttle_time_ms: c.DurationMs = c.field("X after the cap.")
+    level: c.Number = c.field("Which of the 8 levels of quotas matched; 1 is the most specific.", ge=1, le=8)
+    sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
+    sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
+    mode: Annotated[Literal["enforce", "shadow"], c.Unit("mode")] = c.field(
+        "Of the quota. `shadow`: recorded, never published."
     )
-    applied: Flag = Field(description="True for the one quota whose throttle time applies to the client.")
-    decision_id: Name = Field(description="The id in the throttle's records.")
-    quota_version: Number = Field(description="Version of the quota table.")
-    date: Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")
+    applied: c.Flag = c.field("True for the one quota whose throttle time applies to the client.")
+    decision_id: c.Name = c.field("The id in the throttle's records.")
+    quota_version: c.Number = c.field("Version of the quota table.")
+    date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")

@@ -12,13 +12,7 @@ class SchemaError(Exception):
 
 
 class UnsupportedFieldType(SchemaError):
-    """The Python type of a field is not in the type table.
-
-    Attributes:
-        model: name of the model.
-        field: name of the field.
-        annotation: the type found, as text.
-    """
+    """The Python type of a field of a model is not in the type table."""
 
     def __init__(self, model: str, field: str, annotation: object) -> None:
         self.model = model
@@ -28,13 +22,7 @@ class UnsupportedFieldType(SchemaError):
 
 
 class UnreadableRecord(SchemaError):
-    """The value of a topic record cannot be read.
-
-    Attributes:
-        record: name of the model.
-        cause: what is wrong, in one line.
-        value: the bytes that were received.
-    """
+    """The value of a topic record cannot be read: the name of its model, the cause in one line, the bytes received."""
 
     def __init__(self, record: str, cause: str, value: bytes) -> None:
         self.record = record
@@ -44,12 +32,7 @@ class UnreadableRecord(SchemaError):
 
 
 class RowsDoNotFit(SchemaError):
-    """An Arrow table lacks a column of a model, or has values that do not fit the column's type.
-
-    Attributes:
-        model: name of the row model.
-        cause: what is wrong, in one line.
-    """
+    """An Arrow table lacks a column of a model, or has values that do not fit: the cause, in one line."""
 
     def __init__(self, model: str, cause: str) -> None:
         self.model = model

@@ -7,7 +7,6 @@ from typing import Final, Literal, NamedTuple
 
 QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
 
-
 USAGE_TOPIC: Final = "quota.usage.v1"
 THROTTLE_TOPIC: Final = "quota.throttle.v1"
 MARKER_TOPIC: Final = "quota.marker.v1"

@@ -33,18 +33,9 @@ _IS_ESCAPED: Final = np.isin(np.arange(256), [*range(0x20), ord('"'), ord("\\")]
 
 
 def json_texts(record: str, name: str, column: "Texts") -> "Texts":
-    """The JSON text of each value of a column; `null` for null.
+    """The JSON text of each string, integer or float of a column; `null` for null. Or `UnsupportedFieldType`.
 
-    Args:
-        record: whose column it is, for the error.
-        name: of the column.
-        column: strings, integers or floats.
-
-    Returns:
-        As many strings. Text beyond ASCII stays as it is; what JSON escapes is escaped in the shortest way.
-
-    Raises:
-        UnsupportedFieldType: the column has another type.
+    Text beyond ASCII stays as it is; what JSON escapes is escaped in the shortest way.
     """
     if pa.types.is_string(column.type):
         texts = _quoted(column)
@@ -95,13 +86,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Keys, values and headers of many messages.
-
-    Attributes:
-        keys: Binary.
-        values: Binary, as many.
-        headers: In their order. Names, with binary values of the messages, as many; or with the bytes they all share.
-    """
+    """Keys, values and headers of many messages, all binary; a header has a value for each, or one for all."""
 
     keys: "Texts"
     values: "Texts"
@@ -132,12 +117,7 @@ _KEY: Final = ("cluster", "broker_id", "user", "client_id")
 
 
 class ThrottleRecords(Sequence[ThrottleRecord]):
-    """Records of the throttle topic, kept as columns. An element is made into an object when it is asked for.
-
-    Args:
-        rows: the columns of a record, as `throttle_events` has them (`sensor` as `sensor_user` and
-            `sensor_client_id`); others are left out. They were validated when they were written.
-    """
+    """Records of the throttle topic as columns of `throttle_events`. An element becomes an object when asked for."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows.select(_COLUMNS)
@@ -180,21 +160,13 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
         yield from self[half:].parts(most_bytes)
 
     def messages(self, job: str) -> list[Message]:
-        """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`.
-
-        Args:
-            job: as for `ThrottleRecord.headers`.
-        """
+        """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`."""
         if len(self) < _MANY:
             return [Message(one.key(), one.to_value(), one.headers(job)) for one in self]
         return self.message_columns(job).messages()
 
     def message_columns(self, job: str) -> MessageColumns:
-        """The same as `messages`, by columns; there must be records.
-
-        Args:
-            job: as for `ThrottleRecord.headers`.
-        """
+        """The same as `messages`, by columns; there must be records."""
         columns = {name: self._rows[name].combine_chunks() for name in _COLUMNS}
         texts = {name: _texts_of(name, column) for name, column in columns.items()}
         keys, values = (_joined(pieces, len(self)) for pieces in (_key_pieces(texts), _value_pieces(texts)))
@@ -211,7 +183,6 @@ def _texts_of(name: str, column: "Texts") -> "Texts | str":
 
 
 def _value_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
-    """What the JSON object of a record is put together from."""
     pieces: list[Texts | str] = []
     for name in ThrottleRecord.model_fields:
         begin = f'{"," if pieces else "{"}"{name}":'
@@ -224,13 +195,11 @@ def _value_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
 
 
 def _key_pieces(texts: "Mapping[str, Texts | str]") -> "list[Texts | str]":
-    """What the JSON array of a key is put together from."""
     cluster, broker_id, user, client_id = (texts[name] for name in _KEY)
     return ["[", cluster, ",", broker_id, ",", user, ",", client_id, "]"]
 
 
 def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> "Texts":
-    """The pieces of each record, one after the other, as bytes."""
     merged: list[Any] = [""]
     for piece in pieces:
         if isinstance(piece, str) and isinstance(merged[-1], str):
@@ -239,18 +208,17 @@ def _joined(pieces: "Iterable[Texts | str]", num_records: int) -> "Texts":
             merged.append(piece)
     if len(merged) == 1:
         return pa.repeat(merged[0].encode(), num_records)
-    return _binary(pc.binary_join_element_wise(*merged, ""))
+    return pc.binary_join_element_wise(*merged, "").cast(pa.binary())
 
 
 def _headers(columns: "dict[str, Texts]", job: str) -> "tuple[tuple[str, Texts | bytes], ...]":
-    """The headers, in the order in which `ThrottleRecord.headers` has them."""
     version, kquota_job, content_type = unchanging_headers(job)
     ids = pc.binary_join_element_wise(columns["decision_id"], columns["publish_seq"].cast(pa.string()), "/")
     types = pc.binary_join_element_wise(columns["action"], columns["schema_version"].cast(pa.string()), ".")
     stored_ms = pc.subtract(columns["throttled_until_ms"], columns["throttle_time_ms"])
     return (
         version,
-        ("ce_id", _binary(ids)),
+        ("ce_id", ids.cast(pa.binary())),
         _each_value(types, lambda text: type_header(*text.rsplit(".", 1))),
         _each_value(columns["cluster"], source_header),
         kquota_job,
@@ -266,7 +234,3 @@ def _each_value(column: "Texts", header: Callable[[Any], Header]) -> "tuple[str,
     if len(made) == 1:
         return made[0]
     return made[0][0], pa.array([value for _, value in made], pa.binary()).take(encoded.indices)
-
-
-def _binary(texts: "Texts") -> "Texts":
-    return texts.cast(pa.binary())

@@ -9,30 +9,14 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas.columns import (
-    TIME_EPOCH,
-    Count,
-    Day,
-    DurationMs,
-    EpochMs,
-    Instant,
-    Name,
-    Number,
-    PipelineRow,
-    QuotaTypeName,
-    Rate,
-    Row,
-    Text,
-    Tokens,
-    Unit,
-)
+from schemas import columns as c
 from schemas.decisions import decision_id
 from schemas.errors import UnreadableRecord
 
-Action = Annotated[Literal["throttle", "release"], Unit("action")]
-Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "recovered"], Unit("cause")]
+Action = Annotated[Literal["throttle", "release"], c.Unit("action")]
+Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "recovered"], c.Unit("cause")]
 
 Verb = Literal["throttle", "extend", "renew", "release"]
 
@@ -40,8 +24,7 @@ SCHEMA_VERSION: Final = 1
 
 JOB_HEADER: Final = "ce_kquotajob"
 
-SENSOR_FIELD: Final = "sensor"
-"""The one field of a record that is two columns of `throttle_events`."""
+SENSOR_FIELD: Final = "sensor"  # the one field of a record that is two columns of `throttle_events`
 
 
 class ThrottleRecord(BaseModel):
@@ -54,43 +37,42 @@ class ThrottleRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    action: Action = Field(description="`throttle`: wait. `release`: go on, at the end that was set or before it.")
-    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
-    broker_id: Name = Field(description='The broker to which the throttle applies; "" for the whole cluster.')
-    user: Name = Field(min_length=1, description="The user, as authenticated.")
-    client_id: Name = Field(description='The client-id; "" if the client has none.')
-    throttle_time_ms: DurationMs = Field(
-        ge=0, description="How long to wait, from the instant at which the record was stored; 0 for a release."
+    action: Action = c.field("`throttle`: wait. `release`: go on, at the end that was set or before it.")
+    cluster: c.Name = c.CLUSTER
+    broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
+    user: c.Name = c.field("The user, as authenticated.", min_length=1)
+    client_id: c.Name = c.field('The client-id; "" if the client has none.')
+    throttle_time_ms: c.DurationMs = c.field(
+        "How long to wait, from the instant at which the record was stored; 0 for a release.", ge=0
     )
-    throttled_until_ms: EpochMs = Field(
-        ge=0, description="The end of the throttle, exclusive, as wall-clock time; for a release when it was stored."
+    throttled_until_ms: c.EpochMs = c.field(
+        "The end of the throttle, exclusive, as wall-clock time; for a release when it was stored.", ge=0
     )
-    quota_type: QuotaTypeName = Field(description="Which quota is violated; if several are, the one that applies.")
-    sensor: Annotated[tuple[str, str], Unit("names")] = Field(
-        description='User and client-id part of the sensor that the rate belongs to; "" for a part it does not have.'
+    quota_type: c.QuotaTypeName = c.field("Which quota is violated; if several are, the one that applies.")
+    sensor: Annotated[tuple[str, str], c.Unit("names")] = c.field(
+        'User and client-id part of the sensor that the rate belongs to; "" for a part it does not have.'
     )
-    observed: Rate = Field(ge=0, description="O, the rate over the window.")
-    bound: Rate | None = Field(gt=0, description="T, the quota; null if no bound is left (a release).")
-    window_ms: DurationMs = Field(ge=0, description="W, the span the rate was measured over.")
-    tokens: Tokens | None = Field(description="Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
-    owed_ms: DurationMs = Field(ge=0, description="How much longer the client must wait, as seen when it was decided.")
-    cause: Cause = Field(
-        description="Why the record was published. `recovered` is reserved: readers accept it, no job writes it."
+    observed: c.Rate = c.field("O, the rate over the window.", ge=0)
+    bound: c.Rate | None = c.field("T, the quota; null if no bound is left (a release).", gt=0)
+    window_ms: c.DurationMs = c.field("W, the span the rate was measured over.", ge=0)
+    tokens: c.Tokens | None = c.field("Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
+    owed_ms: c.DurationMs = c.field("How much longer the client must wait, as seen when it was decided.", ge=0)
+    cause: Cause = c.field(
+        "Why the record was published. `recovered` is reserved: readers accept it, no job writes it."
     )
-    decision_id: Name = Field(
-        min_length=1, description="The decision that began the throttle; renewals and release keep it."
-    )
-    publish_seq: Number = Field(ge=0, description="Position among all records of the job; no gaps.")
-    batch_id: Number = Field(description="The last micro-batch whose usage the record is based on.")
-    quota_version: Number = Field(ge=0, description="Version of the quota table the record is based on.")
-    schema_version: Number = Field(default=SCHEMA_VERSION, ge=1, description="Version of this schema.")
+    decision_id: c.Name = c.field("The decision that began the throttle; renewals and release keep it.", min_length=1)
+    publish_seq: c.Number = c.field("Position among all records of the job; no gaps.", ge=0)
+    batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
+    quota_version: c.Number = c.field("Version of the quota table the record is based on.", ge=0)
+    schema_version: c.Number = c.field("Version of this schema.", default=SCHEMA_VERSION, ge=1)
 
     def key(self) -> bytes:
         """The record key: the JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8.
 
         Equal parts give equal keys, so that compaction keeps the last record of each throttled client.
         """
-        return _json([self.cluster, self.broker_id, self.user, self.client_id])
+        parts = [self.cluster, self.broker_id, self.user, self.client_id]
+        return json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     def to_value(self) -> bytes:
         """The record value: all fields as one compact JSON object in UTF-8, including those that are null."""
@@ -144,13 +126,7 @@ class ThrottleRecord(BaseModel):
 
 
 def verb_of(action: str, cause: str, extends: bool) -> Verb:
-    """What a record does to its client, in one word.
-
-    Args:
-        action: Of the record.
-        cause: Of the record.
-        extends: Whether a violation makes a running throttle longer.
-    """
+    """What a record does to its client, in one word. `extends`: a violation makes a running throttle longer."""
     if action == "release":
         return "release"
     if cause != "violation":
@@ -174,122 +150,88 @@ def source_header(cluster: str) -> tuple[str, bytes]:
 
 
 def time_header(stored_ms: int) -> tuple[str, bytes]:
-    """The CloudEvents time of a record: when it was stored, by wall clock."""
-    return "ce_time", _rfc3339(stored_ms).encode()
+    """The CloudEvents time of a record: when it was stored, by wall clock, as RFC 3339 in milliseconds."""
+    instant = datetime.fromtimestamp(stored_ms // 1000, UTC).replace(microsecond=stored_ms % 1000 * 1000)
+    return "ce_time", instant.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
 
 
-def _rfc3339(epoch_ms: int) -> str:
-    instant = datetime.fromtimestamp(epoch_ms // 1000, UTC).replace(microsecond=epoch_ms % 1000 * 1000)
-    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-
-class ThrottleEventRow(PipelineRow):
+class ThrottleEventRow(c.PipelineRow):
     """The outbox: every record that is published, by a batch or by a look, in the order of `publish_seq`."""
 
-    batch_id: Number = Field(description="The last micro-batch whose usage the record is based on.")
-    time_epoch: Number | None = TIME_EPOCH
-    evaluated_at_ms: EpochMs = Field(description="The instant the batch or the look was evaluated at.")
-    evaluated_at: Instant = Field(description="`evaluated_at_ms` as a timestamp.")
-    publish_seq: Number = Field(description="Position among all records of the job; no gaps.")
-    action: Action = Field(description="`throttle` or `release`.")
-    cause: Cause = Field(description="Why the record was published.")
-    broker_id: Name = Field(description='The broker to which the throttle applies; "" for the whole cluster.')
-    user: Name = Field(description="The user.")
-    client_id: Name = Field(description="The client-id.")
-    quota_type: QuotaTypeName = Field(description="The quota that applies.")
-    throttle_time_ms: DurationMs = Field(description="How long to wait, from the instant at which the row was written.")
-    throttled_until_ms: EpochMs = Field(description="The end of the throttle, exclusive, as wall-clock time.")
-    throttled_until: Instant = Field(description="`throttled_until_ms` as a timestamp.")
-    sensor_user: Name = Field(description='User part of the sensor; "" if it is not part of it.')
-    sensor_client_id: Name = Field(description='Client-id part of the sensor; "" if it is not part of it.')
-    observed: Rate = Field(description="O, the rate over the window.")
-    bound: Rate | None = Field(description="T, the quota; null if no bound is left.")
-    window_ms: DurationMs = Field(description="W, the span the rate was measured over.")
-    tokens: Tokens | None = Field(description="Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
-    owed_ms: DurationMs = Field(description="How much longer the client must wait, as seen when it was decided.")
-    decision_id: Name = Field(description="The decision that began the throttle.")
-    quota_version: Number = Field(description="Version of the quota table.")
-    schema_version: Number = Field(default=SCHEMA_VERSION, description="Version of the record's schema.")
-    due_ms: EpochMs | None = Field(description="When the look was due; null for a record of a batch.")
-    lateness_ms: DurationMs | None = Field(
-        description="How long after `due_ms` the purgatory handed it out; null for a record of a batch."
+    batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
+    time_epoch: c.Number | None = c.TIME_EPOCH
+    evaluated_at_ms: c.EpochMs = c.field("The instant the batch or the look was evaluated at.")
+    evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
+    publish_seq: c.Number = c.field("Position among all records of the job; no gaps.")
+    action: Action = c.field("`throttle` or `release`.")
+    cause: Cause = c.field("Why the record was published.")
+    broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
+    user: c.Name = c.field("The user.")
+    client_id: c.Name = c.field("The client-id.")
+    quota_type: c.QuotaTypeName = c.field("The quota that applies.")
+    throttle_time_ms: c.DurationMs = c.field("How long to wait, from the instant at which the row was written.")
+    throttled_until_ms: c.EpochMs = c.field("The end of the throttle, exclusive, as wall-clock time.")
+    throttled_until: c.Instant = c.field("`throttled_until_ms` as a timestamp.")
+    sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
+    sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
+    observed: c.Rate = c.field("O, the rate over the window.")
+    bound: c.Rate | None = c.field("T, the quota; null if no bound is left.")
+    window_ms: c.DurationMs = c.field("W, the span the rate was measured over.")
+    tokens: c.Tokens | None = c.field("Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
+    owed_ms: c.DurationMs = c.field("How much longer the client must wait, as seen when it was decided.")
+    decision_id: c.Name = c.field("The decision that began the throttle.")
+    quota_version: c.Number = c.field("Version of the quota table.")
+    schema_version: c.Number = c.field("Version of the record's schema.", default=SCHEMA_VERSION)
+    due_ms: c.EpochMs | None = c.field("When the look was due; null for a record of a batch.")
+    lateness_ms: c.DurationMs | None = c.field(
+        "How long after `due_ms` the purgatory handed it out; null for a record of a batch."
     )
-    date: Day = Field(description="UTC day of `evaluated_at_ms`; the partition.")
-
-    def to_record(self) -> ThrottleRecord:
-        """The topic record that this row stores."""
-        return stored_record(self.__dict__)
+    date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 
 def stored_record(row: Mapping[str, Any]) -> ThrottleRecord:
-    """The topic record of a stored row. It is built from stored values alone, so a second run publishes the same bytes.
-
-    Args:
-        row: the columns of `ThrottleEventRow`, as `pa.Table.to_pylist` returns them. They were validated when the row
-            was written. They are not validated again, because this is on the path from decision to record.
-    """
+    """The topic record of a stored row. It is not validated again: this is on the path from decision to record."""
     values = {name: row[name] for name in ThrottleRecord.model_fields if name != "sensor"}
     return ThrottleRecord.model_construct(sensor=(row["sensor_user"], row["sensor_client_id"]), **values)
 
 
 def written_ms(row: Mapping[str, Any]) -> int:
-    """When a stored record was written, by the driver's wall clock: where its slice begins.
-
-    Args:
-        row: of the columns of `ThrottleEventRow` at least `throttled_until_ms` and `throttle_time_ms`.
-    """
+    """When a stored record was written, by the driver's wall clock: where its slice begins."""
     return int(row["throttled_until_ms"] - row["throttle_time_ms"])
 
 
 def verb(row: Mapping[str, Any]) -> Verb:
-    """What a stored record does: see `verb_of`.
-
-    Args:
-        row: the columns of `ThrottleEventRow`.
-    """
+    """What a stored record does: see `verb_of`."""
     return verb_of(row["action"], row["cause"], is_extension(row))
 
 
 def is_extension(row: Mapping[str, Any]) -> bool:
-    """Whether a stored record makes a running throttle longer: a violation under the id of an earlier decision.
-
-    Args:
-        row: the columns of `ThrottleEventRow`.
-    """
+    """Whether a stored record makes a running throttle longer: a violation under the id of an earlier decision."""
     if row["cause"] != "violation":
         return False
-    own_id = decision_id(
-        **{
-            name: row[name]
-            for name in ("cluster", "query_id", "batch_id", "broker_id", "user", "client_id", "quota_type")
-        }
-    )
-    return bool(row["decision_id"] != own_id)
+    names = ("cluster", "query_id", "batch_id", "broker_id", "user", "client_id", "quota_type")
+    return bool(row["decision_id"] != decision_id(**{name: row[name] for name in names}))
 
 
-class ThrottleByMinuteRow(Row):
+class ThrottleByMinuteRow(c.Row):
     """The roll-up of `throttle_events` for dashboards and reports. A minute may have several rows: sum them."""
 
-    minute_start_ms: EpochMs = Field(description="Start of the minute, inclusive, as wall-clock time.")
-    minute_start: Instant = Field(description="`minute_start_ms` as a timestamp.")
-    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
-    broker_id: Name = Field(description='The broker to which the throttle applies; "" for the whole cluster.')
-    user: Name = Field(description="The user.")
-    client_id: Name = Field(description='The client-id; "" if the client has none.')
-    quota_type: QuotaTypeName = Field(description="The quota for which the client was held.")
-    owner: Text | None = Field(
-        description="Who was responsible: the owner of the most specific quota row that covers the client and names "
+    minute_start_ms: c.EpochMs = c.field("Start of the minute, inclusive, as wall-clock time.")
+    minute_start: c.Instant = c.field("`minute_start_ms` as a timestamp.")
+    cluster: c.Name = c.CLUSTER
+    broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
+    user: c.Name = c.field("The user.")
+    client_id: c.Name = c.field('The client-id; "" if the client has none.')
+    quota_type: c.QuotaTypeName = c.field("The quota for which the client was held.")
+    owner: c.Text | None = c.field(
+        "Who was responsible: the owner of the most specific quota row that covers the client and names "
         "one, in the version of the quota table behind the record; null if none does."
     )
-    held_ms: DurationMs = Field(
-        ge=0, description="How long the client was held within the minute: at most 60 000, summed over the rows."
+    held_ms: c.DurationMs = c.field(
+        "How long the client was held within the minute: at most 60 000, summed over the rows.", ge=0
     )
-    throttle_count: Count = Field(ge=0, description="Throttles that began in the minute.")
-    renewal_count: Count = Field(
-        ge=0, description="Records of the minute that gave a running throttle another end: extended, renewed, edited."
+    throttle_count: c.Count = c.field("Throttles that began in the minute.", ge=0)
+    renewal_count: c.Count = c.field(
+        "Records of the minute that gave a running throttle another end: extended, renewed, edited.", ge=0
     )
-    date: Day = Field(description="UTC day of `minute_start_ms`; the partition.")
+    date: c.Day = c.field("UTC day of `minute_start_ms`; the partition.")

@@ -3,24 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
-from schemas.columns import (
-    TIME_EPOCH,
-    Bytes,
-    Count,
-    Day,
-    DurationMs,
-    DurationNs,
-    EpochMs,
-    Flag,
-    Instant,
-    Name,
-    Number,
-    PipelineRow,
-    Row,
-)
+from schemas import columns as c
 
 LARGEST_MEASURE: Final = 2**40
 """The largest value of a measure, inclusive. The sums of a second of such events stay within 64 bits."""
@@ -55,7 +41,8 @@ def _unless_null(default: object) -> BeforeValidator:
     return BeforeValidator(lambda value: default if value is None else value)
 
 
-_ReportedName = Annotated[Name, MaxUtf8Bytes(LARGEST_NAME_BYTES)]
+_MEASURE: Final[dict[str, Any]] = {"default": None, "ge": 0, "le": LARGEST_MEASURE}
+_ReportedName = Annotated[c.Name, MaxUtf8Bytes(LARGEST_NAME_BYTES)]
 
 
 class UsageEvent(BaseModel):
@@ -71,44 +58,29 @@ class UsageEvent(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    event_time_ms: EpochMs = Field(ge=0, lt=2**63, description="When the usage happened, by the meter's clock.")
-    user: _ReportedName = Field(min_length=1, description="The authenticated user (principal name). Never empty.")
-    client_id: _ReportedName = Field(description='The client-id of the requests; "" if they had none.')
-    broker_id: Annotated[_ReportedName, _unless_null("")] = Field(
-        default="", description='The broker to which the requests went; "" if it is not known.'
+    event_time_ms: c.EpochMs = c.field("When the usage happened, by the meter's clock.", ge=0, lt=2**63)
+    user: _ReportedName = c.field("The authenticated user (principal name). Never empty.", min_length=1)
+    client_id: _ReportedName = c.field('The client-id of the requests; "" if they had none.')
+    broker_id: Annotated[_ReportedName, _unless_null("")] = c.field(
+        'The broker to which the requests went; "" if it is not known.', default=""
     )
-    produced_bytes: Bytes | None = Field(
-        default=None, ge=0, le=LARGEST_MEASURE, description="Bytes of produce requests; null if there were none."
+    produced_bytes: c.Bytes | None = c.field("Bytes of produce requests; null if there were none.", **_MEASURE)
+    fetched_bytes: c.Bytes | None = c.field("Bytes of fetch responses; null if there were none.", **_MEASURE)
+    io_time_ns: c.DurationNs | None = c.field(
+        "Time of request handler threads; null if it was not measured.", **_MEASURE
     )
-    fetched_bytes: Bytes | None = Field(
-        default=None, ge=0, le=LARGEST_MEASURE, description="Bytes of fetch responses; null if there were none."
+    network_time_ns: c.DurationNs | None = c.field("Time of network threads; null if it was not measured.", **_MEASURE)
+    request_count: Annotated[c.Count, _unless_null(1)] = c.field(
+        "How many requests the event stands for.", default=1, ge=0, le=LARGEST_MEASURE
     )
-    io_time_ns: DurationNs | None = Field(
-        default=None,
-        ge=0,
-        le=LARGEST_MEASURE,
-        description="Time of request handler threads; null if it was not measured.",
+    throttle_exempt: Annotated[c.Flag, _unless_null(False)] = c.field(
+        "True exempts the request time of the event. Its bytes count in any case.", default=False
     )
-    network_time_ns: DurationNs | None = Field(
-        default=None, ge=0, le=LARGEST_MEASURE, description="Time of network threads; null if it was not measured."
+    broker_throttle_ms: c.DurationMs | None = c.field(
+        "How long the broker itself has made the client wait; null if it is not known. It is in no rate.", **_MEASURE
     )
-    request_count: Annotated[Count, _unless_null(1)] = Field(
-        default=1, ge=0, le=LARGEST_MEASURE, description="How many requests the event stands for."
-    )
-    throttle_exempt: Annotated[Flag, _unless_null(False)] = Field(
-        default=False, description="True exempts the request time of the event. Its bytes count in any case."
-    )
-    broker_throttle_ms: DurationMs | None = Field(
-        default=None,
-        ge=0,
-        le=LARGEST_MEASURE,
-        description="How long the broker itself has made the client wait; null if it is not known. It is in no rate.",
-    )
-    schema_version: Annotated[Number, _unless_null(1)] = Field(
-        default=1,
-        ge=1,
-        lt=2**63,
-        description="Version of this schema. New versions only add fields; no field changes its meaning.",
+    schema_version: Annotated[c.Number, _unless_null(1)] = c.field(
+        "Version of this schema. New versions only add fields; no field changes its meaning.", default=1, ge=1, lt=2**63
     )
 
     def to_value(self) -> bytes:
@@ -116,60 +88,58 @@ class UsageEvent(BaseModel):
         return self.model_dump_json(exclude_none=True).encode()
 
 
-class UsageSums(Row):
+class UsageSums(c.Row):
     """A client, and the sums over its requests. Named first among a row's bases, it follows the columns of the next."""
 
-    broker_id: Name = Field(description='The broker; "" if not known.')
-    user: Name = Field(description="The user.")
-    client_id: Name = Field(description='The client-id; "" if the client has none.')
-    produced_bytes: Bytes | None = Field(description="Sum of produced bytes; null if there was no produce request.")
-    fetched_bytes: Bytes | None = Field(description="Sum of fetched bytes; null if there was no fetch request.")
-    io_time_ns: DurationNs | None = Field(description="Sum of request handler time; null if it was not measured.")
-    network_time_ns: DurationNs | None = Field(description="Sum of network thread time; null if it was not measured.")
-    exempt_time_ns: DurationNs | None = Field(description="Sum of the time of exempt requests. It is in no rate.")
-    request_count: Count = Field(description="Sum of requests.")
+    broker_id: c.Name = c.field('The broker; "" if not known.')
+    user: c.Name = c.field("The user.")
+    client_id: c.Name = c.field('The client-id; "" if the client has none.')
+    produced_bytes: c.Bytes | None = c.field("Sum of produced bytes; null if there was no produce request.")
+    fetched_bytes: c.Bytes | None = c.field("Sum of fetched bytes; null if there was no fetch request.")
+    io_time_ns: c.DurationNs | None = c.field("Sum of request handler time; null if it was not measured.")
+    network_time_ns: c.DurationNs | None = c.field("Sum of network thread time; null if it was not measured.")
+    exempt_time_ns: c.DurationNs | None = c.field("Sum of the time of exempt requests. It is in no rate.")
+    request_count: c.Count = c.field("Sum of requests.")
 
 
-class _Sample(PipelineRow):
-    batch_id: Number = Field(description="The micro-batch that wrote the row.")
-    sample_start_ms: EpochMs = Field(description="Start of the sample window, inclusive.")
-    sample_start: Instant = Field(description="`sample_start_ms` as a timestamp.")
+class _Sample(c.PipelineRow):
+    batch_id: c.Number = c.field("The micro-batch that wrote the row.")
+    sample_start_ms: c.EpochMs = c.field("Start of the sample window, inclusive.")
+    sample_start: c.Instant = c.field("`sample_start_ms` as a timestamp.")
 
 
 class UsageRow(UsageSums, _Sample):
     """The sums of a batch per sample window and client. This table is the write-ahead log of the rates."""
 
-    last_event_ms: EpochMs = Field(description="The newest event time of the row.")
-    time_epoch: Number | None = TIME_EPOCH
-    evaluated_at_ms: EpochMs = Field(description="The instant at which the batch is evaluated, in event time.")
-    quota_version: Number = Field(description="Version of the quota table with which the batch is decided.")
-    date: Day = Field(
-        description="UTC day of `evaluated_at_ms`; the partition. Older rows may have that of `sample_start_ms`."
-    )
+    last_event_ms: c.EpochMs = c.field("The newest event time of the row.")
+    time_epoch: c.Number | None = c.TIME_EPOCH
+    evaluated_at_ms: c.EpochMs = c.field("The instant at which the batch is evaluated, in event time.")
+    quota_version: c.Number = c.field("Version of the quota table with which the batch is decided.")
+    date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition. Older rows may have that of `sample_start_ms`.")
 
 
-class _Second(Row):
-    second_start_ms: EpochMs = Field(description="Start of the second, inclusive.")
-    second_start: Instant = Field(description="`second_start_ms` as a timestamp.")
-    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
+class _Second(c.Row):
+    second_start_ms: c.EpochMs = c.field("Start of the second, inclusive.")
+    second_start: c.Instant = c.field("`second_start_ms` as a timestamp.")
+    cluster: c.Name = c.CLUSTER
 
 
 class UsageBySecondRow(UsageSums, _Second):
     """The roll-up of `usage`: one row per time epoch, second, broker and client. What-if replays it."""
 
-    last_event_ms: EpochMs = Field(description="The newest event time of the second.")
-    time_epoch: Number | None = TIME_EPOCH
-    date: Day = Field(description="UTC day of `second_start_ms`; the partition.")
+    last_event_ms: c.EpochMs = c.field("The newest event time of the second.")
+    time_epoch: c.Number | None = c.TIME_EPOCH
+    date: c.Day = c.field("UTC day of `second_start_ms`; the partition.")
 
 
-class _Minute(Row):
-    minute_start_ms: EpochMs = Field(description="Start of the minute, inclusive.")
-    minute_start: Instant = Field(description="`minute_start_ms` as a timestamp.")
-    cluster: Name = Field(min_length=1, description="The Kafka cluster: its id, or the name that was set for it.")
+class _Minute(c.Row):
+    minute_start_ms: c.EpochMs = c.field("Start of the minute, inclusive.")
+    minute_start: c.Instant = c.field("`minute_start_ms` as a timestamp.")
+    cluster: c.Name = c.CLUSTER
 
 
 class UsageByMinuteRow(UsageSums, _Minute):
     """The roll-up of `usage` for dashboards and reports. Usage that came late is a row of its own: sum the rows."""
 
-    last_event_ms: EpochMs = Field(description="The newest event time among them.")
-    date: Day = Field(description="UTC day of `minute_start_ms`; the partition.")
+    last_event_ms: c.EpochMs = c.field("The newest event time among them.")
+    date: c.Day = c.field("UTC day of `minute_start_ms`; the partition.")

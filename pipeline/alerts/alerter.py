@@ -13,22 +13,11 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Self
+from typing import Final, NamedTuple, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from pipeline.alerts.judging import (
-    ALERTS,
-    Book,
-    Change,
-    Facts,
-    Key,
-    RecentDeadLetters,
-    Rules,
-    Watched,
-    decide,
-    facts_of,
-)
+from pipeline.alerts.judging import ALERTS, Book, Change, Facts, RecentDeadLetters, Watched, decide, facts_of
 from pipeline.alerts.receivers import Answer, Message, Receiver, messages_of, receivers_of
 from pipeline.clock import wall_ms
 from pipeline.dashboard.reader import TablesReader
@@ -47,11 +36,7 @@ _NAMES: Final = tuple(each.name for each in fields(Watched))
 
 @dataclass(frozen=True, slots=True)
 class AlertsState:
-    """What is kept.
-
-    Attributes:
-        book: See `decide`.
-    """
+    """What is kept: the book of `decide`, and by receiver the messages that have not arrived."""
 
     book: Book = field(default_factory=dict)
     undelivered: Mapping[str, Sequence[Message]] = field(default_factory=dict)
@@ -64,20 +49,12 @@ class AlertsState:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read what `text` wrote.
-
-        Raises:
-            ValueError, KeyError, TypeError: It is something else.
-        """
+        """Read what `text` wrote. Raises ValueError, KeyError or TypeError if it is something else."""
         document = json.loads(text)
         if document["version"] != _VERSION:
             msg = f"the state has version {document['version']}, not {_VERSION}"
             raise ValueError(msg)
-        book: dict[Key, Watched] = {}
-        for row in document["watched"]:
-            key: Any = tuple(row.pop("key"))
-            book[key] = Watched(**row)
-        return cls(book, document["undelivered"])
+        return cls({tuple(row.pop("key")): Watched(**row) for row in document["watched"]}, document["undelivered"])
 
 
 def state_path(settings: Settings) -> Path:
@@ -89,9 +66,6 @@ def read_state(path: Path) -> AlertsState:
     """The state, or an empty one if there is none.
 
     A file that cannot be understood is renamed to `<name>.damaged` with a log line; firing alerts are then sent again.
-
-    Raises:
-        OSError: It is there and cannot be read.
     """
     try:
         return AlertsState.from_text(path.read_text(encoding="utf-8"))
@@ -106,11 +80,7 @@ def read_state(path: Path) -> AlertsState:
 
 
 def write_state(path: Path, state: AlertsState) -> None:
-    """Replace the file in one step: after a crash it holds the old state or the new one.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Replace the file in one step: after a crash it holds the old state or the new one."""
     new = path.with_name(f"{path.name}.new")
     with new.open("w", encoding="utf-8") as file:
         file.write(state.text())
@@ -121,7 +91,22 @@ def write_state(path: Path, state: AlertsState) -> None:
 
 # Metrics.
 
-_OF_RECEIVER = ["receiver"]
+
+class ReceiverCounts(NamedTuple):
+    """What became of the messages of one receiver, counted in alerts, but for the tries that failed."""
+
+    sent: Counter
+    failed: Counter
+    dropped: Counter
+    refused: Counter
+
+
+_COUNTS: Final = (
+    ("sent", "Alerts the receiver took."),
+    ("failed_tries", "Messages that did not arrive and are retried."),
+    ("dropped", "Alerts that were dropped, as too many waited."),
+    ("refused", "Alerts the receiver refused for good."),
+)
 
 
 class AlertsMetrics:
@@ -132,29 +117,16 @@ class AlertsMetrics:
         self._last = Gauge(
             "kquota_alerts_last_look_timestamp_seconds", "Time of the last look at the tables.", registry=registry
         )
-        self._unsaved = Counter(
+        self.unsaved = Counter(
             "kquota_alerts_state_failures", "Times that the state file could not be written.", registry=registry
         )
-        self._sent = Counter("kquota_alerts_sent", "Alerts the receiver took.", _OF_RECEIVER, registry=registry)
-        self._failed = Counter(
-            "kquota_alerts_failed_tries", "Messages that did not arrive and are retried.", _OF_RECEIVER,
-            registry=registry,
-        )  # fmt: skip
-        self._dropped = Counter(
-            "kquota_alerts_dropped", "Alerts that were dropped, as too many waited.", _OF_RECEIVER, registry=registry
-        )
-        self._refused = Counter(
-            "kquota_alerts_refused", "Alerts the receiver refused for good.", _OF_RECEIVER, registry=registry
-        )
-        self._waiting = Gauge(
-            "kquota_alerts_waiting_messages", "Messages not yet delivered.", _OF_RECEIVER, registry=registry
-        )
+        about = ["receiver"]
+        self._counts = [Counter(f"kquota_alerts_{name}", text, about, registry=registry) for name, text in _COUNTS]
+        self._waiting = Gauge("kquota_alerts_waiting_messages", "Messages not yet delivered.", about, registry=registry)
 
-    def of_receiver(self, name: str) -> "ReceiverCounts":
+    def of_receiver(self, name: str) -> ReceiverCounts:
         """The counts of one receiver, all shown from the start, as 0."""
-        return ReceiverCounts(
-            self._sent.labels(name), self._failed.labels(name), self._dropped.labels(name), self._refused.labels(name)
-        )
+        return ReceiverCounts(*(counter.labels(name) for counter in self._counts))
 
     def looked(self, book: Book, waiting: Iterable[tuple[str, int]], now_ms: int) -> None:
         """A look is done."""
@@ -165,33 +137,6 @@ class AlertsMetrics:
         for receiver, count in waiting:
             self._waiting.labels(receiver).set(count)
 
-    def could_not_save(self) -> None:
-        """The state file could not be written."""
-        self._unsaved.inc()
-
-
-class ReceiverCounts:
-    """Counts what becomes of the messages of one receiver; for any thread."""
-
-    def __init__(self, sent: Counter, failed: Counter, dropped: Counter, refused: Counter) -> None:
-        self._sent, self._failed, self._dropped, self._refused = sent, failed, dropped, refused
-
-    def sent(self, alerts: int) -> None:
-        """A message has arrived."""
-        self._sent.inc(alerts)
-
-    def failed(self) -> None:
-        """A try has failed."""
-        self._failed.inc()
-
-    def dropped(self, alerts: int) -> None:
-        """A message did not fit."""
-        self._dropped.inc(alerts)
-
-    def refused(self, alerts: int) -> None:
-        """A message will never be taken."""
-        self._refused.inc(alerts)
-
 
 # Delivery to one receiver, in order, on its own thread: a receiver that is down delays no other.
 
@@ -201,11 +146,9 @@ _END_SECONDS: Final = 2.0
 
 
 def rest_ms(failures: int, longest_ms: int, jitter: float) -> int:
-    """How long to rest after some failures in a row: twice as long each time, capped, and spread by chance.
+    """How long to rest after failures in a row, at least 1: twice as long each time, capped, and spread by chance.
 
-    Args:
-        failures: In a row, at least 1.
-        jitter: From 0 to 1. The rest is between half of the whole and all of it.
+    The jitter from 0 to 1 makes it between half of the whole and all of it.
 
     >>> [rest_ms(failures, 10_000, 1.0) for failures in (1, 2, 4, 5, 900)]
     [1000, 2000, 8000, 10000, 10000]
@@ -217,13 +160,11 @@ def rest_ms(failures: int, longest_ms: int, jitter: float) -> int:
 
 
 class Delivery:
-    """The queue of one receiver. `put` and `waiting` are for any thread.
+    """The queue of one receiver, which its own thread alone uses. `put` and `waiting` are for any thread.
 
     Args:
-        receiver: Whom it brings to; used by the queue's own thread alone.
         messages: What an earlier process left undelivered, oldest first.
         most: How many may wait. When there are more, the oldest is dropped, counted and logged.
-        longest_rest_ms: The cap of `rest_ms`.
     """
 
     def __init__(
@@ -267,7 +208,7 @@ class Delivery:
                 if len(self._queue) > self._most:
                     dropped += len(self._queue.popleft()["alerts"])
         if dropped:
-            self._counts.dropped(dropped)
+            self._counts.dropped.inc(dropped)
             log.warning("%s: %d alerts were dropped, as too many messages wait", self.name, dropped)
 
     def waiting(self) -> list[Message]:
@@ -303,9 +244,9 @@ class Delivery:
         with self._lock:
             self._under_way = None
         if answer.verdict == "taken":
-            self._counts.sent(alerts)
+            self._counts.sent.inc(alerts)
         else:
-            self._counts.refused(alerts)
+            self._counts.refused.inc(alerts)
             log.error("%s refuses %d alerts, which are dropped: %s", self.name, alerts, answer.text)
         if self._failures:
             log.info("%s answers after %d failures", self.name, self._failures)
@@ -313,7 +254,7 @@ class Delivery:
 
     def _failed(self, answer: Answer) -> float:
         self._failures += 1
-        self._counts.failed()
+        self._counts.failed.inc()
         rest_seconds = rest_ms(self._failures, self._longest_rest_ms, random.random()) / 1000  # noqa: S311 - no secret
         self._not_before = self._steady_seconds() + rest_seconds
         write = log.warning if self._failures == 1 else log.debug
@@ -327,22 +268,14 @@ class Delivery:
 _MOST_LINES: Final = 200
 """So many changes of one look get a line each in the log."""
 
-Look = Callable[[int], Facts]
-"""All that is known at an instant."""
-
 
 class Alerter:
-    """Makes one look after the other. Not for several threads.
-
-    Args:
-        look: See `Look`.
-        state: What the state file had; see `deliveries_of` for what was undelivered.
-    """
+    """Makes one look after the other. Not for several threads."""
 
     def __init__(
         self,
         settings: Settings,
-        look: Look,
+        look: Callable[[int], Facts],
         deliveries: Sequence[Delivery],
         metrics: AlertsMetrics,
         state: AlertsState,
@@ -363,8 +296,7 @@ class Alerter:
             log.exception("the alerts could not be evaluated; it is retried")
             return
         alerts = self._settings.alerts
-        rules = Rules(alerts.resolve_after_ms, alerts.repeat_ms)
-        self._book, changes = decide(self._book, facts, now_ms, rules)
+        self._book, changes = decide(self._book, facts, now_ms, alerts)
         messages = messages_of(changes, self._book, self._settings.job, alerts.external_url)
         # First the file: what a receiver hears of is known after a crash, too.
         self._save({one.name: [*one.waiting(), *messages] for one in self._deliveries})
@@ -377,11 +309,7 @@ class Alerter:
             log.info("and %d more alerts at the same time", len(changes) - _MOST_LINES)
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int] = wall_ms) -> None:
-        """Look until `wait` returns True.
-
-        Args:
-            wait: Rests some seconds; True = stop.
-        """
+        """Look until `wait`, which rests some seconds, returns True."""
         for delivery in self._deliveries:
             delivery.start()
         try:
@@ -401,7 +329,7 @@ class Alerter:
         try:
             write_state(self._path, state)
         except OSError as exc:
-            self._metrics.could_not_save()
+            self._metrics.unsaved.inc()
             log.warning("%s cannot be written (%s): a crash would repeat or lose alerts", self._path, exc.strerror)
         else:
             self._saved = state
@@ -433,12 +361,7 @@ def deliveries_of(
 
 @contextmanager
 def own_state(path: Path) -> Iterator[AlertsState]:
-    """The state file, for this process alone while the block runs.
-
-    Raises:
-        Conflict: Another process has it.
-        OSError: It cannot be read, or its folder not be made.
-    """
+    """The state file, for this process alone while the block runs. Raises `Conflict` if another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f"{path.name}.lock")
     try:
@@ -454,16 +377,8 @@ def own_state(path: Path) -> Iterator[AlertsState]:
 TEST_ALERT: Final = "KquotaTest"
 
 
-def run_alerts(
-    settings: Settings,
-    signs: JobSigns,
-    registry: CollectorRegistry,
-    wait: Callable[[float], bool],
-) -> None:
-    """Send alerts to the receivers of the settings until `wait` returns True.
-
-    Args:
-        wait: Rests some seconds; True = stop.
+def run_alerts(settings: Settings, signs: JobSigns, registry: CollectorRegistry, wait: Callable[[float], bool]) -> None:
+    """Send alerts to the receivers of the settings until `wait`, which rests some seconds, returns True.
 
     Raises:
         UsageError: No receiver is set, or one cannot be used.
@@ -500,11 +415,7 @@ class Trial:
 
 
 def try_receivers(settings: Settings, now_ms: int) -> Iterator[Trial]:
-    """Send one test alert to each receiver, once.
-
-    Raises:
-        UsageError: As of `run_alerts`.
-    """
+    """Send one test alert to each receiver, once. Raises `UsageError` as `run_alerts`."""
     labels = {"alertname": TEST_ALERT, "severity": "info"}
     annotations = {"summary": "a test of kquota's alerts", "action": "no action is needed"}
     key = (TEST_ALERT, str(now_ms))

@@ -1,17 +1,17 @@
 """Which alerts begin, last and end: findings from the state of the dashboard's reader, then changes. No I/O."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
 from pipeline.command_line import command_text
-from pipeline.dashboard.live_rates import SensorRate
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.state import State
 from pipeline.errors import PipelineError, printable
 from pipeline.settings.model import AlertsSettings
+from quota.current_rates import SensorRate
 from quota.units import age_text, bound_text, rate_text
 
 # Findings at one instant.
@@ -31,11 +31,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What people and programs read of an alert.
-
-    Attributes:
-        annotations: What is so, and what to do.
-    """
+    """What people and programs read of an alert; annotations: what is so, and what to do."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +42,6 @@ class Finding:
     """One alert about one thing, now.
 
     Attributes:
-        key: See `Key`.
         is_so: Whether it is true now. False: by little not. That neither begins an alert nor ends one.
         words: Makes its text; called when it is sent, not for the 10^5 findings that last.
         pending_ms: It must have been so for this long before the alert begins; 0 = at once.
@@ -60,11 +55,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that is known at an instant.
+    """All that is known at an instant: at most one finding for each key, none if it is not true.
 
-    Attributes:
-        findings: At most one for each key; no finding: not true.
-        unknown: Names of alerts about which nothing is known now: they stay as they are.
+    Of the alerts with the names in `unknown` nothing is known now: they stay as they are.
     """
 
     findings: Sequence[Finding] = ()
@@ -115,30 +108,12 @@ class Change:
     watched: Watched
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How long things take.
-
-    Attributes:
-        resolve_after_ms: An alert ends when it has not been so for this long; 0 = at once.
-        repeat_ms: The repeat interval of an alert that lasts.
-    """
-
-    resolve_after_ms: int
-    repeat_ms: int
-
-
-def decide(book: Book, facts: Facts, now_ms: int, rules: Rules) -> tuple[dict[Key, Watched], list[Change]]:
-    """Judge all keys once.
-
-    Args:
-        book: What the last call returned; empty at first.
-        now_ms: Wall clock. If it steps back, everything takes that much longer.
-    """
+def decide(book: Book, facts: Facts, now_ms: int, rules: AlertsSettings) -> tuple[dict[Key, Watched], list[Change]]:
+    """Judge all keys once. The book is what the last call returned; if the clock steps back, all takes longer."""
     findings = {finding.key: finding for finding in facts.findings}
     remembered: dict[Key, Watched] = {}
     changes: list[Change] = []
-    for key in _in_order(book, findings):
+    for key in (*book, *(key for key in findings if key not in book)):
         before, finding = book.get(key), findings.get(key)
         is_unknown = finding is None and key[0] in facts.unknown
         after = before if is_unknown else _next(before, finding, now_ms)
@@ -154,17 +129,10 @@ def decide(book: Book, facts: Facts, now_ms: int, rules: Rules) -> tuple[dict[Ke
     return remembered, changes
 
 
-def _in_order(book: Book, findings: Mapping[Key, Finding]) -> Iterable[Key]:
-    return [*book, *(key for key in findings if key not in book)]
-
-
 def _next(before: Watched | None, finding: Finding | None, now_ms: int) -> Watched | None:
     """The remembered state, before the decision to send; None = nothing."""
-    is_so = finding is not None and finding.is_so
     if before is None or not before.is_firing:
-        if finding is None or not is_so:
-            return None
-        return before or Watched(now_ms, None, None)
+        return (before or Watched(now_ms, None, None)) if finding is not None and finding.is_so else None
     if finding is None:
         return before if before.gone_ms is not None else replace(before, gone_ms=now_ms)
     return before if before.gone_ms is None else replace(before, gone_ms=None)
@@ -178,11 +146,11 @@ def _told(watched: Watched, finding: Finding | None, now_ms: int) -> Watched:
     return Watched(watched.since_ms, now_ms, watched.gone_ms, labels, words.annotations)
 
 
-def _has_ended(watched: Watched, now_ms: int, rules: Rules) -> bool:
+def _has_ended(watched: Watched, now_ms: int, rules: AlertsSettings) -> bool:
     return watched.is_firing and watched.gone_ms is not None and now_ms - watched.gone_ms >= rules.resolve_after_ms
 
 
-def _is_due(watched: Watched, finding: Finding | None, now_ms: int, rules: Rules) -> bool:
+def _is_due(watched: Watched, finding: Finding | None, now_ms: int, rules: AlertsSettings) -> bool:
     if watched.told_ms is None:
         return finding is not None and now_ms - watched.since_ms >= finding.pending_ms
     return watched.gone_ms is None and now_ms - watched.told_ms >= rules.repeat_ms
@@ -190,21 +158,16 @@ def _is_due(watched: Watched, finding: Finding | None, now_ms: int, rules: Rules
 
 # Recent dead letters, counted from `batches`: `dead_letters` has rows only for some.
 
-_Batch = tuple[str, int]
 _COLUMNS: Final = ("query_id", "batch_id", "processed_at_ms", "dead_count")
 
 
 class RecentDeadLetters:
-    """Counts over the last span. For one thread.
-
-    Args:
-        reader: It has looked before each `count`.
-    """
+    """Counts over the last span. For one thread. The reader has looked before each `count`."""
 
     def __init__(self, reader: TablesReader, span_ms: int) -> None:
         self._reader = reader
         self._span_ms = span_ms
-        self._refused: dict[_Batch, tuple[int, int]] = {}
+        self._refused: dict[tuple[str, int], tuple[int, int]] = {}
         self._has_looked_back = False
 
     def count(self, now_ms: int) -> int:
@@ -275,7 +238,7 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
 
     Args:
         dead_letters: How many were refused in the last `rules.dead_letters_ms`.
-        is_idle: The job was seen to wait for usage, and there is none: that is not a failure, and all rates are 0.
+        is_idle: The job was seen to wait for usage: that none comes is not a failure, and all rates are 0.
     """
     findings = [*_stalled(state, is_idle, rules)]
     if state.health.state == "unreadable":
@@ -358,8 +321,8 @@ def _stalled(state: State, is_idle: bool, rules: AlertsSettings) -> Iterator[Fin
         "description": shown(health.text, 1_000),
         "action": f"{command_text('status')}; {command_text('doctor')}",
     }
-    words = _named(STALLED, state, {}, {name: text for name, text in annotations.items() if text})
-    yield Finding((STALLED,), True, lambda: words, pending_ms)
+    given = {name: text for name, text in annotations.items() if text}
+    yield Finding((STALLED,), True, partial(_named, STALLED, state, {}, given), pending_ms)
 
 
 def _time_ahead(state: State) -> Iterator[Finding]:
@@ -369,8 +332,7 @@ def _time_ahead(state: State) -> Iterator[Finding]:
             "summary": f"the time of the newest micro-batch is {ahead} ahead of the wall clock: a clock was set back",
             "action": "compare the clocks of the brokers, of the job's machine and of this one",
         }
-        words = _named(TIME_AHEAD, state, {}, annotations)
-        yield Finding((TIME_AHEAD,), True, lambda: words, _AHEAD_PENDING_MS)
+        yield Finding((TIME_AHEAD,), True, partial(_named, TIME_AHEAD, state, {}, annotations), _AHEAD_PENDING_MS)
 
 
 def _dead_letters(count: int, state: State, rules: AlertsSettings) -> Iterator[Finding]:
@@ -380,17 +342,11 @@ def _dead_letters(count: int, state: State, rules: AlertsSettings) -> Iterator[F
             "summary": f"{count} usage events or messages were refused in {span}",
             "action": "read cause and position in the table dead_letters",
         }
-        words = _named(DEAD_LETTERS, state, {}, annotations)
-        yield Finding((DEAD_LETTERS,), True, lambda: words)
+        yield Finding((DEAD_LETTERS,), True, partial(_named, DEAD_LETTERS, state, {}, annotations))
 
 
 def _labels(user: str, client_id: str, broker_id: str, quota_type: str, owner: str | None) -> dict[str, str]:
     """Labels as Prometheus has them: one without a value is left out."""
-    given = {
-        "user": user,
-        "client_id": client_id,
-        "broker_id": broker_id,
-        "quota_type": quota_type,
-        "owner": owner or "",
-    }
-    return {name: shown(value) for name, value in given.items() if value}
+    names = ("user", "client_id", "broker_id", "quota_type", "owner")
+    given = zip(names, (user, client_id, broker_id, quota_type, owner), strict=True)
+    return {name: shown(value) for name, value in given if value}

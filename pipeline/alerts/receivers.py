@@ -7,7 +7,7 @@ import json
 import re
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -44,11 +44,6 @@ def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: s
 
     `status` of a message is that of its whole group. Alerts of the group that have not changed are not in
     it: `truncatedAlerts` is how many they are.
-
-    Args:
-        changes: As `decide` returned them.
-        job: Part of each `groupKey`.
-        external_url: Address of the dashboard; None = not known.
     """
     if not changes:
         return []
@@ -62,7 +57,7 @@ def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: s
     return [
         _message(owner, part, going_on[owner], job, external_url or "")
         for owner, of_owner in by_owner.items()
-        for part in _parts(of_owner)
+        for part in (of_owner[start : start + MOST_ALERTS] for start in range(0, len(of_owner), MOST_ALERTS))
     ]
 
 
@@ -79,10 +74,6 @@ def instant(at_ms: int) -> str:
 def body_of(message: Message, receiver: str) -> bytes:
     """The JSON that a receiver gets, in UTF-8."""
     return json.dumps({"receiver": receiver, **message}, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _parts(changes: Sequence[Change]) -> Iterable[Sequence[Change]]:
-    return (changes[start : start + MOST_ALERTS] for start in range(0, len(changes), MOST_ALERTS))
 
 
 def _message(owner: str, changes: Sequence[Change], going_on: int, job: str, external_url: str) -> dict[str, Any]:
@@ -117,7 +108,6 @@ def _alert(change: Change, external_url: str) -> dict[str, Any]:
 
 
 def _common(alerts: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
-    """What all alerts have in common."""
     first, *others = (alert[name] for alert in alerts)
     return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
 
@@ -166,12 +156,7 @@ TOPIC: Final = "topic"
 
 
 class KafkaReceiver:
-    """Writes to a topic. It connects with the first message, and again whenever it has to.
-
-    Args:
-        topic: It must exist, or the cluster makes topics by itself.
-        timeout_ms: How long the broker may take to have a record.
-    """
+    """Writes to a topic, which must exist. It connects with the first message, and again whenever it has to."""
 
     name = TOPIC
 
@@ -223,8 +208,7 @@ SIGNATURE_HEADER: Final = "X-Kquota-Signature"
 def signature(key: bytes, timestamp: str, body: bytes) -> str:
     """The value of `SIGNATURE_HEADER`: `sha256=` and HMAC-SHA256 of the timestamp, a full stop and the body, in hex.
 
-    Args:
-        timestamp: The value of `TIMESTAMP_HEADER`: whole seconds since the epoch, in decimal digits.
+    The timestamp is the value of `TIMESTAMP_HEADER`: whole seconds since the epoch, in decimal digits.
     """
     return f"sha256={hmac.new(key, timestamp.encode() + b'.' + body, hashlib.sha256).hexdigest()}"
 
@@ -245,12 +229,7 @@ class Webhook:
     """
 
     def __init__(
-        self,
-        name: str,
-        url: str,
-        signing_key: bytes | None,
-        timeout_ms: int,
-        now_ms: Callable[[], int] = wall_ms,
+        self, name: str, url: str, signing_key: bytes | None, timeout_ms: int, now_ms: Callable[[], int] = wall_ms
     ) -> None:
         self.name = name
         self._url = url
@@ -287,12 +266,8 @@ class Webhook:
         """Nothing is kept open between two messages."""
 
     def _headers(self, body: bytes) -> dict[str, str]:
-        timestamp = str(self._now_ms() // 1000)
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"kquota/{version('kafka-quota-pipeline')}",
-            TIMESTAMP_HEADER: timestamp,
-        }
+        timestamp, agent = str(self._now_ms() // 1000), f"kquota/{version('kafka-quota-pipeline')}"
+        headers = {"Content-Type": "application/json", "User-Agent": agent, TIMESTAMP_HEADER: timestamp}
         if self._signing_key is not None:
             headers[SIGNATURE_HEADER] = signature(self._signing_key, timestamp, body)
         return headers

@@ -1,16 +1,14 @@
 """Makes changes so that each is known after a failure at any point, of this process too.
 
 A change is stored before the brokers are asked for it and again with their answer. One without an answer is undecided:
-what the brokers hold says later whether they made it.
+what the brokers hold shows later whether they made it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from types import TracebackType
 from typing import Final, Protocol, Self
 
-from pipeline.brokers.native import NativeEntity, NativeQuota, NativeQuotas
+from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.tables.broker_quotas import BrokerQuotasTable, StoredState
@@ -18,19 +16,10 @@ from pipeline.tables.enforced import APPLIED, NOT_APPLIED, PENDING
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
 
-# The brokers as the sync sees them: which there are, what values they hold, and changes that are made in order.
-
-BATCH_SIZE: Final = 1_000
-"""The largest number of entities that one request changes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the brokers say at one moment.
-
-    Attributes:
-        held: Every value of kquota's quota types at entities that the quota table can name.
-    """
+    """The brokers, and all values of kquota's quota types that they hold at entities that the quota table can name."""
 
     broker_ids: tuple[str, ...]
     held: Mapping[EntryKey, float]
@@ -40,7 +29,7 @@ class ClusterQuotas(Protocol):
     """The quotas of a cluster's brokers. A call that fails may have changed any part of what it was asked for."""
 
     def look(self) -> Look:
-        """See what is there."""
+        """See `Look`."""
         ...
 
     def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
@@ -58,22 +47,26 @@ class KafkaQuotas:
     def look(self) -> Look:
         """See `ClusterQuotas`."""
         native = self._connected()
-        return Look(tuple(map(str, native.broker_ids())), held_values(native.describe()))
+        held = {
+            EntryKey(*names, quota_type): value
+            for quota in native.describe()
+            if (names := quota.entity.row_names()) is not None
+            for quota_type, value in quota.bounds.items()
+        }
+        return Look(tuple(map(str, native.broker_ids())), held)
 
     def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
         """See `ClusterQuotas`."""
-        native, refused = self._connected(), {}
-        by_entity = iter(_by_entity(changes).items())
-        while batch := dict(islice(by_entity, BATCH_SIZE)):
-            refused.update({refusal.entity: refusal.reason for refusal in native.alter(batch)})
+        by_entity: dict[NativeEntity, dict[str, float | None]] = {}
+        for change in changes:
+            by_entity.setdefault(_entity_of(change.key), {})[change.key.quota_type] = change.new
+        refused = {refusal.entity: refusal.reason for refusal in self._connected().alter(by_entity)}
         return {change.key: refused[entity] for change in changes if (entity := _entity_of(change.key)) in refused}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         if self._native is not None:
             self._native.close()
 
@@ -81,23 +74,6 @@ class KafkaQuotas:
         if self._native is None:
             self._native = NativeQuotas(self._access, pauses_seconds=())
         return self._native
-
-
-def held_values(quotas: Iterable[NativeQuota]) -> dict[EntryKey, float]:
-    """The values of kquota's quota types at entities that the quota table can name."""
-    return {
-        EntryKey(*names, quota_type): value
-        for quota in quotas
-        if (names := quota.entity.row_names()) is not None
-        for quota_type, value in quota.bounds.items()
-    }
-
-
-def _by_entity(changes: Iterable[Change]) -> dict[NativeEntity, dict[str, float | None]]:
-    by_entity: dict[NativeEntity, dict[str, float | None]] = {}
-    for change in changes:
-        by_entity.setdefault(_entity_of(change.key), {})[change.key.quota_type] = change.new
-    return by_entity
 
 
 def _entity_of(key: EntryKey) -> NativeEntity:
@@ -111,11 +87,7 @@ _HEARD_AFTER_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of changes.
-
-    Attributes:
-        at_ms: When the brokers had answered, in steady time.
-    """
+    """What became of changes. The brokers had answered at `at_ms`, in steady time."""
 
     at_ms: int
     taken: tuple[Change, ...]
@@ -123,11 +95,7 @@ class Written:
 
 
 class ChangeWriter:
-    """Writes changes to the table and to the brokers. One caller at a time.
-
-    Args:
-        table: Where every change is stored.
-    """
+    """Writes changes to the table and to the brokers. One caller at a time."""
 
     def __init__(self, table: BrokerQuotasTable, cluster: ClusterQuotas, clock: Clock) -> None:
         self._table = table
@@ -142,42 +110,30 @@ class ChangeWriter:
         return bool(self._undecided)
 
     def take_over(self) -> StoredState:
-        """Fence an earlier sync, and return what it left.
-
-        Raises:
-            Conflict: Another one started at the same moment.
-        """
+        """Fence an earlier sync, and return what it left. Raises `Conflict` if another one starts at the same time."""
         self._table.take_over()
         state = self._table.state()
         self._undecided = tuple(state.undecided)
         return state
 
     def write(self, changes: Sequence[Change]) -> Written:
-        """Make changes. If it raises, they are undecided, all of them.
-
-        Raises:
-            PipelineError: The table or the cluster can not be written.
-        """
+        """Make changes. If it raises, they are undecided, all of them."""
         self._table.append([(change, PENDING) for change in changes], self._clock.now().wall_ms)
         self._undecided = tuple(changes)
         refused = self._cluster.alter(changes)
         now = self._clock.now()
-        self._table.append([(change, _result(refused.get(change.key))) for change in changes], now.wall_ms)
-        self._undecided = ()
         taken = tuple(change for change in changes if change.key not in refused)
+        left = tuple((change, refused[change.key]) for change in changes if change.key in refused)
+        results = {change.key: f"refused: {reason}" for change, reason in left}
+        self._table.append([(change, results.get(change.key, APPLIED)) for change in changes], now.wall_ms)
+        self._undecided = ()
         self._taken.update({change.key: (now.steady_ms, change.new) for change in taken})
-        return Written(
-            now.steady_ms, taken, tuple((change, refused[change.key]) for change in changes if change.key in refused)
-        )
+        return Written(now.steady_ms, taken, left)
 
     def settle(self, owned: Mapping[EntryKey, Owned]) -> None:
-        """Store what became of the undecided changes.
+        """Store what became of the undecided changes, by what is kquota's as the brokers were seen after them.
 
-        Args:
-            owned: What is kquota's, as the brokers were seen after the changes.
-
-        Raises:
-            PipelineError: The table can not be written. They stay undecided.
+        If it raises, they stay undecided.
         """
         results = [
             (change, APPLIED if _is_in_force(change, owned.get(change.key)) else NOT_APPLIED)
@@ -194,16 +150,8 @@ class ChangeWriter:
         return {key: value for key, value in seen.items() if value is not None}
 
     def refuse_fenced(self) -> None:
-        """Raise if another sync has taken over.
-
-        Raises:
-            Conflict: One has.
-        """
+        """Raise `Conflict` if another sync has taken over."""
         self._table.refuse_fenced()
-
-
-def _result(refusal: str | None) -> str:
-    return APPLIED if refusal is None else f"refused: {refusal}"
 
 
 def _is_in_force(change: Change, owned: Owned | None) -> bool:

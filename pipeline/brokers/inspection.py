@@ -55,7 +55,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     control = new_control(settings, adopt=adopt, at_once=True)
     control.restore_owned(stored.owned, stored.undecided, now_ms)
     control.load_quotas(quotas, sources.mirror)
-    control.set_brokers(found.broker_ids, now_ms)
+    control.set_brokers(found.broker_ids)
     control.observe(found.held, now_ms)
     known_until_ms = now_ms
     usage = sources.usage()

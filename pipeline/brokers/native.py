@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from kafka import KafkaAdminClient
@@ -32,11 +31,11 @@ _SHOWN_FIRST: Final = ("user", "client-id")
 
 @dataclass(frozen=True, slots=True)
 class NativeEntity:
-    """What a broker has quotas for: a user, a client-id, a pair of them, or an ip.
+    """What a broker has quotas for: a user, a client-id, a pair of them, or an ip. Make it with `of` or `of_row`.
 
     Attributes:
         parts: Type (`user`, `client-id`, `ip`) and name of each part, sorted by type. The name None is the default;
-            `<default>` is a name like any other. Make it with `of` or `of_row`.
+            `<default>` is a name like any other.
     """
 
     parts: tuple[tuple[str, str | None], ...]
@@ -76,9 +75,8 @@ class NativeEntity:
 class NativeQuota:
     """The quota that brokers have for one entity. It holds for each broker by itself.
 
-    Attributes:
-        values: Key to value, as Kafka has them: bytes per second, or percent of one thread. Also keys that kquota does
-            not have, as `controller_mutation_rate`, and values that it refuses, as NaN.
+    The values are Kafka's: bytes per second, or percent of one thread. Also keys that kquota does not have, as
+    `controller_mutation_rate`, and values that it refuses, as NaN.
     """
 
     entity: NativeEntity
@@ -113,11 +111,7 @@ _MOST_NAMES_BYTES: Final = 2**21
 
 
 class AlterRefusal(NamedTuple):
-    """An entity that the brokers refuse to change. Of its changes none is made.
-
-    Attributes:
-        reason: The words of the controller, without a full stop.
-    """
+    """An entity that the brokers refuse to change, with the words of the controller. Of its changes none is made."""
 
     entity: NativeEntity
     reason: str
@@ -137,7 +131,8 @@ def quotas_in(response: Any) -> list[NativeQuota]:
     Raises:
         kafka.errors.KafkaError: The response has an error.
     """
-    _raise_error(response)
+    if response.error_code:
+        raise _ERRORS.for_code(response.error_code)(response.error_message)
     return [
         NativeQuota(_entity_in(entry), {value.key: value.value for value in entry.values})
         for entry in response.entries or ()
@@ -148,7 +143,7 @@ def unsendable(changes: QuotaChanges) -> list[AlterRefusal]:
     """The entities with a name that is too long: a broker closes the connection of a client that sends it one."""
     longest_bytes = {entity: max(_name_sizes_bytes(entity), default=0) for entity in changes}
     return [
-        AlterRefusal(entity, f"a name must have at most {LARGEST_NAME_BYTES} bytes; got {size_bytes}")
+        AlterRefusal(entity, f"a name has {size_bytes} bytes; the largest allowed is {LARGEST_NAME_BYTES}")
         for entity, size_bytes in longest_bytes.items()
         if size_bytes > LARGEST_NAME_BYTES
     ]
@@ -173,9 +168,7 @@ def batches_of(changes: QuotaChanges) -> Iterator[QuotaChanges]:
 def alter_request(changes: QuotaChanges, *, validate_only: bool) -> Any:
     """Asks for changes, each entity by itself: others are changed if one is refused.
 
-    Args:
-        changes: Each entity is there once, as a mapping has it: Kafka would change it and call it a duplicate.
-        validate_only: Only ask whether they would be refused.
+    Each entity is there once, as a mapping has it: Kafka would change a second one and call it a duplicate.
     """
     entry, part, change = _ALTER.EntryData, _ALTER.EntryData.EntityData, _ALTER.EntryData.OpData
     return _ALTER(
@@ -199,25 +192,19 @@ def refusals_in(response: Any) -> list[AlterRefusal]:
     Raises:
         kafka.errors.KafkaError: The whole request failed: the client may not alter quotas, or it may be tried again.
     """
-    return list(_refusals(response.entries))
-
-
-def _refusals(entries: Iterable[Any]) -> Iterator[AlterRefusal]:
-    for entry in entries:
+    refused = []
+    for entry in response.entries:
         error = _ERRORS.for_code(entry.error_code)
         if error is _ERRORS.ClusterAuthorizationFailedError or error.retriable:
-            raise error(entry.error_message)  # a broker says for each entity why it refuses the whole request
+            raise error(entry.error_message)  # a broker repeats for each entity why it refuses the whole request
         if entry.error_code:
-            yield AlterRefusal(_entity_in(entry), (entry.error_message or error.__name__).strip().rstrip("."))
+            reason = (entry.error_message or error.__name__).strip().rstrip(".")
+            refused.append(AlterRefusal(_entity_in(entry), reason))
+    return refused
 
 
 def _name_sizes_bytes(entity: NativeEntity) -> list[int]:
     return [len((name or "").encode()) for _, name in entity.parts]
-
-
-def _raise_error(response: Any) -> None:
-    if response.error_code:
-        raise _ERRORS.for_code(response.error_code)(response.error_message)
 
 
 def _entity_in(entry: Any) -> NativeEntity:
@@ -229,12 +216,7 @@ log = logging.getLogger(__name__)
 PAUSES_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """How long to rest before each further try of a call that was not answered."""
 
-# kafka-python has no types.
-
-_REQUESTS: Final = {
-    DESCRIBE_QUOTAS: "DescribeClientQuotas (API 48)",
-    ALTER_QUOTAS: "AlterClientQuotas (API 49)",
-}
+_REQUESTS: Final = {DESCRIBE_QUOTAS: "DescribeClientQuotas (API 48)", ALTER_QUOTAS: "AlterClientQuotas (API 49)"}
 """The right that a request needs -> the request."""
 
 Outcome = TypeVar("Outcome")
@@ -256,10 +238,7 @@ class NativeQuotas:
     """
 
     def __init__(
-        self,
-        access: ClusterAccess,
-        pauses_seconds: Sequence[float] = PAUSES_SECONDS,
-        stopping: Event | None = None,
+        self, access: ClusterAccess, pauses_seconds: Sequence[float] = PAUSES_SECONDS, stopping: Event | None = None
     ) -> None:
         self._access = access
         self._pauses_seconds = tuple(pauses_seconds)
@@ -270,10 +249,9 @@ class NativeQuotas:
         """Every quota of every entity, ips among them, in no certain order.
 
         Raises:
-            Unreachable: The brokers are older than 2.6.
             PermissionMissing: It needs DescribeConfigs on the cluster.
             ClusterUnreachable: No answer, at any try.
-            Unreachable: The credentials are refused, at a new connection.
+            Unreachable: The brokers are older than 2.6, or refuse the credentials at a new connection.
         """
         return self._called(DESCRIBE_QUOTAS, lambda admin: quotas_in(_sent(admin, describe_request())))
 
@@ -284,18 +262,18 @@ class NativeQuotas:
         changed; to repeat all of it does no harm.
 
         Args:
-            changes: Entity to its new values by key; None removes one.
+            changes: None removes a value.
             validate_only: Change nothing, only ask what would be refused.
 
         Returns:
-            The entities that were refused, with the reason. All others are changed. Other clients, and `describe`, see
-            it as soon as the broker they ask has heard of it, mostly within some ms.
+            The entities that were refused. All others are changed. Other clients, and `describe`, see it as soon as
+            the broker they ask has heard of it, mostly within some ms.
         """
         refused = unsendable(changes)
         left_out = {refusal.entity for refusal in refused}
         sent = {entity: values for entity, values in changes.items() if entity not in left_out}
         for batch in batches_of(sent):
-            refused += self._altered(batch, validate_only)
+            refused += self._called(ALTER_QUOTAS, partial(_altered, batch, validate_only))
         return refused
 
     def broker_ids(self) -> list[int]:
@@ -312,14 +290,8 @@ class NativeQuotas:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         self.close()
-
-    def _altered(self, batch: QuotaChanges, validate_only: bool) -> list[AlterRefusal]:
-        request = partial(alter_request, batch, validate_only=validate_only)
-        return self._called(ALTER_QUOTAS, lambda admin: refusals_in(_sent(admin, request())))
 
     def _called(self, right: Acl, call: Callable[[Any], Outcome]) -> Outcome:
         """What a call returns, tried again as long as the cluster does not answer it and the pauses last."""
@@ -344,11 +316,14 @@ class NativeQuotas:
                     message = f"the Kafka brokers at {servers} do not know the request {_REQUESTS[right]}"
                     raise Unreachable(message, "update them: Kafka has it since 2.6") from exc
                 except _ERRORS.KafkaError as exc:
-                    refusal = self._access.refusal(exc, [right])
-                    raise refusal or exc from exc
+                    raise self._access.refusal(exc, [right]) or exc from exc
         except ClusterUnreachable:
             self.close()  # brokers may be at other addresses when they are back
             raise
+
+
+def _altered(batch: QuotaChanges, validate_only: bool, admin: Any) -> list[AlterRefusal]:
+    return refusals_in(_sent(admin, alter_request(batch, validate_only=validate_only)))
 
 
 def _sent(admin: Any, request: Any) -> Any:
@@ -361,12 +336,11 @@ def _sent(admin: Any, request: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class NativeImport:
-    """What becomes of native quotas.
+    """What becomes of native quotas, in the order of their entities.
 
     Attributes:
-        declared: For the table, in the order of their entities, with exactly the bounds that the brokers have. A bound
-            that can not be held is in none of them, so that the table keeps what it has there.
-        left_out: What is not in them, a line each, in the same order: entity, values and the reason.
+        declared: For the table. A bound that can not be held is in none of them, so that the table keeps what it has.
+        left_out: What is not in them, a line each: entity, values and the reason.
     """
 
     declared: tuple[DeclaredQuota, ...]
@@ -376,10 +350,7 @@ class NativeImport:
 def imported(quotas: Iterable[NativeQuota], factor: int) -> NativeImport:
     """Make quotas of the table from those of brokers.
 
-    Args:
-        quotas: In any order.
-        factor: Each bound is multiplied by it. 1 keeps them. The number of brokers makes of what each broker allows
-            what all of them allow together.
+    Each bound is multiplied by the factor: the number of brokers makes of what each one allows what all allow together.
     """
     declared: list[DeclaredQuota] = []
     left_out: list[str] = []

@@ -1,32 +1,43 @@
-"""The life of a sync: lock, reach the cluster, take over, a period each second, upkeep, metrics, retries, stop."""
+"""The life of a sync: lock, reach the cluster, take over, a period each second, upkeep, metrics, retries, stop.
+
+And what a sync would do now, without writing anything: for dry runs, differences and `kquota doctor`.
+"""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from threading import Event
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.brokers.changes import KafkaQuotas
-from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
-from pipeline.clock import Clock, SystemClock
+from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower, drift_line
+from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.connecting import as_cluster_error
+from pipeline.command_line import command_text
 from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_line
 from pipeline.process import Background, LockHeld, ProcessLock, holder_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import local_folder, table_uri
-from pipeline.tables.broker_quotas import BrokerQuotasTable, trim_changes
+from pipeline.tables.broker_quotas import BrokerQuotasTable, state_of, trim_changes
 from pipeline.tables.enforced import NAME
 from pipeline.tables.from_settings import open_quota_table
+from pipeline.tables.queries import TableRows
 from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.upkeep import clean, compact
+from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.sync import AlterBudget, BrokerSync
+from quota.broker_levels.writes import Change, Drift, Owned, Refusal
+from quota.units import age_text
 
 # Makes the parts of a sync from the settings.
 
@@ -35,11 +46,7 @@ _LATE_MS = 3_000
 
 
 def open_sources(settings: Settings) -> Sources:
-    """Open what the sync follows. In scope `broker` no usage is needed.
-
-    Raises:
-        InvalidQuotas: No version of the quotas is valid.
-    """
+    """Open what the sync follows. In scope `broker` no usage is needed."""
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
     source = QuotaSource(open_quota_table(settings.tables), settings.share)
     quotas = ChosenQuotas(source, frozenset(settings.sync.users))
@@ -49,10 +56,7 @@ def open_sources(settings: Settings) -> Sources:
 
 
 def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> BrokerSync:
-    """What says what to write.
-
-    * `at_once`: No bound on the changes per second: all of them in one period.
-    """
+    """What decides what to write; `at_once`: all changes in one period."""
     return BrokerSync(
         budget=AlterBudget(1 << 30 if at_once else settings.sync.alters_per_second),
         adopt=adopt,
@@ -62,12 +66,7 @@ def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> Br
 
 
 def cluster_name(settings: Settings, access: ClusterAccess) -> str:
-    """The name of the cluster in the tables: its id, if the settings name none.
-
-    Raises:
-        ClusterUnreachable: No broker answers.
-        Unreachable: The credentials are refused.
-    """
+    """The name of the cluster in the tables: its id, if the settings name none."""
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         return settings.cluster or str(admin.describe_cluster()["cluster_id"])
 
@@ -81,11 +80,7 @@ _LOCK: Final = ".kquota-sync.lock"
 
 @contextmanager
 def sync_lock(tables_root: str) -> Iterator[None]:
-    """Hold the lock; the operating system lets go of it when the process dies, however it dies.
-
-    Raises:
-        Conflict: Another process holds it.
-    """
+    """Hold the lock. Raises `Conflict` if another process holds it."""
     path = _lock_file(tables_root)
     if path is None:
         yield
@@ -136,10 +131,7 @@ class SyncMetrics:
         )
 
     def period_done(self, control: BrokerSync, changes: int) -> None:
-        """A period went well.
-
-        * `control`: What is known after it.
-        """
+        """A period went well; `control` has what is known after it."""
         self._periods.inc()
         self._changes.inc(changes)
         self._last.set(self._clock.now().wall_ms / 1000)
@@ -158,27 +150,16 @@ class SyncMetrics:
 log = logging.getLogger(__name__)
 
 
-class SyncUpkeep:
-    """Does the upkeep in rounds. What fails is logged, and the next round repeats it.
-
-    Args:
-        tables: Where the table is, and how long its rows are kept.
-    """
-
-    def __init__(self, tables: TablesSettings, clock: Clock) -> None:
-        self._tables = tables
-        self._clock = clock
-
-    def round(self) -> float:
-        """Do one round. Returns how many seconds to wait before the next one."""
-        uri = table_uri(self._tables.root, NAME)
-        try:
-            trim_changes(uri, self._clock.now().wall_ms - self._tables.history_retention_ms)
-            compact(uri)
-            clean(uri)
-        except (PipelineError, DeltaError, OSError, ValueError) as exc:
-            log.warning("upkeep of %s failed and is tried again in the next round: %s", NAME, first_line(exc))
-        return self._tables.upkeep_interval_ms / 1000
+def _upkeep(tables: TablesSettings) -> float:
+    """One round; what fails is logged, and the next round repeats it. Returns how many seconds to wait before that."""
+    uri = table_uri(tables.root, NAME)
+    try:
+        trim_changes(uri, wall_ms() - tables.history_retention_ms)
+        compact(uri)
+        clean(uri)
+    except (PipelineError, DeltaError, OSError, ValueError) as exc:
+        log.warning("upkeep of %s failed and is tried again in the next round: %s", NAME, first_line(exc))
+    return tables.upkeep_interval_ms / 1000
 
 
 PAUSES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -196,21 +177,17 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
     """Keep the brokers' quotas until stopped. A cluster that is away is waited for.
 
     Raises:
-        Conflict: Another process syncs from the same tables.
-        Conflict: One on another machine does.
+        Conflict: Another process syncs from the same tables, on this machine or another one.
         PipelineError: The tables can not be read at the start, or the brokers refuse the first look.
     """
-    clock, access = SystemClock(), ClusterAccess.from_settings(settings.kafka)
+    access = ClusterAccess.from_settings(settings.kafka)
     with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
         sources = open_sources(settings)
         name = _once_reached(lambda: cluster_name(settings, access), wait)
         if name is None:
             return
-        table = BrokerQuotasTable(settings.tables.root, name)
-        control = new_control(settings, adopt=adopt)
-        sync = BrokerQuotaSync(control, sources, table, cluster, clock, settings.sync.describe_every_ms)
-        sync.take_over()
-        upkeep = Background("sync-upkeep", SyncUpkeep(settings.tables, clock).round, _upkeep_failed)
+        sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt)
+        upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), _upkeep_failed)
         upkeep.start()
         try:
             _run_periods(_steps_for(metrics, sync, control), settings.sync.period_ms / 1000, wait)
@@ -221,21 +198,22 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
 
 
 def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
-    """Do one period, with all changes that it wants. Returns what is known after it.
-
-    Raises:
-        Conflict, Conflict: Another sync is at work.
-        PipelineError: A table or the cluster can not be read or written.
-    """
+    """Do one period, with all changes that it wants. Returns what is known after it. Raises as `run_sync`."""
     access = ClusterAccess.from_settings(settings.kafka)
     with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
-        sources = open_sources(settings)
-        table = BrokerQuotasTable(settings.tables.root, cluster_name(settings, access))
-        control = new_control(settings, adopt=adopt, at_once=True)
-        sync = BrokerQuotaSync(control, sources, table, cluster, SystemClock(), settings.sync.describe_every_ms)
-        sync.take_over()
+        sources, name = open_sources(settings), cluster_name(settings, access)
+        sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt, at_once=True)
         log.info("changes made: %d", sync.step())
         return control
+
+
+def _taken_over(
+    settings: Settings, sources: Sources, name: str, cluster: KafkaQuotas, *, adopt: bool, at_once: bool = False
+) -> tuple[BrokerQuotaSync, BrokerSync]:
+    control, table = new_control(settings, adopt=adopt, at_once=at_once), BrokerQuotasTable(settings.tables.root, name)
+    sync = BrokerQuotaSync(control, sources, table, cluster, SystemClock(), settings.sync.describe_every_ms)
+    sync.take_over()
+    return sync, control
 
 
 def _steps_for(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
@@ -312,9 +290,7 @@ _ENDED_SECONDS: Final = 3_600.0
 
 @contextmanager
 def sync_beside(settings: Settings, ended: Callable[[], None]) -> Iterator[None]:
-    """Keep the brokers' quotas until the end of the block.
-
-    * `ended`: Called on the sync's thread if it fails for good, as `run_sync` does. It should end the block.
+    """Keep the brokers' quotas until the end of the block; `ended` is called on the sync's thread if it fails for good.
 
     Raises:
         PipelineError: At the end of the block, what the sync failed with. An error of the block goes before it.
@@ -338,3 +314,70 @@ def sync_beside(settings: Settings, ended: Callable[[], None]) -> Iterator[None]
         thread.close(_PATIENCE_SECONDS)
     if failures:
         raise failures[0]
+
+
+# What a sync would do now.
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlan:
+    """What a sync would find and do: changes, the most urgent first, and what it leaves or can not write."""
+
+    cluster: str
+    quota_version: int
+    changes: tuple[Change, ...]
+    drifts: tuple[Drift, ...]
+    refused: tuple[Refusal, ...]
+    owned: Mapping[EntryKey, Owned]
+
+
+def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
+    """Look at the tables and at the brokers. Takes no lock and changes nothing."""
+    access = ClusterAccess.from_settings(settings.kafka)
+    sources = open_sources(settings)
+    table = TableRows(table_uri(settings.tables.root, NAME))
+    cluster = cluster_name(settings, access)
+    stored = state_of(table, cluster)
+    with KafkaQuotas(access) as brokers:
+        found = brokers.look()
+    now_ms, quotas = wall_ms(), sources.quotas.pin()
+    control = new_control(settings, adopt=adopt, at_once=True)
+    control.restore_owned(stored.owned, stored.undecided, now_ms)
+    control.load_quotas(quotas, sources.mirror)
+    control.set_brokers(found.broker_ids)
+    control.observe(found.held, now_ms)
+    usage = sources.usage()
+    rows = None if usage is None else usage.new_rows()
+    if rows is not None:
+        control.record(rows)
+    changes = control.period(now_ms if usage is None else usage.known_until_ms, now_ms)
+    return SyncPlan(cluster, quotas.version, tuple(changes), control.drifts, control.refused, control.owned)
+
+
+# What `kquota doctor` says about the brokers' quotas.
+
+Finding = tuple[Literal["ok", "warning"], str]
+
+_SHOWN = 5
+
+
+def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
+    """Whether a sync runs, what it owns, and what others changed."""
+    root = settings.tables.root
+    newest_ms = DeltaRsReader(table_uri(root, NAME)).newest_value("at_ms")
+    process = running_sync(root)
+    if newest_ms is None and process is None:
+        yield "ok", f"not used: the brokers enforce what others set ({command_text('quotas', 'sync', '--help')})"
+        return
+    plan = inspect(settings)
+    last = "no change yet" if newest_ms is None else f"last change {age_text(max(now_ms - newest_ms, 0))} ago"
+    runs = "does not run on this machine" if process is None else f"runs as process {process}"
+    severity: Literal["ok", "warning"] = "warning" if plan.owned and process is None else "ok"
+    yield severity, f"{runs}, {last}; values that are kquota's on the brokers of {plan.cluster}: {len(plan.owned)}"
+    see = command_text("quotas", "diff", "--brokers")
+    if plan.changes and process is None:
+        yield "warning", f"values that the brokers must get: {len(plan.changes)}. Fix: start it again; see {see}"
+    for drift in plan.drifts[:_SHOWN]:
+        yield "warning", f"{drift_line(drift)}. Fix: remove it there, or start the sync with --adopt"
+    if len(plan.drifts) > _SHOWN:
+        yield "warning", f"and {len(plan.drifts) - _SHOWN} more such values: see {see}"

@@ -1,7 +1,7 @@
 """The sync of quotas to brokers, one period after the other: read news, compare the brokers, change what differs."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -25,6 +25,7 @@ from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind
 from quota.entity import label
 from quota.snapshot import QuotaSnapshot
 from quota.units import rate_text
+from quota.usage import COLUMNS
 
 # Changes and drifts as people read them, in one line each.
 
@@ -62,7 +63,7 @@ MOST_LINES: Final = 200
 """So many changes that were made together get a line each. The lines of 10^4 would take longer than the changes."""
 
 
-class Telling:
+class SyncLog:
     """Logs each thing once. What lasts, as a drift, is logged when it begins, and again if it comes back."""
 
     def __init__(self) -> None:
@@ -104,20 +105,6 @@ class Telling:
 # in: compaction may merge them, and old ones may be deleted. When the newest instant goes back, or a new epoch begins,
 # the follower begins again, with the newest rows of that epoch.
 
-COLUMNS: Final = (
-    "sample_start_ms",
-    "broker_id",
-    "user",
-    "client_id",
-    "produced_bytes",
-    "fetched_bytes",
-    "io_time_ns",
-    "network_time_ns",
-    "exempt_time_ns",
-    "last_event_ms",
-)
-"""What the sync needs of a row."""
-
 _BATCH: Final = ("query_id", "batch_id")
 _TIME: Final = "evaluated_at_ms"
 # A handle gets slower with each version that it has followed; one that is opened from a checkpoint does not.
@@ -125,11 +112,7 @@ _VERSIONS_PER_HANDLE: Final = 50
 
 
 class UsageFollower:
-    """The new rows of the table, each time it is asked. One caller at a time.
-
-    Args:
-        first_ms: How far before the newest evaluation the first rows begin.
-    """
+    """The new rows of the table, each time it is asked; the first begin `first_ms` before the newest evaluation."""
 
     def __init__(self, uri: str, first_ms: int) -> None:
         self._uri = uri
@@ -208,8 +191,7 @@ def _batches_of(rows: pa.Table) -> list[tuple[str, int]]:
 class ChosenQuotas:
     """Follows the quota table, and leaves out the rows that are not chosen, as if the table did not have them.
 
-    Attributes:
-        users: Whose rows are chosen: raw names, or `<default>`; "" chooses rows without a user. Empty = all rows.
+    Users are raw names, or `<default>`; "" chooses rows without a user. No user = all rows.
     """
 
     source: QuotaSource
@@ -239,17 +221,10 @@ class ChosenQuotas:
 
 
 class Sources:
-    """The quotas and the usage. One caller at a time.
-
-    Args:
-        scope: That of the settings; None = that of the quota table, also when it is changed there.
-    """
+    """The quotas and the usage. Without a scope of the settings that of the quota table holds, also when it changes."""
 
     def __init__(
-        self,
-        quotas: QuotaSource | ChosenQuotas,
-        open_usage: Callable[[], UsageFollower],
-        scope: Scope | None = None,
+        self, quotas: QuotaSource | ChosenQuotas, open_usage: Callable[[], UsageFollower], scope: Scope | None = None
     ) -> None:
         self.quotas = quotas
         self._open_usage = open_usage
@@ -276,30 +251,19 @@ GONE_AFTER_MS: Final = 60_000
 """How long a broker must be away before it counts as gone: longer than a restart."""
 
 
-class PresentBrokers:
-    """The brokers of the cluster, with those that are away for a moment.
+def present(seen_at_ms: Mapping[str, int], broker_ids: Iterable[str], now_ms: int) -> dict[str, int]:
+    """The brokers that count after a look, with those that are away for a moment; when each was seen last.
 
     No level may be below T ÷ brokers. If a broker that is being restarted counted as gone, a restart of all brokers,
     one by one, would raise every such level at each of them. Without it the others give somewhat less than T, until it
     is back or counts as gone.
     """
-
-    def __init__(self) -> None:
-        self._seen_at_ms: dict[str, int] = {}
-
-    def seen(self, broker_ids: Iterable[str], now_ms: int) -> tuple[str, ...]:
-        """The brokers that count, after a look."""
-        known = {name: at_ms for name, at_ms in self._seen_at_ms.items() if now_ms - at_ms < GONE_AFTER_MS}
-        self._seen_at_ms = {**known, **dict.fromkeys(broker_ids, now_ms)}
-        return tuple(sorted(self._seen_at_ms))
+    known = {name: at_ms for name, at_ms in seen_at_ms.items() if now_ms - at_ms < GONE_AFTER_MS}
+    return {**known, **dict.fromkeys(broker_ids, now_ms)}
 
 
 class BrokerQuotaSync:
-    """Keeps the quotas of one cluster's brokers. One caller at a time.
-
-    Args:
-        table: Where every change is stored.
-    """
+    """Keeps the quotas of one cluster's brokers. One caller at a time."""
 
     def __init__(
         self,
@@ -316,27 +280,18 @@ class BrokerQuotaSync:
         self._writer = ChangeWriter(table, cluster, clock)
         self._clock = clock
         self._describe_every_ms = describe_every_ms
-        self._brokers = PresentBrokers()
-        self._telling = Telling()
+        self._seen_at_ms: dict[str, int] = {}
+        self._log = SyncLog()
         self._known_until_ms = 0
         self._look_due_ms = 0
 
     def take_over(self) -> None:
-        """Fence an earlier sync, and take over what it owned.
-
-        Raises:
-            Conflict: Another one started at the same moment.
-        """
+        """Fence an earlier sync, and take over what it owned. Raises as `ChangeWriter.take_over`."""
         state, quotas = self._writer.take_over(), self._sources.quotas.pin()
         self._control.restore_owned(state.owned, state.undecided, self._now())
         self._control.load_quotas(quotas, self._sources.mirror)
-        log.info(
-            "quotas v%d: %d entities; values that are kquota's on the brokers: %d, undecided: %d",
-            quotas.version,
-            len(quotas.quotas),
-            len(state.owned),
-            len(state.undecided),
-        )
+        counts = (quotas.version, len(quotas.quotas), len(state.owned), len(state.undecided))
+        log.info("quotas v%d: %d entities; values that are kquota's on the brokers: %d, undecided: %d", *counts)
 
     def step(self) -> int:
         """One period. Returns how many changes the brokers took.
@@ -353,7 +308,7 @@ class BrokerQuotaSync:
         if self._writer.has_undecided or self._now() >= self._look_due_ms:
             self._look()
         taken = self._write(self._control.period(self._known_until_ms, self._now()))
-        self._telling.obstacles(self._control)
+        self._log.obstacles(self._control)
         return taken
 
     def restore(self) -> int:
@@ -375,7 +330,8 @@ class BrokerQuotaSync:
         """Compare with what the brokers hold. It is known then what became of changes without an answer."""
         self._look_due_ms = 0  # unless all of it goes well
         found, now_ms = self._cluster.look(), self._now()
-        self._control.set_brokers(self._brokers.seen(found.broker_ids, now_ms), now_ms)
+        self._seen_at_ms = present(self._seen_at_ms, found.broker_ids, now_ms)
+        self._control.set_brokers(tuple(sorted(self._seen_at_ms)))
         self._control.observe(self._writer.with_taken(found.held), now_ms)
         if self._writer.has_undecided:
             self._writer.settle(self._control.owned)
@@ -389,7 +345,7 @@ class BrokerQuotaSync:
         self._control.confirm(written.taken, written.at_ms)
         for change, reason in written.refused:
             self._control.refuse(change, reason, written.at_ms)
-        self._telling.changes(written)
+        self._log.changes(written)
         return len(written.taken)
 
     def _now(self) -> int:

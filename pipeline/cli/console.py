@@ -1,12 +1,13 @@
 """What the job prints while it runs: throttles and every micro-batch, as log lines on stderr."""
 
 import logging
-from collections.abc import Sequence
 from typing import Final
+
+import pyarrow as pa
 
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.explain import line_with_command
-from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import records_of
 
 log = logging.getLogger("pipeline.job")
 
@@ -14,14 +15,14 @@ MOST_LINES: Final = 200
 """So many records that were written together get a line each. The lines of 10^5 would take longer than the records."""
 
 
-def log_throttles(records: Sequence[Written], quota_version: int) -> None:
+def log_throttles(written: pa.Table, quota_version: int) -> None:
     """Write one log line for each published record; of more than `MOST_LINES` the first ones, and how many follow."""
     if not log.isEnabledFor(logging.INFO):
         return
-    for record in records[:MOST_LINES]:
+    for record in records_of(written.slice(0, MOST_LINES)):
         log.info(line_with_command(record, quota_version))
-    if len(records) > MOST_LINES:
-        log.info("and %d more throttle records at the same time: see throttle_events", len(records) - MOST_LINES)
+    if written.num_rows > MOST_LINES:
+        log.info("and %d more throttle records at the same time: see throttle_events", written.num_rows - MOST_LINES)
 
 
 def log_batch(report: BatchReport) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+import pyarrow as pa
+
 from pipeline.clock import SHOWN_DIGITS, clock_time, wall_ms
 from pipeline.demo.folder import at_the_end, while_it_runs
 from pipeline.demo.plan import STOCK_CLIENTS
@@ -15,7 +17,7 @@ from pipeline.errors import printable
 from pipeline.job.metrics import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.explain import line_with_command
-from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Written, records_of
 
 _STATUS_EVERY_SECONDS: Final = 5.0
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
@@ -86,8 +88,8 @@ class DemoConsole:
                 sys.stdout.flush()
             _propose("to try next:", at_the_end(self._decision_id, self._batches, self._candidate))
 
-    def _throttles_written(self, records: Sequence[Written], quota_version: int) -> None:
-        for record in records:
+    def _throttles_written(self, written: pa.Table, quota_version: int) -> None:
+        for record in records_of(written):
             self._throttle(record, quota_version)
 
     def _throttle(self, record: Written, quota_version: int) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
     from pipeline.settings.model import Settings, SparkSettings
-    from pipeline.throttle.outbox import Written
+    from pipeline.throttle.shapes import Written
     from quota.snapshot import QuotaSnapshot
     from schemas.names import ClientKey
     from schemas.usage import UsageEvent

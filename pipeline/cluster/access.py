@@ -26,12 +26,9 @@ def topic_missing(topic: str, bootstrap_servers: str, purpose: Literal["usage", 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Addresses and client properties of one cluster.
+    """Addresses (host:port[,host:port…]) and client properties of one cluster.
 
-    Attributes:
-        bootstrap_servers: host:port[,host:port…].
-        properties: Entries of client.properties, with references to secrets as they are written. They may also hold
-            secrets themselves, so they are never printed.
+    References to secrets are as they are written. The entries may also hold secrets, so they are never printed.
     """
 
     bootstrap_servers: str
@@ -39,11 +36,7 @@ class ClusterAccess:
 
     @classmethod
     def from_settings(cls, kafka: KafkaSettings) -> Self:
-        """The access the settings describe.
-
-        Raises:
-            UsageError: They do not say where the cluster is.
-        """
+        """The access the settings describe; `UsageError` if they name no cluster."""
         if not kafka.bootstrap_servers:
             demo = command_text("demo", about="program")
             fix = f"pass --bootstrap-server host:port, or try {demo}, which brings its own broker"
@@ -53,31 +46,17 @@ class ClusterAccess:
         return cls(kafka.bootstrap_servers, properties)
 
     def open(self, make: Callable[..., Client], **options: Any) -> Client:
-        """A connected kafka-python client of a class, signed in.
-
-        Raises:
-            ClientPropertiesInvalid: The properties can not be kept.
-            ClusterUnreachable: No broker answers.
-            Unreachable: The credentials are refused.
-        """
+        """A connected kafka-python client of a class, signed in. Raises as `client_options` and `open_client`."""
         return open_client(make, self.bootstrap_servers, **self.client_options() | options)
 
     def client_options(self) -> dict[str, Any]:
-        """kafka-python options, without the address.
-
-        Raises:
-            ClientPropertiesInvalid: The properties can not be kept.
-        """
+        """kafka-python options, without the address; raises `ClientPropertiesInvalid`."""
         options = kafka_options(self.properties, _source())
         options.pop("bootstrap_servers", None)
         return options
 
     def spark_options(self) -> dict[str, str]:
-        """Client properties for Spark's Kafka source, in Java's keys; secrets and certificates are in them.
-
-        Raises:
-            ClientPropertiesInvalid: The properties can not be kept.
-        """
+        """Client properties for Spark's Kafka source, in Java's keys, with secrets; raises as `client_options`."""
         return java_properties(self.properties, _source())
 
     def refusal(self, error: BaseException, wanted: Sequence[Acl]) -> PermissionMissing | None:
@@ -86,14 +65,8 @@ class ClusterAccess:
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
-        """A connected admin client, closed at the end.
-
-        Raises:
-            ClusterUnreachable: No broker answers.
-            Unreachable: The credentials are refused.
-        """
-        client = self.open(KafkaAdminClient)
-        with closing(client):
+        """A connected admin client, closed at the end; raises as `open`."""
+        with closing(self.open(KafkaAdminClient)) as client:
             yield client
 
 

@@ -10,7 +10,6 @@ from pipeline.errors import Unreachable
 
 Role = Literal["job", "meter", "gate", "operator", "import", "sync", "alerts"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
-
 METER_IDENTITIES: Final = "kquota-meter."
 """Group and transactional id of a meter are this and the broker's id. No job has a full stop in its name."""
 
@@ -29,8 +28,7 @@ ROLES: Final[Mapping[Role, str]] = {
 class Acl:
     """One operation on one resource, by its exact name, or on all whose names begin alike.
 
-    Attributes:
-        operation: In the words of kafka-acls. Read and Write include Describe.
+    The operation is in the words of kafka-acls; Read and Write include Describe.
     """
 
     resource: Resource
@@ -53,11 +51,7 @@ ALTER_QUOTAS: Final = Acl("cluster", "kafka-cluster", "AlterConfigs")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the resources of an installation are called.
-
-    Attributes:
-        alerts_topic: Receives alerts; None = no topic does.
-    """
+    """What the resources of an installation are called; None = no topic receives alerts."""
 
     usage_topic: str
     throttle_topic: str
@@ -110,23 +104,14 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
 
 
 def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) -> list[str]:
-    """The kafka-acls commands that grant them, one per resource.
-
-    * `acls`: In any order.
-    """
-    return [
-        f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)} "
-        f"{' '.join(f'--operation {acl.operation}' for acl in same)} {_option_of(resource, name)}"
-        f"{' --resource-pattern-type prefixed' if pattern == 'prefixed' else ''}"
-        for (resource, name, pattern), same in groupby(
-            sorted(acls), key=lambda acl: (acl.resource, acl.name, acl.pattern)
-        )
-    ]
-
-
-def _option_of(resource: Resource, name: str) -> str:
-    """The option of kafka-acls that names a resource; that of the cluster takes no name."""
-    return "--cluster" if resource == "cluster" else f"--{resource} {quote(name)}"
+    """The kafka-acls commands that grant them, one per resource."""
+    commands = []
+    for (resource, name, pattern), same in groupby(sorted(acls), lambda acl: (acl.resource, acl.name, acl.pattern)):
+        words = [f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)}"]
+        words += [f"--operation {acl.operation}" for acl in same]
+        words.append("--cluster" if resource == "cluster" else f"--{resource} {quote(name)}")
+        commands.append(" ".join(words + ["--resource-pattern-type prefixed"] * (pattern == "prefixed")))
+    return commands
 
 
 class PermissionMissing(Unreachable):

@@ -16,12 +16,10 @@ from pipeline.errors import ClientPropertiesInvalid
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-
 _SECURITY: Final = ("sasl.", "ssl.", "security.")
 _NOT_SUPPORTED: Final = {
     "GSSAPI": "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512, OAUTHBEARER or a client certificate",
-    "Krb5LoginModule": "Kerberos (Krb5LoginModule) is not supported: use SCRAM-SHA-512, OAUTHBEARER or a client "
-    "certificate",
+    "Krb5LoginModule": "Kerberos (Krb5LoginModule) is not supported: use SCRAM-SHA-512, OAUTHBEARER or a certificate",
     "tokenauth": "delegation tokens (tokenauth) are not supported: sign in with the user's own SCRAM password",
 }
 _OAUTH_KEYS: Final = {
@@ -39,25 +37,14 @@ _TIMING: Final = ("sasl.login.refresh.", "sasl.login.retry.", "sasl.login.connec
 _HARMLESS: Final = (*_TIMING, "sasl.kerberos.")
 _JAVA_LOGIN_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 _KEPT_FOR_JAVA: Final = (
-    "client.dns.lookup",
-    "client.rack",
-    "connections.",
-    "reconnect.",
-    "socket.connection.",
+    *("client.dns.lookup", "client.rack", "connections.", "reconnect.", "socket.connection."),
     *_TIMING,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """How to connect, independent of the client library.
-
-    Attributes:
-        protocol: One of `SECURITY_PROTOCOLS`.
-        tls: What is trusted, and the certificate of this client; None without TLS.
-        mechanism: One of `SASL_MECHANISMS`; "" without SASL.
-        jaas: Credentials; None without SASL.
-    """
+    """How to connect, independent of the client library; without TLS or SASL, None and ""."""
 
     protocol: str
     tls: Tls | None = field(repr=False, default=None)
@@ -92,14 +79,7 @@ def kafka_options(properties: Mapping[str, str], source: str = "client propertie
 def java_properties(properties: Mapping[str, str], source: str = "client properties") -> dict[str, str]:
     """The entries a Java client needs to connect, complete: nothing in them refers to a file or a variable.
 
-    Settings of producers and consumers are left out: Spark has its own.
-
-    Args:
-        properties: As of `kafka_options`.
-        source: As of `kafka_options`.
-
-    Raises:
-        ClientPropertiesInvalid: as of `kafka_options`.
+    Settings of producers and consumers are left out: Spark has its own. Raises as `kafka_options`.
     """
     sign_in = read_sign_in(properties, source)
     java = {key: value for key, value in properties.items() if key.startswith(_KEPT_FOR_JAVA)}
@@ -115,21 +95,15 @@ def java_properties(properties: Mapping[str, str], source: str = "client propert
 
 
 def read_sign_in(properties: Mapping[str, str], source: str) -> SignIn:
-    """The security settings among client properties.
-
-    Raises:
-        ClientPropertiesInvalid: as of `kafka_options`.
-    """
+    """The security settings among client properties; raises as `kafka_options`."""
     properties = resolved(properties, source)
     mistakes: list[str] = []
-    protocol = _one_of(
-        "security.protocol", properties.get("security.protocol", "PLAINTEXT"), SECURITY_PROTOCOLS, mistakes
-    )
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    _refuse_other("security.protocol", protocol, SECURITY_PROTOCOLS, mistakes)
     known = TLS_KEYS | _SASL_KEYS | {"security.protocol"}
-    unknown = [
-        key for key in properties if key.startswith(_SECURITY) and key not in known and not key.startswith(_HARMLESS)
-    ]
-    mistakes += [f"'{key}' is not supported; supported are {', '.join(sorted(known))}" for key in unknown]
+    ours = [key for key in properties if key.startswith(_SECURITY) and not key.startswith(_HARMLESS)]
+    supported = ", ".join(sorted(known))
+    mistakes += [f"'{key}' is not supported; supported are {supported}" for key in ours if key not in known]
     tls = None
     try:
         tls = read_tls(properties)
@@ -151,22 +125,21 @@ def read_sign_in(properties: Mapping[str, str], source: str) -> SignIn:
 
 
 def _sasl(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, Jaas | None]:
-    """Mechanism and credentials, as far as they are given."""
     mechanism = properties.get("sasl.mechanism", "").upper()
     if mechanism in _NOT_SUPPORTED:
         mistakes.append(_NOT_SUPPORTED[mechanism])
         return "", None
     if mechanism:
-        _one_of("sasl.mechanism", mechanism, SASL_MECHANISMS, mistakes)
+        _refuse_other("sasl.mechanism", mechanism, SASL_MECHANISMS, mistakes)
     handler = properties.get(_LOGIN_HANDLER, _JAVA_LOGIN_HANDLER)
     if not handler.endswith(".OAuthBearerLoginCallbackHandler"):
-        mistakes.append(f"'{_LOGIN_HANDLER}' must be {_JAVA_LOGIN_HANDLER}; got {handler}")
+        mistakes.append(f"'{_LOGIN_HANDLER}' {handler} is not {_JAVA_LOGIN_HANDLER}")
     jaas = None
     if "sasl.jaas.config" in properties:
         try:
             jaas = parse_jaas(properties["sasl.jaas.config"])
         except ValueError as exc:
-            mistakes.append(f"'sasl.jaas.config' must {exc}")
+            mistakes.append(f"'sasl.jaas.config' {exc}")
             return mechanism, None
         jaas = _checked(jaas, mechanism, mistakes)
     elif mechanism in SASL_MECHANISMS:
@@ -185,12 +158,12 @@ def _checked(jaas: Jaas, mechanism: str, mistakes: list[str]) -> Jaas | None:
         mistakes.append(_NOT_SUPPORTED["tokenauth"])
     elif jaas.module not in {module_of(name) for name in SASL_MECHANISMS}:
         known = "PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule"
-        mistakes.append(f"'sasl.jaas.config' must name {known}; got {jaas.module}")
+        mistakes.append(f"'sasl.jaas.config' names {jaas.module}, not {known}")
     elif mechanism in SASL_MECHANISMS and jaas.module != module_of(mechanism):
-        mistakes.append(f"'sasl.jaas.config' must name {module_of(mechanism)} for {mechanism}; got {jaas.module}")
+        mistakes.append(f"'sasl.jaas.config' names {jaas.module}, but {mechanism} needs {module_of(mechanism)}")
     elif jaas.module != module_of("OAUTHBEARER") and not {"username", "password"} <= jaas.options.keys():
-        got = ", ".join(sorted(jaas.options)) or "neither"
-        mistakes.append(f"'sasl.jaas.config' must give username and password; got {got}")
+        got = ", ".join(sorted(jaas.options)) or "nothing"
+        mistakes.append(f"'sasl.jaas.config' gives {got}, not username and password")
     else:
         return jaas
     return None
@@ -205,7 +178,7 @@ def _missing(protocol: str, mechanism: str, jaas: Jaas | None, properties: Mappi
         return [f"'sasl.jaas.config' has no {name}, and {mechanism} needs it" for name in wanted]
     url = properties.get(_ENDPOINT, "")
     if urlsplit(url).scheme not in {"http", "https", "file"}:
-        return [f"'{_ENDPOINT}' must be an http, https or file URL; got {url or 'nothing'}"]
+        return [f"'{_ENDPOINT}' is {url or 'not set'}, not an http, https or file URL"]
     if url.startswith("file:") or {"clientId", "clientSecret"} <= options.keys():
         return []
     return ["'sasl.jaas.config' has no clientId and clientSecret, and OAUTHBEARER needs them"]
@@ -216,20 +189,15 @@ def _credentials(jaas: Jaas, endpoint: str) -> dict[str, Any]:
     if not endpoint:
         return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
     own_tls = {key: value for key, value in options.items() if key.startswith("ssl.")}
-    source = TokenSource(
-        url=endpoint,
-        client_id=options.get("clientId", ""),
-        client_secret=options.get("clientSecret", ""),
-        scope=options.get("scope", ""),
-        extensions={
-            key.removeprefix("extension_"): value for key, value in options.items() if key.startswith("extension_")
-        },
-        tls=read_tls(own_tls).context() if own_tls else None,
-    )
-    return {"sasl_oauth_token_provider": TokenProvider(source)}
+    marked = "extension_"
+    extensions = {key.removeprefix(marked): value for key, value in options.items() if key.startswith(marked)}
+    client_id, secret, scope = (options.get(name, "") for name in ("clientId", "clientSecret", "scope"))
+    tls = read_tls(own_tls).context() if own_tls else None
+    return {
+        "sasl_oauth_token_provider": TokenProvider(TokenSource(endpoint, client_id, secret, scope, extensions, tls))
+    }
 
 
-def _one_of(key: str, value: str, allowed: tuple[str, ...], mistakes: list[str]) -> str:
-    if value.upper() not in allowed:
-        mistakes.append(f"'{key}' must be one of {', '.join(allowed)}; got {value!r}")
-    return value.upper()
+def _refuse_other(key: str, value: str, allowed: tuple[str, ...], mistakes: list[str]) -> None:
+    if value not in allowed:
+        mistakes.append(f"'{key}' {value!r} is none of {', '.join(allowed)}")

@@ -45,12 +45,7 @@ _FULL: Final = 1  # a size that is reached: nothing can be appended
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """Records of one partition.
-
-    Attributes:
-        records: Their bytes, one after the other, as `record_format.records_of` makes them, not compressed.
-        count: How many they are, > 0.
-    """
+    """Records of one partition, at least one: their bytes as `records_of` makes them, not compressed."""
 
     partition: int
     records: "memoryview[int]"
@@ -77,14 +72,7 @@ class Delivery(Sequence[Any]):
         return bool(self._others)
 
     def get(self, timeout: float) -> None:
-        """Wait until all records of the batch are stored.
-
-        Args:
-            timeout: Seconds to wait for each of its parts.
-
-        Raises:
-            KafkaError: The batch, or a part of it, is not stored, or not in time.
-        """
+        """Wait until all records are stored, or raise `KafkaError`; so many seconds for each part of the batch."""
         self._last.get(timeout)
         for future in self._others:
             future.get(timeout)
@@ -114,10 +102,9 @@ def can_prepare() -> bool:
 
 
 def put(producer: Any, topic: str, batch: PreparedBatch) -> Delivery:
-    """Send a batch within the open transaction of a `KafkaProducer`, behind what it was given for the partition before.
+    """Send a batch within the open transaction of a `KafkaProducer`, behind what it has for the partition.
 
-    Raises:
-        KafkaError: There is no open transaction, or the producer has failed or is closed.
+    `KafkaError` if there is no open transaction, or the producer has failed or is closed.
     """
     partition = TopicPartition(topic, batch.partition)
     producer._transaction_manager.maybe_add_partition_to_transaction(partition)
@@ -156,7 +143,6 @@ def batch_of(partition: TopicPartition, batch: PreparedBatch, compression: int) 
 
 
 Ints = npt.NDArray[np.int64]
-
 _NO_ATTRIBUTES_SAME_TIME = b"\x00\x00"
 
 
@@ -170,10 +156,7 @@ def bodies_of(messages: MessageColumns) -> "Binaries":
 
 
 def records_of(bodies: "Binaries", places: Ints) -> "Binaries":
-    """Whole records, which all have the time of their batch.
-
-    * `places`: Of each record in its batch; the first has 0.
-    """
+    """Whole records, which all have the time of their batch; each with its place there, from 0 on."""
     offsets = _varints(places)
     sizes = len(_NO_ATTRIBUTES_SAME_TIME) + lengths_of(offsets) + lengths_of(bodies)
     return _joined([_varints(sizes), _NO_ATTRIBUTES_SAME_TIME, offsets, bodies])
@@ -218,7 +201,6 @@ def _joined(pieces: "Sequence[Binaries | bytes]") -> "Binaries":
 # To which partition each key belongs: what kafka-python's default partitioner says, for a column of keys.
 
 _Words = npt.NDArray[np.uint32]
-
 _SEED: Final = np.uint32(0x9747B28C)
 _MIX: Final = np.uint32(0x5BD1E995)
 _POSITIVE: Final = 0x7FFFFFFF
@@ -227,12 +209,7 @@ _FEW: Final = 100  # keys that one step over columns must have, to be quicker th
 
 
 def partitions_of(keys: "pa.Array[Any]", count: int) -> Ints:
-    """The partition of each key.
-
-    Args:
-        keys: Binary, without nulls.
-        count: Of the topic's partitions, > 0.
-    """
+    """The partition of each key (binary, no nulls) of so many partitions."""
     hashes = murmur2_of(keys).astype(np.int64)
     partitions: Ints = (hashes & _POSITIVE) % count
     return partitions
@@ -245,20 +222,13 @@ def murmur2_of(keys: "pa.Array[Any]") -> _Words:
     lengths = np.diff(ends)
     text = np.zeros(ends[-1] + _WORD_BYTES, np.uint8)  # so that a word can be read from each place
     text[: ends[-1]] = np.frombuffer(data or b"", np.uint8, ends[-1])
-    longest = _bytes_in_columns(lengths)
+    longest = int(np.partition(lengths, -_FEW - 1)[-_FEW - 1]) if len(lengths) > _FEW else 0
     in_columns = np.flatnonzero(lengths <= longest)
     hashes = np.empty(len(keys), np.uint32)
     hashes[in_columns] = _hashed(text, ends[:-1][in_columns], lengths[in_columns])
     for place in np.flatnonzero(lengths > longest):
         hashes[place] = murmur2(keys[int(place)].as_py())
     return hashes
-
-
-def _bytes_in_columns(lengths: Ints) -> int:
-    """Such a length that at most a few keys are longer."""
-    if len(lengths) <= _FEW:
-        return 0
-    return int(np.partition(lengths, -_FEW - 1)[-_FEW - 1])
 
 
 def _hashed(text: npt.NDArray[np.uint8], starts: Ints, lengths: Ints) -> _Words:
@@ -292,13 +262,10 @@ _RECORD_OVERHEAD_BYTES: Final = 21  # the most that length, attributes, time and
 
 
 class ColumnSender:
-    """Sends within the transactions of producers, one after the other. One thread.
+    """Sends to a topic, within the transactions of producers, one after the other. One thread.
 
     While the library sends one part of the messages, the next one is prepared; of further ones there is nothing in
     memory. Batches that the topic finds too large are split by the library, and made smaller from then on.
-
-    Args:
-        topic: Where the messages go; each to the partition of its key.
     """
 
     def __init__(self, topic: str, timeout_seconds: float) -> None:
@@ -308,18 +275,17 @@ class ColumnSender:
         self._sent: list[Delivery] = []
 
     def send(self, producer: Any, parts: Iterable[MessageColumns]) -> list[Delivery]:
-        """Send messages; they are in the order of the parts within each partition.
+        """Send parts of at least one message, in their order, to the partitions of their keys.
 
-        * `parts`: Messages, each part at least one.
-
-        Returns:
-            The deliveries, of which the last may not be done yet.
+        Returns the deliveries, of which the last may not be done yet.
 
         Raises:
             MessageSizeTooLargeError: A message is larger than the producer takes.
             KafkaError: Something was not stored.
         """
-        self._learn_from_splits()
+        if any(delivery.was_split for delivery in self._sent):
+            self._batch_bytes = max(self._batch_bytes // 2, _FEWEST_BATCH_BYTES)
+        self._sent = []
         numbers = np.array(sorted(producer.partitions_for(self._topic)))
         most_bytes = producer.config["max_request_size"]
         before = 0
@@ -331,27 +297,21 @@ class ColumnSender:
             self._sent += [put(producer, self._topic, batch) for batch in batches]
         return self._sent
 
-    def _learn_from_splits(self) -> None:
-        if any(delivery.was_split for delivery in self._sent):
-            self._batch_bytes = max(self._batch_bytes // 2, _FEWEST_BATCH_BYTES)
-        self._sent = []
-
 
 def prepared(
     messages: MessageColumns, numbers: Ints, batch_bytes: int, message_bytes: int, timestamp_ms: int
 ) -> Iterator[PreparedBatch]:
-    """Messages as record batches, those of each partition in their order.
+    """Messages, at least one, as record batches, those of each partition in their order.
 
-    * `messages`: At least one.
-    * `batch_bytes`: The most a batch may have, before it is compressed, unless it is of one message.
-    * `message_bytes`: The most a message may have.
-
-    Raises:
-        MessageSizeTooLargeError: A message has more.
+    A batch has at most so many bytes before it is compressed, unless it is of one message. A message with more than
+    `message_bytes` is a `MessageSizeTooLargeError`.
     """
     bodies = bodies_of(messages)
     sizes = lengths_of(bodies) + _RECORD_OVERHEAD_BYTES
-    _refuse_larger(int(sizes.max()) + HEADER_BYTES, message_bytes)
+    largest_bytes = int(sizes.max()) + HEADER_BYTES
+    if largest_bytes > message_bytes:
+        message = f"a message has {largest_bytes} bytes; the producer takes at most {message_bytes} (max_request_size)"
+        raise kafka_errors.MessageSizeTooLargeError(message)
     places = partitions_of(messages.keys, len(numbers))
     order = np.argsort(places, kind="stable")
     places, sizes = places[order], sizes[order]
@@ -374,9 +334,3 @@ def _starts(places: Ints, sizes: Ints, most_bytes: int) -> Iterator[int]:
         of_partition = int(np.searchsorted(places, places[start], side="right"))
         fitting = int(np.searchsorted(ends, ends[start] - sizes[start] + most_bytes, side="right"))
         start = min(of_partition, max(fitting, start + 1))
-
-
-def _refuse_larger(largest_bytes: int, most_bytes: int) -> None:
-    if largest_bytes > most_bytes:
-        message = f"a message has {largest_bytes} bytes; the producer takes at most {most_bytes} (max_request_size)"
-        raise kafka_errors.MessageSizeTooLargeError(message)

@@ -1,13 +1,10 @@
 """Opens kafka-python clients so that a failure names its cause in one line.
 
-kafka-python 3.0 tries until its bootstrap time-out and then says only `Unable to bootstrap from …`. Why an
+kafka-python 3.0 tries until its bootstrap time-out and then raises only `Unable to bootstrap from …`. Why an
 attempt failed is only in its log, as the exception object of the attempt. Those exceptions are collected here.
 
 A constructor that raises leaves its network part behind, with its thread and its sockets, and that goes on trying.
 There is no other reference to it, so it is closed here.
-
-kafka-python limits how long a connection and a request may take, but not a TLS handshake. `BoundedHandshakes`
-does that.
 """
 
 import logging
@@ -27,20 +24,12 @@ from pipeline.cluster.acls import Acl, PermissionMissing, Resource
 from pipeline.cluster.sign_in import TokenProvider, TokenRefused
 from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable
 
-# Ends a TLS handshake that the other side does not go on with.
-#
-# kafka-python 3.0 waits for it without end, and nothing else of the client goes on: a port that accepts connections and
-# says nothing (a firewall, a broker that hangs) would hold a command or a job for ever.
-
-TIMED_OUT = "I/O wait timed out"
-"""Words of the error that kafka-python raises in a wait that has taken too long."""
-
 
 class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python has no types
-    """The event loop of a kafka-python client, with an end for each TLS handshake.
+    """The event loop of a kafka-python client, with an end for each TLS handshake, from its first wait on.
 
-    Args:
-        timeout_ms: How long a handshake may take, from the first time that it waits for the other side.
+    kafka-python 3.0 waits for it without end, and nothing else of the client goes on: a port that accepts connections
+    and sends nothing (a firewall, a broker that hangs) would hold a command or a job for ever.
     """
 
     def __init__(self, timeout_ms: int, **settings: Any) -> None:
@@ -49,19 +38,14 @@ class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python h
         self._ends: WeakKeyDictionary[ssl.SSLSocket, float] = WeakKeyDictionary()
 
     def wait_read(self, fileobj: Any, timeout_at: float | None = None) -> Any:
-        """Wait until there is something to read; during a handshake no longer than its end.
-
-        * `timeout_at`: On the monotonic clock, in seconds; None = no end, except for a handshake.
-        """
+        """Wait until there is something to read, until an instant of the monotonic clock or a handshake's end."""
         # A socket has a TLS version from the end of its handshake on.
         if timeout_at is None and isinstance(fileobj, ssl.SSLSocket) and fileobj.version() is None:
             timeout_at = self._ends.setdefault(fileobj, time.monotonic() + self._timeout_seconds)
         return super().wait_read(fileobj, timeout_at)
 
 
-# Why a client did not connect, as an error an operator can act on.
-#
-# The causes are exceptions of kafka-python, OpenSSL and the operating system; here each becomes one line and a fix.
+# Why a client did not connect: exceptions of kafka-python, OpenSSL and the operating system as one line and a fix.
 
 
 class LostWhileSigningIn(OSError):
@@ -71,10 +55,7 @@ class LostWhileSigningIn(OSError):
 def connection_error(
     address: str, options: Mapping[str, Any], causes: Sequence[BaseException], timeout_ms: int
 ) -> PipelineError:
-    """The error that says why a client did not connect.
-
-    * `causes`: What the attempts failed with, the latest last. A refusal is reported before anything else.
-    """
+    """The error of a client that did not connect, by what its attempts failed with, the latest last."""
     token = _latest(causes, TokenRefused)
     if isinstance(token, TokenRefused):
         return token
@@ -89,7 +70,6 @@ def _sign_in_refused(address: str, user: str, cause: str, fix: str = "") -> Unre
 
 
 def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseException]) -> Unreachable | None:
-    """The error of a broker that answers and refuses; None if no broker answers."""
     user = str(options.get("sasl_plain_username", ""))
     if _latest(causes, kafka_errors.IllegalSaslStateError) is not None:
         return _sign_in_refused(address, user, "this listener knows no SASL", _PROTOCOL)
@@ -106,7 +86,7 @@ def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseExce
     if alert is not None and "alert" in _words(alert):
         # Only the broker's log says which of the three it is.
         reason = "it wants a client certificate that it trusts and that has not expired"
-        return _sign_in_refused(address, user, reason, _OWN_CERTIFICATE)
+        return _sign_in_refused(address, user, reason, _CERTIFICATE)
     return None
 
 
@@ -131,16 +111,12 @@ class _KnownCause(NamedTuple):
 
 _PROTOCOL: Final = "set security.protocol of the client properties to that of the listener"
 _LOOK_EVERYWHERE: Final = "check the address, security.protocol of the client properties and the broker's log"
-_OWN_CERTIFICATE: Final = (
-    "give such a certificate and its key, in PEM, in ssl.keystore.location of the client properties"
-)
+_CERTIFICATE: Final = "give such a certificate and its key, in PEM, in ssl.keystore.location of the client properties"
 _KNOWN_CAUSES: Final = (
     _KnownCause("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
     _KnownCause("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
     _KnownCause("certificate has expired", "its certificate has expired", "renew the broker's certificate"),
-    _KnownCause(
-        "certificate is not yet valid", "its certificate is not valid yet", "correct the clock of this machine"
-    ),
+    _KnownCause("certificate is not yet valid", "its certificate is not valid yet", "correct this machine's clock"),
     _KnownCause(
         "certificate is not valid for",
         "its certificate is for another name",
@@ -152,7 +128,7 @@ _KNOWN_CAUSES: Final = (
         "put the certificate of that authority, in PEM, into ssl.truststore.location of the client properties",
     ),
     _KnownCause(
-        TIMED_OUT,
+        "I/O wait timed out",
         "it does not answer the TLS handshake",
         "check that this is the address of a broker's TLS listener, and see that broker's log",
     ),
@@ -169,7 +145,6 @@ def _words(error: BaseException) -> str:
 
 
 Client = TypeVar("Client")
-
 CONNECT_TIMEOUT_MS: Final = 6_000
 
 
@@ -178,11 +153,9 @@ def open_client(
 ) -> Client:
     """Make a `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` and wait until it is connected.
 
-    * `bootstrap_servers`: host:port[,host:port…].
     * `timeout_ms`: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
-      again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers.
-      So a port that never answers a handshake takes all of it too, and of several addresses the last one up to
-      twice as long.
+      again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers; of
+      several addresses that never answer one the last takes up to twice as long.
 
     Raises:
         Unreachable: the broker refused the credentials.
@@ -198,7 +171,6 @@ def open_client(
 
 
 def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Client:
-    """Call a constructor; if it raises, whatever it is, close the network part that it has made."""
     networks: list[Any] = []
 
     def network(**settings: Any) -> Any:
@@ -216,11 +188,7 @@ def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Clie
 
 @contextmanager
 def as_cluster_error(bootstrap_servers: str) -> Iterator[None]:
-    """Turn what kafka-python raises inside the block into the error an operator can act on.
-
-    Raises:
-        ClusterUnreachable: A call was not answered, or with an error of the broker's.
-    """
+    """Turn what kafka-python raises inside the block into `ClusterUnreachable`."""
     try:
         yield
     except kafka_errors.KafkaError as exc:
@@ -229,10 +197,7 @@ def as_cluster_error(bootstrap_servers: str) -> Iterator[None]:
 
 
 class _CauseCollector(logging.Handler):
-    """Collects the exceptions that the network part of kafka-python logs, whatever the level of its log is.
-
-    Clients that connect at the same time in one process share the causes.
-    """
+    """Collects the exceptions that kafka-python's network part logs; clients that connect at one time share them."""
 
     _SIGNING_IN: Final = "broker_version=("  # the connection was lost after the broker had sent its version
 
@@ -276,9 +241,7 @@ _COLLECTOR: Final = _CauseCollector()
 
 # The rights this client lacks: checked before work begins, and read from the broker's refusals.
 
-# kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
-
 _REFUSED: Final[Mapping[type[Exception], Resource]] = {
     _ERRORS.TopicAuthorizationFailedError: "topic",
     _ERRORS.GroupAuthorizationFailedError: "group",
@@ -290,40 +253,27 @@ _REFUSED: Final[Mapping[type[Exception], Resource]] = {
 def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
     """Those of `wanted` that the cluster does not allow this client, in their order.
 
-    A topic that does not exist is skipped. For a transactional id the cluster only says whether it may be described.
-    Rights on the cluster itself are not asked for; a refused call names them.
-
-    * `wanted`: What the client is about to do.
+    A topic that does not exist is skipped. Of a transactional id it is only known whether it may be described. Rights
+    on the cluster itself are not asked for; a refused call names them.
     """
     acls = list(wanted)
     allowed: dict[tuple[Resource, str], frozenset[str] | None] = {}
     topics = sorted({acl.name for acl in acls if acl.resource == "topic"})
     for topic in admin.describe_topics(topics) if topics else ():
         allowed["topic", topic["name"]] = _operations(topic)
+    describe: dict[Resource, Callable[[str], Any]] = {
+        "group": lambda name: admin.describe_groups([name])[name],
+        "transactional-id": lambda name: admin.describe_transactions([name]),
+    }
     for acl in acls:
-        if acl.resource == "group":
-            allowed["group", acl.name] = _described_operations(
-                lambda name: admin.describe_groups([name])[name], acl.name
-            )
-        elif acl.resource == "transactional-id":
-            allowed["transactional-id", acl.name] = _described_operations(
-                lambda name: admin.describe_transactions([name]), acl.name
-            )
-    return [
-        acl
-        for acl in acls
-        if (known := allowed.get((acl.resource, acl.name))) is not None and acl.operation not in known
-    ]
+        if acl.resource in describe:
+            allowed[acl.resource, acl.name] = _described_operations(describe[acl.resource], acl.name)
+    known = [(acl, allowed.get((acl.resource, acl.name))) for acl in acls]
+    return [acl for acl, operations in known if operations is not None and acl.operation not in operations]
 
 
 def refuse_unpermitted(admin: Any, wanted: Iterable[Acl], options: Mapping[str, Any], bootstrap_servers: str) -> None:
-    """Raise if the cluster does not allow this client all it is about to do.
-
-    * `wanted`: What the client is about to do.
-
-    Raises:
-        PermissionMissing: with all that is missing, and the commands that grant it.
-    """
+    """Raise `PermissionMissing`, with all that is missing, if this client may not do all it is about to do."""
     missing = missing_acls(admin, wanted)
     if missing:
         raise PermissionMissing(missing, principal_of(options), bootstrap_servers)
@@ -335,12 +285,8 @@ def permission_missing(
     """The error that names what a refused call was not allowed; None if it was not refused for that.
 
     A broker names the kind of the resource, and mostly its name. The operation is known from the call.
-
-    * `options`: As of `refuse_unpermitted`.
     """
     resource = next((resource for kind, resource in _REFUSED.items() if isinstance(error, kind)), None)
-    if resource is None:
-        return None
     acls = [acl for acl in wanted if acl.resource == resource]
     if not acls:
         return None
@@ -373,7 +319,6 @@ def _described_operations(describe: Callable[[str], Any], name: str) -> frozense
 
 
 def _operations(described: Mapping[str, Any]) -> frozenset[str] | None:
-    """Allowed operations as kafka-acls names them; None if they are not known."""
     error = _ERRORS.for_code(described.get("error_code", 0))
     if error in _REFUSED:
         return frozenset()

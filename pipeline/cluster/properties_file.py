@@ -23,21 +23,13 @@ _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
 def read_properties(path: Path) -> dict[str, str]:
     """Read a file of `key=value` lines: `#` and `!` comments, a backslash continues a line or escapes a character.
 
-    References (see `resolved`) are not replaced.
-
-    Raises:
-        UnreadableFile: it can not be read.
-        ClientPropertiesInvalid: a line is not a setting.
+    References (see `resolved`) are not replaced. Raises `UnreadableFile` and as `parse_properties`.
     """
     return parse_properties(read_text_file("--command-config", path), str(path))
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """The settings in the text of a properties file.
-
-    Raises:
-        ClientPropertiesInvalid: a line is not a setting; all of them at once.
-    """
+    """The settings in the text of a properties file; `ClientPropertiesInvalid` names all lines that are none."""
     properties: dict[str, str] = {}
     mistakes: list[str] = []
     for number, line in enumerate(_CONTINUED.sub(r"\1", text).splitlines(), start=1):
@@ -46,7 +38,7 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
             continue
         match = _SETTING.fullmatch(stripped)
         if match is None:
-            mistakes.append(f"setting {number} must be key=value; got {stripped.split()[0]!r}")
+            mistakes.append(f"setting {number}, {stripped.split()[0]!r}, is not key=value")
         else:
             properties[_unescaped(match[1])] = _unescaped(match[2])
     if mistakes:
@@ -124,12 +116,7 @@ _OPTION: Final = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\
 
 @dataclass(frozen=True, slots=True)
 class Jaas:
-    """A login module and its options.
-
-    Attributes:
-        module: Its class name, without the package.
-        options: By name; they hold secrets, so they are never printed.
-    """
+    """A login module, without its package, and its options: they hold secrets, so they are never printed."""
 
     module: str
     options: Mapping[str, str] = field(repr=False, default_factory=dict)
@@ -144,14 +131,10 @@ class Jaas:
 
 
 def parse_jaas(value: str) -> Jaas:
-    """Read `module required name="value" …;`.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Read `module required name="value" …;`; `ValueError` if it is something else."""
     match = _VALUE.fullmatch(value.strip())
     if match is None or _OPTION.sub("", match[2]).strip():
-        msg = 'be a login module, "required" and name="value" pairs; got something else'
+        msg = 'is not a login module, "required" and name="value" pairs'
         raise ValueError(msg)
     options = {
         name: re.sub(r"\\(.)", r"\1", double or single) or bare

@@ -31,12 +31,9 @@ _WORDS_OF_AN_ERROR: Final = ("error", "error_description")
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """Where tokens come from.
+    """Where tokens come from: the http(s):// URL of a token endpoint, or file:// of a file that holds a token.
 
     Attributes:
-        url: http(s):// of the token endpoint, or file:// of a file that holds a token.
-        client_id: Of the grant; not used for a file.
-        scope: As above; "" = none.
         tls: For an endpoint whose certificate the system does not trust; None = what the system trusts.
     """
 
@@ -54,27 +51,17 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class TokenRefused(Unreachable):
-    """There is no OAuth token to sign in with.
-
-    Attributes:
-        cause: its answer; never a secret.
-    """
+    """There is no OAuth token to sign in with; the cause never holds a secret."""
 
     def __init__(self, url: str, cause: str) -> None:
-        self.url = url
-        self.cause = cause
-        super().__init__(
-            f"no OAuth token from {url}: it {cause}",
-            "check sasl.oauthbearer.token.endpoint.url, clientId, clientSecret and scope of the client properties",
-        )
+        fix = "check sasl.oauthbearer.token.endpoint.url, clientId, clientSecret and scope of the client properties"
+        super().__init__(f"no OAuth token from {url}: it {cause}", fix)
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
     """Fetches a token when one is needed and uses it for four fifths of its life. Thread-safe.
 
-    Args:
-        source: Where from.
-        now_seconds: Returns epoch seconds; tokens expire by this clock.
+    * `now_seconds`: Returns epoch seconds; tokens expire by this clock.
     """
 
     def __init__(self, source: TokenSource, now_seconds: Callable[[], float] = time.time) -> None:
@@ -87,11 +74,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
         self._renew_at = 0.0
 
     def token(self) -> str:
-        """A token that has not expired.
-
-        Raises:
-            TokenRefused: the endpoint does not answer, or not with a token.
-        """
+        """A token that has not expired; `TokenRefused` if the endpoint does not answer, or not with a token."""
         with self._lock:
             now = self._now_seconds()
             if now >= self._renew_at:
@@ -100,11 +83,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
             return self._token
 
     def subject(self) -> str:
-        """The subject of the token: its `sub`, which brokers use as the user by default.
-
-        Raises:
-            TokenRefused: as of `token`.
-        """
+        """The subject of the token: its `sub`, which brokers use as the user by default. Raises as `token`."""
         return str(claims_of(self.token()).get("sub", self._source.client_id))
 
     def extensions(self) -> dict[str, str]:
@@ -113,7 +92,11 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
 
     def _fetch(self, now: float) -> tuple[str, float]:
         if self._source.url.startswith("file:"):
-            token = _token_in_file(self._source.url)
+            path = urllib.parse.unquote(urllib.parse.urlsplit(self._source.url).path)
+            try:
+                token = Path(path).read_text("ascii").strip()
+            except (OSError, UnicodeDecodeError) as exc:
+                raise TokenRefused(self._source.url, f"can not be read ({type(exc).__name__})") from exc
             return token, _life_seconds(token, None, now)
         answer = self._request_token()
         given = answer.get("access_token")
@@ -140,13 +123,6 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
         except (OSError, ValueError) as exc:
             raise TokenRefused(source.url, f"does not answer with JSON ({type(exc).__name__})") from exc
         return answer if isinstance(answer, dict) else {}
-
-
-def _token_in_file(url: str) -> str:
-    try:
-        return Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise TokenRefused(url, f"can not be read ({type(exc).__name__})") from exc
 
 
 def _error_text(error: urllib.error.HTTPError) -> str:
@@ -186,22 +162,13 @@ VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.
 _STORES: Final = {
     "truststore": ("ssl.truststore.location", "ssl.truststore.certificates", "ssl.ca.location"),
     "keystore": (
-        "ssl.keystore.location",
-        "ssl.keystore.key",
-        "ssl.keystore.certificate.chain",
-        "ssl.key.location",
+        "ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.key.location",
         "ssl.certificate.location",
     ),
-}
+}  # fmt: skip
 KEYS: Final = frozenset({
-    *_STORES["truststore"],
-    *_STORES["keystore"],
-    "ssl.truststore.type",
-    "ssl.keystore.type",
-    "ssl.key.password",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.enabled.protocols",
-    "ssl.protocol",
+    *_STORES["truststore"], *_STORES["keystore"], "ssl.truststore.type", "ssl.keystore.type", "ssl.key.password",
+    "ssl.endpoint.identification.algorithm", "ssl.enabled.protocols", "ssl.protocol",
 })  # fmt: skip
 """The keys that are read: Java's, and librdkafka's for PEM files."""
 
@@ -215,11 +182,7 @@ _CONVERT: Final = {
 
 
 class TlsMistakes(ValueError):
-    """TLS entries that are wrong or not supported.
-
-    Attributes:
-        mistakes: One text per mistake: `'key' must …; got …`. They contain no secrets.
-    """
+    """TLS entries that are wrong or not supported, with one text per mistake. They contain no secrets."""
 
     def __init__(self, mistakes: list[str]) -> None:
         self.mistakes = mistakes
@@ -246,22 +209,18 @@ class Tls:
     versions: tuple[str, ...]
 
     def context(self) -> ssl.SSLContext:
-        """As an `ssl.SSLContext`, for Python.
-
-        Raises:
-            TlsMistakes: certificates or key are damaged, do not fit each other, or the key's password is wrong.
-        """
+        """For Python; `TlsMistakes` if certificates or key are damaged or do not fit, or its password is wrong."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = min(VERSIONS[name] for name in self.versions)
         context.maximum_version = max(VERSIONS[name] for name in self.versions)
         context.check_hostname = self.check_hostname
-        if not self.authorities:
-            context.load_default_certs()
         try:
             if self.authorities:
                 context.load_verify_locations(cadata=self.authorities)
+            else:
+                context.load_default_certs()
         except ssl.SSLError as exc:
-            raise TlsMistakes([f"'ssl.truststore' must hold certificates; got {_reason(exc)}"]) from exc
+            raise TlsMistakes([f"'ssl.truststore' does not hold certificates: {_reason(exc)}"]) from exc
         if self.chain:
             self._load_identity(context)
         return context
@@ -292,21 +251,13 @@ class Tls:
                 # Without a password OpenSSL would ask for one at the terminal.
                 context.load_cert_chain(file.name, password=self.key_password or "")
             except ssl.SSLError as exc:
-                encrypted = "ENCRYPTED" in self.key
-                what = (
-                    "'ssl.key.password' does not open the key"
-                    if encrypted
-                    else "the key of 'ssl.keystore' does not fit its chain"
-                )
+                unfit = "the key of 'ssl.keystore' does not fit its chain"
+                what = "'ssl.key.password' does not open the key" if "ENCRYPTED" in self.key else unfit
                 raise TlsMistakes([f"{what}: {_reason(exc)}"]) from exc
 
 
 def read_tls(properties: Mapping[str, str]) -> Tls:
-    """The TLS entries among resolved client properties.
-
-    Raises:
-        TlsMistakes: entries are wrong or not supported; it names all of them.
-    """
+    """The TLS entries among resolved client properties; `TlsMistakes` names all that are wrong or not supported."""
     mistakes: list[str] = []
     trusted = _store("truststore", properties, mistakes)
     own = _store("keystore", properties, mistakes)
@@ -314,10 +265,10 @@ def read_tls(properties: Mapping[str, str]) -> Tls:
     keys = [block for kind, block in own if not kind.endswith("CERTIFICATE")]
     if not mistakes and bool(chain) != bool(keys):
         alone = "the certificate" if chain else "the key"
-        mistakes.append(f"'ssl.keystore' must hold a private key and its certificate; got {alone} alone")
+        mistakes.append(f"'ssl.keystore' holds {alone} alone, not a private key and its certificate")
     algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
     if algorithm not in {"", "none", "https"}:
-        mistakes.append(f"'ssl.endpoint.identification.algorithm' must be https or empty; got {algorithm!r}")
+        mistakes.append(f"'ssl.endpoint.identification.algorithm' is {algorithm!r}, not https or empty")
     versions = _versions(properties, mistakes)
     if mistakes:
         raise TlsMistakes(mistakes)
@@ -332,50 +283,45 @@ def read_tls(properties: Mapping[str, str]) -> Tls:
 
 
 def _store(store: str, properties: Mapping[str, str], mistakes: list[str]) -> list[tuple[str, str]]:
-    """The PEM blocks of trust store or key store: kind and block."""
     location = properties.get(f"ssl.{store}.location", "")
     kind = properties.get(f"ssl.{store}.type", "PEM")
     if kind.upper() != "PEM":
-        mistakes.append(_not_pem(f"ssl.{store}.type", repr(kind), store, location))
+        mistakes.append(_not_pem(f"ssl.{store}.type", f" {kind!r}", store, location))
         return []
     found: list[tuple[str, str]] = []
     for key in _STORES[store]:
         value = properties.get(key, "")
         if not value:
             continue
-        text = _content(key, value, mistakes) if key.endswith("location") else value
-        blocks = [(match[1], match[0]) for match in _BLOCK.finditer(text or "")]
-        if text is not None and not blocks:
-            got = f"no PEM block in {value}" if key.endswith("location") else "no PEM block"
-            mistakes.append(_not_pem(key, got, store, location))
+        is_path = key.endswith("location")
+        try:
+            text = Path(value).read_bytes().decode("ascii", errors="replace") if is_path else value
+        except OSError as exc:
+            mistakes.append(f"'{key}' {value} cannot be read: {exc.strerror}")
+            continue
+        blocks = [(match[1], match[0]) for match in _BLOCK.finditer(text)]
+        if not blocks:
+            mistakes.append(_not_pem(key, f" {value}" if is_path else "", store, location))
         for label, _ in blocks:
             if label not in _LABELS:
                 convert = "openssl pkcs8 -topk8 -nodes -in KEY.pem -out KEY.pk8.pem"
-                mistakes.append(f"'{key}' must hold a PKCS 8 key ('BEGIN PRIVATE KEY'); got {label!r}: {convert}")
+                mistakes.append(f"'{key}' holds {label!r}, not a PKCS 8 key ('BEGIN PRIVATE KEY'): {convert}")
         found += blocks
     return found
-
-
-def _content(key: str, path: str, mistakes: list[str]) -> str | None:
-    try:
-        return Path(path).read_bytes().decode("ascii", errors="replace")
-    except OSError as exc:
-        mistakes.append(f"'{key}' {path} cannot be read: {exc.strerror}")
-        return None
 
 
 def _not_pem(key: str, got: str, store: str, location: str) -> str:
     path = Path(location or f"{store}.jks")
     convert = _CONVERT[store].format(path=path, stem=path.with_suffix(""))
-    return f"'{key}' must be PEM (Java's own stores can not be read here); got {got}: {convert}"
+    return f"'{key}'{got} is not PEM, and Java's own stores can not be read here: {convert}"
 
 
 def _versions(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, ...]:
     names = [name.strip() for name in properties.get("ssl.enabled.protocols", ",".join(VERSIONS)).split(",")]
     if not set(names) <= VERSIONS.keys():
-        mistakes.append(f"'ssl.enabled.protocols' must be some of {', '.join(VERSIONS)}; got {', '.join(names)}")
+        mistakes.append(f"'ssl.enabled.protocols' {', '.join(names)} are not some of {', '.join(VERSIONS)}")
     if properties.get("ssl.protocol", "TLS") not in {"TLS", *VERSIONS}:
-        mistakes.append(f"'ssl.protocol' must be one of {', '.join(VERSIONS)}; got {properties['ssl.protocol']!r}")
+        mistakes.append(f"'ssl.protocol' {properties['ssl.protocol']!r} is none of {', '.join(VERSIONS)}")
     return tuple(names)
 
 

@@ -17,15 +17,12 @@ from pipeline.cluster.acls import Names
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TopicNotCreated
 from pipeline.settings.model import Settings
-from pipeline.settings.throttle_caps import longest_throttle_ms
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 # kafka-python has no types.
 _ERRORS: Final[Any] = kafka_errors
 _ADMIN: Final[Any] = kafka_admin
-
 HOUR_MS: Final = 3_600_000
-
 Severity = Literal["error", "warning"]
 
 
@@ -34,7 +31,6 @@ class TopicSpec:
     """How one topic must be set.
 
     Attributes:
-        purpose: usage, throttle or marker; alerts for that of `kquota alerts`, demo for the load of the demo.
         partition_rule: exactly (else an error), at_least (else a warning), any.
         required: Settings without which the job refuses to start.
     """
@@ -49,11 +45,7 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be.
-
-    Attributes:
-        wanted: What it must be.
-    """
+    """One thing that is not as it should be."""
 
     topic: str
     severity: Severity
@@ -63,7 +55,9 @@ class Finding:
     fix: str
 
     def __str__(self) -> str:
-        return f"topic '{self.topic}': '{self.what}' must be {self.wanted}; got {self.got}"
+        if self.what == "topic":
+            return f"topic '{self.topic}' does not exist"
+        return f"topic '{self.topic}': '{self.what}' is {self.got}, not {self.wanted}"
 
 
 def topic_specs(
@@ -75,37 +69,14 @@ def topic_specs(
 ) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
     """The usage, throttle and marker topic.
 
-    * `longest_throttle_ms`: The largest cap; the throttle topic keeps records for twice as long, an hour at
-      least.
-    * `usage_topic`: Names, if they are not the usual ones.
+    * `longest_throttle_ms`: The largest cap; the throttle topic keeps records for twice as long, an hour at least.
     """
-    throttle_retention_ms = max(HOUR_MS, 2 * longest_throttle_ms)
+    append_time = {"message.timestamp.type": "LogAppendTime"}
+    kept_ms = {"retention.ms": str(max(HOUR_MS, 2 * longest_throttle_ms)), "segment.ms": str(HOUR_MS // 6)}
     return (
-        TopicSpec(
-            usage_topic,
-            "usage",
-            partitions=2 * cores,
-            partition_rule="at_least",
-            required={"message.timestamp.type": "LogAppendTime"},
-            advised={"retention.ms": str(24 * HOUR_MS)},
-        ),
-        TopicSpec(
-            throttle_topic,
-            "throttle",
-            partitions=1,
-            partition_rule="any",
-            required={"cleanup.policy": "compact,delete"},
-            advised={"retention.ms": str(throttle_retention_ms), "segment.ms": str(HOUR_MS // 6)},
-        ),
-        TopicSpec(marker_topic, "marker", partitions=1, partition_rule="exactly", required={}, advised={}),
-    )
-
-
-def alerts_spec(name: str) -> TopicSpec:
-    """The topic of `kquota alerts`: a week is kept, so that no weekend is missed."""
-    week_ms = 7 * 24 * HOUR_MS
-    return TopicSpec(
-        name, "alerts", partitions=1, partition_rule="any", required={}, advised={"retention.ms": str(week_ms)}
+        TopicSpec(usage_topic, "usage", 2 * cores, "at_least", append_time, {"retention.ms": str(24 * HOUR_MS)}),
+        TopicSpec(throttle_topic, "throttle", 1, "any", {"cleanup.policy": "compact,delete"}, kept_ms),
+        TopicSpec(marker_topic, "marker", 1, "exactly", {}, {}),
     )
 
 
@@ -128,9 +99,6 @@ def create_topics(
 
     * `replication_factor`: -1 = the cluster's default.
 
-    Returns:
-        Topic name to what was done.
-
     Raises:
         TopicNotCreated: the cluster refused one; those before it were created.
     """
@@ -150,16 +118,12 @@ def create_topics(
             raise TopicNotCreated(spec.name, answer["error_message"] or error.__name__) from refusal
         else:
             done[spec.name] = "created"
-    created = [name for name, what in done.items() if what == "created"]
-    admin.wait_for_topics(created)
+    admin.wait_for_topics([name for name, what in done.items() if what == "created"])
     return done
 
 
 def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str) -> list[Finding]:
-    """Everything that differs from `specs`; empty if nothing does.
-
-    * `specs`: How the topics must be set.
-    """
+    """Everything that differs from `specs`; empty if nothing does."""
     wanted = list(specs)
     described = {topic["name"]: topic for topic in admin.describe_topics([spec.name for spec in wanted])}
     there = [spec for spec in wanted if described[spec.name]["error_code"] == 0]
@@ -181,11 +145,7 @@ def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str)
 
 
 def refuse_unfit(findings: Iterable[Finding]) -> None:
-    """Raise if there is an error among the findings.
-
-    Raises:
-        Refused: with all errors and the commands that correct them.
-    """
+    """Raise `Refused`, with the commands that correct them, if there are errors among the findings."""
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise Refused("; ".join(map(str, errors)), "; ".join(dict.fromkeys(error.fix for error in errors)))
@@ -226,21 +186,14 @@ def _words(value: str) -> frozenset[str]:
     return frozenset(word.strip() for word in value.split(","))
 
 
-# What kquota uses in the cluster, from its settings: its topics and the names of its resources.
-
-
 def wanted_topics(
     settings: Settings, cores: int | None = None, longest_slice_ms: int | None = None
 ) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
-    """The three topics of this job, as they must be.
-
-    * `cores`: Of the machines it runs on; None = those of this machine that this process may use.
-    * `longest_slice_ms`: The largest cap of a throttle; None = by the settings.
-    """
+    """The three topics of this job, as they must be; cores (None = of this machine) and largest cap by the settings."""
     kafka = settings.kafka
     return topic_specs(
         cores=cores or len(os.sched_getaffinity(0)),
-        longest_throttle_ms=longest_slice_ms or longest_throttle_ms(settings.engine),
+        longest_throttle_ms=longest_slice_ms or settings.engine.longest_throttle_ms(),
         usage_topic=kafka.usage_topic,
         throttle_topic=kafka.throttle_topic,
         marker_topic=kafka.marker_topic,
@@ -249,8 +202,8 @@ def wanted_topics(
 
 def alerts_topics(settings: Settings) -> tuple[TopicSpec, ...]:
     """The topic that receives alerts, if the settings name one; the job does not use it."""
-    topic = settings.alerts.topic
-    return () if topic is None else (alerts_spec(topic),)
+    topic, week_ms = settings.alerts.topic, 7 * 24 * HOUR_MS  # so that no weekend is missed
+    return () if topic is None else (TopicSpec(topic, "alerts", 1, "any", {}, {"retention.ms": str(week_ms)}),)
 
 
 def resource_names(settings: Settings) -> Names:

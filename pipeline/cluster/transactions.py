@@ -23,17 +23,11 @@ _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProduce
 _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2
-
 RETRIED: Final = "nothing needs doing: it is tried again"
 
 
 class Mark(NamedTuple):
-    """How far a writer is.
-
-    Attributes:
-        number: 0 or more.
-        text: At most `offset.metadata.max.bytes` of the broker (4 096 by default).
-    """
+    """How far a writer is: a number >= 0, and a text of at most the broker's `offset.metadata.max.bytes` (4 096)."""
 
     number: int
     text: str = ""
@@ -42,10 +36,7 @@ class Mark(NamedTuple):
 class MarkedTransactions:
     """Sends messages in transactions whose last act is to move the mark. Not safe for several threads.
 
-    Args:
-        marker_topic: One partition, nothing in it; only its committed offset is used.
-        topic: Where the messages go.
-        client_id: Of the producer; None: as the client properties say.
+    The marker topic has one partition and nothing in it; only its committed offset is used.
     """
 
     def __init__(
@@ -69,13 +60,8 @@ class MarkedTransactions:
     def open(self) -> Mark | None:
         """Take over: a new producer with our transactional id fences every earlier one and aborts what it left open.
 
-        A coordinator that is being elected, or whose topic is being made, is waited for.
-
-        Returns:
-            The mark, or None if none is committed, or it has expired.
-
-        Raises:
-            ClusterUnreachable: No answer within the time-out; may be tried again.
+        A coordinator that is being elected, or whose topic is being made, is waited for. The mark is None if none is
+        committed, or it has expired. `ClusterUnreachable` without an answer in time, to be tried again.
         """
         self.close()
         deadline = time.monotonic() + self._timeout_ms / 1000
@@ -109,7 +95,9 @@ class MarkedTransactions:
             producer.begin_transaction()
             # Wait for it first: kafka-python commits also what is left of a transaction of which a batch has expired,
             # as Kafka's own producer did before KAFKA-5385. Not with `flush`, which fails if a batch was split.
-            self._wait_for(send(producer))
+            sent, deadline = send(producer), time.monotonic() + self._timeout_ms / 1000
+            for future in sent:
+                future.get(timeout=max(deadline - time.monotonic(), 0))
             self._move(producer, mark)
             failpoint("transaction.committed")
         except kafka_errors.KafkaError as exc:
@@ -117,10 +105,9 @@ class MarkedTransactions:
             raise self._failure(first_failure(exc)) from exc
 
     def committed(self) -> Mark | None:
-        """The mark, read without taking over. A transaction that is still being ended is not in it yet.
+        """The mark, read without taking over; `ClusterUnreachable` without an answer, to be tried again.
 
-        Raises:
-            ClusterUnreachable: No answer; may be tried again.
+        A transaction that is still being ended is not in it yet.
         """
         try:
             return self._committed()
@@ -131,8 +118,8 @@ class MarkedTransactions:
     def close(self) -> None:
         """End the producer and its thread; aborts an open transaction. Harmless when called twice.
 
-        What it has not sent yet is not sent any more. `KafkaProducer.close` first waits for unsent records, and if they
-        stay unsent it raises and closes nothing. So they are given up first, for which kafka-python has no public way.
+        `KafkaProducer.close` first waits for unsent records, and if they stay unsent it raises and closes nothing. So
+        they are given up first, for which kafka-python has no public way.
         """
         producer, self._producer = self._producer, None
         if producer is None:
@@ -164,11 +151,6 @@ class MarkedTransactions:
             return MessageTooLarge(detail_of(exc))
         return self._access.refusal(exc, self._rights) or TransactionUndecided(detail_of(exc))
 
-    def _wait_for(self, sent: Sequence[Any]) -> None:
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        for future in sent:
-            future.get(timeout=max(deadline - time.monotonic(), 0))
-
     def _move(self, producer: Any, mark: Mark) -> None:
         """`send_offsets_to_transaction` and `commit_transaction`, which wait without end for a broker that is gone."""
         transactions = producer._transaction_manager
@@ -191,7 +173,7 @@ class MarkedTransactions:
 
 
 def first_failure(exc: kafka_errors.KafkaError) -> kafka_errors.KafkaError:
-    """The error that a transaction failed with first; kafka-python wraps it for each later call of that transaction."""
+    """The error that a transaction failed with first; kafka-python wraps it for each later call."""
     wrapped = next((one for one in exc.args if isinstance(one, kafka_errors.KafkaError)), None)
     return exc if wrapped is None else first_failure(wrapped)
 

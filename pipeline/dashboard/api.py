@@ -1,82 +1,82 @@
-"""What each path of the API answers: rows of the tables, through the views; and the OpenAPI document of it."""
+"""What the API takes: its paths, their parameters, the body of an edit; and the OpenAPI document made of them."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
-from pipeline.dashboard.client_reading import client_document
-from pipeline.dashboard.editing import Editing
-from pipeline.dashboard.query import Query
-from pipeline.dashboard.reader import Feed, TablesReader
-from pipeline.dashboard.state import State, event_row, throttled_row
-from pipeline.dashboard.views import dead_letters, explained, pipeline_document, quota_history, quotas_document
-from pipeline.errors import Unreachable
-from pipeline.settings.model import Settings
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
+from pipeline.web import read_parameters, whole_number
 
-class Answers:
-    """The answers of the API; for several threads.
-
-    Args:
-        settings: Of the job, for the words of `throttles explain`.
-    """
-
-    def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
-        self.editing = Editing(reader.root, may_write)
-        self._reader = reader
-        self._settings = settings
-        self._feed = feed
-        reader.recent.keep()
-
-    def by_path(self) -> dict[str, Callable[[Query], Any]]:
-        """What answers, by path."""
-        return {
-            "/api/v1/summary": lambda _query: self._state().summary(),
-            "/api/v1/throttles": self._throttles,
-            "/api/v1/events": self._events,
-            "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
-            "/api/v1/explain": lambda query: explained(self._reader, query, self._settings),
-            "/api/v1/quotas": self._quotas,
-            "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
-            "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
-            "/api/v1/dead_letters": lambda query: dead_letters(self._reader, query),
-        }
-
-    def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
-        """What takes an edit, by path; but for a what-if, which takes long (`editing.what_if`)."""
-        return {
-            "/api/v1/quotas/plan": self.editing.plan,
-            "/api/v1/quotas/edit": self.editing.write,
-        }
-
-    def _throttles(self, query: Query) -> dict[str, Any]:
-        state = self._state()
-        rows = [throttled_row(one, state.levels) for one in state.running]
-        wanted = [row for row in rows if _is_wanted(row, query) and row["since_ms"] >= (query.since_ms or 0)]
-        return {"now_ms": state.now_ms, "throttles": wanted[: query.limit], "total": len(wanted)}
-
-    def _quotas(self, query: Query) -> dict[str, Any]:
-        return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
-
-    def _events(self, query: Query) -> dict[str, Any]:
-        state = self._state()
-        rows = [event_row(row, state.levels) for row in state.recent]
-        wanted = [row for row in rows if _is_wanted(row, query) and row["at_ms"] >= (query.since_ms or 0)]
-        return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
-
-    def _state(self) -> State:
-        state = self._feed.state
-        if state is None:
-            msg = "the dashboard has not read the tables yet"
-            raise Unreachable(msg, "repeat this in a second")
-        return state
+SEE: Final = "see /api/v1/openapi.json"
+STREAM: Final = "/api/v1/stream"
+WHAT_IF: Final = "/api/v1/quotas/what-if"
+MOST_ROWS: Final = 10_000
+_AGE: Final = re.compile(r"([0-9]{1,6})(s|m|h|d)")
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def _is_wanted(row: dict[str, Any], query: Query) -> bool:
-    wanted = (("user", query.user), ("client_id", query.client_id), ("owner", query.owner))
-    return all(value is None or row.get(name) == value for name, value in wanted)
+def _instant(text: object, info: ValidationInfo) -> object:
+    if not isinstance(text, str):
+        return text
+    if text.isascii() and text.isdecimal() and len(text) < 16:
+        return int(text)
+    age = _AGE.fullmatch(text)
+    if age is None:
+        msg = f"unknown time range {text[:40]!r}; use 15m, 6h, 7d or epoch milliseconds"
+        raise ValueError(msg)
+    return (info.context or {})["now_ms"] - int(age[1]) * _UNIT_MS[age[2]]
 
 
-# The OpenAPI document and the parameters of each path: both from one list.
+def _view(text: str) -> str:
+    if text not in {"now", "head"}:
+        msg = f"unknown view {text[:40]!r}; use now or head"
+        raise ValueError(msg)
+    return text
+
+
+_Text = str | SkipJsonSchema[None]
+_Instant = Annotated[
+    int | None,
+    BeforeValidator(_instant),
+    WithJsonSchema({"type": "string", "pattern": "^([0-9]{1,15}|[0-9]{1,6}[smhd])$"}),
+]
+_Limit = Annotated[int, Field(ge=1, le=MOST_ROWS), BeforeValidator(whole_number("limit", 1, MOST_ROWS))]
+_View = Annotated[str, BeforeValidator(_view), WithJsonSchema({"enum": ["now", "head"]})]
+
+
+class Query(BaseModel):
+    """The parameters of a request; each path takes some of them. None = any."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    user: _Text = Field(None, description="Of this user.")
+    client_id: _Text = Field(None, description='Of this client-id; "" for none.')
+    owner: _Text = Field(None, description="Of quotas of this owner.")
+    since_ms: _Instant = Field(
+        None, alias="since", description="From this instant on: epoch milliseconds, or an age such as 15m, 6h, 7d."
+    )
+    until_ms: _Instant = Field(None, alias="until", description="Up to this instant, exclusive; the same formats.")
+    limit: _Limit = Field(200, description="At most so many rows.")
+    decision_id: _Text = Field(None, description="The beginning of a decision_id.")
+    search: _Text = Field(None, description="Part of a name, an owner, a note or a mode.")
+    view: _View = Field("now", description="now: all of the view Now. head: only time, health and versions.")
+
+
+class Edit(BaseModel):
+    """The body of a request for an edit of one row of the quota table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    user: str = ""
+    client_id: str = ""
+    values: dict[str, Any] = Field(
+        {}, description="Column to value: bounds as `150kB/s`, `50%` or numbers; null: none."
+    )
+    if_version: int | SkipJsonSchema[None] = Field(None, description="The version edited; any other is a conflict.")
+    reason: str = Field("", description="Why; kept in the commit.")
+
 
 _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
     "/api/v1/summary": ("The view Now: totals, who is throttled, top talkers, the newest records.", (), "summary"),
@@ -108,40 +108,33 @@ _WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
     "/api/v1/quotas/history": ("Versions of the quota table: actor, time, reason and changes.", ("limit",), "history"),
     "/api/v1/pipeline": ("The view Pipeline: batches, purgatory, dead letters, sources.", (), "pipeline"),
     "/api/v1/dead_letters": ("Messages that are not usage events, newest first.", ("since", "limit"), "dead_letters"),
-    "/api/v1/stream": (
+    STREAM: (
         "Server-sent events: `state` at once, whenever it has changed, and every few seconds.",
         ("view",),
         "stream",
     ),
 }
-
-WHAT_IF: Final = "/api/v1/quotas/what-if"
-POSTED: Final[Mapping[str, tuple[str, str]]] = {
-    "/api/v1/quotas/plan": (
-        "Preview of an edit: changes, and clients affected. Nothing is saved.",
-        "plan",
-    ),
+_POSTED: Final = {
+    "/api/v1/quotas/plan": ("Preview of an edit: changes, and clients affected. Nothing is saved.", "plan"),
     WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Nothing is saved.", "what_if"),
     "/api/v1/quotas/edit": ("Makes the edit; only with --allow-edits, a reason and the version.", "edit"),
 }
-"""Path -> what a POST to it does, and its name."""
-
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {path: names for path, (_, names, _) in _WHAT.items()}
 """Path -> the names that its query may have."""
 
-_TEXT: Final = {"type": "string"}
-_INSTANT: Final = {"type": "string", "pattern": "^([0-9]{1,15}|[0-9]{1,6}[smhd])$"}
-_DESCRIBED: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "user": ("Of this user.", _TEXT),
-    "client_id": ('Of this client-id; "" for none.', _TEXT),
-    "owner": ("Of quotas of this owner.", _TEXT),
-    "since": ("From this instant on: epoch milliseconds, or an age such as 15m, 6h, 7d.", _INSTANT),
-    "until": ("Up to this instant, exclusive; the same formats.", _INSTANT),
-    "limit": ("At most so many rows.", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 200}),
-    "decision_id": ("The beginning of a decision_id.", _TEXT),
-    "search": ("Part of a name, an owner, a note or a mode.", _TEXT),
-    "view": ("now: all of the view Now. head: only time, health and versions.", {"enum": ["now", "head"]}),
-}
+
+def read_query(parameters: Sequence[tuple[str, str]], known: Sequence[str], now_ms: int) -> Query:
+    """Read the parameters of a request.
+
+    Args:
+        parameters: Percent-decoded, in the order given.
+        known: The names that this request takes.
+        now_ms: Wall clock, for ages: `since=15m` is a quarter of an hour ago.
+
+    Raises:
+        QueryRefused: A parameter is unknown, repeated or out of range.
+    """
+    return read_parameters(parameters, Query, SEE, known, now_ms=now_ms)
 
 
 def document() -> dict[str, Any]:
@@ -159,60 +152,53 @@ def document() -> dict[str, Any]:
         "security": [{}, {"token": []}],
         "paths": {
             **{path: {"get": _operation(*what)} for path, what in _WHAT.items()},
-            **{path: {"post": _edit(*what)} for path, what in POSTED.items()},
+            **{path: {"post": _edit(*what)} for path, what in _POSTED.items()},
         },
     }
 
 
-def _operation(summary: str, parameters: tuple[str, ...], name: str) -> dict[str, Any]:
-    kind = "text/event-stream" if name == "stream" else "application/json"
-    schema = {"type": "string"} if name == "stream" else {"type": "object"}
+def _described(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    """The schema of each field by the name in a request, without what only repeats the name."""
+    fields: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
+    return {
+        name: {key: value for key, value in field.items() if key != "title" and value is not None}
+        for name, field in fields.items()
+    }
+
+
+def _responses(kind: str, schema: str, failures: Mapping[str, str]) -> dict[str, Any]:
+    good = {"description": "The answer.", "content": {kind: {"schema": {"type": schema}}}}
+    failures = {"401": "The token is missing or invalid.", **failures}
+    return {"200": good, **{status: {"description": text} for status, text in sorted(failures.items())}}
+
+
+def _operation(summary: str, names: Sequence[str], name: str) -> dict[str, Any]:
+    fields = _described(Query)
+    content = ("text/event-stream", "string") if name == "stream" else ("application/json", "object")
+    failures = {
+        "400": "A parameter is wrong: {error, fix}.", "404": "Not found.", "503": "The tables cannot be read."
+    }  # fmt: skip
     return {
         "operationId": name,
         "summary": summary,
-        "parameters": [_parameter(one) for one in parameters],
-        "responses": {
-            "200": {"description": "The answer.", "content": {kind: {"schema": schema}}},
-            "400": {"description": "A parameter is wrong: {error, fix}."},
-            "401": {"description": "The token is missing or invalid."},
-            "404": {"description": "Not found."},
-            "503": {"description": "The tables cannot be read."},
-        },
-    }
+        "parameters": [
+            {"name": one, "in": "query", "required": False, "description": fields[one].pop("description"),
+             "schema": fields[one]}
+            for one in names
+        ],
+        "responses": _responses(*content, failures),
+    }  # fmt: skip
 
 
 def _edit(summary: str, name: str) -> dict[str, Any]:
-    properties = {
-        "user": _TEXT,
-        "client_id": _TEXT,
-        "values": {
-            "type": "object",
-            "description": "Column to value: bounds as `150kB/s`, `50%` or numbers; null: none.",
-        },
-        "if_version": {
-            "type": "integer",
-            "description": "The version edited; any other is a conflict.",
-        },
-        "reason": {"type": "string", "description": "Why; kept in the commit."},
+    schema = {"type": "object", "properties": _described(Edit)}
+    failures = {
+        "409": "The table is at another version, another what-if runs, or the dashboard only reads.",
+        "422": "The edit is not valid: {error, fix}.",
     }
     return {
         "operationId": name,
         "summary": summary,
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"type": "object", "properties": properties}}},
-        },
-        "responses": {
-            "200": {"description": "The answer.", "content": {"application/json": {"schema": {"type": "object"}}}},
-            "401": {"description": "The token is missing or invalid."},
-            "409": {
-                "description": "The table is at another version, another what-if runs, or the dashboard only reads."
-            },
-            "422": {"description": "The edit is not valid: {error, fix}."},
-        },
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": _responses("application/json", "object", failures),
     }
-
-
-def _parameter(name: str) -> dict[str, Any]:
-    description, schema = _DESCRIBED[name]
-    return {"name": name, "in": "query", "required": False, "description": description, "schema": dict(schema)}

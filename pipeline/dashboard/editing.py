@@ -11,7 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from pipeline.command_line import command_text
+from pipeline.dashboard.api import Edit
 from pipeline.errors import Conflict, Refused
 from pipeline.settings.loading import store_variables
 from pipeline.settings.places import StoreAddress
@@ -28,18 +31,13 @@ from quota.snapshot import QuotaSnapshot
 from quota.units import parse_bound
 
 _TEXTS: Final = ("mode", "owner", "note")
-_KNOWN: Final = ("user", "client_id", "values", "if_version", "reason")
 _REPLAYED: Final = "15m"
 _REPLAY_SECONDS: Final = 120
 _MOST_CLIENTS: Final = 20
 
 
 class Editing:
-    """The edits of one quota table; for several threads.
-
-    Args:
-        may_write: Whether an edit may be made; planning is always possible.
-    """
+    """The edits of one quota table; for several threads. Planning is possible also if it may not write."""
 
     def __init__(self, root: str, may_write: bool) -> None:
         self.may_write = may_write
@@ -47,11 +45,7 @@ class Editing:
         self._is_replaying = False
 
     def plan(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What an edit would change, and for which clients. Writes nothing.
-
-        Raises:
-            Refused, Conflict: It cannot be made.
-        """
+        """What an edit would change, and for which clients. Raises `Refused` or `Conflict` if it cannot be made."""
         edit = self._planned(body)
         clients = live_clients(table_uri(self._root, "usage"))
         moved = []
@@ -126,48 +120,41 @@ class Editing:
             fix = f"start it with --allow-edits, or make the edit by {command_text('quotas', 'alter')}"
             msg = "dashboard is read-only"
             raise Conflict(msg, fix)
-        change, if_version, reason = _read(body)
+        change, edit = _read(body)
+        reason = edit.reason.strip()
         if not reason:
             msg = "an edit needs a reason"
             raise edit_refused(msg)
-        if if_version is None:
+        if edit.if_version is None:
             msg = "an edit needs 'if_version', the version of the table that it is based on"
             raise edit_refused(msg)
-        edit = QuotaTable(self._root).edit(lambda rows: altered(rows, [change]), local_audit(reason), if_version)
-        return {"version": edit.version, "texts": entity_texts(differences(edit.before.rows, edit.rows))}
+        made = QuotaTable(self._root).edit(lambda rows: altered(rows, [change]), local_audit(reason), edit.if_version)
+        return {"version": made.version, "texts": entity_texts(differences(made.before.rows, made.rows))}
 
     def _planned(self, body: Mapping[str, Any]) -> QuotaEdit:
-        change, if_version, _ = _read(body)
-        return QuotaTable(self._root).plan(lambda rows: altered(rows, [change]), if_version)
+        change, edit = _read(body)
+        return QuotaTable(self._root).plan(lambda rows: altered(rows, [change]), edit.if_version)
 
 
-def _read(body: Mapping[str, Any]) -> tuple[QuotaChange, int | None, str]:
-    """The change, the version it is meant for, and why: from the JSON of a request."""
-    unknown = sorted(set(body) - set(_KNOWN))
-    if unknown:
-        msg = f"unknown field '{unknown[0][:40]}'; fields are {', '.join(_KNOWN)}"
-        raise edit_refused(msg)
-    user, client_id, reason = (body.get(name, "") for name in ("user", "client_id", "reason"))
-    values, if_version = body.get("values", {}), body.get("if_version")
-    if not (isinstance(user, str) and isinstance(client_id, str) and isinstance(reason, str)):
-        msg = "'user', 'client_id' and 'reason' are not all texts"
-        raise edit_refused(msg)
-    if not isinstance(values, dict):
-        msg = f"'values' is not an object but {type(values).__name__}"
-        raise edit_refused(msg)
-    if if_version is not None and not isinstance(if_version, int):
-        msg = f"'if_version' is not a whole number: {if_version!r}"
-        raise edit_refused(msg)
-    read = {name: _value(name, value) for name, value in values.items()}
-    return QuotaChange(user, client_id, read), if_version, reason.strip()
+def _read(body: Mapping[str, Any]) -> tuple[QuotaChange, Edit]:
+    try:
+        edit = Edit.model_validate(body)
+    except ValidationError as exc:
+        raise edit_refused("; ".join(_mistake(str(one["loc"][0])[:40], one["msg"]) for one in exc.errors())) from exc
+    values = {name: _value(name, value) for name, value in edit.values.items()}
+    return QuotaChange(edit.user, edit.client_id, values), edit
+
+
+def _mistake(name: str, why: str) -> str:
+    if name not in Edit.model_fields:
+        return f"unknown field '{name}'; fields are {', '.join(Edit.model_fields)}"
+    return f"'{name}' is not valid: {why}"
 
 
 def _value(name: str, value: object) -> float | str | None:
     if name in QUOTA_TYPES:
-        if value is None or value == "":
-            return None
         try:
-            return parse_bound(name, value)
+            return None if value is None or value == "" else parse_bound(name, value)
         except InvalidBound as exc:
             raise edit_refused(str(exc)) from exc
     if name not in _TEXTS:

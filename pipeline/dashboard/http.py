@@ -32,10 +32,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.api import PARAMETERS, WHAT_IF, Answers, document
+from pipeline.dashboard.api import PARAMETERS, SEE, STREAM, WHAT_IF, Query, document, read_query
 from pipeline.dashboard.editing import Editing, edit_refused
-from pipeline.dashboard.query import Query, read_query
 from pipeline.dashboard.reader import LOOK_EVERY_SECONDS, Feed, TablesReader, encoded
+from pipeline.dashboard.views import Answers
 from pipeline.errors import PipelineError, UsageError
 from pipeline.metrics import ReadAtScrape, new_registry
 from pipeline.process import JobSigns
@@ -44,17 +44,13 @@ from pipeline.web import Guard, Listen, WebServer, read_body, refuse_unguarded, 
 
 # Metrics: requests, streams, and the age of the figures shown.
 
-STREAM: Final = "/api/v1/stream"
 _BOUNDS_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_OTHER: Final = "other"
 
 
 class CountedRequests:
     """Counts requests on their way to the application, and how long each waits for the beginning of its answer.
 
-    Args:
-        routes: The paths that the application has. A path that it does not have, which anybody may make up, is
-            counted as `other`, and all below /static as /static.
+    A path that is not of the routes, which anybody may make up, counts as `other`, and all below /static as /static.
     """
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry, routes: Iterable[str]) -> None:
@@ -104,33 +100,23 @@ class CountedRequests:
     def _route(self, path: str) -> str:
         if path in self._routes:
             return path
-        return "/static" if path.startswith("/static/") else _OTHER
+        return "/static" if path.startswith("/static/") else "other"
 
 
-def tell_age(registry: CollectorRegistry, feed: Feed, now_ms: Callable[[], int]) -> None:
-    """Tell at each scrape how old what the dashboard shows is; what is not known is left out."""
-
-    def read() -> Iterable[Metric]:
-        state = feed.state
-        if state is None:
-            return
-        look_age_ms = max(now_ms() - state.now_ms, 0)
-        yield GaugeMetricFamily(
-            "kquota_dashboard_look_age_seconds", "Age of the newest look at the tables.", look_age_ms / 1000
-        )
-        batch_age_ms = state.health.last_batch_age_ms
-        if batch_age_ms is not None:
-            yield GaugeMetricFamily(
-                "kquota_dashboard_batch_age_seconds",
-                "How old the newest micro-batch is that was read.",
-                (batch_age_ms + look_age_ms) / 1000,
-            )
-
-    registry.register(ReadAtScrape(read))
+def _ages(feed: Feed, now_ms: Callable[[], int]) -> Iterable[Metric]:
+    """How old what the dashboard shows is; what is not known is left out."""
+    state = feed.state
+    if state is None:
+        return
+    look_age_ms, batch_age_ms = max(now_ms() - state.now_ms, 0), state.health.last_batch_age_ms
+    text = "Age of the newest look at the tables."
+    yield GaugeMetricFamily("kquota_dashboard_look_age_seconds", text, look_age_ms / 1000)
+    if batch_age_ms is not None:
+        text, age_ms = "How old the newest micro-batch is that was read.", batch_age_ms + look_age_ms
+        yield GaugeMetricFamily("kquota_dashboard_batch_age_seconds", text, age_ms / 1000)
 
 
 STATIC: Final = Path(__file__).with_name("static")
-_PAGES: Final = ("/", "/client", "/quotas", "/pipeline")
 _BEAT_SECONDS: Final = 2.0
 _ANSWERS_AT_ONCE: Final = 2
 _KINDS: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
@@ -161,12 +147,11 @@ def build_app(
     """Make the ASGI application.
 
     Args:
-        token: Requests to the API must carry it as `Authorization: Bearer …`; None: no token is needed.
-        registry: Of /metrics; the requests and the age of the figures are added; None: one of its
-            own.
+        token: See `Guard`; it guards the API and the metrics.
+        registry: Of /metrics; the requests and the age of the figures are added. None: one of its own.
     """
     registry = CollectorRegistry() if registry is None else registry
-    tell_age(registry, feed, now)
+    registry.register(ReadAtScrape(partial(_ages, feed, now)))
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -176,7 +161,7 @@ def build_app(
         finally:
             await run_in_threadpool(feed.close)
 
-    routes = [Route(path, _page) for path in _PAGES]
+    routes = [Route(path, partial(_file, "index.html")) for path in ("/", "/client", "/quotas", "/pipeline")]
     routes += [Route("/static/{name}", _static), Route("/favicon.svg", partial(_file, "favicon.svg"))]
     # Each look at the tables takes memory of its own; more at once than there are cores are no quicker. Files and
     # metrics have other threads, so that they are answered at any load.
@@ -196,15 +181,12 @@ def build_app(
         lifespan=lifespan,
         middleware=[
             Middleware(CountedRequests, registry=registry, routes=[route.path for route in routes]),
-            Middleware(Guard, token=token, is_open=_needs_no_token, headers=_HEADERS),
+            # The page itself holds no data and shows the form for the token.
+            Middleware(Guard, token=token, is_open=lambda path: not path.startswith(("/api/", "/metrics")),
+                       headers=_HEADERS),
         ],
         exception_handlers={PipelineError: _failed, HTTPException: _not_ours},
-    )
-
-
-def _needs_no_token(path: str) -> bool:
-    """The page itself holds no data and shows the form for the token."""
-    return not path.startswith("/api/") and path != "/metrics"
+    )  # fmt: skip
 
 
 def _answered(path: str, view: Callable[[Query], Any], now: Callable[[], int], at_once: asyncio.Semaphore) -> Answer:
@@ -277,10 +259,6 @@ async def _stream(feed: Feed, now: Callable[[], int], request: Request) -> Respo
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _page(_request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
-
-
 async def _static(request: Request) -> Response:
     return await _file(request.path_params["name"], request)
 
@@ -312,21 +290,12 @@ async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _failed(_request: Request, exc: Exception) -> Response:
-    if not isinstance(exc, PipelineError):
-        return refused(500, "the dashboard failed", "see its log")
-    return refused(_STATUS.get(exc.exit_code, 500), exc.message, exc.fix)
+async def _failed(_request: Request, exc: Any) -> Response:
+    return JSONResponse({"error": exc.message, "fix": exc.fix}, _STATUS.get(exc.exit_code, 500))
 
 
-async def _not_ours(request: Request, exc: Exception) -> Response:
-    status = exc.status_code if isinstance(exc, HTTPException) else 500
-    what = f"not found: {request.method} {request.url.path}"
-    return refused(status, what, "see /api/v1/openapi.json")
-
-
-def refused(status: int, error: str, fix: str) -> JSONResponse:
-    """The answer to a request that cannot be answered."""
-    return JSONResponse({"error": error, "fix": fix}, status)
+async def _not_ours(request: Request, exc: Any) -> Response:
+    return JSONResponse({"error": f"not found: {request.method} {request.url.path}", "fix": SEE}, exc.status_code)
 
 
 # The server: all parts, on one socket.
@@ -339,21 +308,13 @@ _MOST_CONNECTIONS: Final = 256
 class DashboardServer:
     """One listening socket in front of the application.
 
-    Args:
-        token: See `build_app`.
-
     Raises:
-        UsageError: They may, and there is no token.
+        UsageError: Edits are allowed, and there is no token.
         ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        signs: JobSigns,
-        listen: Listen,
-        token: str | None,
-        may_write: bool = False,
+        self, settings: Settings, signs: JobSigns, listen: Listen, token: str | None, may_write: bool = False
     ) -> None:
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
         if may_write and token is None:

@@ -21,36 +21,17 @@ from quota.current_rates import SensorRate, rates_of, shadow_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
+from quota.usage import COLUMNS
 from schemas.throttle_record import written_ms
 
-__all__ = ["SECONDS_KEPT", "USAGE_COLUMNS", "LiveRates", "SensorRate"]
-
 SECONDS_KEPT: Final = 300
-USAGE_COLUMNS: Final = (
-    "query_id",
-    "batch_id",
-    "evaluated_at_ms",
-    "sample_start_ms",
-    "broker_id",
-    "user",
-    "client_id",
-    "produced_bytes",
-    "fetched_bytes",
-    "io_time_ns",
-    "network_time_ns",
-    "request_count",
-    "last_event_ms",
-)
+USAGE_COLUMNS: Final = ("query_id", "batch_id", "evaluated_at_ms", *COLUMNS, "request_count")
 _TOTALS: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _FORGET_MS: Final = 300_000
 
 
 class LiveRates:
-    """Usage goes in as it is stored; the rates of the newest instant come out. For one thread.
-
-    Args:
-        settings: The engine's, as the newest batch was decided with them.
-    """
+    """Usage goes in as it is stored; the rates of the newest instant come out. For one thread."""
 
     def __init__(self, settings: EngineSettings, scope: Scope) -> None:
         self.settings = settings
@@ -61,31 +42,24 @@ class LiveRates:
         self._owners: Mapping[tuple[str, str], str | None] = {}
         self._seen_ms: dict[tuple[str, ...], int] = {}
         self._totals: dict[int, Counter[str]] = {}
-        self._at_ms = 0
+        self.at_ms = 0
+        """The instant of the rates; 0 before the first usage."""
         self._entities: pa.Table | None = None
         self._resolved: dict[int, pa.Table] = {}
 
     @property
-    def at_ms(self) -> int:
-        """The instant of the rates; 0 before the first usage."""
-        return self._at_ms
-
-    @property
     def active_clients(self) -> int:
         """The number of clients that sent anything in the windows of the rates."""
-        since_ms = self._at_ms - self.settings.rate_span_ms
+        since_ms = self.at_ms - self.settings.rate_span_ms
         return sum(seen_ms >= since_ms for seen_ms in self._seen_ms.values())
 
     def load(
-        self,
-        snapshot: QuotaSnapshot,
-        owners: Mapping[tuple[str, str], str | None],
-        window: pa.Table | None = None,
+        self, snapshot: QuotaSnapshot, owners: Mapping[tuple[str, str], str | None], window: pa.Table | None = None
     ) -> None:
         """Put quotas in force.
 
         Args:
-            owners: Who is responsible, by user and client-id of the row.
+            owners: By user and client-id of the row.
             window: Usage of the windows of the rates, as far as it was recorded. A second engine, which the first
                 shadow quota needs, begins with it.
         """
@@ -100,21 +74,20 @@ class LiveRates:
         shadow = self._shadow = self._shadow or new_engine(self.settings, self.scope)
         shadow.load_quotas(snapshot.with_shadow_enforced())
         if is_new and window is not None and window.num_rows:
-            shadow.record(window, self._at_ms)
+            shadow.record(window, self.at_ms)
 
     def record(self, usage: pa.Table, at_ms: int) -> None:
         """Take the usage of further batches, of which the newest was evaluated at an instant."""
-        self._at_ms = max(self._at_ms, at_ms)
+        self.at_ms = max(self.at_ms, at_ms)
         for engine in self._engines():
-            engine.record(usage, self._at_ms)
+            engine.record(usage, self.at_ms)
         self._note_clients(usage)
         self._add_totals(usage)
 
-    def add_totals(self, starts_ms: list[int], sums: dict[str, list[int | None]]) -> None:
-        """Take sums by second of a time before the first `record`."""
-        for place, start_ms in enumerate(starts_ms):
-            of_second = self._totals.setdefault(start_ms // 1_000, Counter())
-            of_second.update({name: values[place] or 0 for name, values in sums.items()})
+    def add_totals(self, sums: Iterable[Mapping[str, int | None]]) -> None:
+        """Take sums by `second` of a time before the first `record`."""
+        for row in sums:
+            self._totals.setdefault(row["second"] or 0, Counter()).update({name: row[name] or 0 for name in _TOTALS})
 
     def totals(self) -> list[tuple[int, int, int, int]]:
         """(second, produced bytes, fetched bytes, requests) of the last minutes, oldest first, without gaps.
@@ -135,7 +108,7 @@ class LiveRates:
         if entities is None:
             return []
         enforced, *seen = (
-            rates_of(engine, entities, self._at_ms, partial(self._levels, place, entities), self._owners)
+            rates_of(engine, entities, self.at_ms, partial(self._levels, place, entities), self._owners)
             for place, engine in enumerate(self._engines())
         )
         shadow = {entity for entity, quota in self._quotas.items() if quota.mode == "shadow"}
@@ -144,15 +117,15 @@ class LiveRates:
 
     def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
         """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` says."""
-        names = {"user": _texts(users), "client_id": _texts(client_ids)}
-        if self.scope == "broker":
-            names["broker_id"] = _texts([""] * len(users))
-        rows = self._enforced.resolve(pa.table(names)).to_pylist()
-        return [{**row, "owner": self.owner(row["level"], row["user"], row["client_id"])} for row in rows]
+        columns = zip(self._names(), (users, client_ids, [""] * len(users)), strict=False)
+        rows = self._enforced.resolve(pa.table({name: _texts(values) for name, values in columns})).to_pylist()
+        return [{**row, "owner": self._owner(row["level"], row["user"], row["client_id"])} for row in rows]
 
-    def owner(self, level: int | None, user: str, client_id: str) -> str | None:
-        """The owner of the quota that a client has at a level."""
+    def _owner(self, level: int | None, user: str, client_id: str) -> str | None:
         return None if level is None else self._owners.get(entity_at(Level(level), user, client_id))
+
+    def _names(self) -> list[str]:
+        return ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]
 
     def _engines(self) -> list[QuotaEngine]:
         return [self._enforced] if self._shadow is None else [self._enforced, self._shadow]
@@ -163,14 +136,12 @@ class LiveRates:
         return self._resolved[place]
 
     def _note_clients(self, usage: pa.Table) -> None:
-        names = ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]
-        clients = dict.fromkeys(zip(*(usage[name].to_pylist() for name in names), strict=True), self._at_ms)
+        clients = dict.fromkeys(zip(*(usage[name].to_pylist() for name in self._names()), strict=True), self.at_ms)
         before = len(self._seen_ms)
         self._seen_ms.update(clients)
         if len(self._seen_ms) > before:
             self._entities = None
-        gone = [client for client, seen_ms in self._seen_ms.items() if seen_ms < self._at_ms - _FORGET_MS]
-        for client in gone:
+        for client in [client for client, seen_ms in self._seen_ms.items() if seen_ms < self.at_ms - _FORGET_MS]:
             del self._seen_ms[client]
             self._entities = None
 
@@ -190,9 +161,8 @@ class LiveRates:
         if not self._seen_ms:
             return None
         if self._entities is None:
-            columns = list(zip(*sorted(self._seen_ms), strict=True))
-            names = ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]
-            self._entities = pa.table({name: _texts(list(one)) for name, one in zip(names, columns, strict=True)})
+            columns = zip(self._names(), zip(*sorted(self._seen_ms), strict=True), strict=True)
+            self._entities = pa.table({name: _texts(list(one)) for name, one in columns})
             self._resolved.clear()
         return self._entities
 
@@ -209,20 +179,12 @@ def _texts(values: list[str]) -> pa.Array:
 
 # Who is throttled, kept up to date from the records of `throttle_events`. Pure.
 
-Client = tuple[str, str, str]
-"""(broker_id, user, client_id)."""
-
 _RECENT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RunningThrottle:
-    """A client that is held.
-
-    Attributes:
-        row: Its last row of `throttle_events`.
-        since_ms: When the throttle began, by the driver's wall clock: its first record, before all renewals.
-    """
+    """The last row of `throttle_events` of a client that is held, and when its first record was written."""
 
     row: Mapping[str, Any]
     since_ms: int
@@ -233,7 +195,7 @@ class RunningThrottles:
     """The last record of every client, as far as it may still run; and the newest records."""
 
     def __init__(self) -> None:
-        self._last: dict[Client, RunningThrottle] = {}
+        self._last: dict[tuple[str, str, str], RunningThrottle] = {}
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=_RECENT)
         self.newest_seq = -1
         """The highest `publish_seq` that was applied."""
@@ -264,6 +226,7 @@ class RunningThrottles:
         before = self._last.get(key)
         written = written_ms(row)
         # What has lapsed was no longer held: it was not renewed in time.
-        goes_on = before is not None and before.row["throttled_until_ms"] >= written
-        since_ms = before.since_ms if before is not None and goes_on else written
-        self._last[key] = RunningThrottle(row, since_ms, before.records + 1 if before is not None and goes_on else 1)
+        if before is not None and before.row["throttled_until_ms"] >= written:
+            self._last[key] = RunningThrottle(row, before.since_ms, before.records + 1)
+        else:
+            self._last[key] = RunningThrottle(row, written, 1)

@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles, SensorRate
-from pipeline.dashboard.recent import RecentTables
+from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles
+from pipeline.dashboard.recent import RecentTables, WatchedTable
 from pipeline.dashboard.state import Health, Source, State, health
-from pipeline.dashboard.watched_table import WatchedTable
 from pipeline.errors import PipelineError
 from pipeline.process import JobSigns, return_freed_memory
 from pipeline.settings.model import EngineSettings
@@ -27,6 +26,7 @@ from pipeline.tables.layout import TABLES
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
+from quota.current_rates import SensorRate
 from quota.engine import Scope
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
@@ -40,18 +40,10 @@ LOOK_EVERY_SECONDS: Final = 1.0
 _LOOKS_PER_TIDYING: Final = 60
 
 
-class Reader(Protocol):
-    """What is followed; see `TablesReader.look`."""
-
-    def look(self, now_ms: int) -> State:
-        """The state at an instant; raises nothing."""
-        ...
-
-
 class Feed:
     """The newest state. `start` it, and `close` it at the end."""
 
-    def __init__(self, reader: Reader, now: Callable[[], int] = wall_ms) -> None:
+    def __init__(self, reader: "TablesReader", now: Callable[[], int] = wall_ms) -> None:
         self._reader = reader
         self._now = now
         self._state: State | None = None
@@ -128,14 +120,11 @@ class Feed:
                     self._texts = {}
                 self._first.set()
                 self._wake()
-                self._tidy()
+                # After the first look, which reads the most, and then once a minute.
+                if self._looks % _LOOKS_PER_TIDYING == 0:
+                    return_freed_memory()
+                self._looks += 1
             self._over.wait(LOOK_EVERY_SECONDS)
-
-    def _tidy(self) -> None:
-        """After the first look, which reads the most, and then once a minute."""
-        if self._looks % _LOOKS_PER_TIDYING == 0:
-            return_freed_memory()
-        self._looks += 1
 
     def _wake(self) -> None:
         with self._lock:
@@ -179,19 +168,18 @@ class BatchParts:
     def in_span(
         self, batches: WatchedTable, part_ms: int, since_ms: int, until_ms: int, newest_at_ms: Sequence[int] = ()
     ) -> list[int]:
-        """The starts of the parts in which a batch was evaluated, in epoch ms and in order.
+        """The starts of the parts in which a batch was evaluated, in epoch ms and in order. Raises as `WatchedTable`.
 
         Args:
             newest_at_ms: The instants of all batches of the newest time epoch from the first of them on, oldest first:
                 these are not read.
-
-        Raises:
-            TableMissing, TableUnreadable: As of `WatchedTable.query`.
         """
         first, last = since_ms // part_ms, -(-until_ms // part_ms)
-        newest = batches.newest_instant()
-        settled = 0 if newest is None else (newest.evaluated_at_ms - _SETTLED_MS) // part_ms
-        self._forget_before(0 if newest is None else newest.time_epoch)
+        time_epoch, evaluated_at_ms = batches.newest_instant() or (0, 0)
+        settled = (evaluated_at_ms - _SETTLED_MS) // part_ms
+        with self._lock:  # when a clock was set back, batches are added where there were none so far
+            if time_epoch != self._time_epoch:
+                self._time_epoch, self._known = time_epoch, MappingProxyType({})
         in_memory = frozenset(at_ms // part_ms for at_ms in newest_at_ms if first <= at_ms // part_ms < last)
         # The part in which they begin may have had others before them.
         read_until = min(last, newest_at_ms[0] // part_ms + 1) if newest_at_ms else last
@@ -208,12 +196,6 @@ class BatchParts:
         with self._lock:
             self._known = MappingProxyType({**self._known, part_ms: now_known})
         return [part * part_ms for part in sorted(found) if first <= part < last]
-
-    def _forget_before(self, time_epoch: int) -> None:
-        """When a clock was set back, batches are added where there were none so far."""
-        with self._lock:
-            if time_epoch != self._time_epoch:
-                self._time_epoch, self._known = time_epoch, MappingProxyType({})
 
 
 def _read(batches: WatchedTable, part_ms: int, first: int, last: int) -> frozenset[int]:
@@ -238,11 +220,7 @@ _EVENT_COLUMNS: Final = tuple(
 
 
 class TablesReader:
-    """What is new in the tables, as a `State`.
-
-    Args:
-        scope: Of the quotas; None = from the quota table.
-    """
+    """What is new in the tables, as a `State`. Without a scope, that of the quota table holds."""
 
     def __init__(self, root: str, signs: JobSigns, scope: Scope | None = None) -> None:
         self.root = root
@@ -273,7 +251,7 @@ class TablesReader:
     def look(self, now_ms: int) -> State:
         """The state at `now_ms`, by wall clock. Raises nothing: what cannot be read is in its `health`."""
         new = {name for name, table in self.tables.items() if table.refresh(now_ms)}
-        failure = self._failure()
+        failure = next((str(cause) for name in _NEEDED if (cause := self.tables[name].failure) is not None), None)
         try:
             for name in new:
                 self._committed_at_ms[name] = self.tables[name].committed_at_ms()
@@ -284,20 +262,12 @@ class TablesReader:
             failure = str(exc)
         return self._state(now_ms, failure, bool(new))
 
-    def owners(self) -> Mapping[tuple[str, str], str | None]:
-        """Who is responsible for a quota, by user and client-id of its row."""
-        return self._owners
-
     def snapshot(self) -> QuotaSnapshot | None:
         """The quotas in force; None before they could be read."""
         return None if self._quotas is None else self._quotas.pin()
 
     def quotas_at(self, version: int) -> QuotaSnapshot:
-        """The quotas of a version.
-
-        Raises:
-            TableMissing: The version does not exist any more.
-        """
+        """The quotas of a version. Raises `TableMissing` if it does not exist any more."""
         if self._quotas is None:
             raise table_missing(self.tables["quotas"].uri)
         return self._quotas.at(version)
@@ -305,12 +275,6 @@ class TablesReader:
     def engine_settings(self) -> EngineSettings:
         """Those of the newest batch; the defaults before it."""
         return EngineSettings() if self._rates is None else self._rates.settings
-
-    def _failure(self) -> str | None:
-        return next(
-            (str(failure) for name in _NEEDED if (failure := self.tables[name].failure) is not None),
-            None,
-        )
 
     def _read(self, new: set[str]) -> None:
         if "quotas" in new or self._quotas is None:
@@ -352,10 +316,9 @@ class TablesReader:
             since_ms = self.batches[-1]["evaluated_at_ms"]
         rows = table.rows(None, [*of_newest_epoch(newest.time_epoch), ("evaluated_at_ms", ">=", since_ms)])
         known = {(row["query_id"], row["batch_id"]) for row in self.batches}
+        new = (row for row in rows if (row["query_id"], row["batch_id"]) not in known)
+        found = [row | {"time_epoch": newest.time_epoch} for row in new]
         # Those of one instant by the wall clock, which may have been set back since.
-        found = [
-            row | {"time_epoch": newest.time_epoch} for row in rows if (row["query_id"], row["batch_id"]) not in known
-        ]
         found.sort(key=lambda row: (row["evaluated_at_ms"], row["processed_at_ms"], row["batch_id"]))
         self.batches = [*self.batches, *found][-_BATCHES_KEPT:]
 
@@ -377,8 +340,7 @@ class TablesReader:
         if newest is None or quotas is None:
             return
         time_epoch, newest_ms = newest
-        scope = self._scope or quotas.scope
-        rates = LiveRates(settings, scope)
+        rates = LiveRates(settings, self._scope or quotas.scope)
         begin_ms = newest_ms - settings.rate_span_ms
         rates.load(quotas.pin(), self._owners)
         sums = table.query(
@@ -387,9 +349,7 @@ class TablesReader:
             f"WHERE evaluated_at_ms >= {newest_ms - SECONDS_KEPT * 1_000} AND evaluated_at_ms < {begin_ms} "
             f"{f'AND time_epoch = {time_epoch} ' if time_epoch else ''}GROUP BY 1"
         )
-        names = ("produced_bytes", "fetched_bytes", "request_count")
-        seconds_ms = [second * 1_000 for second in sums["second"].to_pylist()]
-        rates.add_totals(seconds_ms, {name: sums[name].to_pylist() for name in names})
+        rates.add_totals(sums.to_pylist())
         self._rates, self._rates_epoch = rates, time_epoch
         self.epoch_begin_ms = self._epoch_begin_ms(time_epoch)
         since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
@@ -429,13 +389,12 @@ class TablesReader:
         process = self._signs.process()
         self._was_seen = self._was_seen or process is not None
         batch = self.batches[-1] if self.batches else None
-        waited_ms = self._signs.last_wait_ms()
         found = health(
             now_ms,
             batch,
             process,
             was_seen=self._was_seen,
-            waited_ms=waited_ms,
+            waited_ms=self._signs.last_wait_ms(),
             collected_ms=self._collected_ms(now_ms),
             failure=failure,
         )
@@ -444,6 +403,8 @@ class TablesReader:
             self._seq += 1
         self._last_health = found
         rates = self._rates
+        if is_new and rates is not None:  # ten thousand rates take as long as all else of a look
+            self._sensors = rates.sensors()
         return State(
             now_ms=now_ms,
             seq=self._seq,
@@ -453,13 +414,13 @@ class TablesReader:
             batch=batch,
             running=running,
             levels=self._levels([*(one.row for one in running), *recent]),
-            sensors=self._told_sensors(is_new),
+            sensors=self._sensors,
             rates_at_ms=0 if rates is None else rates.at_ms,
             seconds=() if rates is None else rates.totals(),
             active_clients=0 if rates is None else rates.active_clients,
             recent=recent,
             sources=tuple(
-                Source(name, table.version, self._committed_at_ms.get(name), _told(table.failure))
+                Source(name, table.version, self._committed_at_ms.get(name), str(table.failure or "") or None)
                 for name, table in self.tables.items()
             ),
         )
@@ -474,12 +435,6 @@ class TablesReader:
         self._newest_seen = key, min(now_ms, seen_ms if seen_key == key else batch["processed_at_ms"])
         return self._newest_seen[1]
 
-    def _told_sensors(self, is_new: bool) -> Sequence[SensorRate]:
-        """All rates; those of the last look if nothing is new, as ten thousand take as long as all else of a look."""
-        if is_new:
-            self._sensors = () if self._rates is None else self._rates.sensors()
-        return self._sensors
-
     def _levels(self, rows: list[Mapping[str, Any]]) -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
         """The levels of the clients of these records, by the quotas in force; each client is resolved once."""
         if self._rates is None:
@@ -492,7 +447,3 @@ class TablesReader:
             for row in found:
                 self._resolved.setdefault((row["user"], row["client_id"]), []).append(row)
         return {(*client, row["quota_type"]): row for client, of_client in self._resolved.items() for row in of_client}
-
-
-def _told(failure: PipelineError | None) -> str | None:
-    return None if failure is None else str(failure)

@@ -1,20 +1,163 @@
-"""The newest rows of a table in memory, so that files are read only for older ones, and sums of usage among them."""
+"""Tables that are kept open, and their newest rows in memory, so that files are read only for what is new or old."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from pipeline.dashboard.client_view import DECISION_COLUMNS, RECORD_COLUMNS
-from pipeline.dashboard.watched_table import WatchedTable
-from pipeline.tables.port import Condition, of_newest_epoch
+from pipeline.errors import PipelineError
+from pipeline.tables.address import table_missing, table_uri
+from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table, reading
+from pipeline.tables.port import Condition, Instant, of_newest_epoch
+from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, newest_instant_in, rows_of, rows_where
+from pipeline.tables.reading import run
+
+# A Delta table that is kept open at its newest version, so that a look costs nothing while nothing is new.
+
+# A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
+_VERSIONS_PER_HANDLE: Final = 50
+# A local table is asked at least so often whether the version after ours was cleaned away before we saw it.
+_ASK_AGAIN_MS: Final = 5_000
+_OLDEST_KEPT_MS: Final = 60_000
+
+
+class WatchedTable:
+    """One table. `refresh` is for one thread; reading is for any.
+
+    Reading raises `TableMissing` if there was no table at the last `refresh`, and `TableUnreadable` for a bad file.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        self.name = name
+        self.uri = table_uri(root, name)
+        self.failure: PipelineError | None = None
+        """Why the last `refresh` could not see the table; None if it could."""
+        self._seen_at_ms = 0
+        self._table: DeltaTable | None = None
+        self._opened_version = 0
+        self._asked_at_ms = 0
+        self._oldest: dict[str, tuple[int, int | None]] = {}
+
+    @property
+    def version(self) -> int | None:
+        """The newest version seen; None without a table."""
+        table = self._table
+        return None if table is None else table.version()
+
+    def refresh(self, now_ms: int) -> bool:
+        """Whether there is a newer version than at the last call. A missing or damaged table is not an error."""
+        before = self.version
+        try:
+            self._look(now_ms)
+        except PipelineError as exc:
+            self._table = None
+            self.failure = exc
+        else:
+            self.failure = None
+        if self.version == before:
+            return False
+        self._seen_at_ms = now_ms
+        return True
+
+    def committed_at_ms(self) -> int | None:
+        """When the newest version was committed, by the writer's clock; None without a table."""
+        table = self._table
+        if table is None:
+            return None
+        with reading(self.uri):
+            return next((int(commit["timestamp"]) for commit in table.history(1)), None)
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+        """Rows of the version seen last, in no order."""
+        return self.query(self._rows_where(columns, where))
+
+    def rows(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
+        """The same rows by column, for few of them."""
+        return rows_of(answer(self.opened(), self._rows_where(columns, where), engine=FILTER_FIRST))
+
+    def query(self, sql: str) -> pa.Table:
+        """The result of a query over `source`, the version seen last."""
+        return run(self.opened(), sql, engine=FILTER_FIRST)
+
+    def newest_value(self, column: str) -> int | None:
+        """The largest value of an INT64 column with statistics; None without rows or table."""
+        table = self._table
+        return None if table is None else newest_in(table, column)
+
+    def newest_instant(self) -> Instant | None:
+        """See `TableReader`; None without a table, too."""
+        table = self._table
+        return None if table is None else newest_instant_in(table)
+
+    def oldest_value(self, column: str) -> int | None:
+        """The smallest value of such a column; otherwise as `newest_value`. Looked up at most once a minute."""
+        table = self._table
+        if table is None:
+            return None
+        minute = self._seen_at_ms // _OLDEST_KEPT_MS
+        known = self._oldest.get(column)
+        if known is None or known[0] != minute or known[1] is None:
+            self._oldest[column] = known = (minute, oldest_in(table, column))
+        return known[1]
+
+    def rows_about(self, column: str, since: int, until: int) -> int:
+        """About how many rows have a value in [since, until), from the statistics of the files."""
+        files = file_statistics(self.opened())
+        rows = 0.0
+        columns = (files.column(name).to_pylist() for name in ("num_records", f"min.{column}", f"max.{column}"))
+        for count, least, most in zip(*columns, strict=True):
+            if count and least is not None and most >= since and least < until:
+                rows += count * (min(most + 1, until) - max(least, since)) / (most + 1 - least)
+        return int(rows)
+
+    def opened(self) -> DeltaTable:
+        """The handle."""
+        table = self._table
+        if table is None:
+            raise table_missing(self.uri)
+        return table
+
+    def _rows_where(self, columns: Sequence[str] | None, where: Sequence[Condition]) -> str:
+        return rows_where(column_names(self.opened()) if columns is None else columns, where)
+
+    def _look(self, now_ms: int) -> None:
+        table = self._table
+        is_due = abs(now_ms - self._asked_at_ms) >= _ASK_AGAIN_MS  # also if the clock was set back
+        if table is not None and not is_due and not self._may_have_more(table):
+            return
+        if table is None or table.version() - self._opened_version >= _VERSIONS_PER_HANDLE:
+            self._table = open_table(self.uri)
+            self._opened_version = self._table.version()
+        else:
+            with reading(self.uri):
+                table.update_incremental()
+        self._asked_at_ms = now_ms
+
+    def _may_have_more(self, table: DeltaTable) -> bool:
+        """Looks for the next entry of a local log; any other store is always read."""
+        path = local_path(table)
+        return path is None or Path(path, "_delta_log", f"{table.version() + 1:020d}.json").exists()
+
+
+# Of decisions, and of records, what the view of a client shows.
+DECISION_COLUMNS: Final = (
+    "evaluated_at_ms", "quota_type", "observed", "bound", "window_ms", "raw_throttle_time_ms", "throttle_time_ms",
+    "level", "mode", "applied", "decision_id", "batch_id", "quota_version",
+)  # fmt: skip
+RECORD_COLUMNS: Final = (
+    "publish_seq", "action", "cause", "cluster", "query_id", "batch_id", "broker_id", "user", "client_id",
+    "quota_type", "observed", "bound", "throttle_time_ms", "throttled_until_ms", "owed_ms", "tokens", "decision_id",
+)  # fmt: skip
+
 
 # The rows, by client. Pure. To find a client in the small files of the last minutes takes 250 ms; here it takes 1 ms.
 
-_TIME: Final = "evaluated_at_ms"
+TIME: Final = "evaluated_at_ms"
 _LONGEST_MS: Final = 1_200_000
 _BLOCK_ROWS: Final = 8_192
 
@@ -55,14 +198,15 @@ class RecentRows:
         """These rows and newer ones, without the oldest ones where it would be too many, or more than 20 minutes.
 
         Args:
-            rows: With `user`, `client_id`, and all of `columns`.
             columns: Which ones are kept; among them the key and `evaluated_at_ms`.
             most_rows: So many are kept, and at most 8192 more.
         """
         if not rows.num_rows:
             return self
         users, client_ids = (_hashes(rows[name]) for name in ("user", "client_id"))
-        new = _Block(_copied(rows.select(list(columns))), users, client_ids, int(_ints(rows[self.key]).max()))
+        # Taken without the buffers of the query, which are several times as large.
+        kept = _taken(rows.select(list(columns)), np.arange(rows.num_rows))
+        new = _Block(kept, users, client_ids, int(_ints(rows[self.key]).max()))
         last = self.blocks[-1] if self.blocks else None
         is_small = last is not None and last.rows.num_rows < _BLOCK_ROWS
         joined = (*self.blocks[:-1], _joined(last, new)) if last is not None and is_small else None
@@ -74,14 +218,7 @@ class RecentRows:
         return RecentRows(self.key, begin, blocks)
 
     def where(self, names: tuple[str | None, str | None], time: str, since_ms: int, until_ms: int) -> pa.Table:
-        """The rows of a client in a span, in no order, with the columns that are kept.
-
-        Args:
-            names: User and client-id; None = any.
-            time: A column in epoch ms.
-            since_ms: Begin of the span by that column, inclusive.
-            until_ms: Its end, exclusive.
-        """
+        """The rows of a user and client-id in [since_ms, until_ms) by a column, in no order; the name None = any."""
         found = []
         for block in self.blocks:
             at_ms = _ints(block.rows[time])
@@ -91,7 +228,7 @@ class RecentRows:
                     is_wanted &= hashes == hash(name)
             places = np.flatnonzero(is_wanted)
             if len(places):
-                found.append(block.rows.take(_int_array(places)))
+                found.append(_taken(block.rows, places))
         if found:
             return pa.concat_tables(found)
         return self.blocks[0].rows.slice(0, 0) if self.blocks else pa.table({})
@@ -106,18 +243,13 @@ def _joined(first: _Block, second: _Block) -> _Block:
     )
 
 
-def _copied(rows: pa.Table) -> pa.Table:
-    """The same rows without the buffers of the query, which are several times as large."""
-    return rows.take(_int_array(np.arange(rows.num_rows)))
-
-
-def _int_array(values: NDArray[np.int64]) -> pa.Array:
+def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
     # Not by pa.array, which imports pandas to look at its values.
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
+    return rows.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
 
 
 def _newest_ms(block: _Block) -> int:
-    return int(_ints(block.rows[_TIME]).max())
+    return int(_ints(block.rows[TIME]).max())
 
 
 def _hashes(names: "pa.ChunkedArray") -> NDArray[np.int64]:
@@ -125,10 +257,11 @@ def _hashes(names: "pa.ChunkedArray") -> NDArray[np.int64]:
 
 
 def _ints(column: "pa.ChunkedArray") -> NDArray[np.int64]:
-    return np.asarray(column.to_numpy(), dtype=np.int64)
+    """Numbers, null as 0."""
+    values = column.to_numpy()
+    return np.asarray(np.nan_to_num(values) if values.dtype.kind == "f" else values, dtype=np.int64)
 
 
-TIME: Final = "evaluated_at_ms"
 _NAMES: Final = ("user", "client_id")
 _BATCH: Final = ("query_id", "batch_id")
 _USAGE_COLUMNS: Final = ("sample_start_ms", "produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
@@ -164,23 +297,16 @@ class RecentTable:
         self.time_epoch = 0
         """That of the rows that `follow` takes; 0 for a key that continues from epoch to epoch."""
         self.keeps = False
-        """Whether rows are kept."""
+        """Whether rows are kept, which `follow` otherwise only passes on. To be set before the first `follow`."""
         self.held: RecentRows | None = None
         """What is in memory; None before the first `follow`, and if nothing is to be kept."""
 
-    def keep(self) -> None:
-        """Keep rows, which `follow` otherwise only passes on. To be called before the first `follow`."""
-        self.keeps = True
-
     def follow(self, also: Sequence[str] = ()) -> pa.Table | None:
-        """Take the rows that came since the last call.
+        """Take the rows that came since the last call. If it raises, the next call goes on where this one began.
 
         Returns:
             Those rows; None at the first call, which may take many, at the first of a time epoch, and for a table
             without rows.
-
-        Raises:
-            TableMissing, TableUnreadable: See `WatchedTable.read`. The next call goes on where this one began.
         """
         newest = self._newest()
         if newest is None:
@@ -192,8 +318,7 @@ class RecentTable:
             self.time_epoch = time_epoch
             self._begin(newest_key)
             return None
-        rows = self._read([(self._key, ">=", self._newest_key)], also)
-        rows = self._unseen(rows, self._newest_key)
+        rows = self._unseen(self._read([(self._key, ">=", self._newest_key)], also), self._newest_key)
         if self.held is not None:
             self.held = self.held.with_rows(rows, self._kept, self._most_rows)
         self._note(rows)
@@ -202,11 +327,7 @@ class RecentTable:
     def rows(
         self, columns: Sequence[str], client: tuple[str, str], since_ms: int, until_ms: int
     ) -> list[dict[str, Any]]:
-        """The rows of a client that were evaluated in [since_ms, until_ms), in no order.
-
-        Raises:
-            TableMissing, TableUnreadable: See `WatchedTable.rows`.
-        """
+        """The rows of a client that were evaluated in [since_ms, until_ms), in no order. Raises as `WatchedTable`."""
         self._table.opened()
         held = self.held
         where: list[Condition] = [(name, "=", value) for name, value in zip(_NAMES, client, strict=True)]
@@ -278,11 +399,6 @@ class RecentTable:
         self._newest_key = newest_key
 
 
-def _taken(rows: pa.Table, places: "NDArray[np.int64]") -> pa.Table:
-    # Not by pa.array, which imports pandas to look at its values.
-    return rows.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
-
-
 @dataclass(frozen=True, slots=True)
 class RecentTables:
     """The tables that get a file with every micro-batch, and that the view of a client reads."""
@@ -302,23 +418,16 @@ class RecentTables:
         )
 
     def keep(self) -> None:
-        """See `RecentTable.keep`."""
+        """See `RecentTable.keeps`."""
         for table in (self.usage, self.decisions, self.events):
-            table.keep()
+            table.keeps = True
 
 
 # Sums of usage by step. Pure.
 
-_TIME_RECENT_SUMS = "sample_start_ms"
-
 
 class Wanted(NamedTuple):
-    """A sum of the usage of some clients.
-
-    Attributes:
-        names: User and client-id; None = any.
-        columns: What is added up; null is 0.
-    """
+    """A sum of columns of the usage of a user and client-id; None = any."""
 
     name: str
     names: tuple[str | None, str | None]
@@ -328,22 +437,9 @@ class Wanted(NamedTuple):
 def recent_sums(
     held: RecentRows, since_ms: int, until_ms: int, step_ms: int, wanted: Sequence[Wanted]
 ) -> Mapping[str, list[int]]:
-    """The sums of a span by step.
-
-    Args:
-        held: Rows of `usage`.
-        since_ms: Begin of the span by `sample_start_ms`, inclusive.
-        until_ms: Its end, exclusive.
-
-    Returns:
-        `step`, each once, and each sum by its name.
-    """
-    of_names = {one.names: held.where(one.names, _TIME_RECENT_SUMS, since_ms, until_ms) for one in wanted}
-    steps_of = {
-        names: _ints_of_recent_sums(rows[_TIME_RECENT_SUMS]) // step_ms
-        for names, rows in of_names.items()
-        if rows.num_rows
-    }
+    """The sums of rows of `usage` that begin in [since_ms, until_ms): `step`, each once, and each sum by its name."""
+    of_names = {one.names: held.where(one.names, "sample_start_ms", since_ms, until_ms) for one in wanted}
+    steps_of = {names: _ints(rows["sample_start_ms"]) // step_ms for names, rows in of_names.items() if rows.num_rows}
     if not steps_of:
         return {}
     steps = np.unique(np.concatenate([*steps_of.values()]))
@@ -353,11 +449,6 @@ def recent_sums(
         if one.names in steps_of:
             places = np.searchsorted(steps, steps_of[one.names])
             for column in one.columns:
-                np.add.at(amounts, places, _ints_of_recent_sums(of_names[one.names][column]))
+                np.add.at(amounts, places, _ints(of_names[one.names][column]))
         sums[one.name] = amounts.tolist()
     return {"step": steps.tolist(), **sums}
-
-
-def _ints_of_recent_sums(column: "pa.ChunkedArray") -> NDArray[np.int64]:
-    """Numbers, null as 0."""
-    return np.asarray(np.nan_to_num(np.asarray(column.to_numpy())), dtype=np.int64)

@@ -1,13 +1,14 @@
 """The state of one moment: the immutable value that the reader makes, what the view Now shows of it, and its health."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from pipeline.command_line import command_text
-from pipeline.dashboard.live_rates import RunningThrottle, SensorRate
+from pipeline.dashboard.live_rates import RunningThrottle
 from pipeline.process import activity_of, ahead_ms
+from quota.current_rates import SensorRate
 from quota.units import age_text
 from schemas.throttle_record import verb, written_ms
 
@@ -23,69 +24,46 @@ Levels = Mapping[tuple[str, str, str], Mapping[str, Any]]
 """(user, client_id, quota_type) -> a row of `LiveRates.resolve`."""
 
 
+def picked(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Some columns of a row."""
+    return {name: row[name] for name in names}
+
+
+_CLIENT: Final = ("user", "client_id", "broker_id", "quota_type", "observed", "bound")
+_RECORD: Final = ("cause", "throttled_until_ms", "decision_id", "quota_version")
+
+
+def _level_of(row: Mapping[str, Any], levels: Levels) -> Mapping[str, Any]:
+    return levels.get((row["user"], row["client_id"], row["quota_type"]), {})
+
+
 def throttled_row(one: RunningThrottle, levels: Levels) -> dict[str, Any]:
     """A client that is held: who, by what, since when and until when, whose, and at which level."""
-    row = one.row
-    level = levels.get((row["user"], row["client_id"], row["quota_type"]), {})
+    row, level = one.row, _level_of(one.row, levels)
     return {
-        "user": row["user"],
-        "client_id": row["client_id"],
-        "broker_id": row["broker_id"],
-        "quota_type": row["quota_type"],
-        "observed": row["observed"],
-        "bound": row["bound"],
+        **picked(row, (*_CLIENT, *_RECORD)),
         "since_ms": one.since_ms,
-        "throttled_until_ms": row["throttled_until_ms"],
         "owed_until_ms": max(written_ms(row) + row["owed_ms"], row["throttled_until_ms"]),
-        "cause": row["cause"],
         "records": one.records,
         "level": level.get("level"),
         "owner": level.get("owner"),
-        "decision_id": row["decision_id"],
-        "quota_version": row["quota_version"],
     }
 
 
-def talker_row(rate: SensorRate, held: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+def talker_row(rate: SensorRate, held: Container[tuple[str, str]]) -> dict[str, Any]:
     """A sensor and how much of its bound it uses."""
-    return {
-        "user": rate.user,
-        "client_id": rate.client_id,
-        "sensor_user": rate.sensor_user,
-        "sensor_client_id": rate.sensor_client_id,
-        "broker_id": rate.broker_id,
-        "clients": rate.clients,
-        "quota_type": rate.quota_type,
-        "observed": rate.observed,
-        "bound": rate.bound,
-        "used": rate.used,
-        "level": rate.level,
-        "mode": rate.mode,
-        "owner": rate.owner,
-        "throttled": (rate.user, rate.client_id) in held,
-    }
+    shown = (*_CLIENT, "sensor_user", "sensor_client_id", "clients", "used", "level", "mode", "owner")
+    throttled = (rate.user, rate.client_id) in held
+    return {**{name: getattr(rate, name) for name in shown}, "throttled": throttled}
 
 
 def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
     """A record of the throttle topic, in short, with the owner of the quota that its client has now."""
     return {
+        **picked(row, (*_CLIENT, *_RECORD, "throttle_time_ms", "owed_ms", "lateness_ms", "publish_seq")),
         "at_ms": written_ms(row),
         "verb": verb(row),
-        "cause": row["cause"],
-        "user": row["user"],
-        "client_id": row["client_id"],
-        "broker_id": row["broker_id"],
-        "quota_type": row["quota_type"],
-        "observed": row["observed"],
-        "bound": row["bound"],
-        "throttle_time_ms": row["throttle_time_ms"],
-        "throttled_until_ms": row["throttled_until_ms"],
-        "owed_ms": row["owed_ms"],
-        "lateness_ms": row["lateness_ms"],
-        "decision_id": row["decision_id"],
-        "quota_version": row["quota_version"],
-        "publish_seq": row["publish_seq"],
-        "owner": levels.get((row["user"], row["client_id"], row["quota_type"]), {}).get("owner"),
+        "owner": _level_of(row, levels).get("owner"),
     }
 
 
@@ -95,17 +73,12 @@ def totals(
     sensors: Sequence[SensorRate],
     active_clients: int,
 ) -> dict[str, Any]:
-    """The figures over everything.
-
-    Args:
-        seconds: See `LiveRates.totals`. The newest second is not whole yet, and is in no mean.
-    """
+    """The figures over everything. The newest of the `seconds` is not whole yet, and is in no mean."""
     whole = seconds[-RATE_SECONDS - 1 : -1]
-    of_type = Counter(one.row["quota_type"] for one in running)
     per_second = [sum(second[place] for second in whole) / max(len(whole), 1) for place in (1, 2, 3)]
     return {
         "throttled": len(running),
-        "throttled_by_type": dict(of_type),
+        "throttled_by_type": dict(Counter(one.row["quota_type"] for one in running)),
         "active_clients": active_clients,
         "produced_bytes_per_second": per_second[0],
         "fetched_bytes_per_second": per_second[1],
@@ -135,14 +108,13 @@ class Health:
     Attributes:
         state: live: micro-batches come. starting: none is stored yet. quiet: no batch comes, as the job waits for usage
             and finds none. hung: no batch comes, and the job does not even look for usage. stalled: no batch comes, and
-            which of the two it is, or whether the job lives, is not known here: it was not seen to wait for usage in
-            the last `FRESH_MS`. down: the job's process is gone.
+            which of the two it is, or whether the job lives, is not known here. down: the job's process is gone.
             unreadable: the tables cannot be read.
         text: What it means and what to do; "" if all is well.
         last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
         lag_ms: How old the newest event of that batch was then.
-        ahead_ms: How far the time of that batch is ahead of the wall clock now; see `pipeline.process.ahead_ms`.
         process: The job's process on this machine; None if it is not known to run.
+        ahead_ms: How far the time of that batch is ahead of the wall clock now.
     """
 
     state: HealthState
@@ -167,11 +139,11 @@ def health(
     """Judge the pipeline.
 
     Args:
-        batch: The newest row of `batches`; None if there is none.
+        batch: The newest row of `batches`.
         process: The job's process on this machine; None if its lock is free.
         was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
             process proves nothing: the job may run on another machine.
-        waited_ms: When the job was last seen to wait for usage, by wall clock; None if that is not known here.
+        waited_ms: When the job was last seen to wait for usage, by wall clock.
         collected_ms: When that batch was collected, by the clock of `now_ms`; None = by the batch. A batch whose
             clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
         failure: Why the tables cannot be read; None if they can.
@@ -232,13 +204,7 @@ def _last_look(process: str, wait_age_ms: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One Delta table as the dashboard sees it.
-
-    Attributes:
-        version: The newest one; None if it cannot be read.
-        committed_at_ms: When that was committed; None if not known.
-        failure: Why it cannot be read; None if it can.
-    """
+    """The newest version of one Delta table, or why it cannot be read."""
 
     name: str
     version: int | None
@@ -252,10 +218,9 @@ class State:
 
     Attributes:
         seq: Counts up with every value that differs in more than its time.
-        cluster: Name of the Kafka cluster; None before the first batch.
         quotas: Version in force, the newest version, scope and mode.
-        batch: The newest row of `batches`; None before the first.
-        levels: See `now_view.Levels`; of the clients of `running` and `recent`.
+        batch: The newest row of `batches`; None before the first, and `cluster`, too.
+        levels: Of the clients of `running` and `recent`.
         sensors: All rates, the nearest to their bound first.
         rates_at_ms: The instant of the rates, in event time.
         seconds: See `LiveRates.totals`.
@@ -291,7 +256,7 @@ class State:
 
     def summary(self) -> dict[str, Any]:
         """The view Now."""
-        held = {(one.row["user"], one.row["client_id"]): one for one in self.running}
+        held = {(one.row["user"], one.row["client_id"]) for one in self.running}
         return {
             **self.head(),
             "rates_at_ms": self.rates_at_ms,

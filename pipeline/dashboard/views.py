@@ -1,16 +1,18 @@
-"""The views Pipeline (batches, step times, purgatory, dead letters, sources), Quotas, and the story of a decision."""
+"""What answers each path of the API; but the view Client, which is in `client`."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
-from pipeline.dashboard.live_rates import SensorRate
-from pipeline.dashboard.query import SEE, Query
-from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.state import State
-from pipeline.dashboard.watched_table import WatchedTable
-from pipeline.errors import PipelineError, TableMissing, printable
+from pipeline.dashboard.api import SEE, Query
+from pipeline.dashboard.client import client_document
+from pipeline.dashboard.editing import Editing
+from pipeline.dashboard.reader import Feed, TablesReader
+from pipeline.dashboard.recent import WatchedTable
+from pipeline.dashboard.state import State, event_row, picked, throttled_row
+from pipeline.errors import PipelineError, TableMissing, Unreachable, printable
 from pipeline.reports.story import words_of
 from pipeline.settings.model import Settings
 from pipeline.tables.enforced import enforced_for
@@ -20,6 +22,7 @@ from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import decision_with_id, newest_decision, origin_of_bound, story_of, why_unpublished
 from pipeline.web import QueryRefused
+from quota.current_rates import SensorRate
 from quota.entity import QUOTA_TYPES, label, level_of
 
 _BATCHES: Final = 120
@@ -28,63 +31,119 @@ _STEPS: Final = ("usage", "decisions", "throttle_events", "batches")
 _SAMPLE_BYTES: Final = 400
 _DEAD_LETTERS: Final = 20
 _LATENESS_ROWS: Final = 2_000
+_VERSIONS: Final = 30
+_CHANGES: Final = 50
+
+
+class Answers:
+    """The answers of the API; for several threads. The settings are the job's, for the words of `throttles explain`."""
+
+    def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
+        self.editing = Editing(reader.root, may_write)
+        self._reader = reader
+        self._settings = settings
+        self._feed = feed
+        reader.recent.keep()
+
+    def by_path(self) -> dict[str, Callable[[Query], Any]]:
+        """What answers, by path."""
+        return {
+            "/api/v1/summary": lambda _query: self._state().summary(),
+            "/api/v1/throttles": self._throttles,
+            "/api/v1/events": self._events,
+            "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
+            "/api/v1/explain": lambda query: explained(self._reader, query, self._settings),
+            "/api/v1/quotas": self._quotas,
+            "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
+            "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
+            "/api/v1/dead_letters": lambda query: dead_letters(self._reader, query),
+        }
+
+    def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+        """What takes an edit, by path; but for a what-if, which takes long (`editing.what_if`)."""
+        return {"/api/v1/quotas/plan": self.editing.plan, "/api/v1/quotas/edit": self.editing.write}
+
+    def _throttles(self, query: Query) -> dict[str, Any]:
+        state = self._state()
+        rows = (throttled_row(one, state.levels) for one in state.running)
+        wanted = [row for row in rows if _is_of(row, query) and row["since_ms"] >= (query.since_ms or 0)]
+        return {"now_ms": state.now_ms, "throttles": wanted[: query.limit], "total": len(wanted)}
+
+    def _events(self, query: Query) -> dict[str, Any]:
+        state = self._state()
+        rows = (event_row(row, state.levels) for row in state.recent)
+        wanted = [row for row in rows if _is_of(row, query) and row["at_ms"] >= (query.since_ms or 0)]
+        return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
+
+    def _quotas(self, query: Query) -> dict[str, Any]:
+        return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
+
+    def _state(self) -> State:
+        state = self._feed.state
+        if state is None:
+            msg = "the dashboard has not read the tables yet"
+            raise Unreachable(msg, "repeat this in a second")
+        return state
+
+
+def _is_of(row: Mapping[str, Any], query: Query) -> bool:
+    wanted = (("user", query.user), ("client_id", query.client_id), ("owner", query.owner))
+    return all(value is None or row[name] == value for name, value in wanted)
 
 
 def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
-    """The view Pipeline."""
-    batches = reader.batches[-_BATCHES:]
+    """The view Pipeline: batches, step times, purgatory, dead letters, sources."""
+    committed = {name: _commits(reader.tables[name]) for name in _STEPS}
     return {
         **state.head(),
-        "batches": batch_rows(batches, {name: _commits(reader.tables[name]) for name in _STEPS}),
-        "purgatory": purgatory(state, _lateness(reader.tables["throttle_events"])),
+        "batches": [_batch_row(row, committed) for row in reversed(reader.batches[-_BATCHES:])],
+        "purgatory": _purgatory(state, _lateness(reader.tables["throttle_events"])),
         "dead_letters": dead_letters(reader, Query(limit=_DEAD_LETTERS)),
         "sources": [asdict(source) for source in state.sources],
     }
 
 
-def batch_rows(
-    batches: Sequence[Mapping[str, Any]], committed: Mapping[str, Mapping[tuple[str, int], int]]
-) -> list[dict[str, Any]]:
-    """Batches, newest first, with the time of each step as far as commits have it.
+def _batch_row(row: Mapping[str, Any], committed: Mapping[str, Mapping[tuple[str, int], int]]) -> dict[str, Any]:
+    """A batch with the time of each step as far as commits have it; `committed` is as of `_commits`, by table."""
+    key = (row["query_id"], row["batch_id"])
+    at_ms, steps_ms = row["processed_at_ms"], {}
+    for name in sorted(_STEPS, key=lambda name: committed[name].get(key, 0)):
+        end_ms = committed[name].get(key)
+        if end_ms is not None:
+            steps_ms[name] = max(end_ms - at_ms, 0)
+            at_ms = max(end_ms, at_ms)
+    shown = ("batch_id", "query_id", "processed_at_ms", "time_epoch", "evaluated_at_ms", "quota_version")
+    counts = ("good_count", "late_count", "clamped_count", "ignored_count", "dead_count")
+    return {
+        **picked(row, (*shown, *counts)),
+        "lag_ms": max(row["processed_at_ms"] - row["evaluated_at_ms"], 0),
+        "steps_ms": steps_ms,
+        "took_ms": max(at_ms - row["processed_at_ms"], 0) if steps_ms else None,
+    }
 
-    Args:
-        batches: Rows of `batches`, oldest first.
-        committed: Table -> (query id, batch id) -> when its commit was made, in epoch ms.
-    """
-    found = []
-    for row in reversed(batches):
-        key = (row["query_id"], row["batch_id"])
-        at_ms, steps_ms = row["processed_at_ms"], {}
-        for name in sorted(_STEPS, key=lambda name: committed.get(name, {}).get(key, 0)):
-            end_ms = committed.get(name, {}).get(key)
-            if end_ms is not None:
-                steps_ms[name] = max(end_ms - at_ms, 0)
-                at_ms = max(end_ms, at_ms)
-        counts = ("good_count", "late_count", "clamped_count", "ignored_count", "dead_count")
-        found.append(
-            {
-                "batch_id": row["batch_id"],
-                "query_id": row["query_id"],
-                "processed_at_ms": row["processed_at_ms"],
-                "time_epoch": row["time_epoch"],
-                "evaluated_at_ms": row["evaluated_at_ms"],
-                "lag_ms": max(row["processed_at_ms"] - row["evaluated_at_ms"], 0),
-                "quota_version": row["quota_version"],
-                "steps_ms": steps_ms,
-                "took_ms": max(at_ms - row["processed_at_ms"], 0) if steps_ms else None,
-                **{name: row[name] for name in counts},
-            }
-        )
+
+def _commits(table: WatchedTable) -> dict[tuple[str, int], int]:
+    """(query id, batch id) -> when the commit was made that names it, in epoch ms."""
+    try:
+        opened = table.opened()
+        with reading(table.uri):
+            history = opened.history(_BATCHES * 2)
+    except PipelineError:
+        return {}
+    found: dict[tuple[str, int], int] = {}
+    for commit in history:
+        note = parse_commit_note(commit.get("userMetadata"))
+        for app_id, version in ({} if note is None else json.loads(note["versions"])).items():
+            found.setdefault((app_id, int(version)), int(commit["timestamp"]))
     return found
 
 
-def purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
+def _purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
     """The number of throttles that are held, and the time by which the purgatory handed them out late."""
     ordered = sorted(lateness_ms)
-    next_ms = min((one.row["throttled_until_ms"] for one in state.running), default=None)
     return {
         "held": len(state.running),
-        "next_end_ms": next_ms,
+        "next_end_ms": min((one.row["throttled_until_ms"] for one in state.running), default=None),
         "lateness_p50_ms": _percentile(ordered, 0.5),
         "lateness_p99_ms": _percentile(ordered, 0.99),
         "lateness_max_ms": ordered[-1] if ordered else None,
@@ -92,18 +151,29 @@ def purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def _lateness(table: WatchedTable) -> list[int]:
+    try:
+        newest_seq = table.newest_value("publish_seq")
+        if newest_seq is None:
+            return []
+        rows = table.read(["lateness_ms"], [("publish_seq", ">", newest_seq - _LATENESS_ROWS)])
+    except TableMissing:
+        return []
+    return [value for value in rows["lateness_ms"].to_pylist() if value is not None]
+
+
+def _percentile(ordered: Sequence[int], part: float) -> int | None:
+    return ordered[min(int(part * len(ordered)), len(ordered) - 1)] if ordered else None
+
+
 def dead_letters(reader: TablesReader, query: Query) -> dict[str, Any]:
     """The newest dead letters, newest first, with the beginning of what they hold."""
     table = reader.tables["dead_letters"]
-    try:
-        newest_ms = table.newest_value("appended_at_ms")
-        if newest_ms is None:
-            return {"dead_letters": [], "last_hour": 0}
-        since_ms = newest_ms - 3_600_000 if query.since_ms is None else query.since_ms
-        columns = ["batch_id", "appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value"]
-        rows = table.rows(columns, [("appended_at_ms", ">=", since_ms)])
-    except TableMissing:
-        return {"dead_letters": [], "last_hour": 0}
+    rows, newest_ms = [], table.newest_value("appended_at_ms") or 0
+    since_ms = newest_ms - 3_600_000 if query.since_ms is None else query.since_ms
+    columns = ["batch_id", "appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value"]
+    with suppress(TableMissing):
+        rows = table.rows(columns, [("appended_at_ms", ">=", since_ms)]) if newest_ms else []
     rows.sort(key=lambda row: (row["appended_at_ms"], row["offset"]), reverse=True)
     last_hour = sum(row["appended_at_ms"] >= newest_ms - 3_600_000 for row in rows)
     return {"dead_letters": [_sample(row) for row in rows[: query.limit]], "last_hour": last_hour}
@@ -115,80 +185,26 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "bytes": len(value), "sample": value[:_SAMPLE_BYTES].decode("utf-8", "backslashreplace")}
 
 
-def _commits(table: WatchedTable) -> dict[tuple[str, int], int]:
-    """(query id, batch id) -> when the commit was made that names it."""
-    try:
-        opened = table.opened()
-        with reading(table.uri):
-            history = opened.history(_BATCHES * 2)
-    except PipelineError:
-        return {}
-    found: dict[tuple[str, int], int] = {}
-    for commit in history:
-        for app_id, version in _versions(commit.get("userMetadata")).items():
-            found.setdefault((app_id, version), int(commit["timestamp"]))
-    return found
-
-
-def _versions(note: object) -> dict[str, int]:
-    versions = parse_commit_note(note)
-    if versions is None:
-        return {}
-    return {app_id: int(version) for app_id, version in json.loads(versions["versions"]).items()}
-
-
-def _lateness(table: WatchedTable) -> list[int]:
-    try:
-        newest_seq = table.newest_value("publish_seq")
-        if newest_seq is None:
-            return []
-        rows = table.read(["lateness_ms"], [("publish_seq", ">", newest_seq - _LATENESS_ROWS)])
-    except TableMissing:
-        return []
-    return _present(rows["lateness_ms"].to_pylist())
-
-
-def _present(values: Iterable[int | None]) -> list[int]:
-    return [value for value in values if value is not None]
-
-
-def _percentile(ordered: Sequence[int], part: float) -> int | None:
-    return ordered[min(int(part * len(ordered)), len(ordered) - 1)] if ordered else None
-
-
-# The view Quotas: rows with their use, and the history of the table.
-
-_VERSIONS: Final = 30
-
-
 def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
-    """The view Quotas."""
+    """The view Quotas: rows with the sensor that is nearest to each bound, the row nearest to a bound first."""
     table = QuotaTable(reader.root).read()
-    wanted = [row for row in table.rows if _is_wanted(row, query)]
-    nearest = nearest_sensors(state.sensors)
-    shown = [quota_row(row, nearest) for row in wanted]
+    wanted = [row for row in table.rows if _is_of(row, query) and _is_found(row, query.search or "")]
+    nearest: dict[tuple[str, str, str], SensorRate] = {}
+    for one in state.sensors:
+        nearest.setdefault((*one.entity, one.quota_type), one)
+    shown = [_quota_row(row, nearest) for row in wanted]
     shown.sort(key=lambda row: (-max((one["used"] for one in row["bounds"].values()), default=0), row["level"]))
     # Of these rows, which may be newer than what was seen at the last look: an edit of them names it.
     page = {"version": table.version, "rows": shown[: query.limit], "total": len(wanted), "all": len(table.rows)}
     return {**state.head(), **page}
 
 
-def quota_history(reader: TablesReader, query: Query) -> dict[str, Any]:
-    """The newest versions of the quota table, newest first."""
-    table = QuotaTable(reader.root)
-    return {"versions": [version_row(one) for one in versions(table, min(query.limit, _VERSIONS))]}
+def _is_found(row: Mapping[str, Any], search: str) -> bool:
+    text = " ".join(str(row[name] or "") for name in ("user", "client_id", "owner", "note", "mode"))
+    return search.casefold() in text.casefold()
 
 
-def nearest_sensors(sensors: Iterable[SensorRate]) -> dict[tuple[str, str, str], SensorRate]:
-    """Of each bound, by entity and quota type, the sensor that is nearest to it."""
-    found: dict[tuple[str, str, str], SensorRate] = {}
-    for one in sensors:
-        found.setdefault((*one.entity, one.quota_type), one)
-    return found
-
-
-def quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], SensorRate]) -> dict[str, Any]:
-    """A row of the quota table, each bound with the rate that is nearest to it."""
+def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], SensorRate]) -> dict[str, Any]:
     entity = row["user"], row["client_id"]
     bounds = {}
     for name in QUOTA_TYPES:
@@ -201,47 +217,28 @@ def quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Sen
                 "user": None if rate is None else rate.user,
                 "client_id": None if rate is None else rate.client_id,
             }
-    return {
-        "user": row["user"],
-        "client_id": row["client_id"],
-        "entity": label(*entity),
-        "level": int(level_of(*entity)),
-        "mode": row["mode"],
-        "owner": row["owner"],
-        "note": row["note"],
-        "bounds": bounds,
-    }
+    shown = picked(row, ("user", "client_id", "mode", "owner", "note"))
+    return {**shown, "entity": label(*entity), "level": int(level_of(*entity)), "bounds": bounds}
 
 
-def version_row(version: QuotaVersion) -> dict[str, Any]:
-    """A version: who, when, why, and what it changed."""
-    audit = version.commit.audit
-    changes: Sequence[Mapping[str, Any]] = [change.as_row() for change in version.changes[:50]]
+def quota_history(reader: TablesReader, query: Query) -> dict[str, Any]:
+    """The newest versions of the quota table, newest first."""
+    found = versions(QuotaTable(reader.root), min(query.limit, _VERSIONS))
+    return {"versions": [_version_row(one) for one in found]}
+
+
+def _version_row(version: QuotaVersion) -> dict[str, Any]:
+    commit, changes = version.commit, version.changes[:_CHANGES]
     return {
-        "version": version.commit.version,
-        "committed_at_ms": int(version.commit.committed_at.timestamp() * 1_000),
-        "operation": version.commit.operation,
-        "actor": getattr(audit, "actor", None),
-        "host": getattr(audit, "host", None),
-        "reason": getattr(audit, "reason", None),
+        "version": commit.version,
+        "committed_at_ms": int(commit.committed_at.timestamp() * 1_000),
+        "operation": commit.operation,
+        **{name: getattr(commit.audit, name, None) for name in ("actor", "host", "reason")},
         "mode": list(version.mode),
-        "changes": changes,
-        "texts": entity_texts(version.changes[:50]),
-        "more": max(len(version.changes) - 50, 0),
+        "changes": [change.as_row() for change in changes],
+        "texts": entity_texts(changes),
+        "more": len(version.changes) - len(changes),
     }
-
-
-def _is_wanted(row: Mapping[str, Any], query: Query) -> bool:
-    for name, value in (("user", query.user), ("client_id", query.client_id), ("owner", query.owner)):
-        if value is not None and row[name] != value:
-            return False
-    if not query.search:
-        return True
-    text = " ".join(str(row[name] or "") for name in ("user", "client_id", "owner", "note", "mode")).casefold()
-    return query.search.casefold() in text
-
-
-# The story of one decision, in the words of `kquota throttles explain`.
 
 
 def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:
@@ -266,11 +263,7 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
     on_brokers = enforced_for(root, decision["user"], decision["client_id"], [decision["quota_type"]])
     words = words_of(story, settings, origin_of_bound(quotas, story.decision), unpublished, on_brokers)
     return {
-        "decision_id": decision["decision_id"],
-        "user": decision["user"],
-        "client_id": decision["client_id"],
-        "quota_type": decision["quota_type"],
-        "evaluated_at_ms": decision["evaluated_at_ms"],
+        **picked(decision, ("decision_id", "user", "client_id", "quota_type", "evaluated_at_ms")),
         "title": printable(words.title),
         "facts": [[name, printable(text)] for name, text in words.facts],
         "published": [printable(line.strip()) for line in words.published],

@@ -92,11 +92,7 @@ def train(draft: Path) -> None:
 
 def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> None:
     from pipeline.stream.collect import Collector  # noqa: PLC0415
-    from pipeline.stream.query import (  # noqa: PLC0415
-        QueryPlan,
-        UsageQuery,
-        read_usage_topic,
-    )
+    from pipeline.stream.query import UsageQuery, read_usage_topic  # noqa: PLC0415
 
     collect = Collector(ReadingRules.from_settings(settings))
     done = 0
@@ -115,7 +111,7 @@ def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> 
         starting_offsets="earliest",
         max_offsets_per_trigger=settings.stream.max_offsets_per_trigger,
     )
-    query = UsageQuery(source, batch, QueryPlan("training", checkpoint, settings.stream.trigger_ms))
+    query = UsageQuery(source, batch, "training", checkpoint, settings.stream.trigger_ms)
     query.start()
     deadline = time.monotonic() + _PATIENCE_SECONDS / 2
     producer: Any = KafkaProducer(bootstrap_servers=servers)

@@ -123,12 +123,7 @@ class TaskPassage:
     __slots__ = ("_caller", "_client", "_request_bytes", "_timeout_ms", "_waiting_room", "_waker")
 
     def __init__(
-        self,
-        waiting_room: WaitingRoom,
-        waker: LoopWaker,
-        client: ClientKey,
-        request_bytes: int,
-        timeout_ms: int | None,
+        self, waiting_room: WaitingRoom, waker: LoopWaker, client: ClientKey, request_bytes: int, timeout_ms: int | None
     ) -> None:
         self._waiting_room = waiting_room
         self._waker = waker

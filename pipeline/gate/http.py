@@ -10,13 +10,15 @@ Health is 200 in all three states: the gate fails open, so no state is a reason 
 Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "fix": …}.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Thread
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -25,13 +27,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from pipeline.gate.follower import FollowerState
 from pipeline.gate.gate import Gate, GateTimeout, Throttled
 from pipeline.gate.waiting_room import GateDepleted
 from pipeline.web import (
     Guard,
     Listen,
     QueryRefused,
-    Read,
     WebServer,
     read_parameters,
     refuse_unguarded,
@@ -45,6 +47,7 @@ LONG_POLL_BYTES: Final = 16_384
 
 MAX_WAIT_MS: Final = 60_000
 _USAGE: Final = "GET /v1/throttle?user=NAME&client_id=NAME&wait_ms=MILLISECONDS"
+_CLIENT: Final = ("user", "client_id", "broker_id")
 _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
 
 
@@ -52,11 +55,11 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     """Make the ASGI application.
 
     Args:
-        token: Requests must carry it as `Authorization: Bearer …`, except for /healthz; None: no token is needed, and
-            only names of this machine are answered.
+        token: See `Guard`.
         registry: Of /metrics; None: no /metrics. The number of requests for throttles is added to it.
     """
-    answers = _answer_counter(registry)
+    answers = Counter("kquota_gate_answers", "Answers to /v1/throttle.", ("answer",), registry=registry)
+    go, stop = answers.labels("go"), answers.labels("throttled")
 
     async def throttle(request: Request) -> Response:
         query = read_query(request.query_params.multi_items())
@@ -64,7 +67,7 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
             # Until the client may pass, the time is up, the connection is gone, or the gate's pool is depleted.
             await while_wanted(_wait_in_gate(gate, query), until_gone(request.receive))
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
-        answers.labels("go" if throttled is None else "throttled").inc()
+        (go if throttled is None else stop).inc()
         if throttled is None:
             return JSONResponse({"throttled": False})
         retry_after_seconds = max(-(-throttled.remaining_ms // 1000), 1)
@@ -76,41 +79,19 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     async def healthz(_request: Request) -> Response:
         return JSONResponse({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
 
+    routes = [Route("/v1/throttle", throttle), Route("/v1/throttles", throttles), Route("/healthz", healthz)]
+    if registry is not None:
+        routes.append(Route("/metrics", partial(_metrics, registry)))
     return Starlette(
-        routes=[
-            Route("/v1/throttle", throttle),
-            Route("/v1/throttles", throttles),
-            Route("/healthz", healthz),
-            *([] if registry is None else [_metrics_route(registry)]),
-        ],
+        routes=routes,
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={QueryRefused: _refused, HTTPException: _not_ours},
     )
 
 
-class ThrottleQuery(NamedTuple):
-    """The client of a request.
-
-    Attributes:
-        user: Not empty.
-        client_id: "" if the client has none.
-        broker_id: "" means only throttles of the whole cluster count.
-        wait_ms: How long the answer may wait while the client is throttled, 0 to `MAX_WAIT_MS`.
-    """
-
-    user: str
-    client_id: str = ""
-    broker_id: str = ""
-    wait_ms: int = 0
-
-
-def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
-    """Read the parameters of `GET /v1/throttle`.
-
-    Raises:
-        QueryRefused: See `pipeline.web.read_parameters`.
-    """
-    return ThrottleQuery(**read_parameters(parameters, _KNOWN, _USAGE, required=("user",)))
+async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
+    # On a thread: the gauges take the gate's locks.
+    return Response(await run_in_threadpool(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _not_empty(text: str) -> str:
@@ -120,78 +101,56 @@ def _not_empty(text: str) -> str:
     return text
 
 
-_KNOWN: Final[Mapping[str, Read]] = {
-    "user": _not_empty,
-    "client_id": str,
-    "broker_id": str,
-    "wait_ms": whole_number("wait_ms", 0, MAX_WAIT_MS),
-}
+class ThrottleQuery(BaseModel):
+    """The client of a request, and how long the answer may wait while it is throttled.
+
+    Attributes:
+        broker_id: "" means only throttles of the whole cluster count.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    user: Annotated[str, AfterValidator(_not_empty)]
+    client_id: str = ""
+    broker_id: str = ""
+    wait_ms: Annotated[int, BeforeValidator(whole_number("wait_ms", 0, MAX_WAIT_MS))] = 0
 
 
-def _metrics_route(registry: CollectorRegistry) -> Route:
-    async def metrics(_request: Request) -> Response:
-        # On a thread: the gauges take the gate's locks.
-        text = await run_in_threadpool(generate_latest, registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-    return Route("/metrics", metrics)
-
-
-def _answer_counter(registry: CollectorRegistry | None) -> Counter:
-    answers = Counter("kquota_gate_answers", "Answers to /v1/throttle.", ("answer",), registry=registry)
-    for answer in ("go", "throttled"):
-        answers.labels(answer)
-    return answers
+def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
+    """Read the parameters of `GET /v1/throttle`. Raises `QueryRefused` as `pipeline.web.read_parameters`."""
+    return read_parameters(parameters, ThrottleQuery, _USAGE, tuple(ThrottleQuery.model_fields))
 
 
 def as_json(throttled: Throttled) -> dict[str, Any]:
     """A running throttle as the answers show it; O, T and W by their full names."""
     record = throttled.record
     elapsed_ms = record.throttle_time_ms - throttled.remaining_ms
+    reason = ("quota_type", "observed", "bound", "window_ms", "cause", "decision_id")
     return {
         "throttled": True,
-        "user": record.user,
-        "client_id": record.client_id,
-        "broker_id": record.broker_id,
+        **{name: getattr(record, name) for name in _CLIENT},
         "throttled_until_ms": record.throttled_until_ms,
         "remaining_ms": throttled.remaining_ms,
         # A throttle may be shorter than what the client owes. The rest comes as a renewal.
         "owed_ms": max(record.owed_ms - elapsed_ms, throttled.remaining_ms),
-        "reason": {
-            "quota_type": record.quota_type,
-            "observed": record.observed,
-            "bound": record.bound,
-            "window_ms": record.window_ms,
-            "cause": record.cause,
-            "decision_id": record.decision_id,
-        },
+        "reason": {name: getattr(record, name) for name in reason},
     }
 
 
 async def _wait_in_gate(gate: Gate, query: ThrottleQuery) -> None:
     with suppress(GateDepleted, GateTimeout):
-        async with gate.acquire_async(
-            query.user,
-            query.client_id,
-            broker_id=query.broker_id,
-            request_bytes=LONG_POLL_BYTES,
-            timeout_ms=query.wait_ms,
-        ):
+        client = query.model_dump(include={"user", "client_id", "broker_id"})
+        async with gate.acquire_async(**client, request_bytes=LONG_POLL_BYTES, timeout_ms=query.wait_ms):
             pass
 
 
-async def _refused(_request: Request, exc: Exception) -> Response:
-    return _error(400, exc.message if isinstance(exc, QueryRefused) else str(exc), _USAGE)
+async def _refused(_request: Request, exc: Any) -> Response:
+    return JSONResponse({"error": exc.message, "fix": exc.fix}, 400)
 
 
-async def _not_ours(request: Request, exc: Exception) -> Response:
-    status = exc.status_code if isinstance(exc, HTTPException) else 500
-    what = f"not found: {request.method} {request.url.path}"
-    return _error(status, what, "GET /v1/throttle, /v1/throttles or /healthz")
-
-
-def _error(status: int, error: str, fix: str) -> JSONResponse:
-    return JSONResponse({"error": error, "fix": fix}, status)
+async def _not_ours(request: Request, exc: Any) -> Response:
+    error, fix = f"not found: {request.method} {request.url.path}", "GET /v1/throttle, /v1/throttles or /healthz"
+    return JSONResponse({"error": error, "fix": fix}, exc.status_code)
 
 
 # The server.
@@ -201,11 +160,7 @@ _FINISH_SECONDS: Final = 5
 
 
 class GateServer:
-    """One listening socket in front of a gate.
-
-    Args:
-        gate: Started. `run` closes it at the end.
-        token: See `pipeline.gate.http.build_app`.
+    """One listening socket in front of a gate that is started. `run` closes it at the end.
 
     Raises:
         ListenRefused: Other machines could connect without a token, or the system does not let it listen there.
@@ -242,16 +197,11 @@ class GateServer:
 
 
 def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:
-    """The gauges of a gate, now.
-
-    Args:
-        clients: Also how much longer each throttled client must wait, a series for each.
-    """
+    """The gauges of a gate, now; with `clients` also how much longer each throttled client must wait."""
     stats = gate.stats()
     occupancy, depleted_ratio = stats.occupancy, stats.occupancy.pool_depleted_percent / 100
-    states = ("connecting", "catching-up", "following", "stale", "closed")
     state = GaugeMetricFamily("kquota_gate_state", "1 for the state that the gate is in.", labels=["state"])
-    for name in states:
+    for name in get_args(FollowerState):
         state.add_metric([name], float(name == stats.state))
     yield state
     yield CounterMetricFamily("kquota_gate_unreadable_records", "Records that were skipped.", stats.unreadable)
@@ -268,12 +218,9 @@ def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:
     ):
         yield GaugeMetricFamily(f"kquota_gate_{name}", documentation, value)
     if clients:
-        remaining = GaugeMetricFamily(
-            "kquota_gate_client_remaining_seconds",
-            "How much longer a client must wait.",
-            labels=["user", "client_id", "broker_id"],
-        )
+        name, text, labels = "client_remaining_seconds", "How much longer a client must wait.", _CLIENT
+        remaining = GaugeMetricFamily(f"kquota_gate_{name}", text, labels=labels)
         for throttled in gate.throttles():
-            record = throttled.record
-            remaining.add_metric([record.user, record.client_id, record.broker_id], throttled.remaining_ms / 1000)
+            names = [getattr(throttled.record, label) for label in labels]
+            remaining.add_metric(names, throttled.remaining_ms / 1000)
         yield remaining

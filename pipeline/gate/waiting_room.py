@@ -11,7 +11,7 @@ from pipeline.errors import PipelineError
 from pipeline.gate.throttle_state import Lease, ThrottleState, lease_end_ms
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool
-from purgatory.timer import MonotonicClock, SystemTimer, Timer
+from purgatory.timer import MonotonicClock, SystemTimer
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
@@ -101,7 +101,7 @@ class WaitingCaller(DelayedOperation):
     )
 
     def __init__(
-        self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: Timer, wake: Callable[[], None]
+        self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: SystemTimer, wake: Callable[[], None]
     ) -> None:
         """Make a caller that is not watched yet and has no time-out and no memory yet.
 

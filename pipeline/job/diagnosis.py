@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipeline.brokers.inspection import sync_findings
+from pipeline.brokers.running import sync_findings
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of

@@ -74,8 +74,7 @@ class Job:
     def run(self, starter: SparkStarter | None = None) -> None:
         """Start, work until `stop`, end cleanly. A failed query is started again, with back-off.
 
-        Args:
-            starter: A session that is on its way already; None starts one.
+        * `starter`: A session that is on its way already; None starts one.
 
         Raises:
             PipelineError: The job can not start, the query has failed alike twice before its first batch or more than
@@ -238,10 +237,8 @@ def _may_be_tried_again(failure: BaseException) -> bool:
 
     Nor when there is no session and waiting for one is not wanted.
     """
-    return not (
-        isinstance(failure, MasterUnreachable)
-        or (isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5})
-    )
+    is_refused = isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5}
+    return not (is_refused or isinstance(failure, MasterUnreachable))
 
 
 def _ahead_ms(now: Moment) -> int:
@@ -270,7 +267,7 @@ def _reason(failure: BaseException) -> str:
 
 
 def _given_up(failure: BaseException, failures: int) -> PipelineError:
-    """What the process ends with: the failure if it says what to do, else one that does."""
+    """What the process ends with: the failure if it has a fix, else one that does."""
     if isinstance(failure, PipelineError):
         return failure
     return QueryFailed(f"{first_line(failure)}, at attempt {failures}")

@@ -16,7 +16,6 @@ from pipeline.job.take_over import take_over
 from pipeline.process import Background, return_freed_memory
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.settings.places import other_jobs
-from pipeline.stream.batch_facts import BatchRules
 from pipeline.stream.checkpoint import (
     Checkpoint,
     OffsetLog,
@@ -29,7 +28,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import QueryPlan, UsageQuery, read_usage_topic
+from pipeline.stream.query import UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
@@ -38,8 +37,6 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.upkeep import log_failures
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.topic import KafkaThrottleTopic
-
-# Upkeep for a job that runs for a year: delete old rows, merge files, shorten logs, drop idle sensors, free memory.
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +53,11 @@ _SHORT_LIVED: Final = ("usage", "sensor_state")
 
 
 class Upkeep:
-    """Does the upkeep of the tables that the job writes, and of the job's own memory, in rounds.
+    """Upkeep for a job that runs for a year: old rows, many files, long logs, idle sensors and freed memory go.
 
-    If a step fails, the log says so and the next round does it again. Throttling goes on, even if a table grows.
+    A step that fails is logged, and done again in the next round. Throttling goes on, even if a table grows.
 
     Args:
-        tables: Where the tables are, and how long rows are kept.
         clock: Clock of the driver. Retention is counted from its wall time, or from the newest stored rows if they are
             older: after a pause, the next start still needs what was kept before it. The newest rows are those of the
             newest time epoch. Rows that a clock dated ahead of it go when it has passed them.
@@ -149,13 +145,7 @@ class JobRun:
     and publishes what was left; `start` starts the query and the threads; `close` ends them in reverse.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        place: Place,
-        clock: Clock,
-        listeners: Listeners,
-    ) -> None:
+    def __init__(self, settings: Settings, place: Place, clock: Clock, listeners: Listeners) -> None:
         self._settings = settings
         self._place = place
         self._clock = clock
@@ -165,11 +155,8 @@ class JobRun:
         self._query: UsageQuery | None = None
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
-        self._tables = JobTables.open(
-            self._open_writer,
-            settings.job,
-            place.cluster,
-            settings.stream.sensor_state_interval_ms,
+        self._tables = JobTables(
+            self._open_writer, settings.job, place.cluster, settings.stream.sensor_state_interval_ms
         )
         topic = KafkaThrottleTopic(
             job=settings.job,
@@ -197,7 +184,7 @@ class JobRun:
         self._reaper = Background("reaper", self._reap, self._failed)
         self._looker = Background("looker", self._look, self._failed)
         self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
-        self._roll_ups = RollUps.of(settings.tables, self._tables, self._quota_table, settings.job)
+        self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
         # Its first minute the machine is left to the start of the job.
         self._roll_up = Background(
             "roll-up", self._write_roll_ups, self._failed, settings.stream.rollup_interval_ms / 1000
@@ -208,26 +195,14 @@ class JobRun:
     def take_over(self) -> Recovered:
         """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.
 
-        Returns:
-            What the tables had; `start` needs it.
-
         Raises:
-            Conflict: The tables are another job's.
+            Conflict: The tables are another job's, or another driver has taken over.
             Conflict, Refused: The users are, or can, not be divided so.
-            Conflict: Another driver has taken over.
         """
         settings = self._settings
         claim_shards(self._quota_table, settings)
         claim_tables(settings.tables, settings.job)
-        recovered = take_over(
-            self._tables,
-            self._place.epoch,
-            self._quotas,
-            self._enforcement,
-            self._clock,
-            settings.engine,
-            settings.stream.max_decision_age_ms,
-        )
+        recovered = take_over(self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings)
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
         return recovered
@@ -244,7 +219,7 @@ class JobRun:
             decider=self._enforcement.decider,
             purgatory=self._enforcement.purgatory,
             clock=self._clock,
-            rules=BatchRules.from_settings(settings, self._place.cluster),
+            settings=settings,
             recovered=recovered,
             report=self._note_batch,
         )
@@ -258,8 +233,9 @@ class JobRun:
             starting_offsets=begin_at,
             max_offsets_per_trigger=settings.stream.max_offsets_per_trigger,
         )
-        plan = QueryPlan(settings.job, _absolute(settings.stream.checkpoint), settings.stream.trigger_ms)
-        self._query = UsageQuery(source, batch, plan)
+        checkpoint = settings.stream.checkpoint
+        place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
+        self._query = UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
         self._query.start()
         self._reaper.start()
         self._looker.start()
@@ -338,7 +314,3 @@ class JobRun:
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure
-
-
-def _absolute(checkpoint: str) -> str:
-    return checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())

@@ -39,12 +39,7 @@ def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
 class JobLock:
     """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
 
-    Args:
-        run_dir: The job's run folder; made if it is missing.
-        tables_root: Where its tables are. Only a local folder that exists is locked.
-
-    Raises:
-        Conflict: On entering, if another process holds one of the two.
+    Of the tables only a local folder that exists is locked. To enter raises Conflict if another process holds one.
     """
 
     def __init__(self, run_dir: Path, job: str, tables_root: str | None = None) -> None:

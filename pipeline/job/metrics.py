@@ -3,8 +3,9 @@
 import json
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Final, get_args
 
@@ -20,13 +21,9 @@ from pipeline.job.overview import Overview, overview_of
 from pipeline.metrics import ColumnHistogram, ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
-from pipeline.throttle.outbox import Announce, Written, WrittenRecords
+from pipeline.throttle.purgatory import Announce
 from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import Verb, verb_of
-
-# Metrics by client, for those who ask for them: a series for each sensor that has a rate or a throttled client.
-#
-# They are read from the tables at each scrape, as `kquota top` reads them, so the job itself does nothing for them.
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +31,10 @@ LABELS: Final = ("user", "client_id", "broker_id", "quota_type", "mode", "owner"
 
 
 def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
-    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if unreadable."""
+    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if unreadable.
+
+    For those who ask for them. They are read from the tables at each scrape, so the job does nothing for them.
+    """
     try:
         state = read()
     except PipelineError as exc:
@@ -50,20 +50,15 @@ def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
     yield held
 
 
-# Spark's progress of the newest micro-batch of the streaming query, as metrics.
-#
-# It is read at each scrape, from the progress that Spark keeps in any case. A listener of Spark in Python would
-# be called after every micro-batch, by a thread that the batches then share the interpreter with.
-
 Progress = Mapping[str, Any]
 """`StreamingQuery.lastProgress` as a mapping: https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html"""
 
 
 def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
-    """The newest progress of the query, and whether there is a query.
+    """The newest progress of the query, empty before a batch, and whether there is a query; None: no.
 
-    Args:
-        progress: As Spark gives it; None while no query runs. Without a batch so far it is empty.
+    It is read at each scrape, from the progress that Spark keeps in any case. A listener of Spark in Python would be
+    called after every micro-batch, by a thread that the batches then share the interpreter with.
     """
     yield GaugeMetricFamily("kquota_spark_query_active", "Whether Spark runs the query.", float(progress is not None))
     if not progress:
@@ -77,44 +72,25 @@ def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
         # Spark leaves a rate out where it can not be computed, as for the first batch.
         if progress.get(key) is not None:
             yield GaugeMetricFamily(f"kquota_spark_{name}", documentation, float(progress[key]))
-    yield _steps(progress.get("durationMs") or {})
-    yield _behind(progress.get("sources") or ())
-
-
-def _steps(durations_ms: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(
-        "kquota_spark_step_seconds", "Time of Spark's steps of the newest micro-batch.", labels=("step",)
-    )
-    for step, duration_ms in durations_ms.items():
-        family.add_metric([step], duration_ms / 1000)
-    return family
-
-
-def _behind(sources: Iterable[Mapping[str, Any]]) -> Metric:
-    family = GaugeMetricFamily(
-        "kquota_spark_offsets_behind_latest",
-        "Messages of a topic that were there, and not read, when the newest micro-batch began.",
-        labels=("topic",),
-    )
-    for source in sources:
+    what = "Time of Spark's steps of the newest micro-batch."
+    steps = GaugeMetricFamily("kquota_spark_step_seconds", what, labels=("step",))
+    for step, duration_ms in (progress.get("durationMs") or {}).items():
+        steps.add_metric([step], duration_ms / 1000)
+    what = "Messages of a topic that were there, and not read, when the newest micro-batch began."
+    behind = GaugeMetricFamily("kquota_spark_offsets_behind_latest", what, labels=("topic",))
+    for source in progress.get("sources") or ():
         latest, reached = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
         for topic, ends in latest.items():
-            behind = sum(max(end - reached.get(topic, {}).get(number, end), 0) for number, end in ends.items())
-            family.add_metric([topic], behind)
-    return family
+            unread = (max(end - reached.get(topic, {}).get(number, end), 0) for number, end in ends.items())
+            behind.add_metric([topic], sum(unread))
+    yield steps
+    yield behind
 
 
 def _offsets(text: Any) -> Mapping[str, Mapping[str, int]]:
     """Offsets as Spark prints them: JSON, or what was read from it already; none for None."""
     found: Any = json.loads(text) if isinstance(text, str) else text
     return found or {}
-
-
-# Who hears what the job does.
-
-
-def _nothing() -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -132,11 +108,7 @@ class RunGauges:
     steady_ms: Callable[[], int]
     quota_version: Callable[[], int]
     quotas_refused: Callable[[], bool] = lambda: False
-    spark_progress: Callable[[], Mapping[str, Any] | None] = _nothing
-
-
-def _not_heard(_what: Any) -> None:
-    pass
+    spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,30 +123,21 @@ class Listeners:
 
     announce: Announce
     report: Callable[[BatchReport], None]
-    committed: Callable[[str], None] = _not_heard
-    began: Callable[[RunGauges], None] = _not_heard
+    committed: Callable[[str], None] = lambda _table: None
+    began: Callable[[RunGauges], None] = lambda _gauges: None
 
 
 def both(first: Listeners, second: Listeners) -> Listeners:
     """Two who hear the same, one after the other."""
 
-    def announce(records: Any, quota_version: int) -> None:
-        first.announce(records, quota_version)
-        second.announce(records, quota_version)
-
-    def to_both(of_first: Callable[[Any], None], of_second: Callable[[Any], None]) -> Callable[[Any], None]:
-        def notify(what: Any) -> None:
-            of_first(what)
-            of_second(what)
+    def to_both(name: str) -> Callable[..., None]:
+        def notify(*what: Any) -> None:
+            getattr(first, name)(*what)
+            getattr(second, name)(*what)
 
         return notify
 
-    return Listeners(
-        announce,
-        to_both(first.report, second.report),
-        to_both(first.committed, second.committed),
-        to_both(first.began, second.began),
-    )
+    return Listeners(to_both("announce"), to_both("report"), to_both("committed"), to_both("began"))
 
 
 _KINDS: Final = get_args(Verb)
@@ -186,11 +149,7 @@ _LATENESS_SECONDS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 def job_metrics(settings: Settings, others: Listeners) -> tuple[Listeners, CollectorRegistry]:
-    """Let metrics hear what others hear; without a port in the settings they do not.
-
-    Returns:
-        Who is to hear the job, and the registry that they fill.
-    """
+    """Who is to hear the job, and the registry that they fill: without a port in the settings only the others hear."""
     registry = new_registry("job")
     if settings.metrics.port is None:
         return others, registry
@@ -207,56 +166,41 @@ class JobMetrics:
         self._gauges: weakref.ref[RunGauges] | None = None
         registry.register(ReadAtScrape(self._read_run))
         registry.register(ReadAtScrape(self._read_time))
-        self._starts = Counter("kquota_query_starts", "Starts of the streaming query.", registry=registry)
-        self._batches = Counter("kquota_batches", "Micro-batches.", registry=registry)
-        self._last_batch = Gauge(
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self._starts = counter("kquota_query_starts", "Starts of the streaming query.")
+        self._batches = counter("kquota_batches", "Micro-batches.")
+        self._last_batch = gauge(
             "kquota_last_batch_timestamp_seconds",
             "When the newest micro-batch was done; before the first one, when this process began.",
-            registry=registry,
         )
         self._last_batch.set(self._now_seconds())
+        what = "Time of a step of a micro-batch."
         self._step = Histogram(
-            "kquota_batch_duration_seconds",
-            "Time of a step of a micro-batch.",
-            ("phase",),
-            registry=registry,
-            buckets=_STEP_SECONDS,
+            "kquota_batch_duration_seconds", what, ("phase",), registry=registry, buckets=_STEP_SECONDS
         )
-        self._age = Histogram(
-            "kquota_batch_age_seconds",
-            "Age of a micro-batch's newest event when its records were readable.",
-            registry=registry,
-            buckets=_AGE_SECONDS,
+        what = "Age of a micro-batch's newest event when its records were readable."
+        self._age = Histogram("kquota_batch_age_seconds", what, registry=registry, buckets=_AGE_SECONDS)
+        self._events = {
+            "good_count": counter("kquota_events", "Usage events that were accepted, also late ones."),
+            "late_count": counter("kquota_late_events", "Events too old for the rate."),
+            "clamped_count": counter("kquota_clamped_events", "Events whose time was set back."),
+            "ignored_count": counter("kquota_ignored_messages", "Messages without any event."),
+            "dead_count": counter("kquota_dead_letters", "Elements and messages that were refused."),
+        }
+        self._dead = counter("kquota_events_rejected", "The same, by cause.", ("reason",))
+        self._decisions = counter("kquota_throttle_decisions", "Violations that were decided.")
+        self._records = counter("kquota_throttle_records", "Records of the throttle topic.", ("kind", "quota_type"))
+        what = "Length of a published throttle."
+        self._delay = ColumnHistogram("kquota_throttle_delay_seconds", what, _DELAY_SECONDS, registry)
+        what = "How long after it was due a look was handed out."
+        self._lateness = ColumnHistogram("kquota_purgatory_lateness_seconds", what, _LATENESS_SECONDS, registry)
+        self._batch_quotas = gauge("kquota_batch_config_version", "Quota version of the newest micro-batch.")
+        self._time_epoch = gauge(
+            "kquota_time_epoch", "How often event time has begun again, after a clock was set back."
         )
-        self._rows = Counter("kquota_events", "Usage events that were accepted, also late ones.", registry=registry)
-        self._late = Counter("kquota_late_events", "Events too old for the rate.", registry=registry)
-        self._clamped = Counter("kquota_clamped_events", "Events whose time was set back.", registry=registry)
-        self._ignored = Counter("kquota_ignored_messages", "Messages without any event.", registry=registry)
-        self._all_dead = Counter("kquota_dead_letters", "Elements and messages that were refused.", registry=registry)
-        self._dead = Counter("kquota_events_rejected", "The same, by cause.", ("reason",), registry=registry)
-        self._decisions = Counter("kquota_throttle_decisions", "Violations that were decided.", registry=registry)
-        self._records = Counter(
-            "kquota_throttle_records", "Records of the throttle topic.", ("kind", "quota_type"), registry=registry
-        )
-        self._delay = ColumnHistogram(
-            "kquota_throttle_delay_seconds", "Length of a published throttle.", _DELAY_SECONDS, registry
-        )
-        self._lateness = ColumnHistogram(
-            "kquota_purgatory_lateness_seconds",
-            "How long after it was due a look was handed out.",
-            _LATENESS_SECONDS,
-            registry,
-        )
-        self._batch_quotas = Gauge(
-            "kquota_batch_config_version", "Quota version of the newest micro-batch.", registry=registry
-        )
-        self._time_epoch = Gauge(
-            "kquota_time_epoch", "How often event time has begun again, after a clock was set back.", registry=registry
-        )
+        what = "When rows were last written."
+        self._commits = gauge("kquota_table_last_commit_timestamp_seconds", what, ("table",))
         self._evaluated_ms: int | None = None
-        self._commits = Gauge(
-            "kquota_table_last_commit_timestamp_seconds", "When rows were last written.", ("table",), registry=registry
-        )
         for phase in _STEPS:
             self._step.labels(phase)
         for kind, quota_type in product(_KINDS, QUOTA_TYPES):
@@ -275,11 +219,8 @@ class JobMetrics:
         for phase in _STEPS:
             self._step.labels(phase).observe(getattr(report, f"{phase}_ms") / 1000)
         self._age.observe(max(report.age_ms, 0) / 1000)
-        self._rows.inc(facts.good_count)
-        self._late.inc(facts.late_count)
-        self._clamped.inc(facts.clamped_count)
-        self._ignored.inc(facts.ignored_count)
-        self._all_dead.inc(facts.dead_count)
+        for name, events in self._events.items():
+            events.inc(getattr(facts, name))
         for cause, count in report.dead_causes.items():
             self._dead.labels(cause).inc(count)
         self._decisions.inc(report.violations)
@@ -287,16 +228,14 @@ class JobMetrics:
         self._time_epoch.set(facts.evaluation.time_epoch)
         self._evaluated_ms = facts.evaluation.evaluated_at_ms
 
-    def _announce(self, records: Sequence[Written], _quota_version: int) -> None:
-        assert isinstance(records, WrittenRecords)  # noqa: S101 - the purgatory has no others
-        columns = records.columns
+    def _announce(self, written: pa.Table, _quota_version: int) -> None:
         keys = ["action", "cause", "extends", "quota_type"]
-        for row in columns.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
+        for row in written.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
             kind = verb_of(row["action"], row["cause"], bool(row["extends"]))
             self._records.labels(kind, row["quota_type"]).inc(row["count_all"])
-        is_throttle = pc.equal(columns["action"], "throttle")
-        self._delay.observe(_seconds(columns["throttle_time_ms"].filter(is_throttle)))
-        self._lateness.observe(_seconds(columns["lateness_ms"].drop_null()))
+        is_throttle = pc.equal(written["action"], "throttle")
+        self._delay.observe(_seconds(written["throttle_time_ms"].filter(is_throttle)))
+        self._lateness.observe(_seconds(written["lateness_ms"].drop_null()))
 
     def _committed(self, table: str) -> None:
         self._commits.labels(table).set(self._now_seconds())

@@ -24,19 +24,13 @@ from quota.rates import is_on_windows, on_windows
 from quota.replay import USAGE_COLUMNS
 from quota.snapshot import QuotaSnapshot
 
-# The usage behind the rates at the newest stored micro-batch: what a job that starts now would compute them from.
-
 Question = tuple[QuotaSnapshot, pa.Table, int, Callable[[], QuotaEngine]]
 """The arguments of the functions in `quota.current_rates`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewestUsage:
-    """What was used in the windows of the rates, up to the newest batch.
-
-    Attributes:
-        facts: The batch at whose instant the rates are, with the engine settings it was decided with.
-    """
+    """What was used in the windows of the rates, up to the newest batch: a job that starts now begins with it."""
 
     facts: BatchFacts
     usage: pa.Table
@@ -54,10 +48,7 @@ def newest_usage(root: str) -> NewestUsage | None:
 
 
 def usage_until(root: str, batch: Mapping[str, Any]) -> NewestUsage:
-    """Read the usage up to a batch.
-
-    * `batch`: Its row of `batches`; of the newest time epoch.
-    """
+    """Read the usage up to a row of `batches` of the newest time epoch."""
     facts = BatchFacts.from_row(batch)
     engine, at_ms = facts.settings, facts.evaluation.evaluated_at_ms
     span = [("evaluated_at_ms", ">=", at_ms - engine.rate_span_ms), ("evaluated_at_ms", "<=", at_ms)]
@@ -76,14 +67,12 @@ class Line:
     """One sensor under one bound.
 
     Attributes:
-        user: The sensor's user; "" if all users share it.
-        client_id: Its client-id; "" if all client-ids share it.
+        user: The sensor's user; "" if all users share it; so is `client_id`.
         observed: O at the newest batch; 0 if nothing was used in its windows.
         bound: T; None if no bound is left.
         used: O / T; 0 without a bound.
         owner: Of the quota; "" if the row names none.
         throttled_until_ms: When the last of these throttles ends, by wall clock; None = no client is throttled.
-        decision_id: Of that throttle; None = no client is throttled.
     """
 
     user: str
@@ -102,11 +91,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of the whole cluster, over the windows of the rates.
-
-    Attributes:
-        produced_bytes_per_second: Of all clients, with and without quotas.
-    """
+    """Of the whole cluster, over the windows of the rates; of all clients, with and without quotas."""
 
     clients: int = 0
     produced_bytes_per_second: float = 0.0
@@ -157,11 +142,7 @@ class Overview:
 
 
 def overview_of(settings: Settings, now_ms: int) -> Overview:
-    """The state at `now_ms`, by wall clock.
-
-    Raises:
-        InvalidQuotas: No version of the quotas is valid.
-    """
+    """The state at `now_ms`, by wall clock; InvalidQuotas if no version of the quotas is valid."""
     read = Reading.of(settings, now_ms)
     used = None if read.batch is None else usage_until(settings.tables.root, read.batch)
     scope = settings.scope or ("broker" if read.quotas.scope == "broker" else "cluster")
@@ -180,11 +161,7 @@ def overview_of(settings: Settings, now_ms: int) -> Overview:
 def lines_of(
     rates: Sequence[SensorRate], throttles: Sequence[Mapping[str, Any]], quotas: Sequence[Mapping[str, Any]]
 ) -> list[Line]:
-    """A line for each sensor that has a rate, or a throttled client.
-
-    * `rates`: Of `sensor_rates`.
-    * `throttles`: Rows of `throttle_events`: the last one of each throttled client.
-    """
+    """A line for each sensor that has a rate, or a throttled client, by the last row of `throttle_events` of each."""
     by_entity = {(row["user"], row["client_id"]): row for row in quotas}
     held = defaultdict(list)
     for throttle in throttles:

@@ -19,22 +19,17 @@ from pipeline.tables.quotas.table import QuotaTableState
 from pipeline.tables.throttles import running_throttles
 from quota.snapshot import QuotaSnapshot
 
-# Distinguishes a job that waits for usage from one that hangs: both write no micro-batch.
-#
-# The job notes in a file when its query was last seen to wait between two triggers. A query that waits has asked the
-# usage topic and found nothing new. One that hangs in a batch, or in a call to the brokers, is not seen to wait. The
-# file lies next to the tables where they are on a local disk, else in the job's run folder.
-
 log = logging.getLogger(__name__)
 
 BEAT_EVERY_MS: Final = 1_000
 
 
 class Heartbeat:
-    """Notes instants at which the query waits. For one thread.
+    """Notes instants at which the query waits: so a job that waits for usage differs from one that hangs.
 
-    Args:
-        tables_root: Where its tables are, or will be.
+    Both write no micro-batch. A query that waits between two triggers has asked the usage topic and found nothing new.
+    One that hangs in a batch, or in a call to the brokers, is not seen to wait. The file lies next to the tables where
+    they are on a local disk, else in the job's run folder. For one thread.
     """
 
     def __init__(self, run_dir: Path, job: str, tables_root: str) -> None:
@@ -61,8 +56,7 @@ class Heartbeat:
             new.replace(path)
         except OSError as exc:
             if not self._has_failed:
-                log.warning("%s can not be written (%s): an idle job looks like one that hangs",
-                            path, exc.strerror)  # fmt: skip
+                log.warning("%s can not be written (%s): an idle job looks like one that hangs", path, exc.strerror)
             self._has_failed = True
 
 
@@ -137,7 +131,6 @@ class Reading:
         waited_ms: When the job's query was last seen to wait for usage; None if that is not known here.
         quotas: The newest version of the quota table, valid or not.
         in_force: Its newest valid version.
-        batch: The newest row of `batches`; None without a batch.
         throttles: The last record of each client that is throttled then.
     """
 
@@ -151,11 +144,7 @@ class Reading:
 
     @classmethod
     def of(cls, settings: Settings, now_ms: int) -> Self:
-        """Read now.
-
-        Raises:
-            InvalidQuotas: No version of the quotas is valid.
-        """
+        """Read now; InvalidQuotas if no version of the quotas is valid."""
         root = settings.tables.root
         table = open_quota_table(settings.tables)
         newest = table.read()
@@ -174,9 +163,6 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     """The state at `now_ms`, by wall clock.
 
     A job that runs on another machine is down here; its last batch shows that it works.
-
-    Raises:
-        InvalidQuotas: No version of the quotas is valid.
     """
     return status_from(settings, Reading.of(settings, now_ms))
 

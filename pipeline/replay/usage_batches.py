@@ -27,7 +27,6 @@ from quota.replay import (
     SnapshotAt,
     StoredBatch,
     batches_of,
-    evaluation_of,
     replay,
     with_time_epoch,
 )
@@ -337,7 +336,7 @@ def usage_of(
 
 def _counts(batch: StoredBatch, recorded: RecordedBatches) -> bool:
     unfit = recorded.begins_after
-    return unfit is None or evaluation_of(batch).is_after(unfit, recorded.last_query_id)
+    return unfit is None or batch.is_after(unfit, recorded.last_query_id)
 
 
 def _on_windows(batch: StoredBatch, recorded: RecordedBatches) -> StoredBatch:

@@ -20,8 +20,8 @@ from pipeline.replay.usage_batches import (
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices, read_table
 from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences, with_time_epoch
-from schemas.arrow import arrow_schema
-from schemas.decisions import DecisionRow, decision_ids
+from schemas.arrow import arrow_schema, decision_id_column
+from schemas.decisions import DecisionRow
 
 _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])
@@ -171,15 +171,7 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
         rows, batch = replay.decisions, replay.batch
         if not rows.num_rows:
             continue
-        ids = decision_ids(
-            cluster=cluster,
-            query_id=batch.query_id,
-            batch_id=batch.batch_id,
-            broker_ids=rows["broker_id"].to_pylist(),
-            users=rows["user"].to_pylist(),
-            client_ids=rows["client_id"].to_pylist(),
-            quota_types=rows["quota_type"].to_pylist(),
-        )
+        ids = decision_id_column(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
         constants = {
             "query_id": batch.query_id,
             "batch_id": batch.batch_id,

@@ -20,10 +20,7 @@ from pipeline.errors import UsageError
 from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreSettings
 
-# The environment variables of kquota: one for each setting, and some that are not settings.
-
 PREFIX: Final = "KQUOTA_"
-
 OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "KQUOTA_CONFIG": "the settings file, as `--config`",
     "KQUOTA_COMMAND_CONFIG": "client.properties, as `--command-config`",
@@ -36,7 +33,6 @@ OTHER_VARIABLES: Final[Mapping[str, str]] = {
 }
 """Variables that are not settings, each with its meaning."""
 
-# Kubernetes sets these in every pod next to a service whose name begins with kquota.
 _OF_A_SERVICE: Final = re.compile(
     r"KQUOTA(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
@@ -49,10 +45,8 @@ def variable_of(key: str) -> str:
 
 def store_variables(store: StoreSettings) -> dict[str, str]:
     """The variables that set a store as these settings do, for a process of our own. They hold the secrets."""
-    values: dict[str, str] = {}
-    for name, value in store:
-        if isinstance(value, SecretStr | str):
-            values[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
+    plain = {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in store}
+    values = {name: value for name, value in plain.items() if isinstance(value, str)}
     if store.options:
         values["options"] = json.dumps({key: value.get_secret_value() for key, value in store.options.items()})
     return {variable_of(f"store.{name}"): value for name, value in values.items()}
@@ -69,11 +63,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
-    """The variables that begin as those of kquota and are none.
-
-    Returns:
-        Name -> the known variable that is most like it; None if none is.
-    """
+    """The variables that begin as those of kquota and are none, each with the known one that is most like it."""
     known = {*OTHER_VARIABLES, *map(variable_of, setting_keys())}
     open_branches = tuple(f"{variable_of(key)}__" for key in _open_keys())
     return {
@@ -100,7 +90,6 @@ def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _open_keys() -> list[str]:
-    """Settings that hold entries of any name."""
     # Not checked: what a default stands for in this folder may be refused, which is reported elsewhere.
     defaults = Settings.model_construct().model_dump()
     return [key for key in setting_keys() if _at(defaults, key) == {}]
@@ -118,14 +107,10 @@ _HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "alerts.webhooks", "alert
 def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
     """Gather the settings of this process.
 
-    Args:
-        file: TOML file; None reads none.
-        flags: Values given on the command line, nested as the model is; None values count as not given.
+    * `flags`: Values given on the command line, nested as the model is; None values count as not given.
 
     Raises:
-        UsageError: The file is missing or not TOML.
-        UsageError: A value has the wrong type or is out of range, or a key or a variable is unknown; the error
-            holds all of them.
+        UsageError: The file is missing or not TOML; or all values, keys and variables that are wrong or unknown.
     """
     given = _without_none(flags or {})
     values = _over(_over(_of_file(file), _of_environment()), given)
@@ -146,16 +131,6 @@ def _invalid(mistakes: Sequence[str]) -> UsageError:
     return UsageError("; ".join(mistakes), f"see every key and its range: {schema}")
 
 
-def _file_unreadable(file: Path, reason: str) -> UsageError:
-    schema = command_text("config", "schema", about="program")
-    fix = (
-        f"correct the file, by the keys of: {schema}"
-        if file.is_file()
-        else f"correct the path in --config or KQUOTA_CONFIG: {file.absolute()} does not exist"
-    )
-    return UsageError(f"settings file {file} cannot be read as TOML: {reason}", fix)
-
-
 def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
     """The origin of each setting that is not a default: dotted key -> "flag", variable name or file name."""
     found = dict.fromkeys(_dotted(_of_file(file)), str(file))
@@ -168,20 +143,27 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     if not file.is_file():
-        raise _file_unreadable(file, "there is no such file")
+        message = f"settings file {file} cannot be read as TOML: there is no such file"
+        raise UsageError(message, f"correct the path in --config or KQUOTA_CONFIG: {file.absolute()} does not exist")
     try:
-        with file.open("rb") as opened:
-            return tomllib.load(opened)
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as exc:
-        raise _file_unreadable(file, str(exc)) from exc
+        message = f"settings file {file} cannot be read as TOML: {exc}"
+        fix = f"correct the file, by the keys of: {command_text('config', 'schema', about='program')}"
+        raise UsageError(message, fix) from exc
 
 
 def _of_environment() -> dict[str, Any]:
+    """What the environment sets, nested as the model is and not yet checked."""
     if not any(name.upper().startswith(PREFIX) and name.upper() not in OTHER_VARIABLES for name in os.environ):
         return {}
-    from pipeline.settings.variables import settings_of_variables  # noqa: PLC0415 - see there
+    # It takes longer to load this library than to read all settings, and few processes have such a variable.
+    from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict  # noqa: PLC0415
 
-    return settings_of_variables()
+    class Variables(BaseSettings, Settings):
+        model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid")
+
+    return EnvSettingsSource(Variables)()
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,21 +205,13 @@ def _nearest_text(known: str | None) -> str:
 
 
 def _plain_words(message: str) -> str:
-    """What pydantic says, in the words of the other errors."""
     message = message.removeprefix("Value error, ").replace("Input should ", "must ", 1)
     return message[:1].lower() + message[1:]
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            inner = _without_none(value)
-            if inner:
-                kept[key] = inner
-        elif value is not None:
-            kept[key] = value
-    return kept
+    pairs = ((key, _without_none(value) if isinstance(value, Mapping) else value) for key, value in values.items())
+    return {key: value for key, value in pairs if value is not None and value != {}}
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -7,7 +7,7 @@ reads the values from defaults, file, environment and flags.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, SecretStr, model_validator
 
@@ -23,10 +23,12 @@ from pipeline.settings.places import (
     refuse_unfit_place,
     shard_at,
 )
+from quota.entity import QUOTA_TYPES
 from quota.snapshot import ALL_USERS, Share, share_of
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
-# Who receives alerts, and which.
+if TYPE_CHECKING:
+    from quota.throttle_time import ThrottleCaps
 
 
 class AlertsSettings(Branch):
@@ -61,9 +63,6 @@ class AlertsSettings(Branch):
     state_file: Path | None = Field(None, description="null: <run_dir>/<job>.alerts.json")
 
 
-# The settings of the meter.
-
-
 class MeterSettings(Branch):
     """`kquota meter`, which turns a broker's request log into usage events."""
 
@@ -74,6 +73,7 @@ class MeterSettings(Branch):
     )
 
 
+_UNCAPPED_THROTTLE_MS: Final = 3_600_000
 _LEAST_DRIVER_MIB: Final = 472
 _MEBIBYTES: Final = {"m": 1, "g": 1024}
 
@@ -212,6 +212,18 @@ class EngineSettings(Branch):
         """How far back from an instant the windows of a rate may reach: (N + 1) · w."""
         return (self.num_samples + 1) * self.sample_window_ms
 
+    def throttle_caps(self) -> "ThrottleCaps":
+        """The cap of each quota type."""
+        from quota.throttle_time import ThrottleCaps  # noqa: PLC0415 - loads numpy
+
+        return ThrottleCaps(self.producer_byte_rate_cap, self.consumer_byte_rate_cap, self.request_percentage_cap)
+
+    def longest_throttle_ms(self) -> int:
+        """The longest slice that these caps allow for any quota type. A type without a cap counts as one hour."""
+        caps = self.throttle_caps()
+        slices_ms = (caps.cap_ms(name, self.rate_span_ms, self.sample_window_ms) for name in QUOTA_TYPES)
+        return max(_UNCAPPED_THROTTLE_MS if slice_ms is None else slice_ms for slice_ms in slices_ms)
+
 
 class PurgatorySettings(Branch):
     """How throttles are held, renewed and released."""
@@ -328,11 +340,7 @@ class Settings(Branch):
 
 
 def _derived(settings: Settings) -> dict[str, Any]:
-    """What a shard, an object store or a catalog makes of the values given.
-
-    Raises:
-        ValueError: The shard or the places do not fit together; the text says why.
-    """
+    """What a shard, an object store or a catalog makes of the values given; `ValueError` if they do not fit."""
     derived: dict[str, Any] = {}
     tables, stream = settings.tables, settings.stream
     share = _share(settings)
@@ -364,6 +372,5 @@ def _share(settings: Settings) -> Share | None:
 
 
 def _in_store(branch: Branch, keys: Iterable[str], store: StoreSettings) -> dict[str, StoreAddress]:
-    """The addresses of a branch that carry the settings of their object store."""
     addresses = ((key, getattr(branch, key)) for key in keys)
     return {key: StoreAddress(given, store) for key, given in addresses if given is not None and "://" in given}

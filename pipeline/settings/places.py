@@ -26,8 +26,8 @@ class CatalogRoot(str):
     """A root of tables in a catalog: a text like any other root, that knows its parts.
 
     Attributes:
-        location: The folder or place in a store under which its tables lie, one below another by their names; None
-            where the catalog chooses a place for each.
+        location: The folder or place in a store that has its tables by their names; None where the catalog chooses a
+            place for each.
     """
 
     catalog: str
@@ -35,17 +35,11 @@ class CatalogRoot(str):
     location: str | None
 
     def __new__(cls, root: str, location: str | None) -> Self:
-        """Make one of a text.
-
-        Raises:
-            ValueError: It is not written `catalog:CATALOG.SCHEMA`.
-        """
+        """Make one of a text; `ValueError` if that is not `catalog:CATALOG.SCHEMA`."""
         found = _ROOT.fullmatch(root)
         if found is None:
-            message = (
-                "'tables.root' must be catalog:CATALOG.SCHEMA of letters, digits and _, in the catalog's name also -, "
-                f"as catalog:main.kquota; got {root}"
-            )
+            form = "catalog:CATALOG.SCHEMA of letters, digits and _, in the catalog's name also -"
+            message = f"'tables.root' {root} is not {form}, as catalog:main.kquota"
             raise ValueError(message)
         made = super().__new__(cls, root)
         made.catalog, made.schema = found.groups()
@@ -63,19 +57,15 @@ class CatalogRoot(str):
 
     def table(self, name: str) -> "CatalogTable":
         """The table of this name."""
-        return CatalogTable(self, name)
+        made = CatalogTable(f"{self}.{name}")
+        made.sql_name = f"{self.sql_schema}.`{name}`"
+        return made
 
 
 class CatalogTable(str):
     """The address of a table in a catalog, as `catalog:main.kquota.usage`."""
 
     sql_name: str
-
-    def __new__(cls, root: CatalogRoot, name: str) -> Self:
-        """Make one of its root and its name there."""
-        made = super().__new__(cls, f"{root}.{name}")
-        made.sql_name = f"{root.sql_schema}.`{name}`"
-        return made
 
 
 # delta-rs takes these for parts of a URI, also in the path of a folder: it reads another folder, or none.
@@ -84,15 +74,17 @@ _S3: Final = ("s3://", "s3a://")
 
 
 def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root: bool) -> None:
-    """Refuse settings with which tables are not found again, or are overwritten.
+    """Refuse (`ValueError`) settings with which tables are not found again, or are overwritten.
 
     * `has_root`: Whether the root is given, and not the default.
-
-    Raises:
-        ValueError: They are unfit; the text says why.
     """
     if is_in_catalog(root):
-        _refuse_unfit_catalog(root, location, writer)
+        CatalogRoot(root, location)
+        if writer != "delta-spark":
+            msg = f"'tables.writer' {writer} can not write to {root}: only delta-spark commits to a catalog"
+            raise ValueError(msg)
+        if location is not None:
+            _refuse_unfit_folder("location", location)
         return
     if location is not None and not has_root:
         msg = "'tables.location' needs a 'tables.root' such as catalog:main.kquota"
@@ -107,22 +99,13 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
         raise ValueError(msg)
 
 
-def _refuse_unfit_catalog(root: str, location: str | None, writer: str) -> None:
-    CatalogRoot(root, location)
-    if writer != "delta-spark":
-        msg = f"'tables.writer' {writer} can not write to {root}: only delta-spark commits to a catalog"
-        raise ValueError(msg)
-    if location is not None:
-        _refuse_unfit_folder("location", location)
-
-
 def _refuse_unfit_folder(key: str, place: str) -> None:
     if "://" in place:
         return
     folder = str(Path(place).absolute())
     found = _NOT_IN_A_FOLDER.search(folder)
     if found is not None:
-        msg = f"'tables.{key}' must be a path without {found[0]}, which Delta takes for a part of a URI; got {folder}"
+        msg = f"'tables.{key}' {folder} contains {found[0]}, which Delta takes for a part of a URI"
         raise ValueError(msg)
 
 
@@ -166,9 +149,6 @@ def _suffix(share: Share) -> str:
     return f"-{share.number}of{share.of}"
 
 
-# What every part of the settings tree is.
-
-
 class Branch(BaseModel):
     """One frozen branch of the settings tree."""
 
@@ -176,8 +156,6 @@ class Branch(BaseModel):
 
 
 # The object store of tables and checkpoint: the settings to reach it, and addresses that carry them.
-
-_SCHEMES: Final = ("http://", "https://")
 
 
 class StoreSettings(Branch):
@@ -201,8 +179,8 @@ class StoreSettings(Branch):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.endpoint is not None and not self.endpoint.startswith(_SCHEMES):
-            msg = f"'store.endpoint' must begin with http:// or https://; got {self.endpoint}"
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            msg = f"'store.endpoint' {self.endpoint} does not begin with http:// or https://"
             raise ValueError(msg)
         if (self.access_key_id is None) != (self.secret_access_key is None):
             msg = "only one of 'store.access_key_id' and 'store.secret_access_key' is set"

@@ -1,4 +1,4 @@
-"""The settings of a micro-batch and its facts: in the same commit as its usage, and as a row of `batches`."""
+"""The facts of a micro-batch: in the same commit as its usage, and as a row of `batches`."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from pipeline.settings.model import EngineSettings, Settings
+from pipeline.settings.model import EngineSettings
 from quota.replay import Evaluation
 from schemas.arrow import conform
 from schemas.rows import BatchRow
@@ -39,6 +39,11 @@ class BatchFacts:
     clamped_count: int
     ignored_count: int
     dead_count: int
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version that guards each of its commits: a batch that is run again writes nothing twice."""
+        return {self.evaluation.query_id: self.evaluation.batch_id}
 
     @property
     def age_ms(self) -> int:
@@ -75,39 +80,3 @@ class BatchFacts:
         facts = {name: value for name, value in asdict(self).items() if name != "evaluation"}
         row = pa.Table.from_pylist([{**asdict(self.evaluation), **facts}])
         return conform(row, BatchRow, cluster=cluster)
-
-
-# The settings that a micro-batch needs.
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRules:
-    """The settings that a micro-batch needs.
-
-    Attributes:
-        clock_tolerance_ms: An event may be this far ahead of the driver's clock when its batch is collected; if it is
-            further ahead, its time is set back.
-        late_after_ms: An event that is this old (or older) when its batch is evaluated is late: see
-            `EngineSettings.late_after_ms`.
-        max_decision_age_ms: A batch whose time lies further back when it is collected publishes nothing, and charges
-            a bucket at most down to what a whole window allows.
-    """
-
-    cluster: str
-    sample_window_ms: int
-    clock_tolerance_ms: int
-    late_after_ms: int
-    max_decision_age_ms: int
-    engine_settings: str
-
-    @classmethod
-    def from_settings(cls, settings: Settings, cluster: str) -> Self:
-        """The rules of a job's batches in one cluster."""
-        return cls(
-            cluster=cluster,
-            sample_window_ms=settings.engine.sample_window_ms,
-            clock_tolerance_ms=settings.stream.clock_tolerance_ms,
-            late_after_ms=settings.engine.late_after_ms,
-            max_decision_age_ms=settings.stream.max_decision_age_ms,
-            engine_settings=json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":")),
-        )

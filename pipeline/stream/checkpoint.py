@@ -1,9 +1,13 @@
-"""Whether Spark's checkpoint belongs to the job's tables.
+"""Spark's checkpoint: its files, its offsets, and whether it belongs to the job's tables.
 
 A checkpoint of another job, an old copy of a checkpoint, or tables restored to an earlier day: with any of these Spark
 would skip usage or count it twice, without any message. The tables record which query wrote them and up to which
 batch. So the two are compared before a query starts. Without a checkpoint there is nothing to compare: the job begins
 where its tables end.
+
+The files are on a local disk, or with a scheme (s3://…, file:/…) on Hadoop's file systems. The job reads those as Spark
+itself writes them: by Hadoop's classes in Spark's JVM, with Spark's settings for the store. `kquota doctor`, which
+starts no JVM, reads one in an object store by itself.
 """
 
 import json
@@ -26,19 +30,16 @@ from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-# The files of Spark's checkpoint: on a local disk, or with a scheme (s3://…, file:/…) on Hadoop's file systems.
-#
-# The job reads a checkpoint with a scheme as Spark itself writes it: by Hadoop's classes in Spark's JVM, with Spark's
-# settings for the store. `kquota doctor`, which starts no JVM, reads one in an object store by itself.
+log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_REMEDY = "nothing needs to be done: the job tries again"
 
 
 class CheckpointFiles(Protocol):
-    """The files of one checkpoint.
+    """The files of one checkpoint; `Unreachable` if its file system does not answer.
 
     Attributes:
         checkpoint: Where it is, as in the settings.
@@ -47,19 +48,11 @@ class CheckpointFiles(Protocol):
     checkpoint: str
 
     def text(self, name: str) -> str | None:
-        """The text of a file; None if there is no such file.
-
-        Raises:
-            Unreachable: The file system does not answer.
-        """
+        """The text of a file; None if there is no such file."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder.
-
-        Raises:
-            Unreachable: The file system does not answer.
-        """
+        """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder."""
         ...
 
 
@@ -96,11 +89,9 @@ class HadoopFiles:
 
     def names(self, folder: str) -> list[str]:
         """See `CheckpointFiles`."""
-        return self._call(folder, self._list)
+        return self._call(folder, _list_on_hadoop) or []
 
-    def _read(self, file_system: Any, path: Any) -> str | None:
-        if not file_system.exists(path):
-            return None
+    def _read(self, file_system: Any, path: Any) -> str:
         jvm: Any = self._spark._jvm
         stream = file_system.open(path)
         try:
@@ -108,21 +99,20 @@ class HadoopFiles:
         finally:
             stream.close()
 
-    def _list(self, file_system: Any, path: Any) -> list[str]:
-        if not file_system.exists(path):
-            return []
-        return [str(status.getPath().getName()) for status in file_system.listStatus(path)]
-
-    def _call(self, name: str, read: Callable[[Any, Any], Found]) -> Found:
+    def _call(self, name: str, read: Callable[[Any, Any], Found]) -> Found | None:
         from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with pyspark
 
         jvm: Any = self._spark._jvm
         try:
             path = jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/{name}")
-            conf = self._spark._jsparkSession.sessionState().newHadoopConf()
-            return read(path.getFileSystem(conf), path)
+            file_system = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+            return read(file_system, path) if file_system.exists(path) else None
         except Py4JJavaError as exc:
             raise _unreadable(self.checkpoint, first_line(exc)) from exc
+
+
+def _list_on_hadoop(file_system: Any, path: Any) -> list[str]:
+    return [str(status.getPath().getName()) for status in file_system.listStatus(path)]
 
 
 def _unreadable(checkpoint: str, reason: str) -> Unreachable:
@@ -169,24 +159,13 @@ def open_checkpoint(checkpoint: str, spark: "SparkSession") -> CheckpointFiles:
 
 
 def open_without_spark(checkpoint: str) -> CheckpointFiles | None:
-    """The files of a checkpoint that can be read without a JVM; None where only Hadoop's classes can read them.
-
-    Raises:
-        UsageError: It is in an object store, and nothing is installed that reads from there.
-    """
+    """The files of a checkpoint that can be read without a JVM; None where only Hadoop's classes can read them."""
     if not has_scheme(checkpoint):
         return LocalFiles(checkpoint, Path(checkpoint))
     if scheme_of(checkpoint) in STORE_SCHEMES:
         return StoreFiles(checkpoint)
     parts = urlsplit(checkpoint)
     return LocalFiles(checkpoint, Path(unquote(parts.path))) if parts.scheme.lower() == "file" else None
-
-
-# Where a query begins to read, and whether the messages it must read still exist.
-
-log = logging.getLogger(__name__)
-
-_REMEDY = "nothing needs to be done: the job tries again"
 
 
 class Span(NamedTuple):
@@ -224,13 +203,8 @@ def gaps(wanted: Mapping[str, int], spans: Mapping[str, Span]) -> list[str]:
 
 
 def refuse_gaps(topic: str, checkpoint: str, wanted: Mapping[str, int], spans: Mapping[str, Span]) -> None:
-    """Refuse to continue from a checkpoint if usage after it is gone.
-
-    Raises:
-        Refused: A message that the next batch begins with is missing.
-    """
-    missing = gaps(wanted, spans)
-    if missing:
+    """Refuse to continue from a checkpoint if usage after it is gone."""
+    if missing := gaps(wanted, spans):
         message = f"usage on topic '{topic}' was deleted before it was read: {'; '.join(missing)}"
         fix = f"delete the checkpoint {checkpoint}: the job then continues with what is left, without the missing usage"
         raise Refused(message, fix)
@@ -242,10 +216,7 @@ def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) ->
     A partition that was added since then begins at its first offset. So does a partition whose stored end no longer
     exists: whoever deletes a checkpoint gives up the usage in between, but the log names it as an error.
 
-    * `end_offsets`: End offsets of the newest stored batch, as Spark prints them.
-
-    Returns:
-        JSON, as Spark takes it.
+    * `end_offsets`: End offsets of the newest stored batch, as Spark prints them; the result is such JSON, too.
     """
     stored: dict[str, int] = json.loads(end_offsets).get(topic, {})
     for gap in gaps(stored, spans):
@@ -257,12 +228,7 @@ def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) ->
     return json.dumps({topic: begin}, separators=(",", ":"))
 
 
-# Which offsets a micro-batch covers, read from the query's offset log in the checkpoint.
-#
-# Spark writes `offsets/<batch id>` before it calls `foreachBatch`. So the entry exists, and is the same each time the
-# batch is run. The file has a version line, a metadata line and one line per source.
-
-_FIRST_SOURCE_LINE: Final = 2
+_FIRST_SOURCE_LINE: Final = 2  # after a version line and a metadata line
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +257,11 @@ def source_line(text: str) -> str:
 
 
 class OffsetLog:
-    """Reads the offset log of one checkpoint."""
+    """Which offsets a micro-batch covers, by the query's offset log in the checkpoint.
+
+    Spark writes `offsets/<batch id>` before it calls `foreachBatch`. So the entry exists, and is the same each time the
+    batch is run.
+    """
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -324,11 +294,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, files: CheckpointFiles) -> Self | None:
-        """Read a checkpoint; None if there is none.
-
-        Raises:
-            Unreachable: Its file system does not answer.
-        """
+        """Read a checkpoint; None if there is none."""
         metadata = files.text("metadata")
         if metadata is None:
             return None
@@ -336,23 +302,16 @@ class Checkpoint:
         return cls(files, query_id, _newest(files.names("offsets")), _newest(files.names("commits")))
 
     def next_offsets(self) -> dict[str, dict[str, int]]:
-        """Where the next batch begins, or the batch to be repeated.
-
-        Returns:
-            Topic to partition to offset; empty if the query has not completed a batch.
-        """
+        """Where the next batch begins, or the batch to be repeated; empty if the query has not completed a batch."""
         last = min(self.planned, self.committed)
         line = source_line(self.files.text(f"offsets/{last}") or "")
         offsets: dict[str, dict[str, int]] = json.loads(line) if line else {}
         return offsets
 
     def check(self, recorded: RecordedBatch, newest_query_id: str | None) -> None:
-        """Compare the checkpoint with the tables.
+        """Refuse a checkpoint that belongs to another job, or is older or newer than the tables.
 
         * `newest_query_id`: The query that wrote the newest batch; None for tables without batches.
-
-        Raises:
-            Refused: The checkpoint belongs to another job, or is older or newer than the tables.
         """
         if self.planned < 0:
             return

@@ -49,9 +49,6 @@ class Collector:
     """Collects one micro-batch after the other: a small one on the driver, any other on the executors.
 
     It estimates the next batch from the messages of the last one: how many events they have, and how large they are.
-
-    Args:
-        rules: of the job. Dead letters, and the counts of refused and ignored messages, are the first share's alone.
     """
 
     def __init__(self, rules: ReadingRules) -> None:
@@ -60,10 +57,7 @@ class Collector:
         self._bytes_per_event = _BYTES_PER_EVENT
 
     def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
-        """Collect one batch.
-
-        * `message_count`: how many offsets it covers; None if that is not known.
-        """
+        """Collect one batch of so many offsets; None if that is not known."""
         if message_count is not None and self.is_small(message_count):
             batch = collect_on_driver(frame, self._rules, message_count)
         else:
@@ -87,13 +81,12 @@ class Collector:
 
 
 def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -> CollectedBatch:
-    """Fetch the messages of a batch, and read them here.
+    """Fetch the messages of a batch, `EVENTS_OF_DRIVER` at most, and read them here.
 
     This is one small Spark job. A second one reads messages that are too large to fetch where they are.
 
     * `raw`: a static frame with the columns `query.RAW_COLUMNS`, as `foreachBatch` hands it over. It must give the
       same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
-    * `message_count`: how many offsets the batch covers, at most `EVENTS_OF_DRIVER`.
     """
     most_bytes = largest_bytes(message_count)
     # A task waits for the broker most of its time, so there are as many as there are cores, and no more.
@@ -115,11 +108,7 @@ def largest_bytes(message_count: int) -> int:
 
 
 def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
-    """Do what `collect_on_driver` does, with the same result, on all cores of the executors.
-
-    Raises:
-        Unreachable: The Python of the executors can not read usage.
-    """
+    """Do what `collect_on_driver` does, with the same result, on all cores; Unreachable if their Python is unfit."""
     messages = raw.selectExpr("value", *_PLACE)
     try:
         rows = messages.mapInArrow(partial(read_partition, rules=rules), "part BINARY").toArrow()

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 DEAD_LETTER_SCHEMA: Final = pa.schema(
-    [
-        pa.field("appended_at_ms", pa.int64()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int64()),
-        pa.field("offset", pa.int64()),
-        pa.field("element_index", pa.int64()),
-        pa.field("cause", pa.string()),
-        pa.field("value", pa.binary()),
-    ]
+    {
+        "appended_at_ms": pa.int64(),
+        "topic": pa.string(),
+        "partition": pa.int64(),
+        "offset": pa.int64(),
+        "element_index": pa.int64(),
+        "cause": pa.string(),
+        "value": pa.binary(),
+    }
 )
 MORE_REFUSED: Final = "further elements of such messages"
 """Stands for the cause of refused elements that have no row."""
@@ -24,7 +24,7 @@ _ORDER: Final = [(name, "ascending") for name in ("partition", "offset", "elemen
 
 
 class DeadLetter(NamedTuple):
-    """A message, or an element of it, that is refused.
+    """A message that is refused, by its place among those read, or an element of it.
 
     Attributes:
         element_index: Its place in an array, from 0; None if the whole message is refused.
@@ -45,25 +45,16 @@ class Refused(NamedTuple):
 
 
 def letters_of_elements(
-    place: int,
-    refused: Sequence[Refused],
-    per_message: int,
-    values_of: Callable[[Sequence[int]], Sequence[bytes]],
+    place: int, refused: Sequence[Refused], per_message: int, values_of: Callable[[Sequence[int]], Sequence[bytes]]
 ) -> list[DeadLetter]:
-    """The dead letters of a message with refused elements: the first ones, and how many more there are.
+    """The dead letters of a message with refused elements: the first ones, the last of which counts the others.
 
     A message of one megabyte of junk would become half a million rows. The message itself is on the topic, at the
     partition and offset of its rows.
 
-    Args:
-        place: As of `DeadLetter`.
-        refused: In the order of the message; not empty.
-        per_message: Largest number of rows, > 0.
-        values_of: The bytes of some elements, by their places.
-
-    Returns:
-        If there are fewer rows than refused elements, "; N more refused elements, up to element M" is added to the
-        cause of the last row.
+    * `refused`: In the order of the message; not empty.
+    * `per_message`: Largest number of rows, > 0.
+    * `values_of`: The bytes of some elements, by their places.
     """
     kept = list(refused[:per_message])
     if more := len(refused) - len(kept):

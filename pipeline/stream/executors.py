@@ -43,7 +43,6 @@ _CAUSES: Final = (
 Line = tuple[int, str]
 """Level and text of a line for the log."""
 
-
 _FIND_EXECUTORS: Final = (
     "see on the master's page whether a worker is alive with that much free; start one, end another application, "
     "limit it with 'spark.cores.max', or ask for less in 'spark.conf'; a master that was restarted does not know "
@@ -53,11 +52,7 @@ _FIND_EXECUTORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """An executor that has gone.
-
-    Attributes:
-        reason: In Spark's words; "" if Spark gives none.
-    """
+    """An executor that has gone, and why in Spark's words; "" if Spark gives no reason."""
 
     place: str
     reason: str
@@ -83,15 +78,13 @@ class ExecutorBook:
     def note(
         self, places: Mapping[str, str], losses: Mapping[str, Loss], now_seconds: float, are_wanted: bool = True
     ) -> Iterator[Line]:
-        """Note what there is now; yields what to say about it.
-
-        * `now_seconds`: Of a clock that never goes back.
-        * `are_wanted`: False where it is right that there are none.
-        """
+        """Note what there is now, by a steady clock; yields lines about it. It may be right that there are none."""
         came = {executor: place for executor, place in places.items() if executor not in self._places}
         self._places = dict(places)
         for executor, loss in losses.items():
-            yield logging.WARNING, f"executor {executor} at {loss.place} is lost: {loss.cause}. {self._remedied()}"
+            where = f"on the {_counted(len(places))} left" if places else "when another executor comes"
+            remedy = f"Its tasks run again {where}; no usage is lost or counted twice"
+            yield logging.WARNING, f"executor {executor} at {loss.place} is lost: {loss.cause}. {remedy}"
         if came:
             names = ", ".join(f"{executor} at {place}" for executor, place in came.items())
             yield logging.INFO, f"{_counted(len(places))} at {self._master}; new: {names}"
@@ -109,31 +102,24 @@ class ExecutorBook:
             )
             yield logging.WARNING, message
 
-    def _remedied(self) -> str:
-        left = len(self._places)
-        where = f"on the {_counted(left)} left" if left else "when another executor comes"
-        return f"Its tasks run again {where}; no usage is lost or counted twice"
-
 
 def _counted(count: int) -> str:
     return "1 executor" if count == 1 else f"{count} executors"
 
 
-# Watches the executors of the session on a thread of its own, and logs when they come, go, or stay away.
-#
-# Spark waits for executors for ever and almost without a word; of a lost one it writes lines of its own form.
-
 log = logging.getLogger(__name__)
 
 _PERIOD_SECONDS: Final = 1.0
-_REASON_LOOKS: Final = 5
-"""How often it is looked for the reason of a loss, which Spark notes a moment after the loss."""
-_GIVEN_BACK: Final = "killed by driver"
-"""In the reason if the session itself let an idle executor go, as with dynamic allocation."""
+_REASON_LOOKS: Final = 5  # for the reason of a loss, which Spark notes a moment after the loss
+_GIVEN_BACK: Final = "killed by driver"  # the session itself let an idle executor go, as with dynamic allocation
 
 
 class ExecutorWatch:
-    """A context manager. It says nothing of a local session, which has no executors of its own."""
+    """Watches the executors of the session on a thread of its own, and logs when they come, go, or stay away.
+
+    Spark waits for executors for ever and almost without a word; of a lost one it writes lines of its own form. A local
+    session has no executors of its own.
+    """
 
     def __init__(self) -> None:
         self._book: ExecutorBook | None = None
@@ -173,11 +159,11 @@ class ExecutorWatch:
         """Bring `_places` up to date; returns what was lost since, as soon as the reason is known."""
         present = {executor for executor in str(scala.getExecutorIds().mkString(" ")).split() if executor}
         before = self._places
-        self._places = {executor: before.get(executor) or _place(scala, executor) for executor in sorted(present)}
+        self._places = {one: before.get(one) or _place_and_end(scala, one)[0] for one in sorted(present)}
         self._lost |= {executor: 0 for executor in before if executor not in present}
         losses = {}
         for executor in list(self._lost):
-            place, reason = _end(scala, executor)
+            place, reason = _place_and_end(scala, executor)
             self._lost[executor] += 1
             if reason or self._lost[executor] >= _REASON_LOOKS:
                 del self._lost[executor]
@@ -196,14 +182,8 @@ def _book_of(context: Any) -> ExecutorBook:
     return ExecutorBook(str(conf.get("spark.master", "")), wanted)
 
 
-def _place(scala: Any, executor: str) -> str:
-    with suppress(Py4JError):
-        return str(scala.statusStore().executorSummary(executor).hostPort())
-    return "an unknown place"
-
-
-def _end(scala: Any, executor: str) -> tuple[str, str]:
-    """Place and reason of an executor that has gone; the reason is "" while Spark has not noted it."""
+def _place_and_end(scala: Any, executor: str) -> tuple[str, str]:
+    """Place of an executor, and why it has gone; "" while it is there, or Spark has not noted it."""
     with suppress(Py4JError):
         summary = scala.statusStore().executorSummary(executor)
         reason = summary.removeReason()
@@ -218,10 +198,6 @@ def _are_wanted(scala: Any) -> bool:
     return bool(list(scala.statusTracker().getActiveJobIds()))
 
 
-# Waits for the master of a standalone Spark cluster, `spark://host:port`, before and while a session is made there.
-#
-# Spark itself tries for a minute, writes stack traces, and then leaves a stopped context behind.
-
 Made = TypeVar("Made")
 
 _STANDALONE: Final = re.compile(r"spark://(.+)")
@@ -234,11 +210,12 @@ _STOPPED: Final = "stopped SparkContext"
 def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, waits: bool = True) -> Made:
     """Make a session as soon as the master answers; tried again without end, with a line in the log for each try.
 
-    * `master`: As in the settings. Where it is not `spark://…`, the session is made at once.
+    Spark itself tries for a minute, writes stack traces, and then leaves a stopped context behind. A master that is not
+    `spark://host:port` is not waited for.
+
     * `waits`: Whether to wait; if not, the first failure is raised.
 
     Raises:
-        MasterUnreachable: The master does not answer, and waiting is not wanted.
         PipelineError: `given_up` is set.
     """
     places = _places(master)
@@ -289,25 +266,16 @@ def _made(master: str, make: Callable[[], Made]) -> Made:
         raise MasterUnreachable(master, "something listens there, and took no application within a minute") from exc
 
 
-# The folder where Spark's JVM keeps its temporary files: copies of the jars, shuffled blocks, unpacked libraries.
-#
-# The JVM removes them when it ends, but not when it is killed: each kill −9 would leave 22 MB for ever.
-
 _PREFIX: Final = "kquota-spark-"
 _LOCK: Final = ".lock"
 
 
 @cache
 def scratch_folder() -> Path:
-    """The scratch folder of this process: made at the first call, removed when the process ends.
+    """Where Spark's JVM keeps temporary files, below `TMPDIR`: copies of jars, shuffled blocks, unpacked libraries.
 
-    The first call also removes the folders that killed processes have left.
-
-    Returns:
-        A folder below the system's folder for temporary files (`TMPDIR`).
-
-    Raises:
-        OSError: The folder can not be made.
+    It is made at the first call, and removed when the process ends. The JVM removes its files when it ends, not when
+    it is killed: each kill −9 would leave 22 MB. The first call removes what killed processes have left.
     """
     parent = Path(tempfile.gettempdir())
     remove_left_behind(parent)
@@ -345,8 +313,6 @@ def _remove(folder: Path, lock: FileLock) -> None:
     lock.release()
 
 
-# Gives this package to executors as a file, so that nothing of ours must be installed on their machines.
-
 NEEDED_TO_READ: Final = ("msgspec", "numpy", "pyarrow", "pydantic")
 """What the Python of executors must have to read usage. It is machine code, which can not be imported from a zip."""
 NEEDED_TO_REPLAY: Final = ("deltalake", "numpy", "pyarrow", "pydantic")
@@ -355,7 +321,7 @@ _NAME: Final = "kquota.zip"
 
 
 def ship_package(session: SparkSession) -> None:
-    """Give the executors of a cluster this package; those of a local session have it.
+    """Give the executors of a cluster this package, so that nothing of ours must be installed on their machines.
 
     Spark hands out the file itself, also to executors that come later; it stays until the process ends.
     """
@@ -364,11 +330,7 @@ def ship_package(session: SparkSession) -> None:
 
 
 def zip_package(folder: Path) -> Path:
-    """Write all modules of the installed package into a zip. Returns its path.
-
-    Args:
-        folder: Where to; a zip that is there is replaced.
-    """
+    """Write all modules of the installed package into a zip, which may be there already. Returns its path."""
     path = folder / _NAME
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         for package in (pipeline, purgatory, quota, schemas):

@@ -1,8 +1,8 @@
 """The tables of one job, opened once, in the order in which a batch writes them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Self
+from dataclasses import asdict
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,18 +13,27 @@ from pipeline.settings.model import TablesSettings
 from pipeline.tables.from_settings import open_rolled
 from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
-from pipeline.tables.quotas.history import StoredOwners
+from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.outbox import DeltaOutbox
+from pipeline.throttle.publisher import DeltaOutbox
 from quota.replay import Evaluation, with_time_epoch
 from schemas.arrow import conform
 from schemas.rows import SensorStateRow
 
-# Snapshots of the token buckets, so that a restart replays at most about a minute of usage.
-
+WRITTEN_BY_THE_JOB: Final = (
+    "dead_letters",
+    "usage",
+    "decisions",
+    "batches",
+    "throttle_events",
+    "sensor_state",
+    "usage_by_second",
+    "usage_by_minute",
+    "throttle_by_minute",
+)
 # A snapshot without any bucket needs a row too, or an older snapshot would be taken for the newest. This row is for the
 # sensor without parts: it stands for clients without a quota, so it never has a bucket.
 _PLACEHOLDER = {
@@ -37,7 +46,7 @@ _PLACEHOLDER = {
 
 
 class SensorStateTable:
-    """Writes and reads the `sensor_state` table."""
+    """Snapshots of the token buckets, so that a restart replays at most about a minute of usage."""
 
     def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
         self._table = table
@@ -87,28 +96,8 @@ class SensorStateTable:
     def _rows(self, buckets: pa.Table, last: Evaluation) -> pa.Table:
         if not buckets.num_rows:
             buckets = pa.Table.from_pylist([{**_PLACEHOLDER, "refilled_at_ms": last.evaluated_at_ms}])
-        return conform(
-            buckets,
-            SensorStateRow,
-            cluster=self._cluster,
-            query_id=last.query_id,
-            batch_id=last.batch_id,
-            time_epoch=last.time_epoch,
-            evaluated_at_ms=last.evaluated_at_ms,
-        )
-
-
-WRITTEN_BY_THE_JOB: Final = (
-    "dead_letters",
-    "usage",
-    "decisions",
-    "batches",
-    "throttle_events",
-    "sensor_state",
-    "usage_by_second",
-    "usage_by_minute",
-    "throttle_by_minute",
-)
+        at = {name: value for name, value in asdict(last).items() if name != "quota_version"}
+        return conform(buckets, SensorStateRow, cluster=self._cluster, **at)
 
 
 class DriverEpoch:
@@ -122,7 +111,9 @@ class DriverEpoch:
         self._raised: int | None = None
 
     def raise_in(self, writers: Mapping[str, TableWriter], job: str) -> None:
-        """Raise the epoch of every table.
+        """Take tables over: every one gets the new epoch before any is written.
+
+        So a driver that still runs elsewhere is refused at its next commit, whichever table that is for.
 
         Raises:
             Conflict: another driver has raised the epoch after this process did.
@@ -136,88 +127,42 @@ class DriverEpoch:
             writer.raise_epoch(self._raised)
 
 
-@dataclass(frozen=True, slots=True)
 class JobTables:
-    """Guarded writers of all tables the job writes; it is their only writer."""
+    """Guarded writers of all tables the job writes; it is their only writer.
 
-    dead_letters: TableWriter
-    usage: TableWriter
-    decisions: TableWriter
-    batches: TableWriter
-    throttle_events: DeltaOutbox
-    sensor_state: SensorStateTable
-    usage_by_second: TableWriter
-    usage_by_minute: TableWriter
-    throttle_by_minute: TableWriter
-    job: str
-    writers: Mapping[str, TableWriter]
+    To open them writes nothing. `DriverEpoch.raise_in` comes before the first append.
 
-    @classmethod
-    def open(
-        cls, open_writer: Callable[[str], TableWriter], job: str, cluster: str, sensor_state_interval_ms: int
-    ) -> Self:
-        """Open the tables; nothing is written. `take_over` comes before the first append.
+    * `open_writer`: Opens the writer of a table by its name, epoch not yet raised.
+    """
 
-        * `open_writer`: Opens the writer of a table by its name, epoch not yet raised.
-        """
-        writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
-        return cls(
-            dead_letters=writers["dead_letters"],
-            usage=writers["usage"],
-            decisions=writers["decisions"],
-            batches=writers["batches"],
-            throttle_events=DeltaOutbox(writers["throttle_events"], job),
-            sensor_state=SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms),
-            usage_by_second=writers["usage_by_second"],
-            usage_by_minute=writers["usage_by_minute"],
-            throttle_by_minute=writers["throttle_by_minute"],
-            job=job,
-            writers=writers,
-        )
-
-    def take_over(self, epoch: DriverEpoch) -> None:
-        """Take the tables over from an earlier driver.
-
-        Every table gets the new epoch before any is written, so a driver that still runs elsewhere is refused at
-        its next commit, whichever table that is for.
-
-        Args:
-            epoch: Of this process, the same one at each of its restarts.
-
-        Raises:
-            Conflict: Another driver has taken over.
-        """
-        epoch.raise_in(self.writers, self.job)
+    def __init__(
+        self, open_writer: Callable[[str], TableWriter], job: str, cluster: str, sensor_state_interval_ms: int
+    ) -> None:
+        self.job, self.cluster = job, cluster
+        self.writers = writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
+        self.dead_letters, self.usage = writers["dead_letters"], writers["usage"]
+        self.decisions, self.batches = writers["decisions"], writers["batches"]
+        self.throttle_events = DeltaOutbox(writers["throttle_events"], job)
+        self.sensor_state = SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms)
 
 
-# All roll-ups of a job, written one after the other.
-
-
-@dataclass(frozen=True, slots=True)
 class RollUps:
-    """The roll-ups of one job; for one thread."""
+    """The roll-ups of one job, written one after the other; for one thread. Nothing is read before the first step."""
 
-    by_second: UsageBySecond
-    by_minute: UsageByMinute
-    throttles: ThrottleByMinute
-
-    @classmethod
-    def of(cls, settings: TablesSettings, tables: JobTables, quotas: QuotaVersions, job: str) -> Self:
-        """The roll-ups that a job writes into its tables; nothing is read or written yet."""
+    def __init__(self, settings: TablesSettings, tables: JobTables, quotas: QuotaVersions) -> None:
         usage, events = open_rolled(settings, "usage"), open_rolled(settings, "throttle_events")
-        return cls(
-            UsageBySecond(usage, tables.usage_by_second, job, settings.seconds_retention_ms),
-            UsageByMinute(usage, tables.usage_by_minute, job),
-            ThrottleByMinute(events, tables.throttle_by_minute, job, StoredOwners(quotas).at),
-        )
+        job, writers = tables.job, tables.writers
+        self._by_second = UsageBySecond(usage, writers["usage_by_second"], job, settings.seconds_retention_ms)
+        self._by_minute = UsageByMinute(usage, writers["usage_by_minute"], job)
+        self._throttles = ThrottleByMinute(events, writers["throttle_by_minute"], job, owners_in(quotas))
 
     @property
     def written_until_ms(self) -> int:
         """All usage evaluated before this instant is in every roll-up of usage. 0 before the first step."""
-        return min(self.by_second.written_until_ms, self.by_minute.written_until_ms)
+        return min(self._by_second.written_until_ms, self._by_minute.written_until_ms)
 
     def step(self) -> None:
         """Write what is complete. Raises nothing; what fails is tried again at the next step."""
-        self.by_second.step()
-        self.by_minute.step()
-        self.throttles.step()
+        self._by_second.step()
+        self._by_minute.step()
+        self._throttles.step()

@@ -13,26 +13,27 @@ skipped if the table has that version already. A batch that is already in `usage
 time and quota version, and not from Kafka.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import ParamSpec, TypeVar
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
-from pipeline.stream.batch_facts import BatchFacts, BatchRules
+from pipeline.settings.model import Settings
+from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import OffsetLog, OffsetRange
+from pipeline.stream.collect import Collector
 from pipeline.stream.dead_letters import causes_of
-from pipeline.stream.event_time import ClockWarning, limit_event_times
 from pipeline.stream.job_tables import JobTables
 from pipeline.stream.recovery import Recovered
-from pipeline.stream.usage_columns import CollectedBatch
+from pipeline.stream.usage_columns import ClockWarning, CollectedBatch, limit_event_times
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
@@ -47,23 +48,20 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Collect = Callable[[DataFrame, int | None], CollectedBatch]
-"""Collects Spark's batch; the second argument is how many messages it has, None if that is not known."""
-
 
 class MicroBatch:
     """The `foreachBatch` function. Batches run one at a time. A failure ends the query before any later step writes."""
 
     def __init__(
         self,
-        collect: Collect,
+        collect: Collector,
         offsets: OffsetLog,
         tables: JobTables,
         quotas: QuotaSource,
         decider: Decider,
         purgatory: ThrottlePurgatory,
         clock: Clock,
-        rules: BatchRules,
+        settings: Settings,
         recovered: Recovered,
         report: Callable[["BatchReport"], None],
     ) -> None:
@@ -74,7 +72,8 @@ class MicroBatch:
         self._decider = decider
         self._purgatory = purgatory
         self._clock = clock
-        self._rules = rules
+        self._engine, self._stream = settings.engine, settings.stream
+        self._engine_settings = json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":"))
         self._recovered = recovered
         self._report = report
         self._clock_warning = ClockWarning()
@@ -90,81 +89,87 @@ class MicroBatch:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch: Spark's batch of Kafka records, and its number in this query."""
-        query_id = query_id_of(frame)
-        began = self._clock.now()
+        query_id, began = query_id_of(frame), self._clock.now()
         stored = self._recovered.outcome_of(query_id, batch_id)
-        if stored is None:
-            self._tables.sensor_state.write_if_due(self._decider, began)
-            snapshot = self._quotas.pin()
-            failpoint("batch.pinned")
-            offsets = self._offsets.range_of(batch_id)
-            batch = self._collect(frame, offsets.message_count)
-            failpoint("batch.collected")
-            collected = self._clock.now()
-            batch = self._limited(batch, collected)
-            evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
-            facts = self._facts(evaluation, batch, offsets, collected)
-            causes = causes_of(batch.dead_letters, batch.dead_count)
-            with _beside(self._append_input, batch, facts) as input_appended:
-                decided = self._decider.decide(
-                    snapshot,
-                    batch.usage,
-                    facts.evaluation,
-                    self._clock.now(),
-                    is_old=self._is_old(facts),
-                    wait_until_stored=input_appended.result,
-                )
-            appended = input_appended.result()
-            failpoint("batch.decided")
-            decided_at = self._clock.now()
-            with _beside(self._append_outcome, decided, facts) as outcome_appended:
-                published = self._publish(decided, facts)
-            outcome_appended.result()
-        else:
-            collected = appended = decided_at = began
-            facts, decided, causes = stored.facts, stored.decided, {}
-            published = self._publish(decided, facts, is_stored=True)
+        if stored is not None:
+            published = self._publish(stored.decided, stored.facts, is_stored=True)
+            self._done(stored.facts, stored.decided, published, (began, began, began, began), {})
+            return
+        self._tables.sensor_state.write_if_due(self._decider, began)
+        # 1 pin the quota version
+        snapshot = self._quotas.pin()
+        failpoint("batch.pinned")
+        # 2 collect aggregates
+        offsets = self._offsets.range_of(batch_id)
+        batch = self._collect(frame, offsets.message_count)
+        failpoint("batch.collected")
+        collected = self._clock.now()
+        batch = self._limited(batch, collected)
+        evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
+        facts = self._facts(evaluation, batch, offsets, collected)
+        causes = causes_of(batch.dead_letters, batch.dead_count)
+        # 3 append dead_letters, usage; meanwhile 4 decide
+        with _meanwhile(self._append_input, batch, facts) as input_appended:
+            decided = self._decider.decide(
+                snapshot,
+                batch.usage,
+                evaluation,
+                self._clock.now(),
+                is_old=self._is_old(facts.age_ms),
+                wait_until_stored=input_appended.result,
+            )
+        appended = input_appended.result()
+        failpoint("batch.decided")
+        # 4 append decisions, batches; meanwhile 5 outbox and topic, 6 hold in purgatory
+        decided_at = self._clock.now()
+        with _meanwhile(self._append_outcome, decided, facts) as outcome_appended:
+            published = self._publish(decided, facts)
+        outcome_appended.result()
+        self._done(facts, decided, published, (began, collected, appended, decided_at), causes)
+
+    def _done(
+        self,
+        facts: BatchFacts,
+        decided: Decided,
+        published: int,
+        steps: tuple[Moment, Moment, Moment, Moment],
+        dead_causes: Mapping[str, int],
+    ) -> None:
         failpoint("batch.published")
         done = self._clock.now()
+        began_ms, collected_ms, appended_ms, decided_ms = (step.steady_ms for step in steps)
         self._report(
             BatchReport(
                 facts=facts,
                 violations=decided.violations.num_rows,
                 published=published,
                 held=len(self._purgatory),
-                collect_ms=collected.steady_ms - began.steady_ms,
-                append_ms=appended.steady_ms - collected.steady_ms,
-                decide_ms=decided_at.steady_ms - appended.steady_ms,
-                publish_ms=done.steady_ms - decided_at.steady_ms,
+                collect_ms=collected_ms - began_ms,
+                append_ms=appended_ms - collected_ms,
+                decide_ms=decided_ms - appended_ms,
+                publish_ms=done.steady_ms - decided_ms,
                 age_ms=done.wall_ms - facts.evaluation.evaluated_at_ms,
-                dead_causes=causes,
+                dead_causes=dead_causes,
             )
         )
 
     def _limited(self, batch: CollectedBatch, collected: Moment) -> CollectedBatch:
-        tolerance_ms = self._rules.clock_tolerance_ms
-        limited, ahead = limit_event_times(batch, collected.wall_ms + tolerance_ms, self._rules.sample_window_ms)
+        tolerance_ms = self._stream.clock_tolerance_ms
+        limited, ahead = limit_event_times(batch, collected.wall_ms + tolerance_ms, self._engine.sample_window_ms)
         self._clock_warning.take(ahead, tolerance_ms, collected.steady_ms)
         return limited
 
     def _evaluation(
-        self,
-        query_id: str,
-        batch_id: int,
-        quota_version: int,
-        batch: CollectedBatch,
-        collected: Moment,
+        self, query_id: str, batch_id: int, quota_version: int, batch: CollectedBatch, collected: Moment
     ) -> Evaluation:
         """When and in which time epoch a batch is evaluated; see `begins_time_epoch`."""
         last, own_ms = self._decider.last, batch.newest_event_ms
-        ring_ms = self._rules.late_after_ms
-        if begins_time_epoch(last.evaluated_at_ms, ring_ms, (own_ms, batch.newest_append_ms, collected.wall_ms)):
+        instants_ms = (own_ms, batch.newest_append_ms, collected.wall_ms)
+        if begins_time_epoch(last.evaluated_at_ms, self._engine.late_after_ms, instants_ms):
             log.warning(
                 "the clocks were set back: the events of batch_id=%d are %.1f s before those of the batch before. "
                 "Rates begin empty, debts stay (time epoch %d)",
-                batch_id,
-                (last.evaluated_at_ms - (own_ms or 0)) / 1000,
-                last.time_epoch + 1,
+                *(batch_id, (last.evaluated_at_ms - (own_ms or 0)) / 1000, last.time_epoch + 1),
             )
             return Evaluation(query_id, batch_id, own_ms or 0, quota_version, last.time_epoch + 1)
         evaluated_at_ms = max(own_ms or 0, last.evaluated_at_ms)
@@ -173,101 +178,72 @@ class MicroBatch:
     def _facts(
         self, evaluation: Evaluation, batch: CollectedBatch, offsets: OffsetRange, collected: Moment
     ) -> BatchFacts:
+        is_late = pc.less_equal(batch.usage["last_event_ms"], evaluation.evaluated_at_ms - self._engine.late_after_ms)
         return BatchFacts(
             evaluation=evaluation,
             processed_at_ms=collected.wall_ms,
             start_offsets=offsets.start,
             end_offsets=offsets.end,
-            engine_settings=self._rules.engine_settings,
+            engine_settings=self._engine_settings,
             good_count=batch.good_count,
-            late_count=self._late_count(batch.usage, evaluation.evaluated_at_ms),
+            late_count=int(pc.sum(batch.usage["event_count"].filter(is_late)).as_py() or 0),
             clamped_count=batch.clamped_count,
             ignored_count=batch.ignored_count,
             dead_count=batch.dead_count,
         )
 
-    def _is_old(self, facts: BatchFacts) -> bool:
-        return facts.age_ms > self._rules.max_decision_age_ms
-
-    def _late_count(self, usage: pa.Table, evaluated_at_ms: int) -> int:
-        late = pc.less_equal(usage["last_event_ms"], evaluated_at_ms - self._rules.late_after_ms)
-        return int(pc.sum(usage["event_count"].filter(late)).as_py() or 0)
+    def _is_old(self, age_ms: int) -> bool:
+        return age_ms > self._stream.max_decision_age_ms
 
     def _append_input(self, batch: CollectedBatch, facts: BatchFacts) -> Moment:
         """Returns when it was done."""
-        evaluation = facts.evaluation
-        versions = {evaluation.query_id: evaluation.batch_id}
-        identity: dict[str, str | int] = {
-            "cluster": self._rules.cluster,
-            "query_id": evaluation.query_id,
-            "batch_id": evaluation.batch_id,
-        }
+        evaluation, cluster = facts.evaluation, self._tables.cluster
         if batch.dead_letters.num_rows:
-            letters = conform(batch.dead_letters, DeadLetterRow, **identity)
-            self._tables.dead_letters.append(letters, versions, {})
+            query_id, batch_id = evaluation.query_id, evaluation.batch_id
+            letters = conform(batch.dead_letters, DeadLetterRow, cluster=cluster, query_id=query_id, batch_id=batch_id)
+            self._tables.dead_letters.append(letters, facts.versions, {})
             failpoint("dead_letters.appended")
-        usage = conform(
-            batch.usage,
-            UsageRow,
-            **identity,
-            time_epoch=evaluation.time_epoch,
-            evaluated_at_ms=evaluation.evaluated_at_ms,
-            quota_version=evaluation.quota_version,
-        )
-        self._tables.usage.append(usage, versions, facts.to_metadata())
+        usage = conform(batch.usage, UsageRow, cluster=cluster, **asdict(evaluation))
+        self._tables.usage.append(usage, facts.versions, facts.to_metadata())
         failpoint("usage.appended")
         return self._clock.now()
 
     def _append_outcome(self, decided: Decided, facts: BatchFacts) -> None:
-        evaluation = facts.evaluation
-        versions = {evaluation.query_id: evaluation.batch_id}
-        decisions = conform(
-            decided.decisions,
-            DecisionRow,
-            cluster=self._rules.cluster,
-            query_id=evaluation.query_id,
-            batch_id=evaluation.batch_id,
-            time_epoch=evaluation.time_epoch,
-            evaluated_at_ms=evaluation.evaluated_at_ms,
-            quota_version=evaluation.quota_version,
-        )
-        # Two tables and two commits that do not depend on each other: done side by side, they take the time of one.
-        with _beside(self._append_facts, facts) as batches_appended:
-            self._tables.decisions.append(decisions, versions, {})
+        decisions = conform(decided.decisions, DecisionRow, cluster=self._tables.cluster, **asdict(facts.evaluation))
+        # Two tables and two commits that do not depend on each other: done at the same time, they take the time of one.
+        with _meanwhile(self._append_facts, facts) as batches_appended:
+            self._tables.decisions.append(decisions, facts.versions, {})
             failpoint("decisions.appended")
             batches_appended.result()
         failpoint("batch.recorded")
 
     def _append_facts(self, facts: BatchFacts) -> None:
-        evaluation = facts.evaluation
-        versions = {evaluation.query_id: evaluation.batch_id}
-        self._tables.batches.append(facts.to_row(self._rules.cluster), versions, facts.to_metadata())
+        self._tables.batches.append(facts.to_row(self._tables.cluster), facts.versions, facts.to_metadata())
         failpoint("batches.appended")
 
     def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> int:
         evaluation = facts.evaluation
         waited_ms = self._began.wall_ms - evaluation.evaluated_at_ms if is_stored else 0
-        if self._is_old(facts) or waited_ms > self._rules.max_decision_age_ms:
-            if decided.violations.num_rows:
-                # What has waited for this start is old as expected; later it is a sign that the job is too slow.
-                waited = is_stored or self._clock.now().steady_ms - facts.age_ms < self._began.steady_ms
-                log.log(
-                    logging.INFO if waited else logging.WARNING,
-                    "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
-                    evaluation.batch_id,
-                    "has usage from before this start" if waited else f"is {facts.age_ms / 1000:.1f} s old",
-                    decided.violations.num_rows,
-                )
-            return 0
-        versions = {evaluation.query_id: evaluation.batch_id}
-        return self._purgatory.violated(decided.violations, evaluation, versions)
+        if not (self._is_old(facts.age_ms) or self._is_old(waited_ms)):
+            return self._purgatory.violated(decided.violations, evaluation, facts.versions)
+        if decided.violations.num_rows:
+            # What has waited for this start is old as expected; later it is a sign that the job is too slow.
+            waited = is_stored or self._clock.now().steady_ms - facts.age_ms < self._began.steady_ms
+            log.log(
+                logging.INFO if waited else logging.WARNING,
+                "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
+                evaluation.batch_id,
+                "has usage from before this start" if waited else f"is {facts.age_ms / 1000:.1f} s old",
+                decided.violations.num_rows,
+            )
+        return 0
 
 
 @contextmanager
-def _beside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[T]]:
+def _meanwhile(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[T]]:
     """Do work on a thread of its own, while the block runs. It is done when the block ends."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="append") as side_by_side:
-        yield side_by_side.submit(work, *args, **kwargs)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="append") as pool:
+        yield pool.submit(work, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

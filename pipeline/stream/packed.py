@@ -53,10 +53,7 @@ _FAULTS: Final = (
 
 
 def read_packed(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
-    """Read packed messages.
-
-    * `messages`: `usage_reader.MESSAGE_SCHEMA`; each value begins with `PACKED_BEGIN`.
-    """
+    """Read messages of `usage_reader.MESSAGE_SCHEMA`, each of which begins with `PACKED_BEGIN`."""
     reader, batches, places, letters = PackedReader(), [], [], []
     for place, value in enumerate(messages["value"].to_pylist()):
         try:
@@ -100,11 +97,7 @@ class PackedReader:
         self._is_exact = True
 
     def read(self, value: bytes) -> pa.RecordBatch:
-        """The events of a message, of `EVENT_SCHEMA`, checked by Arrow; not by `FIELD_RULES`.
-
-        Raises:
-            PackedRefused: It is not what it must be.
-        """
+        """The events of a message, of `EVENT_SCHEMA`, checked by Arrow; not by `FIELD_RULES`."""
         try:
             return self._read(value)
         except _FAULTS as exc:
@@ -127,19 +120,16 @@ class PackedReader:
         if _is_compressed(message.metadata.to_pybytes()):
             raise PackedRefused(COMPRESSED)
         batch = pa.ipc.read_record_batch(message, self._schema)
-        if not self._is_exact:
-            batch = batch.select([name for name in EVENT_SCHEMA.names if name in self._schema.names])
-        batch.validate(full=True)
-        return batch if self._is_exact else _completed(batch)
-
-
-def _completed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with all columns of `EVENT_SCHEMA`. Arrow must have checked its length before."""
-    columns = [
-        batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
-        for field in EVENT_SCHEMA
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
+        if self._is_exact:
+            batch.validate(full=True)
+            return batch
+        known = batch.select([name for name in EVENT_SCHEMA.names if name in self._schema.names])
+        known.validate(full=True)  # its length, too, before nulls are made for it
+        columns = [
+            known.column(field.name) if field.name in known.schema.names else pa.nulls(known.num_rows, field.type)
+            for field in EVENT_SCHEMA
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
 
 
 def _event_columns(schema: pa.Schema) -> pa.Schema:
@@ -150,8 +140,8 @@ def _event_columns(schema: pa.Schema) -> pa.Schema:
         if not found and rule.required:
             raise PackedRefused(rule.missing)
         if len(found) > 1 or (found and schema.field(found[0]).type != kind):
-            message = f"'{rule.name}' must be one column of Arrow's type {kind}"
-            raise PackedRefused(message)
+            cause = f"'{rule.name}' must be one column of Arrow's type {kind}"
+            raise PackedRefused(cause)
     return schema
 
 
@@ -177,7 +167,7 @@ def _field(metadata: bytes, table: int, number: int) -> int | None:
 
 
 def _broken(events: pa.RecordBatch, times: EventTimes, max_event_age_ms: int) -> npt.NDArray[np.int64]:
-    """For each event the number of the first rule that it breaks, from 1, in the order of `_causes`; 0 for none."""
+    """For each event the number of the first rule that it breaks, from 1, its age's the last; 0 for none."""
     broken = np.zeros(events.num_rows, np.int64)
     masks = [mask for rule in FIELD_RULES for _, mask in _faults(rule, events[rule.name])]
     masks.append(pa.array(times.are_too_old(max_event_age_ms)))
@@ -185,13 +175,6 @@ def _broken(events: pa.RecordBatch, times: EventTimes, max_event_age_ms: int) ->
         if pc.any(mask).as_py():
             broken[mask.fill_null(False).to_numpy(zero_copy_only=False)] = number
     return broken
-
-
-def _causes(max_event_age_ms: int) -> Sequence[str]:
-    found = [
-        cause for rule in FIELD_RULES for cause, _ in _faults(rule, pa.nulls(0, EVENT_SCHEMA.field(rule.name).type))
-    ]
-    return [*found, too_old(max_event_age_ms)]
 
 
 def _faults(rule: FieldRule, column: Any) -> Iterator[tuple[str, Any]]:
@@ -215,7 +198,8 @@ def _letters_of(
     lengths: npt.NDArray[np.int64],
     rules: ReadingRules,
 ) -> Iterator[DeadLetter]:
-    causes = _causes(rules.max_event_age_ms)
+    causes = [cause for rule in FIELD_RULES for cause, _ in _faults(rule, _NO_EVENTS[rule.name])]
+    causes.append(too_old(rules.max_event_age_ms))
     ends = np.cumsum(lengths)
     for place, begin, end in zip(places, (ends - lengths).tolist(), ends.tolist(), strict=True):
         dead = np.flatnonzero(broken[begin:end])

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Event
 from typing import Any, Final
 from weakref import WeakMethod
@@ -20,8 +19,6 @@ log = logging.getLogger(__name__)
 
 RAW_COLUMNS: Final = ("value", "topic", "partition", "offset", "timestamp")
 """The fields of a Kafka record that this package needs: BINARY, STRING, INT, BIGINT, TIMESTAMP."""
-
-_SOURCE_NAME = "usage"
 
 # A consumer at the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by default. The
 # next batch uses the same consumer and would have to wait for that answer first.
@@ -44,24 +41,17 @@ def read_usage_topic(
     starting_offsets: str,
     max_offsets_per_trigger: int,
 ) -> DataFrame:
-    """Subscribe to the usage topic.
+    """Subscribe to the usage topic: a streaming frame of `RAW_COLUMNS`, without messages of aborted transactions.
 
-    The source has a name, so that a checkpoint stays valid when the query's sources change.
+    The source has a name, so that a checkpoint stays valid when the query's sources change. `timestamp` is the broker's
+    append time if the topic has `message.timestamp.type=LogAppendTime`.
 
-    * `bootstrap_servers`: `host:port[,host:port…]`.
     * `client_options`: entries of client.properties (`security.protocol`, …), without Spark's `kafka.` prefix.
     * `starting_offsets`: `earliest`, `latest`, or JSON `{"topic": {"partition": offset}}`; used only while there is no
       checkpoint.
     * `max_offsets_per_trigger`: largest number of messages of one micro-batch, all partitions together, > 0.
-
-    Returns:
-        A streaming frame of `RAW_COLUMNS`, without the messages of aborted transactions. `timestamp` is the broker's
-        append time if the topic has `message.timestamp.type=LogAppendTime`.
-
-    Raises:
-        pyspark.errors.AnalysisException: the connector is not on the class path.
     """
-    reader = spark.readStream.format("kafka").name(_SOURCE_NAME).option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+    reader = spark.readStream.format("kafka").name("usage").option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
     for key, value in client_options.items():
         reader = reader.option(f"kafka.{key}", value)
     return (
@@ -78,21 +68,11 @@ def read_usage_topic(
     )
 
 
+RunBatch = Callable[[DataFrame, int], None]
+
+
 class _QueryEnds(Exception):
     """Raised to end the query. It carries no message: the cause, if a batch has failed, is `UsageQuery.failure`."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueryPlan:
-    """What Spark needs to know about the query.
-
-    Attributes:
-        trigger_ms: A micro-batch starts at most this often.
-    """
-
-    name: str
-    checkpoint: str
-    trigger_ms: int
 
 
 class UsageQuery:
@@ -100,12 +80,20 @@ class UsageQuery:
 
     Args:
         run_batch: Called with each micro-batch. An exception that it raises ends the query.
+        trigger_ms: A micro-batch starts at most this often.
     """
 
-    def __init__(self, source: DataFrame, run_batch: Callable[[DataFrame, int], None], plan: QueryPlan) -> None:
+    def __init__(
+        self,
+        source: DataFrame,
+        run_batch: Callable[[DataFrame, int], None],
+        name: str,
+        checkpoint: str,
+        trigger_ms: int,
+    ) -> None:
         self._source = source
         self._run_batch = run_batch
-        self._plan = plan
+        self._name, self._checkpoint, self._trigger_ms = name, checkpoint, trigger_ms
         self._stopping = Event()
         self._giving_up = Event()
         self._failure: BaseException | None = None
@@ -114,9 +102,9 @@ class UsageQuery:
     def start(self) -> None:
         """Start the query. Batches run on one of Spark's threads."""
         self._query = (
-            self._source.writeStream.queryName(self._plan.name)
-            .option("checkpointLocation", self._plan.checkpoint)
-            .trigger(processingTime=f"{self._plan.trigger_ms} milliseconds")
+            self._source.writeStream.queryName(self._name)
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .foreachBatch(self._held_weakly())
             .start()
         )
@@ -168,8 +156,6 @@ class UsageQuery:
         written before all of it is read. (With the writer `delta-spark` an append is a Spark job too; to cancel it has
         the effect of a kill.) Only if this does not end the batch within `timeout_seconds` either is the stream's
         thread interrupted, wherever it is. No usage is lost by that.
-
-        * `timeout_seconds`: How long to wait in all before the thread is interrupted.
         """
         self._stopping.set()
         if self._query is not None:
@@ -190,7 +176,7 @@ class UsageQuery:
         if query.isActive:
             query.stop()
 
-    def _held_weakly(self) -> Callable[[DataFrame, int], None]:
+    def _held_weakly(self) -> RunBatch:
         """The function that Spark calls. It holds this object only weakly.
 
         The JVM keeps this function, and any exception it has raised with its stack frames, until the JVM happens to

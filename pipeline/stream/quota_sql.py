@@ -30,21 +30,16 @@ _VIOLATED: Final = "[DELTA_VIOLATE_CONSTRAINT"
 
 
 def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[str, Any]]:
-    """Run one statement on the table `quotas` in a session of its own.
+    """Run one statement on the table `quotas` in a session of its own; returns the rows of its result.
 
     A table in an object store is not written by Spark, whose commits there could overwrite those of others: the
     statement runs on a copy on this machine, and what it leaves is stored as every other edit is.
 
-    Returns:
-        The rows of its result: of an UPDATE the number of rows it touched.
-
     Raises:
         Refused: Spark or a CHECK constraint refuses the statement, or, in a store, it leaves rows that are no
-            valid quotas; the table is as it was.
-        Refused: On a local disk: the statement was carried out and left rows that no constraint can refuse,
-            an entity twice.
-        Conflict: Another edit holds the lock.
-        Conflict: In a store: another edit came first.
+            valid quotas; the table is as it was. On a local disk also: the statement was carried out and left rows
+            that no constraint can refuse, an entity twice.
+        Conflict: Another edit holds the lock, or, in a store, came first.
     """
     table = open_quota_table(settings.tables)
     if is_local(table.uri):
@@ -68,7 +63,7 @@ def _run(
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
         spark = spark.with_default_conf({"spark.sql.warehouse.dir": warehouse})
         session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
-        # What fails is raised, and said in one line; Spark would log each of its layers with a stack trace first.
+        # What fails is raised, with one line; Spark would log each of its layers with a stack trace first.
         session.sparkContext.setLogLevel("OFF")
         try:
             session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
@@ -86,7 +81,7 @@ def _run(
 
 
 def _reason(failure: PySparkException | Py4JJavaError) -> str:
-    """The line that says what is wrong. Spark wraps the error of a violated constraint, so it is looked for first."""
+    # Spark wraps the error of a violated constraint, so it is looked for first.
     violated = next((line for line in str(failure).splitlines() if _VIOLATED in line), None)
     return first_line(failure) if violated is None else violated[violated.index(_VIOLATED) :]
 

@@ -6,12 +6,15 @@ its stored rows, its own `evaluated_at_ms` and its own quota version.
 
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
 
-If the engine's settings have changed since the last batch, `stored_usage` puts the usage on the new sample windows. The
-last batch itself is decided with the settings it was recorded with: its decisions may not be stored yet.
+The job's engine settings may have changed since a batch was decided. If the two spans of sample windows divide each
+other, the batch's usage is put on the engine's windows (`quota.rates`). If they do not, that batch and everything
+before it is left out: the engine begins with empty rates and full buckets. Only stored settings decide about that, so
+each later start finds the same. The last batch itself is decided with the settings it was recorded with: its decisions
+may not be stored yet.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Clock, Moment
-from pipeline.settings.model import EngineSettings
+from pipeline.settings.model import EngineSettings, Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.job_tables import JobTables
 from pipeline.tables.port import TableWriter
@@ -32,13 +35,9 @@ from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, eva
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageRow
 
-# The stored usage and buckets that an engine is rebuilt from, on the sample windows of that engine.
-#
-# The job's engine settings may have changed since a batch was decided. If the two spans of sample windows divide each
-# other, the batch's usage is put on the engine's windows (`quota.rates`). If they do not, that batch and everything
-# before it is left out: the engine begins with empty rates and full buckets. Only stored settings decide about that, so
-# each later start finds the same.
+log = logging.getLogger(__name__)
 
+_COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
 _FACTS = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
 _COLUMNS = (*_FACTS, "processed_at_ms", "engine_settings")
 
@@ -51,10 +50,9 @@ Snapshot = tuple[Evaluation, pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class StoredUsage:
-    """What an engine is rebuilt from.
+    """What an engine is rebuilt from: batches in the order they were decided, their usage on the engine's windows.
 
     Attributes:
-        batches: Batches in the order they were decided; their usage is on the engine's windows.
         snapshot: The newest stored buckets; None to begin with full ones.
         processed_at_ms: When each batch was collected, by query and number, as far as that is still stored.
     """
@@ -81,15 +79,12 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
     batches = _with_ends_of_epochs(batches, rows, last_query_id)
     unfit = _newest_unfit(rows, newest, engine.sample_window_ms)
     if unfit is not None:
-        batches = tuple(batch for batch in batches if evaluation_of(batch).is_after(unfit, last_query_id))
+        batches = tuple(batch for batch in batches if batch.is_after(unfit, last_query_id))
         snapshot = snapshot if snapshot is not None and snapshot[0].is_after(unfit, last_query_id) else None
     processed_at_ms = {(row["query_id"], row["batch_id"]): row["processed_at_ms"] for row in rows.to_pylist()}
-    own = newest.evaluation
-    return StoredUsage(
-        tuple(replace(batch, usage=on_windows(batch.usage, engine.sample_window_ms)) for batch in batches),
-        snapshot,
-        {**processed_at_ms, (own.query_id, own.batch_id): newest.processed_at_ms},
-    )
+    processed_at_ms[newest.evaluation.query_id, newest.evaluation.batch_id] = newest.processed_at_ms
+    batches = tuple(replace(batch, usage=on_windows(batch.usage, engine.sample_window_ms)) for batch in batches)
+    return StoredUsage(batches, snapshot, processed_at_ms)
 
 
 def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None) -> pa.Table:
@@ -132,32 +127,26 @@ def _with_ends_of_epochs(
         ends[one.time_epoch] = one
     known = {(batch.query_id, batch.batch_id) for batch in batches}
     added = [
-        StoredBatch(one.query_id, one.batch_id, one.evaluated_at_ms, one.quota_version, _NO_USAGE, one.time_epoch)
+        StoredBatch(one.query_id, one.batch_id, one.evaluated_at_ms, one.quota_version, one.time_epoch, usage=_NO_USAGE)
         for epoch, one in ends.items()
         if epoch < newest_epoch and (one.query_id, one.batch_id) not in known
     ]
-    return tuple(sorted((*batches, *added), key=lambda one: evaluation_of(one).order(last_query_id)))
+    return tuple(sorted((*batches, *added), key=lambda one: one.order(last_query_id)))
 
 
 def _newest_unfit(rows: pa.Table, newest: BatchFacts, sample_window_ms: int) -> Evaluation | None:
     """The newest batch with sample windows that can not be put on the given ones; None without such a batch."""
     if not windows_divide(newest.settings.sample_window_ms, sample_window_ms):
         return newest.evaluation
-    found = list(_unfit(rows, sample_window_ms))
+    fits = {
+        text: windows_divide(EngineSettings.model_validate_json(text).sample_window_ms, sample_window_ms)
+        for text in pc.unique(rows["engine_settings"]).to_pylist()
+    }
+    unfit = rows.filter(
+        pc.is_in(rows["engine_settings"], pa.array([one for one in fits if not fits[one]], pa.string()))
+    )
+    found = [Evaluation(**row) for row in unfit.select(_FACTS).to_pylist()]
     return max(found, key=lambda one: one.order(newest.evaluation.query_id), default=None)
-
-
-def _unfit(rows: pa.Table, sample_window_ms: int) -> Iterator[Evaluation]:
-    for text in pc.unique(rows["engine_settings"]).to_pylist():
-        recorded_ms = EngineSettings.model_validate_json(text).sample_window_ms
-        if not windows_divide(recorded_ms, sample_window_ms):
-            unfit = rows.filter(pc.equal(rows["engine_settings"], text)).select(_FACTS)
-            yield from (Evaluation(**row) for row in unfit.to_pylist())
-
-
-log = logging.getLogger(__name__)
-
-_COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,46 +177,26 @@ class Recovered:
     def outcome_of(self, query_id: str, batch_id: int) -> StoredOutcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
         newest = self.newest
-        if newest is None or (newest.facts.evaluation.query_id, newest.facts.evaluation.batch_id) != (
-            query_id,
-            batch_id,
-        ):
-            return None
-        return newest
+        return newest if newest is not None and newest.facts.versions == {query_id: batch_id} else None
 
 
-def rebuild(
-    tables: JobTables,
-    quotas: QuotaSource,
-    decider: Decider,
-    clock: Clock,
-    settings: EngineSettings,
-    max_decision_age_ms: int,
-) -> Recovered:
-    """Bring the engine to the state in which the last stored batch left it.
-
-    * `max_decision_age_ms`: Of the job; usage that was older is charged less.
-    """
+def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: Settings) -> Recovered:
+    """Bring the engine to the state in which the last stored batch left it."""
+    engine, max_decision_age_ms = settings.engine, settings.stream.max_decision_age_ms
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
     if newest is None:
         return Recovered(None, 0, 0, "", None)
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
-    stored = read_stored_usage(tables, newest, settings)
+    stored = read_stored_usage(tables, newest, engine)
     decided = _decide_again(stored, quotas, decider, at, last_query_id, max_decision_age_ms)
-    if newest.settings != settings:
-        _log_change(newest.settings, settings)
-    if facts is not None and facts.settings != settings:
+    if newest.settings != engine:
+        _log_change(newest.settings, engine)
+    if facts is not None and facts.settings != engine:
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
-        decided = _decide_again(
-            read_stored_usage(tables, facts, facts.settings),
-            quotas,
-            as_recorded,
-            at,
-            last_query_id,
-            max_decision_age_ms,
-        )
+        usage = read_stored_usage(tables, facts, facts.settings)
+        decided = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms)
     decider.resume(newest.evaluation, at)
     # Log clean-up may have removed the commit with the newest usage's facts. Its batch was completed before that.
     outcome = None if facts is None or decided is None else StoredOutcome(facts, decided)
@@ -284,10 +253,7 @@ def _newest_facts(table: TableWriter) -> BatchFacts | None:
 
 
 def _newest_row(batches: TableWriter) -> BatchFacts | None:
-    """Facts of the newest row of `batches`.
-
-    Needed after a long time without usage, when log clean-up has removed all commits that carry facts.
-    """
+    # After a long time without usage, log clean-up has removed all commits that carry facts.
     row = newest_batch(batches)
     return None if row is None else BatchFacts.from_row(row)
 
@@ -298,11 +264,7 @@ def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | Non
         return one or other
     if one.evaluation.query_id == other.evaluation.query_id:
         return max(one, other, key=lambda facts: facts.evaluation.batch_id)
-    return max(
-        one,
-        other,
-        key=lambda facts: (facts.evaluation.time_epoch, facts.evaluation.evaluated_at_ms, facts.processed_at_ms),
-    )
+    return max(one, other, key=lambda it: (it.evaluation.time_epoch, it.evaluation.evaluated_at_ms, it.processed_at_ms))
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:

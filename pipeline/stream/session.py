@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -31,8 +32,6 @@ from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_packag
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
 
-# The settings of the driver's JVM: its memory, options, jars and class archive.
-
 # The JVM refuses two choices of a garbage collector, so an operator's choice replaces ours. Ours needs none of G1's
 # concurrent threads and barriers: a micro-batch leaves only short-lived garbage.
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
@@ -49,7 +48,6 @@ def jvm_settings(
 ) -> dict[str, str]:
     """The settings of the driver's JVM, the operator's own included.
 
-    * `jars`: Local files; may be empty.
     * `starts_local`: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
       and need not be copied to executors; classes of other places can not be in the class archive.
     * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
@@ -88,7 +86,6 @@ def archived_jars(jars: Sequence[Path]) -> list[Path]:
 
 
 def _class_archive_options(jars: Sequence[Path]) -> list[str]:
-    """JVM options to use the machine's class archive, if there is one for this Java and these jars."""
     found = archived_jars(jars)
     if not found or not os.environ.get("JAVA_HOME"):
         return []
@@ -96,11 +93,8 @@ def _class_archive_options(jars: Sequence[Path]) -> list[str]:
     return options_to_use(archive) if archive.exists() else []
 
 
-# Starts Spark's JVM, and passes on what it writes to standard error, without the lines that every start writes.
-#
 # Spark's launcher adds the module jdk.incubator.vector to each JVM, and opens a package that Java 25 no longer has. The
 # JVM then warns of both. No option of Java or Spark switches the warnings off, and there is nothing to do about them.
-
 _OF_EVERY_START: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector\n",
     b"WARNING: package sun.security.action not in java.base\n",
@@ -111,7 +105,7 @@ _launch: Any = launch_gateway  # pyspark has no types for it
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process's sessions. Only where none was started before."""
+    """Start the JVM of this process's sessions, where none was started before; it writes to standard error."""
     conf = SparkConf().setAll(list(settings.items()))
     read_end, write_end = os.pipe()
     Thread(target=pass_on, args=(read_end, _STDERR), name="jvm-stderr", daemon=True).start()
@@ -145,13 +139,10 @@ def _write(target: int, content: bytes) -> None:
         content = content[os.write(target, content) :]
 
 
-# What Spark needs for a checkpoint in an object store: settings, and an optional set of jars.
-#
-# With a local checkpoint it needs none of this, wherever the tables are: delta-rs reads and writes those.
-
+# Only a checkpoint in an object store needs this, wherever the tables are: delta-rs reads and writes those.
 _S3_JARS: Final = "s3"
-# Of the jars of that set: it writes a file of the checkpoint in one put. Spark's other managers write a file under
-# another name and rename it, which a store does by a copy.
+# It writes a file of the checkpoint in one put. Spark's other managers write a file under another name and rename it,
+# which a store does by a copy.
 _CHECKPOINT_MANAGER: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 
 
@@ -172,8 +163,6 @@ def with_store(settings: Settings) -> SparkSettings:
 def _is_checkpoint_in_s3(settings: Settings) -> bool:
     return scheme_of(settings.stream.checkpoint) in S3_SCHEMES
 
-
-# What spark-submit has decided before this process began: the JVM, the master, the jars and where the driver runs.
 
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 _CONNECTOR: Final = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
@@ -201,19 +190,12 @@ def submitted_jars() -> str:
 
 
 def refuse_without_connectors() -> None:
-    """Refuse a submitted JVM whose class path has no Kafka source: it can not be added any more.
-
-    Raises:
-        UsageError: It has none.
-    """
-    if _is_fresh() and _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(_CONNECTOR) is None:
+    """Refuse a submitted JVM whose class path has no Kafka source: it can not be added any more."""
+    # Not in a notebook, whose session runs already.
+    is_fresh = is_submitted() and SparkContext._active_spark_context is None
+    if is_fresh and _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(_CONNECTOR) is None:
         message = "spark-submit was started without the Kafka and Delta connectors on its class path"
         raise UsageError(message, f'submit with --jars "$({command_text("jars", "paths", about="program")})"')
-
-
-def _is_fresh() -> bool:
-    """Whether this is a program that was submitted, and not a notebook, whose session runs already."""
-    return is_submitted() and SparkContext._active_spark_context is None
 
 
 def _conf() -> SparkConf:
@@ -240,22 +222,17 @@ def build_spark_session(
     """Start (or join) the classic Spark session of this process.
 
     If a session already exists, a notebook's for example, it is used: it keeps its own JVM options, memory and jars,
-    and only the settings that may change at run time are applied. `JAVA_HOME` chooses the Java.
+    and only the settings that may change at run time are applied. `JAVA_HOME` chooses the Java. Under Spark Connect
+    `foreachBatch` would run on the server, without access to the driver's rates and purgatory, so that is refused.
 
-    * `spark`: the settings' branch. `spark.conf` overrides everything here, except that its driver JVM options and
-      jars are added to ours.
+    * `spark`: `spark.conf` overrides everything here, except that its driver JVM options and jars are added to ours.
     * `jars`: local files of the locked jar set, for driver and executors. Empty where the cluster provides them.
     * `checkpoint_is_local`: True for a checkpoint on a local disk or NFS. Spark's default checkpoint manager would
       start `readlink` and `chmod` as processes for every log file there, so another one is used. But only the
       default manager notices two drivers on one checkpoint, so the caller must hold a lock of its own.
 
-    Returns:
-        A classic session. Under Spark Connect `foreachBatch` would run on the server, without access to the driver's
-        rates and purgatory.
-
     Raises:
-        UsageError: the environment, the settings or the running session asks for Spark Connect.
-        UsageError: spark-submit was not given the jars.
+        UsageError: the session would be of Spark Connect, or spark-submit was not given the jars.
     """
     refuse_spark_connect(spark)
     refuse_without_connectors()
@@ -287,7 +264,6 @@ def build_spark_session(
 
 
 def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, str]:
-    """All settings of the session but those of its JVM, the operator's own applied last."""
     partitions = spark.shuffle_partitions or len(os.sched_getaffinity(0))
     conf = spark.plain_conf()
     settings = {
@@ -322,8 +298,7 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
     }
     if checkpoint_is_local:
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINT_MANAGER
-    settings |= {key: value for key, value in conf.items() if key not in MERGED}
-    return settings
+    return settings | {key: value for key, value in conf.items() if key not in MERGED}
 
 
 def may_be_a_cluster(spark: SparkSettings) -> bool:
@@ -344,11 +319,7 @@ def _spark_connect_refused(found_in: str) -> UsageError:
 
 
 def refuse_spark_connect(spark: SparkSettings) -> None:
-    """Refuse anything that would make this a session of Spark Connect.
-
-    Raises:
-        UsageError: The environment or the settings ask for Spark Connect.
-    """
+    """Refuse an environment or settings that ask for Spark Connect."""
     for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         if name in os.environ:
             raise _spark_connect_refused(found_in=f"the environment variable {name}")
@@ -361,17 +332,12 @@ def refuse_spark_connect(spark: SparkSettings) -> None:
 
 
 def _prepare_local_process() -> None:
-    """Set the environment variables that Spark reads before its JVM starts. The user's own values are kept."""
+    """Set what Spark reads before its JVM starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise a host name that does not resolve is fatal
     # Otherwise glibc gives the JVM's many threads eight arenas per core, and none of them ever shrinks.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 
-
-# Runs the job's own plan on made-up messages while Spark is not needed yet.
-#
-# The first run of a plan takes a second or more: the JVM loads classes and compiles generated code. That time is used
-# while the job reads its tables. It ends when the job is ready, so no decision has to wait for it.
 
 JOB_GROUP: Final = "kquota-warm-up"
 """Spark's name for these runs; they are cancelled by it."""
@@ -380,12 +346,11 @@ _RUNS: Final = 2
 
 
 def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
-    """Read a small batch some times; what has begun is finished.
+    """Read a small batch of made-up messages some times, until the session is wanted; what has begun is finished.
 
-    Large batches are left out: Python's start on the executors costs them a second, and a young job memory.
-
-    * `session`: It is not used elsewhere yet.
-    * `wanted`: Set when somebody waits for the session.
+    The first run of the job's plan takes a second or more: the JVM loads classes and compiles generated code. That time
+    is used while the job reads its tables. Large batches are left out: Python's start on the executors costs them a
+    second, and a young job memory.
     """
     if wanted.is_set():
         return  # to make the messages takes most of a second, too
@@ -407,18 +372,16 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
         collect_on_driver(raw, rules, _ROWS)
 
 
-# Starts Spark on a thread of its own, while the rest of the job starts, and warms it up until it is wanted.
-
 _POLL_SECONDS: Final = 0.1
+_NO_MEMORY: Final = 52  # an exit code of Spark; a code below 0 is a signal
 
 
 class SparkStarter:
-    """A context manager that starts a Spark session on a thread of its own, and stops it at the end.
+    """A context manager that starts a Spark session on a thread of its own, warms it up, and stops it at the end.
 
     Jars and Java are checked on entering the context; their errors are raised there.
 
     Args:
-        rules: What the plan is warmed up with. With other rules Spark would generate and compile other code.
         waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
 
     Attributes:
@@ -451,10 +414,8 @@ class SparkStarter:
         os.environ["JAVA_HOME"] = str(find_java().home)
         self._starts_jvm = starts_a_jvm()
 
-        def build() -> SparkSession:
-            return build_spark_session(self._spark, jars, self._checkpoint_is_local)
-
         def start() -> SparkSession:
+            build = partial(build_spark_session, self._spark, jars, self._checkpoint_is_local)
             session = when_master_answers(self._spark.master or "", build, self._given_up, self._waits)
             ship_package(session)
             self.warms_up.set()
@@ -515,21 +476,15 @@ class SparkStarter:
         """How the JVM of this process has ended; None while it runs, or if this process has not started it."""
         process = _jvm_of_spark_starter()
         exit_code = None if process is None else process.poll()
-        return None if exit_code is None else _jvm_ended(exit_code, self._spark.driver_memory)
+        if exit_code is None:
+            return None
+        how, fix = f"code {exit_code}", "start the job again: it goes on where it was"
+        if exit_code == _NO_MEMORY:
+            how = f"code {exit_code}: out of memory, driver_memory = {self._spark.driver_memory}"
+            fix = f"raise 'spark.driver_memory', or lower 'stream.max_offsets_per_trigger', and {fix}"
+        return PipelineError(f"Spark's JVM exited ({how})", fix)
 
 
 def _jvm_of_spark_starter() -> "subprocess.Popen[bytes] | None":
-    """The JVM that this process has started, running or not."""
     gateway: Any = SparkContext._gateway
     return getattr(gateway, "proc", None)
-
-
-def _jvm_ended(exit_code: int, driver_memory: str) -> PipelineError:
-    how, fix = f"code {exit_code}", "start the job again: it goes on where it was"
-    if exit_code == _NO_MEMORY:
-        how = f"code {exit_code}: out of memory, driver_memory = {driver_memory}"
-        fix = f"raise 'spark.driver_memory', or lower 'stream.max_offsets_per_trigger', and {fix}"
-    return PipelineError(f"Spark's JVM exited ({how})", fix)
-
-
-_NO_MEMORY: Final = 52  # of Spark; a code below 0 is a signal

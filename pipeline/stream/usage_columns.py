@@ -1,11 +1,18 @@
-"""Usage in columns: the fields of an event with their rules, rows of usage made of them, and their sums.
+"""Usage in columns: the fields of an event with their rules, its time, rows of usage, and their sums.
 
 No field, type, range or cause is written twice: `usage_reader` and `packed` take them from here, and they come from
 the model `UsageEvent`.
+
+Event times are limited twice; see docs/design.md, "Event time". An event is never later than its record, nor later
+than the driver's clock when its batch is collected. The evaluation follows the newest event time, and never goes back:
+without a limit, one message of a host whose clock is five minutes ahead would make the usage of everybody else late for
+five minutes. The driver's limit changes with every batch. As a literal in the query it would make Spark generate and
+compile code for every batch, so it is applied to the sums that were collected.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -48,7 +55,12 @@ USAGE_SCHEMA: Final = pa.schema(
 _REQUEST_TIMES: Final = ("io_time_ns", "network_time_ns")
 _TYPES: Final = {"STRING": pa.string(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}
 
+_WARNING_INTERVAL_MS: Final = 60_000
+_LONGEST_NAME: Final = 64
+
 Times = npt.NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +93,14 @@ class FieldRule:
     """The rule for one field of a usage event, and the cause of each way to break it.
 
     Attributes:
-        required: True if null or missing is refused.
         default: the value of a null or missing optional field; None for a measure: no request of that type.
         at_least: smallest value, inclusive; None for no bound above BIGINT's own.
         at_most: largest value, inclusive; None for no bound below BIGINT's own.
         may_be_empty: False if "" is refused.
         max_utf8_bytes: most bytes of a text, inclusive; None for no bound.
+        missing: cause of a required field that is missing or null.
+        ill_typed: cause of a value of another JSON type.
+        no_text: cause of a text with half a character: a lone surrogate.
     """
 
     name: str
@@ -97,59 +111,39 @@ class FieldRule:
     at_most: int | None
     may_be_empty: bool
     max_utf8_bytes: int | None
-
-    @property
-    def missing(self) -> str:
-        """The cause of a required field that is missing or null."""
-        return f"'{self.name}' must be present"
-
-    @property
-    def ill_typed(self) -> str:
-        """The cause of a value of another JSON type."""
-        wanted = {"BIGINT": "a JSON integer", "BOOLEAN": "true or false", "STRING": "a JSON string"}[self.spark_type]
-        return f"'{self.name}' must be {wanted}"
-
-    @property
-    def no_text(self) -> str:
-        """The cause of a text with half a character: a lone surrogate."""
-        return f"'{self.name}' must be Unicode text, without lone surrogates"
-
-    @property
-    def empty(self) -> str:
-        """The cause of an empty text."""
-        return f"'{self.name}' must not be empty"
-
-    @property
-    def too_long(self) -> str:
-        """The cause of a text of too many bytes."""
-        return f"'{self.name}' must be at most {self.max_utf8_bytes} bytes of UTF-8"
-
-    @property
-    def too_small(self) -> str:
-        """The cause of a number that is too small."""
-        return f"'{self.name}' must be at least {'-2^63' if self.at_least is None else self.at_least}"
-
-    @property
-    def too_large(self) -> str:
-        """The cause of a number that is too large."""
-        return f"'{self.name}' must be at most {LARGEST_BIGINT if self.at_most is None else self.at_most}"
+    missing: str
+    ill_typed: str
+    no_text: str
+    empty: str
+    too_long: str
+    too_small: str
+    too_large: str
 
 
 def _field_rule(name: str, spark_type: str, info: FieldInfo) -> FieldRule:
     def constraint(key: str) -> int | None:
         return next((value for part in info.metadata if (value := getattr(part, key, None)) is not None), None)
 
-    below = constraint("lt")
+    below, at_least, max_utf8_bytes = constraint("lt"), constraint("ge"), constraint("max_utf8_bytes")
     at_most = constraint("le") if below is None else below - 1
+    at_most = None if at_most == LARGEST_BIGINT else at_most
+    wanted = {"BIGINT": "a JSON integer", "BOOLEAN": "true or false", "STRING": "a JSON string"}[spark_type]
     return FieldRule(
         name=name,
         spark_type=spark_type,
         required=info.is_required(),
         default=None if info.is_required() else info.default,
-        at_least=constraint("ge"),
-        at_most=None if at_most == LARGEST_BIGINT else at_most,
+        at_least=at_least,
+        at_most=at_most,
         may_be_empty=not constraint("min_length"),
-        max_utf8_bytes=constraint("max_utf8_bytes"),
+        max_utf8_bytes=max_utf8_bytes,
+        missing=f"'{name}' must be present",
+        ill_typed=f"'{name}' must be {wanted}",
+        no_text=f"'{name}' must be Unicode text, without lone surrogates",
+        empty=f"'{name}' must not be empty",
+        too_long=f"'{name}' must be at most {max_utf8_bytes} bytes of UTF-8",
+        too_small=f"'{name}' must be at least {'-2^63' if at_least is None else at_least}",
+        too_large=f"'{name}' must be at most {LARGEST_BIGINT if at_most is None else at_most}",
     )
 
 
@@ -205,37 +199,26 @@ class CollectedBatch:
         return replace(self, dead_letters=self.dead_letters.slice(0, 0), dead_count=0, ignored_count=0)
 
 
+_COUNTS: Final = tuple(one.name for one in fields(CollectedBatch) if one.type is int)
+
+
 def merge_batches(batches: Iterable[CollectedBatch]) -> CollectedBatch:
     """Several parts of a batch as one."""
     parts = list(batches)
-
-    def total(name: str) -> int:
-        return sum(getattr(part, name) for part in parts)
-
     return CollectedBatch(
         usage=merge_usage([part.usage for part in parts]),
         dead_letters=merge_letters([part.dead_letters for part in parts]),
-        good_count=total("good_count"),
-        clamped_count=total("clamped_count"),
-        ignored_count=total("ignored_count"),
-        dead_count=total("dead_count"),
         newest_event_ms=_newest(part.newest_event_ms for part in parts),
         newest_append_ms=_newest(part.newest_append_ms for part in parts),
-        packed_event_count=total("packed_event_count"),
-        others_count=total("others_count"),
-        size_bytes=total("size_bytes"),
+        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
     )
 
 
 def merge_usage(tables: Sequence[pa.Table]) -> pa.Table:
-    """Sum rows of the same group.
+    """Sum rows of `USAGE_SCHEMA` of the same group.
 
-    Args:
-        tables: each of `USAGE_SCHEMA`; a group may have many rows in each.
-
-    Returns:
-        `USAGE_SCHEMA`, one row per group. A sum is null only if it is null in every row: no event of the group had a
-        value, so there was no request of that type. A sum above `LARGEST_SUM` is cut to it.
+    A sum is null only if it is null in every row: no event of the group had a value, so there was no request of that
+    type. A sum above `LARGEST_SUM` is cut to it.
     """
     usage = pa.concat_tables([USAGE_SCHEMA.empty_table(), *tables])
     if not usage.num_rows:
@@ -245,12 +228,10 @@ def merge_usage(tables: Sequence[pa.Table]) -> pa.Table:
     aggregations = [*[(name, "sum") for name in SUMS], ("last_event_ms", "max")]
     grouped = doubles.group_by(list(GROUP_KEYS)).aggregate(aggregations)
     merged = [grouped[name] for name in GROUP_KEYS]
-    merged += [_cut_off(grouped[f"{name}_sum"]) for name in SUMS]
+    for name in SUMS:
+        cut_off = pc.min_element_wise(grouped[f"{name}_sum"], float(LARGEST_SUM), skip_nulls=False)
+        merged.append(cut_off.cast(pa.int64()))
     return pa.table([*merged, grouped["last_event_ms_max"]], schema=USAGE_SCHEMA)
-
-
-def _cut_off(sums: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.min_element_wise(sums, float(LARGEST_SUM), skip_nulls=False).cast(pa.int64())
 
 
 def _newest(times_ms: Iterable[int | None]) -> int | None:
@@ -260,18 +241,13 @@ def _newest(times_ms: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """When events were sent, and when their records were appended.
-
-    Attributes:
-        sent_ms: The event time of each, as its sender gave it.
-        appended_at_ms: Of the record of each.
-    """
+    """When events were sent, as their senders gave it, and when their records were appended."""
 
     sent_ms: Times
     appended_at_ms: Times
 
     def counted_ms(self) -> Times:
-        """As of when the events count: never later than their records. See docs/design.md, "Event time"."""
+        """As of when the events count: never later than their records."""
         return np.minimum(self.sent_ms, self.appended_at_ms)
 
     def are_too_old(self, max_event_age_ms: int) -> npt.NDArray[np.bool_]:
@@ -359,3 +335,99 @@ def _exempt_apart(events: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     total = pc.coalesce(pc.add(first, second), first, second)
     charged = {name: pc.if_else(is_exempt, nothing, events[name]) for name in _REQUEST_TIMES}
     return {**charged, "exempt_time_ns": pc.if_else(is_exempt, total, nothing)}
+
+
+@dataclass(frozen=True, slots=True)
+class EventsAhead:
+    """Usage of one micro-batch that was dated after the limit, and whose the newest of it is.
+
+    Attributes:
+        event_count: how many events were set back to the limit; of a sample window that holds the limit, at least one.
+        ahead_ms: how far the newest event was after the limit.
+    """
+
+    event_count: int
+    ahead_ms: int
+    broker_id: str
+    user: str
+    client_id: str
+
+
+def limit_event_times(
+    batch: CollectedBatch, limit_ms: int, sample_window_ms: int
+) -> tuple[CollectedBatch, EventsAhead | None]:
+    """Set every event time after a limit back to the limit. An event at exactly the limit is not after it.
+
+    Returns:
+        The batch as if the events had been dated so, and what was set back; None if nothing was. Rows that fall into
+        the same sample window are summed. `clamped_count` counts all events of a row whose window begins after the
+        limit. Of a row whose window holds the limit it counts at least one, because the single events are not known.
+    """
+    newest_ms = batch.newest_event_ms
+    if newest_ms is None or newest_ms <= limit_ms:
+        return batch, None
+    is_ahead = pc.greater(batch.usage["last_event_ms"], limit_ms)
+    ahead = batch.usage.filter(is_ahead)
+    if not ahead.num_rows:  # the newest event is of a user of another share
+        return replace(batch, newest_event_ms=limit_ms), None
+    newest_ms = pc.max(ahead["last_event_ms"]).as_py()
+    limited = _set_back(ahead, limit_ms, sample_window_ms)
+    event_count = pc.sum(limited["clamped_count"]).as_py() - pc.sum(ahead["clamped_count"]).as_py()
+    newest = ahead.slice(pc.index(ahead["last_event_ms"], newest_ms).as_py(), 1).to_pylist()[0]
+    names = {name: newest[name] for name in ("broker_id", "user", "client_id")}
+    return (
+        replace(
+            batch,
+            usage=merge_usage([batch.usage.filter(pc.invert(is_ahead)), limited]),
+            clamped_count=batch.clamped_count + event_count,
+            newest_event_ms=limit_ms,
+        ),
+        EventsAhead(pc.sum(limited["clamped_count"]).as_py(), newest_ms - limit_ms, **names),
+    )
+
+
+def _set_back(ahead: pa.Table, limit_ms: int, sample_window_ms: int) -> pa.Table:
+    """Rows that hold events after the limit, as of the limit."""
+    limit_start_ms = limit_ms - limit_ms % sample_window_ms
+    is_whole = pc.greater(ahead["sample_start_ms"], limit_start_ms)
+    columns = {
+        "sample_start_ms": pc.min_element_wise(ahead["sample_start_ms"], limit_start_ms),
+        "clamped_count": pc.if_else(is_whole, ahead["event_count"], pc.max_element_wise(ahead["clamped_count"], 1)),
+        "last_event_ms": pa.repeat(limit_ms, ahead.num_rows),
+    }
+    for name, values in columns.items():
+        ahead = ahead.set_column(ahead.schema.get_field_index(name), ahead.schema.field(name), values)
+    return ahead
+
+
+class ClockWarning:
+    """Logs events that are ahead of the driver's clock: once per batch, but at most once a minute.
+
+    A line counts the events since the line before.
+    """
+
+    def __init__(self) -> None:
+        self._events = 0
+        self._logged_at_ms: int | None = None
+
+    def take(self, ahead: EventsAhead | None, tolerance_ms: int, steady_ms: int) -> None:
+        """Take note of what was set back of a batch; `tolerance_ms` ahead of the driver's clock is no fault."""
+        if ahead is None:
+            return
+        self._events += ahead.event_count
+        if self._logged_at_ms is not None and steady_ms - self._logged_at_ms < _WARNING_INTERVAL_MS:
+            return
+        log.warning(
+            "%d events are ahead of this machine's clock by more than %d ms, one by %.1f s more: of user %s, client-id "
+            "%s, broker %s. They count as of now. Fix: set the clocks of brokers, meters and this machine",
+            self._events,
+            tolerance_ms,
+            ahead.ahead_ms / 1000,
+            *(_shortened(name) for name in (ahead.user, ahead.client_id, ahead.broker_id)),
+        )
+        self._events, self._logged_at_ms = 0, steady_ms
+
+
+def _shortened(name: str) -> str:
+    """A name as it can be logged: in quotes, without control characters, and not long."""
+    return ascii(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…")

@@ -54,13 +54,13 @@ NO_OBJECT: Final = "element must be a JSON object"
 NO_UTF8: Final = "value must be UTF-8"
 
 MESSAGE_SCHEMA: Final = pa.schema(
-    [
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("appended_at_ms", pa.int64()),
-    ]
+    {
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "appended_at_ms": pa.int64(),
+    }
 )
 """The messages that are read: in any order, each once."""
 
@@ -75,12 +75,9 @@ _FIELDS: Final = tuple(rule.name for rule in FIELD_RULES)
 
 
 def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
-    """Read messages, and sum their usage.
+    """Read messages of `MESSAGE_SCHEMA`, and sum their usage.
 
-    An event that is later than its record's append time counts as of the append time. An event at exactly the append
-    time is not later. See docs/design.md, "Event time".
-
-    * `messages`: `MESSAGE_SCHEMA`. In memory there are at a time the events of `BYTES_AT_ONCE`, and the sums.
+    In memory there are at a time the events of `BYTES_AT_ONCE`, and the sums.
     """
     found = _Found()
     found.add(messages, rules)
@@ -88,13 +85,7 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
 
 
 def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
-    """Do what `read_usage` does with the messages of a partition, on an executor.
-
-    * `batches`: `MESSAGE_SCHEMA`; no two hold the same message.
-
-    Yields:
-        One row, for `from_partitions`.
-    """
+    """Do what `read_usage` does with the messages of a partition, on an executor; one row, for `from_partitions`."""
     found = _Found()
     for batch in batches:
         found.add(pa.Table.from_batches([batch]), rules)
@@ -113,7 +104,6 @@ class _Found:
         self._parts = [CollectedBatch()]
 
     def add(self, messages: pa.Table, rules: ReadingRules) -> None:
-        """Read further messages."""
         with garbage_collector.paused():
             for begin, end in _slices(messages["value"]):
                 self._parts += _read(messages.slice(begin, end - begin), rules)
@@ -121,12 +111,11 @@ class _Found:
                     self._parts = [self.batch()]
 
     def batch(self) -> CollectedBatch:
-        """All of it, summed."""
         return merge_batches(self._parts)
 
 
 def _slices(values: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
-    """Runs of messages, as (begin, end), that are read at once: more would only take more memory."""
+    """Runs of messages, as (begin, end), that are read at once."""
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy()
     number = np.cumsum(sizes, dtype=np.int64) // BYTES_AT_ONCE
     begins = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
@@ -134,7 +123,6 @@ def _slices(values: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
 
 
 def _read(messages: pa.Table, rules: ReadingRules) -> Iterator[CollectedBatch]:
-    """What some messages hold, each kind of them by itself; not summed."""
     is_packed = pc.starts_with(messages["value"], PACKED_BEGIN)
     nulls = messages.filter(is_packed.is_null())
     if nulls.num_rows:
@@ -146,7 +134,6 @@ def _read(messages: pa.Table, rules: ReadingRules) -> Iterator[CollectedBatch]:
 
 
 def _read_json(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
-    """Messages of JSON, or of junk."""
     values: list[bytes] = messages["value"].to_pylist()
     appended_at_ms = messages["appended_at_ms"].to_numpy()
     read = [_decoded(value) for value in values]
@@ -207,16 +194,13 @@ def _decoded(value: bytes) -> list[Any] | None:
 
 
 def _event_type() -> Any:
-    kinds: dict[str, Any] = {"STRING": str, "BIGINT": int, "BOOLEAN": bool}
-
     def annotation(rule: FieldRule) -> Any:
         if rule.spark_type == "BIGINT":
-            bounds = msgspec.Meta(ge=_lowest(rule), le=_highest(rule))
-        elif rule.spark_type == "STRING":
-            bounds = msgspec.Meta(min_length=0 if rule.may_be_empty else 1, max_length=rule.max_utf8_bytes)
-        else:
-            bounds = msgspec.Meta()
-        return Annotated[kinds[rule.spark_type], bounds]
+            return Annotated[int, msgspec.Meta(ge=_lowest(rule), le=_highest(rule))]
+        if rule.spark_type == "STRING":
+            least = 0 if rule.may_be_empty else 1
+            return Annotated[str, msgspec.Meta(min_length=least, max_length=rule.max_utf8_bytes)]
+        return bool
 
     fields: list[Any] = [
         (rule.name, annotation(rule)) if rule.required else (rule.name, annotation(rule) | None, None)
@@ -271,8 +255,9 @@ def _refused(place: int, cause: str, value: bytes) -> _Message:
 
 
 def _elements(parsed: list[Any], text: str, place: int, appended_at_ms: int, rules: ReadingRules) -> _Message:
-    """The same of the elements of an array."""
-    no_utf8 = set() if _is_unicode(text) else _places_of_no_utf8(text)
+    no_utf8 = set()
+    if not _is_unicode(text):
+        no_utf8 = {index for index, (begin, end) in enumerate(_spans(text)) if not _is_unicode(text[begin:end])}
     events, refused = [], []
     for index, element in enumerate(parsed):
         if index in no_utf8:
@@ -291,10 +276,6 @@ def _elements(parsed: list[Any], text: str, place: int, appended_at_ms: int, rul
     return _Message(events, letters, len(refused))
 
 
-def _places_of_no_utf8(text: str) -> set[int]:
-    return {index for index, (begin, end) in enumerate(_spans(text)) if not _is_unicode(text[begin:end])}
-
-
 def _bytes_of_elements(text: str, wanted: Sequence[int]) -> list[bytes]:
     spans = islice(_spans(text), wanted[-1] + 1)
     kept = set(wanted)
@@ -302,7 +283,7 @@ def _bytes_of_elements(text: str, wanted: Sequence[int]) -> list[bytes]:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the elements of an array begin and end. There is at least one, if it is not empty."""
+    """Where the elements of an array begin and end."""
     at = _after_blanks(text, text.index("[") + 1)
     while text[at] != "]":
         _, end = _scanned(text, at)
@@ -327,11 +308,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _parsed(value: bytes, text: str) -> Any:
-    """The one JSON value of a text.
-
-    Raises:
-        ValueError: It is not one JSON value with nothing but blanks around it, or too deeply nested.
-    """
+    """The one JSON value of a text; ValueError if there is more than blanks around it, or it is too deeply nested."""
     if value.count(b"[") + value.count(b"{") > MOST_LEVELS and _levels(value) > MOST_LEVELS:
         raise ValueError
     parsed, end = _scanned(text, _after_blanks(text, 0))
@@ -348,8 +325,7 @@ def _levels(value: bytes) -> int:
     return int(np.cumsum(steps * is_outside, dtype=np.int64).max())
 
 
-def _no_constant(_name: str) -> float:
-    # NaN and Infinity are not JSON.
+def _no_constant(_name: str) -> float:  # NaN and Infinity are not JSON
     raise json.JSONDecodeError(NO_JSON, "", 0)
 
 
@@ -364,11 +340,7 @@ _scan_with_long_integers: Final[Any] = _decoder(parse_constant=_no_constant, par
 
 
 def _scanned(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value that begins at a place, and where it ends.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """The JSON value that begins at a place, and where it ends; ValueError if there is none."""
     for scan in (_scan, _scan_with_long_integers):
         try:
             found: tuple[Any, int] = scan(text, at)

@@ -26,11 +26,7 @@ class TablesInCatalog(PipelineError):
 
 
 def place_of(root: str) -> str:
-    """Where the tables under a root lie, for who has no Spark: the root itself, or the location of one in a catalog.
-
-    Raises:
-        TablesInCatalog: The root is in a catalog and has no location.
-    """
+    """Where the tables under a root lie, for who has no Spark: the root, or the location of one in a catalog."""
     place = known_place(root)
     if place is None:
         raise TablesInCatalog(root)

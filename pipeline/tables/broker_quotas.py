@@ -30,11 +30,9 @@ _SEQ_APP_ID: Final = f"{_APP_ID}:seq"
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What the table holds about one cluster.
+    """What the table holds about one cluster: what kquota owns, by the newest change of a key that was applied.
 
-    Attributes:
-        owned: What kquota owns, by key: of each the newest change that was applied.
-        undecided: The changes after that, whose outcome at the brokers is not stored; in order.
+    The changes after that are undecided, in order: their outcome at the brokers is not stored.
     """
 
     owned: dict[EntryKey, Owned]
@@ -52,22 +50,15 @@ class BrokerQuotasTable:
         self._next_seq = 0
 
     def take_over(self) -> None:
-        """Fence an earlier sync: its next append is refused. Call it before the first append.
-
-        Raises:
-            Conflict: Another one started at the same moment.
-        """
+        """Fence an earlier sync, before the first append; `Conflict` if another one started just now."""
         self._epoch = 1 + (self._table.recorded_version(_APP_ID) or 0)
         self._table.raise_epoch(self._epoch)
         self._next_seq = 1 + self._newest_seq()
 
     def append(self, steps: Iterable[tuple[Change, str]], at_ms: int) -> None:
-        """Append changes with their results in one commit, in their order.
+        """Append changes with their results in one commit, in their order; `Conflict` if another sync has taken over.
 
-        * `steps`: Each change, and `PENDING`, `APPLIED`, `NOT_APPLIED` or the words of a refusal.
-
-        Raises:
-            Conflict: Another sync has taken over.
+        A result is `PENDING`, `APPLIED`, `NOT_APPLIED` or the words of a refusal.
         """
         rows = [_row(change, result) for change, result in steps]
         while rows:

@@ -32,20 +32,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_CONSTRAINT = "delta.constraints."
 _SESSION_CATALOG = "spark_catalog"
 
 
 def create_missing(
     spark: "SparkSession", root: CatalogRoot, definitions: Iterable[TableDefinition] = TABLES.values()
 ) -> list[str]:
-    """Create the schema and the tables that are missing, with their properties and constraints; see `layout`.
+    """Create the schema and the tables that are missing, with properties and constraints; see `layout`.
 
-    A table that lies at the root's location already is registered, and its name is not returned.
-
-    Raises:
-        UsageError: The catalog is in memory, and the root has no location.
-        PipelineError: Spark or the catalog refuses.
+    A table that lies at the root's location already is registered, and its name is not returned. `UsageError` if the
+    catalog is in memory and the root has no location, `PipelineError` if Spark or the catalog refuses.
     """
     refuse_forgetting(spark, root)
     with _refusals(root):
@@ -71,23 +67,16 @@ def _schema_location(root: CatalogRoot) -> str:
 
 
 def _create(spark: "SparkSession", root: CatalogRoot, definition: TableDefinition) -> bool:
-    """Create or register one table, with its constraints. True if it is new."""
     address = root.table(definition.name)
     location = None if root.location is None else full_address(table_uri(root, definition.name))
     created = False
     with _refusals(address):
         if not spark.catalog.tableExists(address.sql_name):
-            is_there = location is not None and DeltaTable.isDeltaTable(spark, location)
-            spark.sql(_registered(address, location) if is_there else _created(address, location, definition)).collect()
-            created = not is_there
-        _add_missing_columns(SparkTable(spark, address), definition)
-        if definition.constraints:
-            _add_constraints(SparkTable(spark, address), definition)
+            created = location is None or not DeltaTable.isDeltaTable(spark, location)
+            registered = f"CREATE TABLE IF NOT EXISTS {address.sql_name} USING DELTA LOCATION {literal(location or '')}"
+            spark.sql(_created(address, location, definition) if created else registered).collect()
+        _add_what_is_missing(SparkTable(spark, address), definition)
     return created
-
-
-def _registered(address: CatalogTable, location: str | None) -> str:
-    return f"CREATE TABLE IF NOT EXISTS {address.sql_name} USING DELTA LOCATION {literal(location or '')}"
 
 
 def _created(address: CatalogTable, location: str | None, definition: TableDefinition) -> str:
@@ -102,7 +91,7 @@ def _created(address: CatalogTable, location: str | None, definition: TableDefin
     return " ".join(clauses)
 
 
-def _add_missing_columns(table: SparkTable, definition: TableDefinition) -> None:
+def _add_what_is_missing(table: SparkTable, definition: TableDefinition) -> None:
     present = set(table.rows().columns)
     missing = [one for one in columns(definition.model) if one.nullable and one.name not in present]
     if missing:
@@ -111,13 +100,9 @@ def _add_missing_columns(table: SparkTable, definition: TableDefinition) -> None
         statistics = definition.configuration_by_spark.get(STATISTICS)
         if statistics is not None:
             table.run(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(STATISTICS)} = {literal(statistics)})")
-
-
-def _add_constraints(table: SparkTable, definition: TableDefinition) -> None:
-    properties: dict[str, Any] = table.detail()["properties"]
-    present = {name.removeprefix(_CONSTRAINT) for name in properties if name.startswith(_CONSTRAINT)}
+    properties: dict[str, Any] = table.detail()["properties"] if definition.constraints else {}
     for name, rule in definition.constraints.items():
-        if name not in present:
+        if f"delta.constraints.{name}" not in properties:
             table.run(f"ALTER TABLE {{table}} ADD CONSTRAINT `{name}` CHECK ({rule})")
 
 
@@ -153,11 +138,9 @@ _DATABRICKS: Final = "DATABRICKS_RUNTIME_VERSION"
 
 @dataclass(frozen=True, slots=True)
 class CatalogPlace:
-    """Where the tables lie.
+    """Where the tables lie: the folder or place in a store that has all of them by their names; None without one.
 
-    Attributes:
-        folder: The folder or place in a store that has all tables by their names; None if there is none.
-        is_managed: Whether the catalog keeps the commits, so that a reader without the catalog misses the newest.
+    `is_managed`: the catalog keeps the commits, so that a reader without the catalog misses the newest.
     """
 
     folder: str | None
@@ -165,14 +148,10 @@ class CatalogPlace:
 
     @classmethod
     def of(cls, spark: "SparkSession", root: CatalogRoot, environ: Mapping[str, str] = os.environ) -> Self:
-        """Ask the catalog.
-
-        Raises:
-            UsageError: A table is not at the location that the settings name.
-            UsageError: A table is in S3, where Spark's commits would overwrite each other.
-        """
+        """Ask the catalog; `UsageError` if a table is in S3 or not where the settings put it, see `refuse_unfit`."""
         details = {name: SparkTable(spark, root.table(name)).detail() for name in TABLES}
-        is_managed = any(_is_managed(detail) for detail in details.values())
+        features = (feature for detail in details.values() for feature in detail.get("tableFeatures") or ())
+        is_managed = any(feature in _MANAGED for feature in features)
         for name, detail in details.items():
             refuse_unfit(root, name, detail, is_ordered=is_managed or _DATABRICKS in environ)
         folders = {folder_of(str(detail["location"]), name) for name, detail in details.items()}
@@ -197,11 +176,10 @@ def refuse_unfit(root: CatalogRoot, name: str, detail: Mapping[str, Any], *, is_
             message = f"{address} lies at {plain(location)}, not at {plain(wanted)}, where 'tables.location' puts it"
             raise UsageError(message, "correct tables.location, or take another schema")
     if scheme_of(location) in S3_SCHEMES and not is_ordered:
-        message = (
-            f"{address} is in S3 at {location}, without a service that orders commits; Spark's writer could overwrite "
-            "commits of others there"
-        )
-        raise UsageError(message, "use a catalog that manages commits, or delta-rs with the address as tables.root")
+        why = "without a service that orders commits; Spark's writer could overwrite commits of others there"
+        message = f"{address} is in S3 at {location}, {why}"
+        fix = "use a catalog that manages commits, or delta-rs with the address as tables.root"
+        raise UsageError(message, fix)
 
 
 def folder_of(location: str, name: str) -> str | None:
@@ -215,10 +193,6 @@ def plain(location: str) -> str:
     parts = urlsplit(location)
     address = unquote(parts.path) if parts.scheme == "file" else location
     return address.rstrip("/")
-
-
-def _is_managed(detail: Mapping[str, Any]) -> bool:
-    return any(feature in _MANAGED for feature in detail.get("tableFeatures") or ())
 
 
 # The quota table in a catalog, read version by version through Spark. SQL writes it, not this class.
@@ -235,7 +209,7 @@ class SparkQuotas:
 
     def version(self) -> int:
         """The newest version. Takes about 0.1 s."""
-        return self._table.version()
+        return self._table.newest_version()
 
     def read(self, version: int | None = None) -> QuotaTableState:
         """See `QuotaVersions`."""
@@ -243,9 +217,7 @@ class SparkQuotas:
         newest = int(commits[0]["version"])
         at = newest if version is None else version
         properties = properties_at(commits, self._table.detail()["properties"], at)
-        return QuotaTableState(
-            version=at, rows=self._rows(at, newest), scope=properties["kquota.scope"], mode=properties["kquota.mode"]
-        )
+        return QuotaTableState(at, self._rows(at, newest), properties["kquota.scope"], properties["kquota.mode"])
 
     def _rows(self, version: int, newest: int) -> tuple[dict[str, Any], ...]:
         columns = [f"`{name}`" for name in QuotaRow.model_fields]
@@ -276,7 +248,6 @@ def properties_at(commits: Sequence[Any], newest: Mapping[str, str], version: in
 
 
 def _set_by(commit: Any, name: str) -> str | None:
-    """What a commit has set a property to; None if it has not."""
     parameters = commit["operationParameters"] or {}
     try:
         properties = json.loads(parameters.get("properties") or "{}")
@@ -299,7 +270,7 @@ _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
 class SparkUpkeep:
-    """A `TableUpkeep` on a Spark session. Days are merged and not sorted."""
+    """As `DeltaRsUpkeep`, on a Spark session. Days are merged and not sorted."""
 
     # A cleaning lists all files by Spark's tasks, so not at the start of a job; Delta's own commits clean the log.
     rounds_per_cleaning = 60
@@ -312,7 +283,7 @@ class SparkUpkeep:
         spark.conf.set(_LISTING, str(spark.sparkContext.defaultParallelism))
 
     def newest_value(self, name: str, column: str) -> int | None:
-        """See `TableUpkeep`; so all others."""
+        """See `DeltaRsUpkeep`; so all others."""
         return self._reader(name).newest_value(column)
 
     def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
@@ -324,18 +295,18 @@ class SparkUpkeep:
         old, predicate = rows_before(column, before_ms)
         rows = reader.count(old)
         if rows:
-            reader.stored.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
+            reader.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
         return rows
 
     def merge(self, name: str) -> bool:  # noqa: D102
         reader = self._reader(name)
-        is_due = int(reader.stored.detail()["numFiles"]) > self._many_files
+        is_due = int(reader.detail()["numFiles"]) > self._many_files
         if is_due:
-            reader.stored.change("OPTIMIZE {table}")
+            reader.change("OPTIMIZE {table}")
         return is_due
 
     def clean(self, name: str) -> int:  # noqa: D102
-        self._reader(name).stored.change("VACUUM {table}")
+        self._reader(name).change("VACUUM {table}")
         return 0
 
     def _reader(self, name: str) -> DeltaSparkReader:

@@ -15,19 +15,8 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
 from pipeline.errors import first_line
+from pipeline.tables import port
 from pipeline.tables.opening import open_table, reading
-from pipeline.tables.port import (
-    TableUnreadable,
-    TableUnwritable,
-    checked_epoch,
-    commit_note,
-    is_fenced,
-    is_written,
-    lost_race,
-    parse_commit_note,
-    refuse_taken_epoch,
-    rows_refused,
-)
 from pipeline.tables.reading import DeltaRsReader
 
 # Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
@@ -75,12 +64,12 @@ class DeltaRsWriter(DeltaRsReader):
         with self._lock:
             for _ in range(_ATTEMPTS_TO_FENCE):
                 table = self._fresh()
-                refuse_taken_epoch(self.uri, epoch, table.transaction_version(self._job))
+                port.refuse_taken_epoch(self.uri, epoch, table.transaction_version(self._job))
                 rows = pa.schema(cast(Any, table.schema())).empty_table()
                 if self._committed(table, rows, {self._job: epoch}, {}):
                     self._epoch = epoch
                     return
-        raise lost_race(self.uri, _ATTEMPTS_TO_FENCE)
+        raise port.lost_race(self.uri, _ATTEMPTS_TO_FENCE)
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """See `TableWriter`."""
@@ -92,22 +81,22 @@ class DeltaRsWriter(DeltaRsReader):
                 try:
                     table = self._handle if is_trusted else self._fresh()
                     with reading(self.uri):
-                        epoch = checked_epoch(self.uri, self._epoch, table.transaction_version(self._job))
-                        if is_written(self.uri, versions, table.transaction_version):
+                        epoch = port.checked_epoch(self.uri, self._epoch, table.transaction_version(self._job))
+                        if port.is_written(self.uri, versions, table.transaction_version):
                             return False
                     if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
                         return True
-                except (TableUnreadable, TableUnwritable):
+                except (port.TableUnreadable, port.TableUnwritable):
                     # The entries of the log that the handle goes back to may have been cleaned since it was refreshed.
                     # If the commit was made all the same, the next attempt finds its version in the table.
                     if not is_trusted:
                         raise
                     self._trusted_until = 0.0
-        raise lost_race(self.uri, _ATTEMPTS)
+        raise port.lost_race(self.uri, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
         """See `TableWriter`."""
-        return is_fenced(self._epoch, self.recorded_version(self._job))
+        return port.is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
         """See `TableWriter`."""
@@ -117,7 +106,9 @@ class DeltaRsWriter(DeltaRsReader):
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """See `TableWriter`."""
         with reading(self.uri):
-            notes = [parse_commit_note(commit.get("userMetadata")) for commit in open_table(self.uri).history(limit)]
+            notes = [
+                port.parse_commit_note(commit.get("userMetadata")) for commit in open_table(self.uri).history(limit)
+            ]
         return [note for note in notes if note is not None]
 
     def _is_trusted(self) -> bool:
@@ -138,7 +129,7 @@ class DeltaRsWriter(DeltaRsReader):
     ) -> bool:
         """Append on a handle; False if another commit came since it was read."""
         properties = CommitProperties(
-            custom_metadata={"userMetadata": commit_note(metadata, versions)},
+            custom_metadata={"userMetadata": port.commit_note(metadata, versions)},
             max_commit_retries=0,
             app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],
         )
@@ -150,6 +141,6 @@ class DeltaRsWriter(DeltaRsReader):
             return False
         except (DeltaError, OSError, ValueError) as exc:
             is_refused = isinstance(exc, SchemaMismatchError) or "Invalid data found" in str(exc)
-            raise (rows_refused if is_refused else TableUnwritable)(self.uri, first_line(exc)) from exc
+            raise (port.rows_refused if is_refused else port.TableUnwritable)(self.uri, first_line(exc)) from exc
         self._trusted_until = time.monotonic() + _TRUSTED_SECONDS
         return True

@@ -12,7 +12,8 @@ fenced between the two learns it before it publishes. Its one commit, which is g
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -24,25 +25,11 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import first_line
 from pipeline.settings.places import CatalogTable
+from pipeline.tables import port
 from pipeline.tables.address import table_missing
-from pipeline.tables.port import (
-    Condition,
-    Instant,
-    TableUnreadable,
-    TableUnwritable,
-    checked_epoch,
-    commit_note,
-    is_fenced,
-    is_written,
-    lost_race,
-    of_epoch,
-    parse_commit_note,
-    refuse_taken_epoch,
-    rows_refused,
-)
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 # One Delta table as Spark sees it, by its address or by its name in a catalog.
@@ -59,15 +46,11 @@ class SparkTable:
         self.spark = spark
         self.address = address
         self._name = address.sql_name if isinstance(address, CatalogTable) else None
+        self._sql_name = self._name or "delta.`" + address.replace("`", "``") + "`"
         with reading_by_spark(address):
             exists = spark.catalog.tableExists(self._name) if self._name else DeltaTable.isDeltaTable(spark, address)
         if not exists:
             raise table_missing(address)
-
-    @property
-    def sql_name(self) -> str:
-        """The table as SQL writes it."""
-        return self._name or "delta.`" + self.address.replace("`", "``") + "`"
 
     def rows(self, version: int | None = None) -> "DataFrame":
         """The rows at a version; None = the newest when they are read."""
@@ -83,14 +66,7 @@ class SparkTable:
         except PySparkException as exc:
             if any(text in str(exc) for text in _NO_SUCH_VERSION):
                 raise table_missing(self.address, version) from exc
-            raise TableUnreadable(self.address, first_line(exc)) from exc
-
-    def append(self, writer: "DataFrameWriter") -> None:
-        """Append what a writer of format delta and mode append writes. Raises what Spark raises."""
-        if self._name:
-            writer.saveAsTable(self._name)
-        else:
-            writer.save(self.address)
+            raise port.TableUnreadable(self.address, first_line(exc)) from exc
 
     def history(self, limit: int | None = None) -> list[Any]:
         """The newest commits, newest first: rows of `DESCRIBE HISTORY`."""
@@ -100,25 +76,25 @@ class SparkTable:
             found = table.history(limit) if limit is not None else table.history()
             return found.select("version", "userMetadata", "operation", "operationParameters").collect()
 
-    def version(self) -> int:
+    def newest_version(self) -> int:
         """The newest version."""
         return int(self.history(1)[0]["version"])
 
     def detail(self) -> dict[str, Any]:
         """The row of `DESCRIBE DETAIL`."""
         with reading_by_spark(self.address):
-            return dict(self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()[0].asDict())
+            return dict(self.spark.sql(f"DESCRIBE DETAIL {self._sql_name}").collect()[0].asDict())
 
     def run(self, statement: str) -> list[Any]:
         """The rows of a statement, in which `{table}` stands for the table. Raises what Spark raises."""
-        return self.spark.sql(statement.replace("{table}", self.sql_name)).collect()
+        return self.spark.sql(statement.replace("{table}", self._sql_name)).collect()
 
     def change(self, statement: str) -> None:
         """Run a statement that changes the table; see `run`. `TableUnwritable` if Spark refuses it."""
         try:
             self.run(statement)
         except (PySparkException, Py4JError) as exc:
-            raise TableUnwritable(self.address, first_line(exc)) from exc
+            raise port.TableUnwritable(self.address, first_line(exc)) from exc
 
 
 @contextmanager
@@ -128,7 +104,7 @@ def reading_by_spark(table: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as exc:
         is_gone = any(text in str(exc) for text in _FILE_MISSING)
-        raise TableUnreadable(table, first_line(exc), is_file_missing=is_gone) from exc
+        raise port.TableUnreadable(table, first_line(exc), is_file_missing=is_gone) from exc
 
 
 def literal(text: str) -> str:
@@ -137,19 +113,13 @@ def literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-# Reads a table through Spark: an adapter of `RolledTable`, for tables that only Spark can open.
-
-
-class DeltaSparkReader:
+class DeltaSparkReader(SparkTable):
     """A `RolledTable` on a Spark session. Each call reads the newest version, or raises `TableUnreadable`."""
 
-    def __init__(self, spark: "SparkSession", table: str) -> None:
-        self.stored = SparkTable(spark, table)
-
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[port.Condition] = ()) -> pa.Table:
         """See `TableReader`."""
-        with self._reading():
-            return _select(_where(self.stored.rows(), where), columns)
+        with reading_by_spark(self.address):
+            return _select(_where(self.rows(), where), columns)
 
     def newest_value(self, column: str) -> int | None:
         """See `TableReader`."""
@@ -161,40 +131,37 @@ class DeltaSparkReader:
         oldest: int | None = self._one(F.min(_column(column)))
         return oldest
 
-    def newest_instant(self) -> Instant | None:
+    def newest_instant(self) -> port.Instant | None:
         """See `TableReader`."""
         instant = F.struct(F.coalesce(_column("time_epoch"), F.lit(0)), _column("evaluated_at_ms"))
         newest = self._one(F.max(instant))
-        return None if newest is None else Instant(*newest)
+        return None if newest is None else port.Instant(*newest)
 
     def newest_of_each(
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[port.Condition] = ()
     ) -> pa.Table:
         """See `TableReader`."""
         last = [F.max_by(_column(name), _column(order)).alias(name) for name in columns]
-        with self._reading():
+        with reading_by_spark(self.address):
             # Under names of their own, because `columns` may have the keys as well.
-            groups = _where(self.stored.rows(), where).groupBy([_column(name).alias(f"key {name}") for name in keys])
+            groups = _where(self.rows(), where).groupBy([_column(name).alias(f"key {name}") for name in keys])
             return groups.agg(F.max(_column(order)).alias(order), *last).select(order, *columns).toArrow()
 
-    def count(self, where: Sequence[Condition]) -> int:
+    def count(self, where: Sequence[port.Condition]) -> int:
         """Count the rows that meet all conditions."""
-        with self._reading():
-            return _where(self.stored.rows(), where).count()
+        with reading_by_spark(self.address):
+            return _where(self.rows(), where).count()
 
     def slices(
         self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
     ) -> "SparkSlices":
         """See `RolledTable`. Texts are never read as dictionaries."""
-        return SparkSlices(self.stored, column, self.stored.version() if version is None else version, time_epoch)
+        return SparkSlices(self, column, self.newest_version() if version is None else version, time_epoch)
 
     def _one(self, value: "Column") -> Any:
-        with self._reading():
-            found = self.stored.rows().agg(value).first()
+        with reading_by_spark(self.address):
+            found = self.rows().agg(value).first()
         return None if found is None else found[0]
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return reading_by_spark(self.stored.address)
 
 
 class SparkSlices:
@@ -204,21 +171,21 @@ class SparkSlices:
         self.version = version
         self._stored = stored
         self._column = time_column
-        self._rows = _where(stored.rows_at(version), [] if time_epoch is None else [of_epoch(time_epoch)])
+        self._rows = _where(stored.rows_at(version), [] if time_epoch is None else [port.of_epoch(time_epoch)])
 
     def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> pa.Table:
         """See `TableSlices`."""
         with reading_by_spark(self._stored.address):
             return _select(_where(self._rows, self._range(start_ms, end_ms)), columns)
 
-    def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
+    def first_time(self, start_ms: int, end_ms: int, where: Sequence[port.Condition] = ()) -> int | None:
         """See `TableSlices`."""
         with reading_by_spark(self._stored.address):
             found = _where(self._rows, [*self._range(start_ms, end_ms), *where]).agg(F.min(_column(self._column)))
             first = found.first()
         return None if first is None else first[0]
 
-    def _range(self, start_ms: int, end_ms: int) -> list[Condition]:
+    def _range(self, start_ms: int, end_ms: int) -> list[port.Condition]:
         return [(self._column, ">=", start_ms), (self._column, "<", end_ms)]
 
 
@@ -226,7 +193,7 @@ def _select(frame: "DataFrame", columns: Sequence[str] | None) -> pa.Table:
     return (frame if columns is None else frame.select(*map(_column, columns))).toArrow()
 
 
-def _where(frame: "DataFrame", conditions: Sequence[Condition]) -> "DataFrame":
+def _where(frame: "DataFrame", conditions: Sequence[port.Condition]) -> "DataFrame":
     for condition in conditions:
         frame = frame.where(_predicate(condition))
     return frame
@@ -236,22 +203,18 @@ def _column(name: str) -> "Column":
     return F.col(f"`{name}`")
 
 
-def _predicate(condition: Condition) -> "Column":
+_OPERATORS: Final = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+def _predicate(condition: port.Condition) -> "Column":
     name, operator, value = condition
     column = _column(name)
     if operator in {"in", "not in"}:
         listed = column.isin([one for one in value if one is not None])
         found = listed if operator == "in" else ~listed
         return found | column.isNull() if None in value else found
-    predicates: dict[str, Column] = {
-        "=": column == value,
-        "!=": column != value,
-        "<": column < value,
-        "<=": column <= value,
-        ">": column > value,
-        ">=": column >= value,
-    }
-    return predicates[operator]
+    predicate: Column = _OPERATORS[operator](column, value)
+    return predicate
 
 
 # How many commits are searched for the newest one of the job at first. Between two of them only maintenance commits,
@@ -267,8 +230,6 @@ class DeltaSparkWriter(DeltaSparkReader):
 
     def __init__(self, spark: "SparkSession", table: str, job: str) -> None:
         super().__init__(spark, table)
-        self._spark = spark
-        self._table = table
         self._job = job
         self._epoch: int | None = None
         self._lock = threading.Lock()
@@ -276,18 +237,18 @@ class DeltaSparkWriter(DeltaSparkReader):
     @property
     def version(self) -> int:
         """See `TableWriter`."""
-        return self.stored.version()
+        return self.newest_version()
 
     def raise_epoch(self, epoch: int) -> None:
         """See `TableWriter`."""
         with self._lock:
             recorded = self._recorded()
-            refuse_taken_epoch(self._table, epoch, recorded.get(self._job))
-            empty = self.stored.rows().limit(0)
+            port.refuse_taken_epoch(self.address, epoch, recorded.get(self._job))
+            empty = self.rows().limit(0)
             written = self._written(empty, (self._job, epoch), {self._job: epoch}, recorded, {})
             if not _has_landed(written, self._notes()):
-                refuse_taken_epoch(self._table, epoch, self._recorded().get(self._job))
-                raise lost_race(self._table, 1)
+                port.refuse_taken_epoch(self.address, epoch, self._recorded().get(self._job))
+                raise port.lost_race(self.address, 1)
             self._epoch = epoch
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
@@ -295,24 +256,24 @@ class DeltaSparkWriter(DeltaSparkReader):
         if not rows.num_rows:
             return True
         with self._lock:
-            frame = self._spark.createDataFrame(rows)
+            frame = self.spark.createDataFrame(rows)
             for _ in range(_ATTEMPTS):
                 recorded = self._recorded()
-                epoch = checked_epoch(self._table, self._epoch, recorded.get(self._job))
-                if is_written(self._table, versions, recorded.get):
+                epoch = port.checked_epoch(self.address, self._epoch, recorded.get(self._job))
+                if port.is_written(self.address, versions, recorded.get):
                     return False
                 guard = next(iter(versions.items()))
                 written = self._written(frame, guard, {**versions, self._job: epoch}, recorded, metadata)
                 notes = self._notes()
                 # Also if it has not landed: we must see a driver that has raised the epoch before we publish.
-                checked_epoch(self._table, epoch, self._highest_epoch(notes))
+                port.checked_epoch(self.address, epoch, self._highest_epoch(notes))
                 if _has_landed(written, notes):
                     return True
-        raise lost_race(self._table, _ATTEMPTS)
+        raise port.lost_race(self.address, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
         """See `TableWriter`."""
-        return is_fenced(self._epoch, self.recorded_version(self._job))
+        return port.is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
         """See `TableWriter`."""
@@ -320,14 +281,13 @@ class DeltaSparkWriter(DeltaSparkReader):
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
         """See `TableWriter`."""
-        notes = (parse_commit_note(commit["userMetadata"]) for commit in self.stored.history(limit))
+        notes = (port.parse_commit_note(commit["userMetadata"]) for commit in self.history(limit))
         return [{k: v for k, v in note.items() if k not in _OWN_KEYS} for note in notes if note is not None]
 
     def _notes(self) -> list[dict[str, str]]:
-        """The notes of the job's newest commits, newest first."""
         for limit in (_LOOK_BACK, None):
-            commits = self.stored.history(limit)
-            notes = [note for note in (parse_commit_note(commit["userMetadata"]) for commit in commits) if note]
+            commits = self.history(limit)
+            notes = [note for note in (port.parse_commit_note(commit["userMetadata"]) for commit in commits) if note]
             if notes or len(commits) < _LOOK_BACK:
                 break
         return notes
@@ -364,16 +324,19 @@ class DeltaSparkWriter(DeltaSparkReader):
             .mode("append")
             .option("txnAppId", guard[0])
             .option("txnVersion", guard[1])
-            .option("userMetadata", commit_note({**metadata, **own}, versions))
+            .option("userMetadata", port.commit_note({**metadata, **own}, versions))
         )
         try:
-            self.stored.append(writer)
+            if self._name:
+                writer.saveAsTable(self._name)
+            else:
+                writer.save(self.address)
         except (PySparkException, Py4JJavaError) as exc:
             text = str(exc)
             if "Concurrent" in text and "DELTA_CONCURRENT" in text:
                 return None
             is_refused = any(sign in text for sign in _REFUSED)
-            raise (rows_refused if is_refused else TableUnwritable)(self._table, first_line(exc)) from exc
+            raise (port.rows_refused if is_refused else port.TableUnwritable)(self.address, first_line(exc)) from exc
         return commit_id
 
 

@@ -20,7 +20,6 @@ KEY: Final = ("user", "client_id", "quota_type")
 PENDING: Final = "pending"
 APPLIED: Final = "applied"
 NOT_APPLIED: Final = "not applied"
-
 OF_A_CHANGE: Final = (*KEY, "old", "new", "bound", "kind", "demand", "cause", "before", "over_at_ms")
 """The columns that are fields of a change, or of its key."""
 
@@ -28,11 +27,7 @@ _COLUMNS: Final = ("cluster", "at_ms", *(name for name in OF_A_CHANGE if name !=
 
 
 def newest_changes(table: TableRows, cluster: str | None = None, where: Sequence[Condition] = ()) -> list[Row]:
-    """The newest step that was applied of each key, and the newest one of all if that is pending; in order, no demand.
-
-    * `cluster`: Only of this one; None = of all.
-    * `where`: Further conditions, on the columns of a key.
-    """
+    """The newest applied step of each key, and the newest of all if that is pending; in order, without demand."""
     conditions = [*([] if cluster is None else [("cluster", "=", cluster)]), *where]
     keys = ["cluster", *KEY]
     applied = table.newest_of_each(keys, "seq", _COLUMNS, [*conditions, ("result", "=", APPLIED)])
@@ -78,12 +73,8 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
         table = TableRows(table_uri(root, NAME))
     except TableMissing:
         return []
-    rows = newest_changes(table, None, where)
-    rows = [
-        row
-        for row in rows
-        if row["kind"] is not None and row["result"] == APPLIED and (row["user"], row["client_id"]) in entities
-    ]
+    rows = [row for row in newest_changes(table, None, where) if (row["user"], row["client_id"]) in entities]
+    rows = [row for row in rows if row["kind"] is not None and row["result"] == APPLIED]
     if not rows:
         return []
     # Loads the arithmetic of levels with it, which most clients' answers do not need.

@@ -22,7 +22,8 @@ from quota.snapshot import undivided
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.upkeep import TableUpkeep
+    from pipeline.tables.catalog import SparkUpkeep
+    from pipeline.tables.upkeep import DeltaRsUpkeep
 
 
 log = logging.getLogger(__name__)
@@ -34,11 +35,8 @@ log = logging.getLogger(__name__)
 def create_tables(tables: TablesSettings) -> list[str]:
     """Create the tables that are missing, and return their names.
 
-    Tables in a catalog are created as any tables at their location; the job registers them when it starts.
-
-    Raises:
-        Refused, Unreachable, UsageError: See `object_store.refuse_unfit`; nothing was created.
-        TablesInCatalog: The tables are in a catalog, without a location.
+    Tables in a catalog are created as any tables at their location; the job registers them when it starts. Raises as
+    `object_store.refuse_unfit` and `TablesInCatalog`; then nothing was created.
     """
     root = place_of(tables.root)
     if not is_local(root):
@@ -51,11 +49,7 @@ def create_tables(tables: TablesSettings) -> list[str]:
 
 
 def claim_tables(tables: TablesSettings, job: str) -> None:
-    """Store the job's name in its tables at its first start, and check it at later starts.
-
-    Raises:
-        Conflict: The tables store another name.
-    """
+    """Store the job's name in its tables at its first start; `Conflict` if they store another name later."""
     if isinstance(tables.root, CatalogRoot):
         from pipeline.tables.catalog import claim as claim_by_spark  # noqa: PLC0415
 
@@ -65,11 +59,7 @@ def claim_tables(tables: TablesSettings, job: str) -> None:
 
 
 def open_catalog(tables: TablesSettings) -> None:
-    """Create or register the tables of a root in a catalog, and log where they lie. Nothing for other roots.
-
-    Raises:
-        UsageError, PipelineError: The catalog can not be used so.
-    """
+    """Create or register the tables of a root in a catalog, and log where they lie. Nothing for other roots."""
     if not isinstance(tables.root, CatalogRoot):
         return
     from pipeline.tables.catalog import CatalogPlace, create_missing  # noqa: PLC0415
@@ -103,7 +93,7 @@ def open_rolled(tables: TablesSettings, name: str) -> RolledTable:
     return DeltaRsReader(table_uri(tables.root, name))
 
 
-def open_upkeep(tables: TablesSettings) -> "TableUpkeep":
+def open_upkeep(tables: TablesSettings) -> "DeltaRsUpkeep | SparkUpkeep":
     """Open the upkeep of the job's tables."""
     if isinstance(tables.root, CatalogRoot):
         from pipeline.tables.catalog import SparkUpkeep  # noqa: PLC0415
@@ -115,12 +105,7 @@ def open_upkeep(tables: TablesSettings) -> "TableUpkeep":
 
 
 def open_quota_table(tables: TablesSettings) -> QuotaTable:
-    """Open the quota table by its address, to read and to edit it.
-
-    Raises:
-        TableMissing: There is no quota table. Only `create_tables` creates it.
-        TablesInCatalog: It is in a catalog, without a location.
-    """
+    """Open the quota table by its address, to read and to edit it; `TableMissing` or `TablesInCatalog`."""
     return QuotaTable(tables.root)
 
 
@@ -187,11 +172,8 @@ def refuse_other_division(settings: Settings) -> None:
 def claim_shards(table: QuotaVersions, settings: Settings) -> None:
     """Write by how many jobs the users are divided into the quota table at the first start, and check it later.
 
-    Tables in a catalog are those of one job for all users; nothing is written there.
-
-    Raises:
-        Conflict: They are divided in another way, or one job for all users has written the tables above.
-        Refused: At the first start, a quota names no user.
+    Tables in a catalog are those of one job for all users; nothing is written there. `Conflict` if they are divided in
+    another way, or one job for all users has written the tables; `Refused` if a quota names no user at the first start.
     """
     if isinstance(table, QuotaTable) and _is_new(table, settings):
         count = settings.share.of
@@ -206,11 +188,9 @@ def _is_new(table: QuotaTable, settings: Settings) -> bool:
     above = shared_root(settings.tables.root)
     if stored > 1 or owner_of(above) is not None:
         message = f"the users of {above} are divided as for {_divided(stored)}; this is {_divided(share.of)}"
-        fix = (
-            "a running division can not be changed, as each shard has the rates and the debts of its own users: start "
-            "as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
-        )
-        raise Conflict(message, fix)
+        why = "a running division can not be changed, as each shard has the rates and the debts of its own users"
+        how = "start as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
+        raise Conflict(message, f"{why}: {how}")
     with suppress(InvalidQuotas):  # the job reports it when it reads them
         snapshot = newest_valid(table, table.read().version)
         if problems := undivided(snapshot.quotas):

@@ -17,6 +17,7 @@ from pipeline.errors import TableMissing, UsageError
 from pipeline.tables.address import QUOTAS, full_address, is_local, place_of, table_uri
 from pipeline.tables.object_store import delta_rs_options
 from pipeline.tables.opening import open_table
+from pipeline.tables.queries import column_names
 from schemas.arrow import arrow_schema
 from schemas.decisions import DecisionRow
 from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
@@ -151,20 +152,22 @@ def _create(uri: str, definition: TableDefinition) -> bool:
     _add_missing_columns(table, definition)
     # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
     # protocol.
-    present = {name.removeprefix("delta.constraints.") for name in table.metadata().configuration}
-    missing = {name: rule for name, rule in definition.constraints.items() if name not in present}
+    present = table.metadata().configuration
+    missing = {
+        name: rule for name, rule in definition.constraints.items() if f"delta.constraints.{name}" not in present
+    }
     if missing:
         table.alter.add_constraint(missing)
     return created
 
 
 def _add_missing_columns(table: DeltaTable, definition: TableDefinition) -> None:
-    present = {field.name for field in table.schema().fields}
+    present = column_names(table)
     missing = [field for field in arrow_schema(definition.model) if field.nullable and field.name not in present]
     if missing:
         table.alter.add_columns([Field.from_arrow(field) for field in missing])
-        statistics = {name: value for name, value in definition.configuration.items() if name == STATISTICS}
-        table.alter.set_table_properties(statistics)
+        if definition.stats_columns:
+            table.alter.set_table_properties({STATISTICS: ",".join(definition.stats_columns)})
 
 
 def _create_empty(uri: str, definition: TableDefinition) -> DeltaTable:
@@ -194,11 +197,7 @@ _NOT_IN_SQL: Final = re.compile(r"['`\\\n$]")
 
 
 def view_sql(file: str, root: str, schema: str) -> str:
-    """The text of a file of deploy/sql, with its two variables filled in; `schema` may be `catalog.schema`.
-
-    Raises:
-        UsageError: The schema is not a name, or the root has a character that ends a text in SQL.
-    """
+    """A file of deploy/sql with its two variables filled in; `UsageError` if a name or the root does not fit in SQL."""
     if not _SCHEMA.fullmatch(schema):
         message = f"--schema {schema} is not a name, nor a catalog and a name"
         raise UsageError(message, "for example --schema main.kquota")

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pydantic import SecretStr
@@ -59,12 +58,13 @@ def hadoop_settings(store: StoreSettings, environ: Mapping[str, str] = os.enviro
     `s3://` means the same there as for delta-rs. What the settings leave open is looked up in `environ`.
     """
     endpoint = endpoint_of(store, environ)
+    region = _first_set(store.region, _REGION, environ)
     found = {
         "fs.s3.impl": f"{_HADOOP}.S3AFileSystem",
         "fs.AbstractFileSystem.s3.impl": f"{_HADOOP}.S3A",
         "fs.s3a.endpoint": endpoint,
         "fs.s3a.path.style.access": "true" if endpoint else None,
-        "fs.s3a.endpoint.region": _first_set(store.region, _REGION, environ) or ("us-east-1" if endpoint else None),
+        "fs.s3a.endpoint.region": region or ("us-east-1" if endpoint else None),
         "fs.s3a.access.key": _text(store.access_key_id),
         "fs.s3a.secret.key": _text(store.secret_access_key),
         "fs.s3a.session.token": _text(store.session_token),
@@ -128,8 +128,8 @@ def store_error(address: str, step: str, failure: BaseException) -> PipelineErro
     if any(sign in text for sign in _NO_CREDENTIALS):
         return _unfit(address, step, "there are no credentials", f"set {_SETTINGS}")
     if not code and any(sign in text for sign in _NO_ANSWER):
-        endpoint = _endpoint_in(text)
-        message = f"can not {step} {address}: nothing answers at {endpoint}"
+        found = re.search(r"https?://[^/\s,)]+", text)
+        message = f"can not {step} {address}: nothing answers at {found[0] if found else 'the endpoint'}"
         return Unreachable(message, "correct store.endpoint, or the network")
     if not code and "403 Forbidden" in text:
         return _unfit(address, step, *_KNOWN["AccessDenied"])
@@ -139,12 +139,6 @@ def store_error(address: str, step: str, failure: BaseException) -> PipelineErro
 
 def _unfit(address: str, step: str, cause: str, fix: str) -> Refused:
     return Refused(f"can not {step} {address}: {cause}", fix)
-
-
-def _endpoint_in(text: str) -> str:
-    address = re.search(r"https?://[^\s,)]+", text)
-    parts = urlsplit(address[0]) if address else None
-    return f"{parts.scheme}://{parts.netloc}" if parts else "the endpoint"
 
 
 # Single objects of a store, read and written by obstore: the library of delta-rs for stores, with the same options.
@@ -158,10 +152,8 @@ _OF_THE_CLIENT: Final = "aws_allow_http"
 class StoreObjects:
     """The objects under an address of a store's folder, such as `s3://bucket/tables`.
 
-    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds.
-
-    Raises:
-        UsageError: obstore is not installed.
+    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds; the first
+    one `UsageError` if obstore is not installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -231,29 +223,19 @@ _FOLDER: Final = ".kquota-probe"
 
 
 def refuse_unfit(address: str) -> None:
-    """Try everything that tables need of a store.
-
-    Raises:
-        Refused: Something is refused, or done although it must be refused.
-        Unreachable: The store does not answer.
-        UsageError: obstore is not installed.
-    """
+    """Try everything that tables need of a store; raises as `StoreObjects` if something is refused or ignored."""
     objects = StoreObjects(address)
     name, content = f"{_FOLDER}/{uuid4().hex}", uuid4().bytes
     objects.names("")
     if not objects.create(name, content):
         raise _unfit(address, "write under", "an object with a name of no other is there already", "try again")
-    found = _mistake(objects, name, content)
+    is_consistent = objects.read(name) == content
+    is_overwritten = objects.create(name, uuid4().bytes)
     objects.delete(name)
-    if found is not None:
-        raise _unfit(address, *found)
-
-
-def _mistake(objects: StoreObjects, name: str, content: bytes) -> tuple[str, str, str] | None:
-    """What can not be done, why, and what to do about it."""
-    if objects.read(name) != content:
-        return "read", "what was written is not what is read", "use a store that is consistent after a write"
-    if objects.create(name, uuid4().bytes):
+    if not is_consistent:
+        cause = "what was written is not what is read"
+        raise _unfit(address, "read", cause, "use a store that is consistent after a write")
+    if is_overwritten:
         cause = "the store ignores conditional put (If-None-Match): the second write of one object was accepted"
-        return "keep commits apart under", cause, "use a store, or a version of it, that has conditional put"
-    return None
+        fix = "use a store, or a version of it, that has conditional put"
+        raise _unfit(address, "keep commits apart under", cause, fix)

@@ -21,7 +21,6 @@ from pipeline.tables.port import TableUnreadable
 Options = Mapping[str, str] | None
 """Options of delta-rs in place of those that an address brings along."""
 
-# What delta-rs says of a version that is above the newest one, and of one whose log entries were cleaned away.
 _NO_SUCH_VERSION: Final = ("LogSegment end version", "No table metadata or protocol found in delta log")
 # delta-rs prints each cause of an error of a store on a line of its own, with an arrow in colour.
 _CAUSE: Final = re.compile(r"\x1b\[31m↳\x1b\[0m (.*)")

@@ -139,11 +139,7 @@ class TableWriter(TableReader, Protocol):
         """The newest version of the table."""
 
     def raise_epoch(self, epoch: int) -> None:
-        """Record a new driver epoch by a commit without rows.
-
-        Raises:
-            Conflict: an equal or higher epoch is recorded.
-        """
+        """Record a new driver epoch by a commit without rows; `Conflict` if an equal or higher one is recorded."""
 
     def append(self, rows: "pa.Table", versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Append rows, with the versions and the metadata, in one commit.
@@ -186,10 +182,8 @@ class TableWriter(TableReader, Protocol):
 def is_written(table: str, versions: Mapping[str, int], recorded: Callable[[str], int | None]) -> bool:
     """Whether the rows of an append are in the table already: the guard, the first app id, has reached its version.
 
-    * `recorded`: The version a table has recorded for an app id; None if it has none.
-
-    Raises:
-        PipelineError: the guard has a lower version, but another app id of `versions` has reached its own.
+    `recorded` gives the version of an app id, None without one. `PipelineError` if another app id has reached its own,
+    and the guard has not.
     """
     if not versions:
         message = "an append names no app id to guard it"
@@ -206,12 +200,7 @@ def is_written(table: str, versions: Mapping[str, int], recorded: Callable[[str]
 
 
 def checked_epoch(table: str, epoch: int | None, recorded_epoch: int | None) -> int:
-    """The epoch of this driver, after a check that no higher one is recorded.
-
-    Raises:
-        PipelineError: this driver has not raised an epoch yet.
-        Conflict: a higher one is recorded.
-    """
+    """The epoch of this driver; `Conflict` if a higher one is recorded, `PipelineError` if it has raised none yet."""
     if epoch is None:
         message = f"an append to {table} came before the driver had raised its epoch"
         raise PipelineError(message, "raise the epoch when the driver starts")
@@ -226,11 +215,7 @@ def is_fenced(epoch: int | None, recorded_epoch: int | None) -> bool:
 
 
 def refuse_taken_epoch(table: str, epoch: int, recorded_epoch: int | None) -> None:
-    """Refuse to raise an epoch that is not above the recorded one.
-
-    Raises:
-        Conflict: an equal or higher epoch is recorded. An equal one means that another driver chose the same number.
-    """
+    """Refuse (`Conflict`) an epoch that is not above the recorded one. An equal one is another driver's choice."""
     if _has_reached(recorded_epoch, epoch):
         raise _fenced(table, epoch, recorded_epoch)
 

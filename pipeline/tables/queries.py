@@ -39,11 +39,7 @@ ADDED_COLUMN: Final = "time_epoch"
 def answer(
     table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({}), engine: Engine = None
 ) -> Table:
-    """The answer to a query over the table `source`, in the types of the engine.
-
-    Raises:
-        TableUnreadable: a file of the table can not be read.
-    """
+    """The answer to a query over `source`, in the engine's types; `TableUnreadable` if a file is not readable."""
     try:
         is_older = ADDED_COLUMN in sql and ADDED_COLUMN not in column_names(table)
         query = QueryBuilder(None if engine is None else dict(engine))
@@ -150,7 +146,6 @@ def _literal(value: Any) -> str:
 # or looks at a table again and again, takes `pipeline.tables.reading`.
 
 Row = dict[str, Any]
-
 _TIME: Final = "evaluated_at_ms"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The job writes a file or two per second: to read those of a minute takes 70 ms, those of the newest instant 3 ms.

@@ -50,11 +50,7 @@ def newest_of_each(
 def run(
     table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({}), engine: Engine = None
 ) -> pa.Table:
-    """The result of a query over the table `source`; columns of the table have the table's types.
-
-    Raises:
-        TableUnreadable: a file of the table can not be read.
-    """
+    """The result of a query over `source`, in the table's types; `TableUnreadable` if a file is not readable."""
     types = pa.schema(table.schema())
     found = answer(table, sql, others, engine)
     # The engine has types of its own for texts and bytes, which hold on to whole pages of a file. pyarrow's own cast
@@ -248,11 +244,7 @@ def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, la
 
 @dataclass(frozen=True, slots=True)
 class LastMinute:
-    """What the metrics of a broker show besides the rates.
-
-    Attributes:
-        exempt_percentage: Request time that is charged to no client, in percent of one thread.
-    """
+    """What the metrics of a broker show besides the rates; the percentage is request time charged to no client."""
 
     throttle_times: pa.Table
     exempt_percentage: float
@@ -311,7 +303,6 @@ def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Cond
 
 
 def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]) -> "pa.ChunkedArray":
-    """The `publish_seq` of each row that `last_throttles` returns."""
     candidates = events.read(["publish_seq"], [("throttled_until_ms", ">=", since_ms), *of_clients])["publish_seq"]
     if not len(candidates):
         return candidates

@@ -37,12 +37,9 @@ from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, written_ms
 
 log = logging.getLogger(__name__)
-
 MINUTE_MS: Final = 60_000
-
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
 CLIENT: Final = ("cluster", *ClientKey._fields)
 _TEXTS: Final = (*CLIENT, "quota_type", "action", "cause", "decision_id")
 HELD_COLUMNS: Final = (*_TEXTS, "publish_seq", "throttle_time_ms", "throttled_until_ms", "quota_version")
@@ -56,8 +53,7 @@ class Records:
     """Records of the throttle table, each client's together and in the order in which they were published.
 
     Args:
-        before: The last record of each client so far, where that is a throttle; of `HELD_COLUMNS`.
-        new: The records that follow, likewise.
+        before: The last record of each client so far, where that is a throttle; of `HELD_COLUMNS`, as `new`.
         owners: A column for `before` and `new`, one after the other.
     """
 
@@ -90,7 +86,6 @@ class Records:
         return self._rows.filter(pa.array(is_last & self._is_throttle)).select(HELD_COLUMNS)
 
     def _follows(self) -> Flags:
-        """Which records follow a throttle of the same client."""
         follows = np.zeros(len(self._clients), np.bool_)
         follows[1:] = (self._clients[1:] == self._clients[:-1]) & self._is_throttle[:-1]
         return follows
@@ -208,7 +203,6 @@ class ThrottleByMinute:
         self._place = recorded, done, running
 
     def _stored_place(self, recorded: int | None) -> tuple[int, pa.Table]:
-        """The last record that the table has taken, and the throttles that ran then."""
         if recorded is None:
             return (self._events.oldest_value(_ORDER) or 0) - 1, _HELD.empty_table()
         last = self._events.read(["throttled_until_ms", "throttle_time_ms"], [(_ORDER, "=", recorded)]).to_pylist()

@@ -17,21 +17,18 @@ from quota.entity import QUOTA_TYPES, Level, entity_at
 from schemas.throttle_record import written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.
-_MEASURES: Final = dict(
-    zip(QUOTA_TYPES, (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"]), strict=True)
-)
+_COLUMNS_OF: Final = (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"])
+_MEASURES: Final = dict(zip(QUOTA_TYPES, _COLUMNS_OF, strict=True))
 
 _SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One throttle from its decision to its release.
+    """One throttle from its decision to its release; there are no records if nothing was published.
 
-    Attributes:
-        events: Its rows of `throttle_events`, in order; empty if nothing was published for it.
-        samples: What the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds: pairs
-            (sample_start_ms, amount), oldest first.
+    The samples are what the clients of its sensor used in each sample window of the rate, in bytes or nanoseconds:
+    pairs (sample_start_ms, amount), oldest first.
     """
 
     decision: dict[str, Any]
@@ -76,7 +73,6 @@ def story_of(root: str, decision: Mapping[str, Any]) -> Story:
 
 
 def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a decision, in no order."""
     events = TableRows(table_uri(root, "throttle_events"))
     own: Condition = ("decision_id", "=", decision["decision_id"])
     # Ids are hashes, so only the instant limits which files can hold the records. None is older than the decision.
@@ -99,7 +95,6 @@ def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin 
 
 
 def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Usage of the sensor's clients in the window of the decision, from all batches up to that of the decision."""
     at_ms, window_ms = decision["evaluated_at_ms"], decision["window_ms"]
     conditions: list[Condition] = [
         ("sample_start_ms", ">=", at_ms - window_ms),
@@ -222,9 +217,8 @@ def why_unpublished(
         unapplied: Cause = "not_applied" if decision["throttle_time_ms"] else "no_time"
         return Unpublished("shadow" if decision["mode"] == "shadow" else unapplied)
     records = _records(root, decision, _LOOKED_BACK_MS[0])
-    own = [
-        row for row in records if row["cause"] == "violation" and all(row[name] == decision[name] for name in _BATCH)
-    ]
+    of_batch = [row for row in records if all(row[name] == decision[name] for name in _BATCH)]
+    own = [row for row in of_batch if row["cause"] == "violation"]
     if own:
         return Unpublished("extension", record=own[-1])
     collected_ms = _collected_ms(root, decision)
@@ -241,11 +235,13 @@ def why_unpublished(
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
     if decision["throttle_time_ms"] < min_hold_ms * (TIMES_SOON if soon else 1):
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
-    return _edited(quotas, decision["quota_version"], collected_ms) or Unpublished("too_old")
+    # By the first later version that was in force within a minute of the batch.
+    later = [commit for commit in quotas.history() if commit.version > decision["quota_version"]]
+    edits = [one.version for one in later if one.committed_at.timestamp() * 1_000 <= collected_ms + 60_000]
+    return Unpublished("edited", quota_version=min(edits)) if edits else Unpublished("too_old")
 
 
 def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[str, Any]]:
-    """The records of its client from so long before it until a moment after it, by evaluation, in their order."""
     at_ms = decision["evaluated_at_ms"]
     where: list[Condition] = [
         *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
@@ -268,13 +264,6 @@ def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
     where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
     found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
     return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
-
-
-def _edited(quotas: QuotaTable, version: int, collected_ms: int) -> Unpublished | None:
-    """By the first later version that was in force within a minute of the batch; None if there is none."""
-    later = [commit for commit in quotas.history() if commit.version > version]
-    commits = [one.version for one in later if one.committed_at.timestamp() * 1_000 <= collected_ms + 60_000]
-    return Unpublished("edited", quota_version=min(commits)) if commits else None
 
 
 def _no_decision(wanted: str, looked_at: str) -> NotFound:

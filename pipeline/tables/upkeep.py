@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from arro3.core import DataType, RecordBatch, RecordBatchReader, Table
 from deltalake import (
@@ -31,15 +31,13 @@ from pipeline.tables.queries import count, newest_instant_in
 
 MANY_FILES: Final = 200
 _ATTEMPTS: Final = 5
-
 _Result = TypeVar("_Result")
 
 
 def trim(uri: str, column: str, before_ms: int) -> int:
-    """Delete the rows whose time is before an instant, and return how many. If there are none, no commit is made.
+    """Delete the rows before an instant, not at it, and return how many; without such rows no commit is made.
 
-    * `column`: an INT64 `_ms` column that is never before the day in `date`.
-    * `before_ms`: rows at exactly this instant stay.
+    `column` is an INT64 `_ms` column that is never before the day in `date`.
     """
     old, predicate = rows_before(column, before_ms)
 
@@ -194,7 +192,6 @@ def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
 
 
 def _spans(users: Sequence[str], rows: Sequence[int], at_once: int) -> Iterator[tuple[str, str]]:
-    """The first and the last user of spans with about so many rows."""
     first, held = 0, 0
     for place, of_user in enumerate(rows):
         if held and held + of_user > at_once:
@@ -212,37 +209,11 @@ def _read(table: DeltaTable, sql: str) -> Table:
 _SORTED: Final = ("usage_by_minute", "throttle_by_minute")
 
 
-class TableUpkeep(Protocol):
-    """Upkeep of the tables under a root. Each step can be repeated, and interrupted at any point.
-
-    Attributes:
-        rounds_per_cleaning: Files are cleaned in one of so many rounds.
-        cleaning_round: Which one, counted from 0.
-    """
-
-    rounds_per_cleaning: int
-    cleaning_round: int
-
-    def newest_value(self, name: str, column: str) -> int | None:
-        """The largest value of an INT64 column of a table; None for a table without rows."""
-
-    def newest_evaluation_ms(self, name: str) -> int | None:
-        """When the newest rows of a table were evaluated, in their time epoch; None for a table without rows."""
-
-    def trim(self, name: str, column: str, before_ms: int) -> int:
-        """Delete the rows of a table whose time is before an instant; returns how many."""
-
-    def merge(self, name: str) -> bool:
-        """Merge small files of a table if there are many; returns whether it did."""
-
-    def clean(self, name: str) -> int:
-        """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not known."""
-
-
 class DeltaRsUpkeep:
-    """The `TableUpkeep` of tables at an address."""
+    """Upkeep of the tables under a root. Each step can be repeated, and interrupted at any point."""
 
-    # Listing all files costs more than the rest of a round. Between two cleanings the log may grow by half.
+    # Files are cleaned in one of so many rounds, this one, counted from 0: listing all files costs more than the rest
+    # of a round. Between two cleanings the log may grow by half.
     rounds_per_cleaning = 5
     cleaning_round = 0
 
@@ -250,19 +221,23 @@ class DeltaRsUpkeep:
         self._root = root
 
     def newest_value(self, name: str, column: str) -> int | None:
-        """See `TableUpkeep`; so all others."""
+        """The largest value of an INT64 column of a table; None for a table without rows."""
         return newest_value(table_uri(self._root, name), column)
 
-    def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
+    def newest_evaluation_ms(self, name: str) -> int | None:
+        """When the newest rows of a table were evaluated, in their time epoch; None for a table without rows."""
         newest = newest_instant_in(open_table(table_uri(self._root, name)))
         return None if newest is None else newest.evaluated_at_ms
 
-    def trim(self, name: str, column: str, before_ms: int) -> int:  # noqa: D102
+    def trim(self, name: str, column: str, before_ms: int) -> int:
+        """Delete the rows of a table whose time is before an instant; returns how many."""
         return trim(table_uri(self._root, name), column, before_ms)
 
-    def merge(self, name: str) -> bool:  # noqa: D102
+    def merge(self, name: str) -> bool:
+        """Merge small files of a table if there are many; returns whether it did."""
         uri = table_uri(self._root, name)
         return sort_day(uri) is not None if name in _SORTED else compact(uri)
 
-    def clean(self, name: str) -> int:  # noqa: D102
+    def clean(self, name: str) -> int:
+        """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not known."""
         return clean(table_uri(self._root, name))

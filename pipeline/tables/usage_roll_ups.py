@@ -146,7 +146,6 @@ class _UsageRollUp:
 
 LATENESS_MS: Final = 60_000
 SLICE_MS: Final = 60_000
-
 _SECOND_MS: Final = 1_000
 
 
@@ -156,12 +155,9 @@ def by_second(usage: pa.Table, time_epoch: int = 0) -> pa.Table:
 
 
 class UsageBySecond(_UsageRollUp):
-    """Writes `usage_by_second`.
+    """Writes `usage_by_second`, whose rows are kept for so long, counted back from the newest evaluation.
 
-    Args:
-        seconds: Writer of `usage_by_second`.
-        retention_ms: How long rows of `usage_by_second` are kept, counted back from the newest evaluation. Usage of
-            before that is not rolled up. So a step does limited work, also after an event that is dated in 1970.
+    Older usage is not rolled up. So a step does limited work, also after an event that is dated in 1970.
     """
 
     _name = "second"
@@ -232,7 +228,6 @@ class UsageBySecond(_UsageRollUp):
 
 MINUTE_LATENESS_MS: Final = 10_000
 MINUTE_MS: Final = 60_000
-
 _TIME: Final = "evaluated_at_ms"
 
 
@@ -257,10 +252,7 @@ class UsageByMinute(_UsageRollUp):
 
 
 def _next_end_ms(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, until_ms: int) -> int | None:
-    """The end of the next minute that a step has something to take for; None if none up to `until_ms` has.
-
-    Time without usage costs nothing, however long it is.
-    """
+    """The end of the next minute up to `until_ms` that a step has something to take for."""
     if done_ms >= until_ms:
         return None
     on_time_ms = by_sample.first_time(done_ms, until_ms)
@@ -275,7 +267,6 @@ def _next_end_ms(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: in
 
 
 def _taken(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, end_ms: int) -> pa.Table:
-    """The usage that the step to `end_ms` takes after the step to `done_ms`."""
     start_ms, limit_ms = end_ms - MINUTE_MS, end_ms + MINUTE_LATENESS_MS
     on_time = by_sample.read((*COLUMNS, _TIME), start_ms, end_ms)
     on_time = on_time.filter(pc.less(on_time[_TIME], limit_ms)).drop_columns([_TIME])

@@ -6,35 +6,25 @@ stored throttles and fences an earlier publisher.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.settings.throttle_caps import throttle_caps
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.outbox import Announce, Outbox
-from pipeline.throttle.publisher import Publisher, RenewLead
-from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.publisher import Outbox, Publisher, ThrottleTopic
+from pipeline.throttle.purgatory import Announce, RenewLead, ThrottlePurgatory
 from quota.engine import QuotaEngine
 from quota.throttle_time import Slicing
-
-if TYPE_CHECKING:
-    from pipeline.throttle.publisher import ThrottleTopic
 
 EngineT = TypeVar("EngineT", bound=QuotaEngine)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What decisions and throttles meet of the outside world.
-
-    Attributes:
-        outbox: Where records are stored before they are published.
-        topic: Where they are published.
-    """
+    """What decisions and throttles meet of the outside world."""
 
     outbox: Outbox
-    topic: "ThrottleTopic"
+    topic: ThrottleTopic
     clock: Clock
     announce: Announce = lambda _records, _quota_version: None
 
@@ -75,7 +65,7 @@ def engine_of(kind: type[EngineT], settings: EngineSettings, scope: Literal["clu
     return kind(
         num_samples=settings.num_samples,
         sample_window_ms=settings.sample_window_ms,
-        max_throttle_time=throttle_caps(settings),
+        max_throttle_time=settings.throttle_caps(),
         scope=scope,
         carry_debt=settings.carry_debt,
     )
@@ -91,11 +81,10 @@ def _slicing(settings: Settings) -> Slicing:
     return Slicing(
         lead_ms=settings.purgatory.min_renew_lead_ms,
         min_hold_ms=settings.purgatory.min_hold_ms,
-        caps=throttle_caps(settings.engine),
+        caps=settings.engine.throttle_caps(),
         sample_window_ms=settings.engine.sample_window_ms,
     )
 
 
 def _lead(settings: Settings) -> RenewLead:
-    purgatory = settings.purgatory
-    return RenewLead(settings.stream.trigger_ms, purgatory.client_lag_ms, purgatory.min_renew_lead_ms)
+    return RenewLead(settings.stream.trigger_ms, settings.purgatory.client_lag_ms, settings.purgatory.min_renew_lead_ms)

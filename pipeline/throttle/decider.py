@@ -71,11 +71,7 @@ class Standing:
 
 
 class Decider:
-    """Records batches, evaluates looks, adopts quota versions.
-
-    Args:
-        engine: The engine; no other thread may touch it.
-    """
+    """Records batches, evaluates looks, adopts quota versions. Nothing else may touch the engine."""
 
     def __init__(self, engine: QuotaEngine, cluster: str) -> None:
         self._engine = engine
@@ -117,7 +113,9 @@ class Decider:
             if begins_epoch:
                 self._engine.begin_epoch(self._last.evaluated_at_ms, evaluation.evaluated_at_ms)
             rows = self._engine.record(usage, evaluated_at_ms=evaluation.evaluated_at_ms, is_old=is_old)
-            decisions = self._with_ids(rows, evaluation)
+            query_id, batch_id = evaluation.query_id, evaluation.batch_id
+            ids = decision_id_column(rows, cluster=self.cluster, query_id=query_id, batch_id=batch_id)
+            decisions = rows.append_column("decision_id", ids)
             violations = self._violations(decisions, evaluation.evaluated_at_ms)
             if self._in_force is None or snapshot.version >= self._in_force.version:
                 self._in_force = snapshot
@@ -141,24 +139,14 @@ class Decider:
             self._steady_at_last_ms = now.steady_ms
 
     def look(self, throttles: pa.Table, now: Moment) -> tuple[Evaluation, pa.Table]:
-        """What each of these clients owes now, with the facts to recompute it from. Changes nothing.
-
-        * `throttles`: Of `HELD`.
-
-        Returns:
-            The facts, and of `REASONS` a row for each throttle.
-        """
+        """What each of these clients of `HELD` owes now, of `REASONS`, and the facts to recompute it from."""
         with self._lock:
             passed_ms = max(now.steady_ms - self._steady_at_last_ms, 0)
             seen = replace(self._last, evaluated_at_ms=self._last.evaluated_at_ms + passed_ms)
             return seen, reasons_of(self._engine, throttles, seen.evaluated_at_ms)
 
     def standing(self, throttles: pa.Table) -> Standing:
-        """Which bound, from which level, holds now for each of these clients' own quota type.
-
-        Args:
-            throttles: Of `HELD` or `PUBLICATIONS`.
-        """
+        """What is in force now for each of these rows of `HELD` or `PUBLICATIONS`."""
         with self._lock:
             levels = self._engine.resolve(throttles.select(CLIENTS.names))
         own = rows_of_types(levels, types_of(throttles))
@@ -166,11 +154,7 @@ class Decider:
         return Standing(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own))
 
     def adopt(self, snapshot: QuotaSnapshot) -> bool:
-        """Put a newer quota version in force for looks; batches pin their own.
-
-        Returns:
-            Whether it was newer than the one in force.
-        """
+        """Put a quota version in force for looks if it is newer, and say if it is; batches pin their own."""
         with self._lock:
             if self._in_force is not None and snapshot.version <= self._in_force.version:
                 return False
@@ -204,7 +188,3 @@ class Decider:
         asked = columns_of(applied, PUBLICATIONS) | columns_of(debts, PUBLICATIONS)
         fixed = {"action": "throttle", "cause": "violation", "extends": False}
         return table_of(PUBLICATIONS, applied.num_rows, asked | fixed)
-
-    def _with_ids(self, rows: pa.Table, evaluation: Evaluation) -> pa.Table:
-        ids = decision_id_column(rows, cluster=self.cluster, query_id=evaluation.query_id, batch_id=evaluation.batch_id)
-        return rows.append_column("decision_id", ids)

@@ -1,24 +1,18 @@
 """A throttle in one line, for logs and the demo: as the job writes it, and as the topic has it."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
 from pipeline.command_line import command_text
 from pipeline.errors import printable
-from pipeline.throttle.outbox import Written
-from pipeline.throttle.shapes import Publication, Reason
+from pipeline.throttle.shapes import Publication, Reason, Written
 from quota.throttle_time import throttle_time_ms
 from quota.units import rate_unit
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord, verb_of
 
-if TYPE_CHECKING:
-    from pipeline.throttle.outbox import Written
 
-
-def line_of(record: "Written", quota_version: int) -> str:
+def line_of(record: Written, quota_version: int) -> str:
     """What happened, to whom, why and until when.
 
     Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is given where O ≤ T,
@@ -48,7 +42,7 @@ def line_of(record: "Written", quota_version: int) -> str:
     )
 
 
-def line_with_command(record: "Written", quota_version: int) -> str:
+def line_with_command(record: Written, quota_version: int) -> str:
     """The line, and the command that shows more of it; only where the record is in the tables."""
     explain = command_text("throttles", "explain", record.publication.decision_id[:SHOWN_DIGITS])
     return f"{line_of(record, quota_version)} · {explain}"
@@ -75,29 +69,15 @@ def _rates(reason: Reason) -> str:
     return f"{rate} ≤ T {bound / factor:.1f} {unit}{owes}"
 
 
-# A record of the throttle topic in one line, in the words of the job's own lines.
-
-
 def line_of_record(record: ThrottleRecord, extends: bool) -> str:
-    """What happened, to whom, why and until when, and the command that shows more. It has no level."""
-    sensor_user, sensor_client_id = record.sensor
-    reason = Reason(
-        quota_type=record.quota_type,
-        sensor_user=sensor_user,
-        sensor_client_id=sensor_client_id,
-        observed=record.observed,
-        bound=record.bound,
-        window_ms=record.window_ms,
-        tokens=record.tokens,
-        owed_ms=record.owed_ms,
-        level=None,
-    )
+    """A record of the throttle topic as the job's own line, without its level."""
+    figures = record.quota_type, *record.sensor, record.observed, record.bound, record.window_ms, record.tokens
     publication = Publication(
         key=ClientKey(record.broker_id, record.user, record.client_id),
         action=record.action,
         cause=record.cause,
         throttle_time_ms=record.throttle_time_ms,
-        reason=reason,
+        reason=Reason(*figures, record.owed_ms, level=None),
         decision_id=record.decision_id,
         extends=extends,
     )

@@ -13,53 +13,65 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.throttle.lifecycle import Running
-from pipeline.throttle.shapes import CLIENTS, NO_BOUND, NO_LEVEL, Ints, bounds_of, int64s, levels_of, types_of
+from pipeline.throttle.shapes import (
+    CLIENTS,
+    HANDED_OUT,
+    HELD,
+    LISTED,
+    NO_BOUND,
+    NO_LEVEL,
+    Ints,
+    bounds_of,
+    int64s,
+    levels_of,
+    types_of,
+)
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
 from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
 from quota.names import KeyIndex, Seeds
 from quota.usage import EntityNames
 
-# When which client is due: a timing wheel of client numbers, and those that it has handed out.
-#
-# Its lock is held for array operations only, so the reaper always knows what is due.
-
 _NONE: Final = -1
+_NO_NUMBERS: Final = np.zeros(0, np.int64)
+
+
+def _with_room(array: NDArray[Any], size: int, fill: Any) -> NDArray[Any]:
+    """The array, made longer if it has fewer places than `size`."""
+    if size <= len(array):
+        return array
+    grown = np.full(size + size // 2, fill, array.dtype)
+    grown[: len(array)] = array
+    return grown
 
 
 class DueClients:
-    """Numbers of clients, each with at most one entry in the timing wheel, or waiting to be looked at.
+    """When which client is due: numbers of clients, each at most once in the timing wheel, or waiting to be looked at.
 
-    Any thread may call any method. All arrays of numbers have each number once.
+    Any thread may call any method; the lock is held for array operations only, so the reaper always knows what is due.
+    All arrays of numbers have each number once.
     """
 
     def __init__(self, start_ms: int) -> None:
         self._lock = Lock()
         self._wheel = BatchTimingWheel(start_ms=start_ms)
-        self._client_of_slot = np.zeros(0, np.int64)
-        self._handle = np.zeros(0, np.int64)
+        self._client_of_slot = self._handle = _NO_NUMBERS
         # The place of a client that was handed out, among all that ever were; its earlier places count no longer.
-        self._place = np.zeros(0, np.int64)
+        self._place = _NO_NUMBERS
         self._handed_out: list[tuple[Ints, Ints, int]] = []
         self._next_place = 0
         self._num_handed_out = 0
 
     def schedule(self, clients: Ints, due_ms: Ints) -> None:
-        """Hand these clients out at these instants, and no longer at earlier ones.
-
-        Args:
-            clients: Their numbers, int64[n].
-            due_ms: Steady time, int64[n].
-        """
+        """Hand these clients out at these instants of steady time, and no longer at earlier ones."""
         with self._lock:
-            self._grow(clients)
+            size = int(clients.max()) + 1 if len(clients) else 0
+            self._handle = _with_room(self._handle, size, _NONE)
+            self._place = _with_room(self._place, size, _NONE)
             self._cancel(clients)
             handles = self._wheel.schedule_many(due_ms)
             self._handle[clients] = handles
-            if self._wheel.capacity > len(self._client_of_slot):
-                self._client_of_slot = np.pad(
-                    self._client_of_slot, (0, self._wheel.capacity - len(self._client_of_slot))
-                )
+            self._client_of_slot = _with_room(self._client_of_slot, self._wheel.capacity, 0)
             self._client_of_slot[slots_of(handles)] = clients
 
     def cancel(self, clients: Ints) -> None:
@@ -89,7 +101,7 @@ class DueClients:
         with self._lock:
             parts, self._handed_out = self._handed_out, []
             if not parts:
-                return np.zeros(0, np.int64), np.zeros(0, np.int64)
+                return _NO_NUMBERS, _NO_NUMBERS
             clients = np.concatenate([part for part, _, _ in parts])
             at_ms = np.repeat([at_ms for _, _, at_ms in parts], [len(part) for part, _, _ in parts])
             still = self._place[clients] == np.concatenate([places for _, places, _ in parts])
@@ -121,32 +133,6 @@ class DueClients:
         self._num_handed_out -= int(np.count_nonzero(self._place[clients] >= 0))
         self._handle[clients] = self._place[clients] = _NONE
 
-    def _grow(self, clients: Ints) -> None:
-        size = int(clients.max()) + 1 if len(clients) else 0
-        if size > len(self._handle):
-            room = 2 * size - len(self._handle)
-            self._handle = np.pad(self._handle, (0, room), constant_values=_NONE)
-            self._place = np.pad(self._place, (0, room), constant_values=_NONE)
-
-
-# What is remembered of the clients that are held, by columns: one row per client, found by its name.
-
-HELD: Final = pa.schema(
-    [
-        *CLIENTS,
-        ("quota_type", pa.string()),
-        ("sensor_user", pa.string()),
-        ("sensor_client_id", pa.string()),
-        ("bound", pa.float64()),
-        ("level", pa.int64()),
-        ("decision_id", pa.string()),
-        ("end_ms", pa.int64()),
-        ("due_ms", pa.int64()),
-    ]
-)
-"""Running throttles: of the last record published for each the quota type, its sensor, bound (null: none) and level
-(null: not known), the decision that began it, its end on the steady clock, and when its look or its end is due there.
-"""
 
 _TEXTS: Final = (*CLIENTS.names, "decision_id")
 _COLUMNS: Final = {
@@ -161,7 +147,7 @@ _COLUMNS: Final = {
 
 
 class HeldClients:
-    """Rows of `HELD` by the number of their client. A client keeps its number until `keep`. One caller at a time.
+    """Rows of `HELD` in columns, by the number of their client, which it keeps until `keep`. One caller at a time.
 
     A sensor is kept as two flags: each of its parts is the client's own name, or "".
     """
@@ -169,11 +155,10 @@ class HeldClients:
     def __init__(self) -> None:
         self._seeds = Seeds.draw()
         self._index = KeyIndex()
-        self._columns: dict[str, NDArray[Any]] = {name: np.zeros(0, kind) for name, kind in _COLUMNS.items()}
-        self._columns |= {name: np.zeros(0, np.object_) for name in _TEXTS}
+        kinds = {**_COLUMNS, **dict.fromkeys(_TEXTS, np.object_)}
+        self._columns: dict[str, NDArray[Any]] = {name: np.zeros(0, kind) for name, kind in kinds.items()}
 
     def __len__(self) -> int:
-        """The number of numbers in use."""
         return len(self._index)
 
     def find(self, clients: pa.Table) -> Ints:
@@ -184,20 +169,20 @@ class HeldClients:
         """Set the rows of these clients, the last one where there are several; returns their numbers, int64[n]."""
         numbers, first_rows = self._index.add(self._keys(throttles))
         new = slice(len(self) - len(first_rows), len(self))
-        self._grow(len(self))
-        columns = self._columns
+        grown = {name: _with_room(one, len(self), "" if name in _TEXTS else 0) for name, one in self._columns.items()}
+        columns = self._columns = grown
         if len(first_rows):
             rows = pa.array(first_rows)
             for name in CLIENTS.names:
                 columns[name][new] = throttles[name].take(rows).to_pylist()
         columns["decision_id"][numbers] = throttles["decision_id"].to_pylist()
         columns["quota_type"][numbers] = types_of(throttles)
-        columns["has_user"][numbers] = pc.not_equal(throttles["sensor_user"], "").to_numpy()
-        columns["has_client_id"][numbers] = pc.not_equal(throttles["sensor_client_id"], "").to_numpy()
+        for part in ("user", "client_id"):
+            columns[f"has_{part}"][numbers] = pc.not_equal(throttles[f"sensor_{part}"], "").to_numpy()
         columns["bound"][numbers] = bounds_of(throttles)
         columns["level"][numbers] = levels_of(throttles)
-        columns["end_ms"][numbers] = int64s(throttles, "end_ms")
-        columns["due_ms"][numbers] = int64s(throttles, "due_ms")
+        for name in ("end_ms", "due_ms"):
+            columns[name][numbers] = int64s(throttles, name)
         return numbers
 
     def read(self, numbers: Ints) -> pa.Table:
@@ -206,13 +191,12 @@ class HeldClients:
         texts = {name: pa.array(taken[name].tolist(), pa.string()) for name in _TEXTS}
         columns = {
             **texts,
+            **{name: pa.array(taken[name]) for name in ("end_ms", "due_ms")},
             "quota_type": names_of(QUOTA_TYPES, taken["quota_type"]),
             "sensor_user": pc.if_else(pa.array(taken["has_user"]), texts["user"], ""),
             "sensor_client_id": pc.if_else(pa.array(taken["has_client_id"]), texts["client_id"], ""),
             "bound": pa.array(taken["bound"], mask=taken["bound"] == NO_BOUND),
             "level": pa.array(taken["level"], mask=taken["level"] == NO_LEVEL),
-            "end_ms": pa.array(taken["end_ms"]),
-            "due_ms": pa.array(taken["due_ms"]),
         }
         return pa.Table.from_arrays([columns[name] for name in HELD.names], schema=HELD)
 
@@ -236,25 +220,7 @@ class HeldClients:
         names = EntityNames(clients, has_brokers=True)
         return names.hashed(self._seeds).entity_keys()
 
-    def _grow(self, size: int) -> None:
-        if size > len(self._columns["due_ms"]):
-            room = size + size // 2
-            self._columns = {name: _padded(column, room) for name, column in self._columns.items()}
 
-
-def _padded(column: NDArray[Any], size: int) -> NDArray[Any]:
-    grown = np.full(size, "" if column.dtype == np.object_ else 0, column.dtype)
-    grown[: len(column)] = column
-    return grown
-
-
-LISTED: Final = pa.schema([*HELD, ("client", pa.int64())])
-"""Running throttles, and the number of each client in the ledger."""
-
-HANDED_OUT: Final = pa.schema([*LISTED, ("handed_out_ms", pa.int64())])
-"""Throttles whose look or end has come, and the steady time at which the wheel handed each out."""
-
-_NOT_HELD: Final = -1
 _LONG_AGO_MS: Final = -(1 << 52)
 _FORGOTTEN_SLACK: Final = 1 << 16  # so few clients that are no longer held are never worth a renumbering
 
@@ -271,7 +237,7 @@ class ThrottleLedger:
         self._due = DueClients(start_ms)
         self._slack = forgotten_slack
         # By client number: the position among all throttles that ever began, in which the running ones are listed.
-        self._begun = np.zeros(0, np.int64)
+        self._begun = _NO_NUMBERS
         self._next_begun = 0
         self._num_held = 0
 
@@ -281,7 +247,7 @@ class ThrottleLedger:
     def held(self) -> pa.Table:
         """The running throttles, in the order in which they began; of `LISTED`."""
         begun = self._begun[: len(self._clients)]
-        held = np.flatnonzero(begun != _NOT_HELD)
+        held = np.flatnonzero(begun != _NONE)
         held = held[np.argsort(begun[held])]
         return pa.Table.from_arrays([*self._clients.read(held).columns, pa.array(held)], schema=LISTED)
 
@@ -290,7 +256,7 @@ class ThrottleLedger:
         numbers = self._clients.find(clients)
         if not len(self._clients):
             return Running(numbers >= 0, np.full(len(numbers), _LONG_AGO_MS), pa.nulls(len(numbers), pa.string()))
-        is_held = (numbers >= 0) & (self._begun[numbers] != _NOT_HELD)
+        is_held = (numbers >= 0) & (self._begun[numbers] != _NONE)
         end_ms = np.where(numbers >= 0, self._clients.column("end_ms", numbers), _LONG_AGO_MS)
         ids = self._clients.column("decision_id", numbers)
         return Running(is_held, end_ms, pa.array(ids.tolist(), pa.string()))
@@ -298,19 +264,16 @@ class ThrottleLedger:
     def hold(self, throttles: pa.Table) -> None:
         """Begin to hold clients, or go on with new ends; their earlier entries in the wheel are cancelled.
 
-        Args:
-            throttles: Of `HELD`. Of several rows of one client the last one counts: after a restart there is one for
-                each name that the cluster ever had.
+        * `throttles`: Of `HELD`. Of several rows of one client the last one counts: after a restart there is one for
+          each name that the cluster ever had.
         """
         if not throttles.num_rows:
             return
         rows = self._clients.write(throttles)
-        if len(self._clients) > len(self._begun):
-            room = 2 * len(self._clients) - len(self._begun)
-            self._begun = np.pad(self._begun, (0, room), constant_values=_NOT_HELD)
+        self._begun = _with_room(self._begun, len(self._clients), _NONE)
         numbers = _each_once(rows)
-        self._num_held += int(np.count_nonzero(self._begun[numbers] == _NOT_HELD))
-        begin = rows[self._begun[rows] == _NOT_HELD]
+        self._num_held += int(np.count_nonzero(self._begun[numbers] == _NONE))
+        begin = rows[self._begun[rows] == _NONE]
         # Backwards: of several rows of one client the first one says when it began.
         self._begun[begin[::-1]] = np.arange(self._next_begun, self._next_begun + len(begin))[::-1]
         self._next_begun += len(begin)
@@ -327,9 +290,9 @@ class ThrottleLedger:
         if not clients.num_rows or not self._num_held:
             return
         numbers = self._clients.find(clients)
-        numbers = _each_once(numbers[(numbers >= 0) & (self._begun[numbers] != _NOT_HELD)])
+        numbers = _each_once(numbers[(numbers >= 0) & (self._begun[numbers] != _NONE)])
         self._due.cancel(numbers)
-        self._begun[numbers] = _NOT_HELD
+        self._begun[numbers] = _NONE
         self._num_held -= len(numbers)
         if len(self._clients) > 2 * self._num_held + self._slack:
             self._forget()
@@ -352,8 +315,7 @@ class ThrottleLedger:
         return self._due.next_due_ms()
 
     def _forget(self) -> None:
-        """Forget the clients that are no longer held."""
-        kept = np.flatnonzero(self._begun[: len(self._clients)] != _NOT_HELD)
+        kept = np.flatnonzero(self._begun[: len(self._clients)] != _NONE)
         self._clients.keep(kept)
         self._due.renumber(kept)
         self._begun = self._begun[kept]

@@ -8,7 +8,7 @@
                                                                                        ▼
                                                                               publish `release`
 
-What "longer" and "clearly later" are, and how long a slice is, says `quota.throttle_time`.
+What "longer" and "clearly later" are, and how long a slice is: `quota.throttle_time`.
 
 A look happens ahead of the end because a record needs time to take effect: a renewal that is published when the
 throttle ends lets the client run for one loop delay in each cycle. For an offender at k times its quota that adds up to
@@ -66,7 +66,6 @@ def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, s
     decision that began the throttle.
 
     * `violations`: Of `PUBLICATIONS`, one row per client, cause `violation`; `throttle_time_ms` is X, capped.
-    * `running`: What is running of each of these clients.
     """
     capped_ms = int64s(violations, "throttle_time_ms")
     owed_ms = np.maximum(int64s(violations, "owed_ms"), capped_ms)
@@ -86,12 +85,7 @@ def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, s
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a look decided.
-
-    Attributes:
-        publications: Records to publish, of `PUBLICATIONS`.
-        waiting: Places of the throttles, among those looked at, that now wait for their end.
-    """
+    """What a look decided: records of `PUBLICATIONS`, and the places of those that now wait for their end."""
 
     publications: pa.Table
     waiting: Ints
@@ -111,14 +105,12 @@ def look(handed_out: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing)
     at_end, due_ms = is_at_end(handed_out), int64s(handed_out, "due_ms")
     left_ms = np.maximum(int64s(handed_out, "end_ms") - now_ms, 0)
     steps = slicing.at_look(int64s(reasons, "owed_ms"), left_ms, at_end)
-    lateness_ms = np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)
-    published = _next_slices(handed_out, reasons, steps, slicing)
-    published |= {
+    late = {
         "cause": pc.if_else(pa.array(steps == Step.HOLD), "renewed", "expired"),
         "due_ms": handed_out["due_ms"],
-        "lateness_ms": pa.array(lateness_ms),
+        "lateness_ms": pa.array(np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)),
     }
-    return _verdict(published, steps)
+    return _verdict(handed_out, reasons, steps, slicing, late)
 
 
 def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
@@ -130,8 +122,7 @@ def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing
     """
     left_ms = np.maximum(int64s(throttles, "end_ms") - now_ms, 0)
     steps = slicing.at_edit(int64s(reasons, "owed_ms"), left_ms, _bound_fell(throttles, reasons))
-    published = _next_slices(throttles, reasons, steps, slicing) | {"cause": "quota_changed"}
-    return _verdict(published, steps)
+    return _verdict(throttles, reasons, steps, slicing, {"cause": "quota_changed"})
 
 
 def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
@@ -141,25 +132,22 @@ def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
     return is_same_type & np.isfinite(bound_before) & (bound_after < bound_before)
 
 
-def _next_slices(
-    throttles: pa.Table, reasons: pa.Table, steps: Ints, slicing: Slicing
-) -> "dict[str, Values | str | int | bool]":
-    """Columns of `PUBLICATIONS`: a throttle for each that is held on, a release for each other."""
-    holds = steps == Step.HOLD
+def _verdict(
+    throttles: pa.Table, reasons: pa.Table, steps: Ints, slicing: Slicing, why: "dict[str, Values | str]"
+) -> Verdict:
+    """A throttle for each that is held on, a release for each that is let go; the others wait."""
+    holds, is_published = steps == Step.HOLD, steps != Step.WAIT
     slices_ms = slicing.slices_ms(int64s(reasons, "owed_ms"), int64s(reasons, "window_ms"), types_of(reasons))
-    return {
+    columns: dict[str, Values | str | int] = {
         **columns_of(throttles, CLIENTS),
         "action": pc.if_else(pa.array(holds), "throttle", "release"),
         "throttle_time_ms": pa.array(np.where(holds, slices_ms, 0)),
         **columns_of(reasons, REASONS),
         "decision_id": throttles["decision_id"],
         "extends": False,
+        **why,
     }
-
-
-def _verdict(published: "dict[str, Values | str | int | bool]", steps: Ints) -> Verdict:
-    is_published = steps != Step.WAIT
-    publications = table_of(PUBLICATIONS, len(is_published), published)
+    publications = table_of(PUBLICATIONS, len(steps), columns)
     if not is_published.all():
         publications = publications.filter(pa.array(is_published))
     return Verdict(publications, np.flatnonzero(~is_published))

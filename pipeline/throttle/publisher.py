@@ -1,7 +1,8 @@
-"""The one publisher: rows into the outbox, then onto the topic, in the order of `publish_seq`.
+"""The one publisher: rows into the outbox `throttle_events`, then onto the topic, in the order of `publish_seq`.
 
-Guarantee: every row is on the topic exactly once for a `read_committed` reader, in order, without gaps, whatever
-fails in between. What a retry does, step by step:
+A row is written first and published from what was written, so whatever reaches the topic is also in the table, with
+the same wall-clock end. Guarantee: every row is on the topic exactly once for a `read_committed` reader, in order,
+without gaps, whatever fails in between. What a retry does, step by step:
 
 * append: carries the last `publish_seq` as its version, so appending the same rows again is skipped; after one that
   raised it is unknown whether its numbers are taken, so this publisher writes no more and the next start reads them;
@@ -12,10 +13,11 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 """
 
 import logging
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,26 +33,90 @@ from pipeline.errors import (
     TransactionUndecided,
 )
 from pipeline.failpoints import failpoint
-from pipeline.throttle.outbox import NO_ROWS, NOTHING_WRITTEN, Outbox, publish_app_id, rows_of, write_down
+from pipeline.tables.port import TableWriter
+from pipeline.throttle.shapes import NOTHING_WRITTEN, WRITTEN, int64s
 from quota.replay import Evaluation
+from schemas.arrow import arrow_schema, conform
 from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_messages import ThrottleRecords
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow, ThrottleRecord, written_ms
 
 log = logging.getLogger(__name__)
 
 # Of one transaction. After one that failed there are as few as a slow broker takes before its time-out.
 _MOST_RECORDS, _FEWEST_RECORDS = 100_000, 5_000
 _RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
+# While a job runs, it looks at each throttle when it ends. A throttle that had ended for this long when the last record
+# was written is over.
+_LONG_OVER_MS: Final = 86_400_000
+_NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
-def _topic_of_another_job(job: str, owner: str) -> Conflict:
-    own = f"{THROTTLE_TOPIC}.{job}"
-    return Conflict(
-        f"the throttle topic has records of job {owner!r}, and each job needs its own; this is job {job!r}",
-        f"give this job a topic of its own: set KQUOTA_KAFKA__THROTTLE_TOPIC={own}, and create it: "
-        f"{command_text('topics', 'create', '--throttle-topic', own, about='cluster')}",
-    )
+class Outbox(Protocol):
+    """Where the rows are kept: the `throttle_events` table, through a guarded writer."""
+
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        """Append rows in one commit; False if a version in `versions` is already recorded (nothing written)."""
+        ...
+
+    def rows_from(self, publish_seq: int) -> pa.Table:
+        """Stored rows with this `publish_seq` or a higher one, in its order."""
+        ...
+
+    def is_fenced(self) -> bool:
+        """Whether another driver has taken the table over since this one did."""
+        ...
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """The highest `publish_seq` ever written (-1: none) and the last row of every client where that is a throttle.
+
+        Its row may be gone: rows are kept for a time only, the number is never given again.
+        """
+        ...
+
+
+class DeltaOutbox:
+    """`Outbox` on the guarded writer of `throttle_events`."""
+
+    def __init__(self, table: TableWriter, job: str) -> None:
+        self._table = table
+        self._app_id = publish_app_id(job)
+        self.append = table.append
+        self.is_fenced = table.is_fenced
+
+    def rows_from(self, publish_seq: int) -> pa.Table:
+        """See `Outbox`."""
+        return self._table.read(None, [("publish_seq", ">=", publish_seq)]).sort_by("publish_seq")
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """See `Outbox`. Throttles that ended a day before the last record was written are left out: they are over."""
+        from pipeline.tables.reading import last_throttles  # noqa: PLC0415 - loads delta-rs
+
+        recorded = self._table.recorded_version(self._app_id)
+        stored = self._table.newest_value("publish_seq")
+        if stored is None:
+            return -1 if recorded is None else recorded, last_throttles(self._table, 0)
+        times = ["throttled_until_ms", "throttle_time_ms"]
+        (last,) = self._table.read(times, [("publish_seq", "=", stored)]).to_pylist()
+        highest = stored if recorded is None else max(recorded, stored)
+        return highest, last_throttles(self._table, written_ms(last) - _LONG_OVER_MS)
+
+
+def publish_app_id(job: str) -> str:
+    """The app id whose recorded version is the last `publish_seq` a job has written."""
+    return f"{job}:publish"
+
+
+def write_down(publications: pa.Table, first_seq: int, now: Moment) -> pa.Table:
+    """Give publications their places in the order and their wall-clock ends: of `PUBLICATIONS` to `WRITTEN`."""
+    places = np.arange(first_seq, first_seq + publications.num_rows)
+    until_ms = now.wall_ms + int64s(publications, "throttle_time_ms")
+    return pa.Table.from_arrays([*publications.columns, pa.array(places), pa.array(until_ms)], schema=WRITTEN)
+
+
+def rows_of(written: pa.Table, evaluation: Evaluation, cluster: str) -> pa.Table:
+    """The rows of `throttle_events` for these records, one per record, in order."""
+    return conform(written, ThrottleEventRow, cluster=cluster, schema_version=SCHEMA_VERSION, **asdict(evaluation))
 
 
 class TopicEnd(NamedTuple):
@@ -90,7 +156,7 @@ class ThrottleTopic(Protocol):
         ...
 
     def end(self) -> TopicEnd:
-        """What the committed records say of the last writer; reads the end of every partition."""
+        """The last writer by the committed records; reads the end of every partition."""
         ...
 
     def close(self) -> None:
@@ -103,7 +169,6 @@ class Publisher:
 
     def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
         self._job = job
-        self._publish_app_id = publish_app_id(job)
         self._cluster = cluster
         self._outbox = outbox
         self._topic = topic
@@ -128,7 +193,7 @@ class Publisher:
     def take_over(self, highest_stored_seq: int, now: Moment) -> None:
         """Fence an earlier publisher, and publish what is stored but not on the topic.
 
-        * `highest_stored_seq`: As the outbox says; the next record gets the number after it.
+        * `highest_stored_seq`: As the outbox has it; the next record gets the number after it.
 
         Raises:
             Conflict: its records are another job's.
@@ -137,13 +202,9 @@ class Publisher:
         self._catch_up(now)
 
     def write(
-        self,
-        publications: pa.Table,
-        evaluation: Evaluation,
-        now: Moment,
-        batch_versions: dict[str, int] | None = None,
+        self, publications: pa.Table, evaluation: Evaluation, now: Moment, batch_versions: dict[str, int] | None = None
     ) -> pa.Table:
-        """Append records to the outbox; nothing is published yet.
+        """Append records to the outbox, then publish them unless older ones wait.
 
         * `publications`: The records, in the order they shall have; of `PUBLICATIONS`.
         * `batch_versions`: For a batch, its own version, recorded in the same commit: a batch that is run again
@@ -163,7 +224,7 @@ class Publisher:
             raise PipelineError(message, "nothing needs doing: the restart reads what is stored and goes on after it")
         written = write_down(publications, self._next_seq, now)
         last_seq = self._next_seq + written.num_rows - 1
-        versions = {**(batch_versions or {}), self._publish_app_id: last_seq}
+        versions = {**(batch_versions or {}), publish_app_id(self._job): last_seq}
         rows = rows_of(written, evaluation, self._cluster)
         self._append_undecided = True
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
@@ -228,26 +289,13 @@ class Publisher:
             # gone from the topic and the marker with it.
             since_ms = 0 if marker else now.wall_ms - _RETENTION_MS
         if marker > self._next_seq:
-            self._go_on_after_the_topic(marker)
+            # Consumers ignore numbers they have seen, so numbers that the topic holds are not given again.
+            _log_lost_rows(self._next_seq, marker)
+            self._next_seq = marker
         if marker >= self._next_seq:
-            return NO_ROWS
+            return _NO_ROWS
         rows = self._outbox.rows_from(marker)
         return rows.filter(pc.greater_equal(rows["throttled_until_ms"], since_ms))
-
-    def _go_on_after_the_topic(self, marker: int) -> None:
-        """Consumers ignore numbers they have seen, so numbers that the topic holds are not given again."""
-        if self._next_seq == 0:
-            log.warning(
-                "the topic holds records up to publish_seq %d, the outbox none: going on after them", marker - 1
-            )
-        else:
-            log.error(
-                "the outbox ends at publish_seq %d, the topic at %d: rows of throttle_events are lost; going on after "
-                "the topic's",
-                self._next_seq - 1,
-                marker - 1,
-            )
-        self._next_seq = marker
 
     def _transact(self, rows: pa.Table) -> None:
         """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it."""
@@ -288,46 +336,26 @@ class Publisher:
                 return
             log.error(
                 "the %s of user %.60r, client-id %.60r (publish_seq %d) is in throttle_events and not on the topic: %s",
-                last.action,
-                last.user,
-                last.client_id,
-                last.publish_seq,
-                exc.detail,
+                *(last.action, last.user, last.client_id, last.publish_seq, exc.detail),
             )
             self._topic.publish([], last.publish_seq + 1)
 
 
-# How long before its end a throttle is looked at.
-#
-# A renewal must reach the client before it wakes. From the instant a debt becomes visible to the instant the client
-# knows, there pass: up to one trigger until usage is in the engine, the time to publish, the client's own lag. Hence
-#
-#     lead = trigger + p99 of the publish lag, as measured + client lag, and never below a floor.
-
-_MEASURED: Final = 512
-_EVERY: Final = 16
+def _topic_of_another_job(job: str, owner: str) -> Conflict:
+    own = f"{THROTTLE_TOPIC}.{job}"
+    return Conflict(
+        f"the throttle topic has records of job {owner!r}, and each job needs its own; this is job {job!r}",
+        f"give this job a topic of its own: set KQUOTA_KAFKA__THROTTLE_TOPIC={own}, and create it: "
+        f"{command_text('topics', 'create', '--throttle-topic', own, about='cluster')}",
+    )
 
 
-class RenewLead:
-    """Follows the publish lag and gives the lead."""
-
-    def __init__(self, trigger_ms: int, client_lag_ms: int, min_lead_ms: int) -> None:
-        self._fixed_ms = trigger_ms + client_lag_ms
-        self._min_ms = min_lead_ms
-        self._lags_ms: deque[int] = deque(maxlen=_MEASURED)
-        self._observed = 0
-        self._lead_ms = max(self._fixed_ms, min_lead_ms)
-
-    @property
-    def lead_ms(self) -> int:
-        """The lead now, in milliseconds."""
-        return self._lead_ms
-
-    def observe(self, publish_lag_ms: int) -> None:
-        """Take in how long one publishing took; the p99 is of the last 512 and taken again every 16."""
-        self._lags_ms.append(publish_lag_ms)
-        self._observed += 1
-        if self._observed % _EVERY == 0:
-            ordered = sorted(self._lags_ms)
-            p99_ms = ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)]
-            self._lead_ms = max(self._fixed_ms + p99_ms, self._min_ms)
+def _log_lost_rows(next_seq: int, marker: int) -> None:
+    if not next_seq:
+        log.warning("the topic holds records up to publish_seq %d, the outbox none: going on after them", marker - 1)
+        return
+    log.error(
+        "the outbox ends at publish_seq %d, the topic at %d: rows of throttle_events are lost; going on after the "
+        "topic's",
+        *(next_seq - 1, marker - 1),
+    )

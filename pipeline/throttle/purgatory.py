@@ -6,8 +6,11 @@ of its own) even while a batch or a look is being published; its record follows 
 """
 
 import logging
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,29 +19,58 @@ import pyarrow.compute as pc
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.ledger import HELD, ThrottleLedger
-from pipeline.throttle.lifecycle import (
-    Verdict,
-    look,
-    look_after_edit,
-    violations_to_publish,
-)
-from pipeline.throttle.outbox import Announce, Outbox, WrittenRecords, held_from
-from pipeline.throttle.publisher import Publisher, RenewLead
-from pipeline.throttle.shapes import columns_of, int64s, table_of
+from pipeline.throttle.ledger import ThrottleLedger
+from pipeline.throttle.lifecycle import Verdict, look, look_after_edit, violations_to_publish
+from pipeline.throttle.publisher import Outbox, Publisher
+from pipeline.throttle.shapes import HELD, Ints, columns_of, int64s, table_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing
 
 log = logging.getLogger(__name__)
 
+Announce = Callable[[pa.Table, int], None]
+"""Hears the records that were written together, of `WRITTEN`, and the quota version they were decided under. Must be
+quick and must not raise.
+"""
+
+_MEASURED: Final = 512
+_EVERY: Final = 16
+
+
+class RenewLead:
+    """How long before its end a throttle is looked at: a renewal must reach the client before it wakes.
+
+    From the instant a debt becomes visible to the instant the client knows, there pass: up to one trigger until usage
+    is in the engine, the time to publish, the client's own lag. Hence
+
+        lead = trigger + p99 of the publish lag, as measured + client lag, and never below a floor.
+    """
+
+    def __init__(self, trigger_ms: int, client_lag_ms: int, min_lead_ms: int) -> None:
+        self._fixed_ms = trigger_ms + client_lag_ms
+        self._min_ms = min_lead_ms
+        self._lags_ms: deque[int] = deque(maxlen=_MEASURED)
+        self._observed = 0
+        self._lead_ms = max(self._fixed_ms, min_lead_ms)
+
+    @property
+    def lead_ms(self) -> int:
+        """The lead now."""
+        return self._lead_ms
+
+    def observe(self, publish_lag_ms: int) -> None:
+        """Take in how long one publishing took; the p99 is of the last 512 and taken again every 16."""
+        self._lags_ms.append(publish_lag_ms)
+        self._observed += 1
+        if self._observed % _EVERY == 0:
+            ordered = sorted(self._lags_ms)
+            p99_ms = ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)]
+            self._lead_ms = max(self._fixed_ms + p99_ms, self._min_ms)
+
 
 class ThrottlePurgatory:
-    """Holds throttled clients and publishes to the topic.
-
-    Args:
-        lead: How long before its end a throttle is looked at.
-    """
+    """Holds throttled clients and publishes to the topic."""
 
     def __init__(
         self,
@@ -81,7 +113,7 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._ledger = ThrottleLedger(start_ms=now.steady_ms)
             self._publisher.take_over(highest_seq, now)
-            # Clients hear of the last of them only now, and what is left counts from here: the log says so at once.
+            # Clients hear of the last of them only now, and what is left counts from here: the log has it at once.
             now = self._clock.now()
             if running.num_rows:
                 log.info("took up %d running throttles", running.num_rows)
@@ -112,7 +144,10 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._publisher.catch_up(now)
             handed_out = self._ledger.take_handed_out()
-            return self._look(handed_out, now) if handed_out.num_rows else 0
+            if not handed_out.num_rows:
+                return 0
+            evaluation, reasons = self._decider.look(handed_out, now)
+            return self._act(handed_out, look(handed_out, reasons, now.steady_ms, self._slicing), evaluation, now)
 
     def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
         """Adopt a newer quota version and look at once at every throttle it touches; returns the records.
@@ -158,10 +193,6 @@ class ThrottlePurgatory:
             return violations
         return violations.filter(pa.array(~self._decider.standing(violations).is_changed(violations)))
 
-    def _look(self, handed_out: pa.Table, now: Moment) -> int:
-        evaluation, reasons = self._decider.look(handed_out, now)
-        return self._act(handed_out, look(handed_out, reasons, now.steady_ms, self._slicing), evaluation, now)
-
     def _act(self, looked_at: pa.Table, verdict: Verdict, evaluation: Evaluation, now: Moment) -> int:
         self._ledger.wait_for_end(int64s(looked_at, "client")[verdict.waiting])
         if verdict.publications.num_rows:
@@ -169,11 +200,7 @@ class ThrottlePurgatory:
         return self._publish(verdict.publications, evaluation, now, None)
 
     def _publish(
-        self,
-        publications: pa.Table,
-        evaluation: Evaluation,
-        now: Moment,
-        batch_versions: dict[str, int] | None,
+        self, publications: pa.Table, evaluation: Evaluation, now: Moment, batch_versions: dict[str, int] | None
     ) -> int:
         written = self._publisher.write(publications, evaluation, now, batch_versions)
         if not written.num_rows:
@@ -181,7 +208,7 @@ class ThrottlePurgatory:
         is_release = pc.equal(written["action"], "release")
         self._ledger.drop(written.filter(is_release))
         self._ledger.hold(self._held(written.filter(pc.invert(is_release)), now))
-        self._announce(WrittenRecords(written), evaluation.quota_version)
+        self._announce(written, evaluation.quota_version)
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
         return int(written.num_rows)
 
@@ -190,8 +217,22 @@ class ThrottlePurgatory:
         return replace(self._base_slicing, lead_ms=self._lead.lead_ms)
 
     def _held(self, written: pa.Table, now: Moment) -> pa.Table:
-        """The throttles that these records begin or go on with, of `HELD`; the records are of `WRITTEN`."""
-        end_ms = now.steady_ms + int64s(written, "throttle_time_ms")
-        due_ms = np.maximum(end_ms - self._slicing.lead_ms, now.steady_ms)
-        times = {"end_ms": pa.array(end_ms), "due_ms": pa.array(due_ms)}
-        return table_of(HELD, written.num_rows, columns_of(written, HELD) | times)
+        """The throttles that these records of `WRITTEN` begin or go on with."""
+        return _held_until(written, now.steady_ms + int64s(written, "throttle_time_ms"), now, self._slicing.lead_ms)
+
+
+def held_from(rows: pa.Table, now: Moment, lead_ms: int) -> pa.Table:
+    """The running throttles that stored rows stand for, after a restart; of `HELD`.
+
+    Their ends on the steady clock are as far away as their wall-clock ends are from the wall clock now, but never
+    farther than the whole throttle is long: then the clock was set back, no client waits longer than its record gave.
+    One whose end has passed, or is nearer than the lead, is due at once.
+    """
+    left_ms = np.minimum(int64s(rows, "throttled_until_ms") - now.wall_ms, int64s(rows, "throttle_time_ms"))
+    return _held_until(rows, now.steady_ms + np.maximum(left_ms, 0), now, lead_ms)
+
+
+def _held_until(rows: pa.Table, end_ms: Ints, now: Moment, lead_ms: int) -> pa.Table:
+    due_ms = np.maximum(end_ms - lead_ms, now.steady_ms)
+    times = {"end_ms": pa.array(end_ms), "due_ms": pa.array(due_ms)}
+    return table_of(HELD, rows.num_rows, columns_of(rows, HELD) | times)

@@ -1,11 +1,14 @@
-"""The shapes of records that are about to be written: as objects, and as Arrow tables with a row for each.
+"""The shapes of throttles and their records, step by step: as objects, and as Arrow tables with a row for each.
 
-The columns are the fields of `Publication` and of its `Reason`, in the order in which records are published. Where a
-field can be None, its column can be null.
+    CLIENTS ─▶ REASONS ─▶ PUBLICATIONS (decided, about to be written) ─▶ WRITTEN (stored, on the topic)
+    HELD (running) ─▶ LISTED (with their numbers in the ledger) ─▶ HANDED_OUT (their look or end has come)
+
+The columns are the fields of the objects, in the order in which records are published. Where a field can be None, its
+column can be null. Decisions and looks go by columns; objects are for logs.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,23 +22,18 @@ from quota.holds import type_that_owes_most
 from schemas.names import ClientKey
 from schemas.throttle_record import Action, Cause
 
-# A record that is about to be written, and why: one at a time, as in logs.
-#
-# Decisions and looks go by columns.
-
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why a client must wait: the row of the quota type with the longest wait.
 
     Attributes:
-        sensor_user: User part of the sensor, "" where the sensor has none.
-        sensor_client_id: Client-id part of the sensor, "" where the sensor has none.
+        sensor_user: User part of the sensor, "" where the sensor has none; so has `sensor_client_id`.
         observed: O, per second (bytes, or percent of one thread).
         bound: T, per second. None once no enforced quota applies any more.
         tokens: What the sensor's token bucket holds (negative: debt), None without debt carrying.
         owed_ms: How much longer the client must wait, seen now; at least 0.
-        level: The quota level 1-8 that matched.
+        level: The quota level 1-8 that matched; None: not known.
     """
 
     quota_type: str
@@ -72,6 +70,15 @@ class Publication:
     extends: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One publication as it was written: its position and its wall-clock end."""
+
+    publication: Publication
+    publish_seq: int
+    throttled_until_ms: int
+
+
 if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     from typing import TypeAlias
 
@@ -83,51 +90,52 @@ Flags = NDArray[np.bool_]
 
 NO_BOUND: Final = np.inf
 """Stands for "no bound" in an array of bounds."""
-
 NO_LEVEL: Final = 0
 """Stands for "not known" and "no quota" in an array of levels."""
 
+_NUMBERS: Final[dict[Any, pa.DataType]] = {
+    **dict.fromkeys((int, int | None), pa.int64()),
+    **dict.fromkeys((float, float | None), pa.float64()),
+    bool: pa.bool_(),
+}
+
+
+def _fields_of(record: type, parts: dict[Any, pa.Schema]) -> Iterator[pa.Field]:
+    """The fields of a class as columns, those that are objects themselves taken apart."""
+    for one in fields(record):
+        yield from parts.get(one.type, [pa.field(one.name, _NUMBERS.get(one.type, pa.string()))])
+
+
 CLIENTS: Final = pa.schema([(name, pa.string()) for name in ClientKey._fields])
 """Who: in broker scope the broker, else ""."""
-
-REASONS: Final = pa.schema(
-    [
-        ("quota_type", pa.string()),
-        ("sensor_user", pa.string()),
-        ("sensor_client_id", pa.string()),
-        ("observed", pa.float64()),
-        ("bound", pa.float64()),
-        ("window_ms", pa.int64()),
-        ("tokens", pa.float64()),
-        ("owed_ms", pa.int64()),
-        ("level", pa.int64()),
-    ]
-)
-"""Why: the fields of `Reason`."""
-
-PUBLICATIONS: Final = pa.schema(
+REASONS: Final = pa.schema(_fields_of(Reason, {}))
+PUBLICATIONS: Final = pa.schema(_fields_of(Publication, {ClientKey: CLIENTS, Reason: REASONS}))
+WRITTEN: Final = pa.schema(_fields_of(Written, {Publication: PUBLICATIONS}))
+HELD: Final = pa.schema(
     [
         *CLIENTS,
-        ("action", pa.string()),
-        ("cause", pa.string()),
-        ("throttle_time_ms", pa.int64()),
-        *REASONS,
+        *(REASONS.field(name) for name in ("quota_type", "sensor_user", "sensor_client_id", "bound", "level")),
         ("decision_id", pa.string()),
+        ("end_ms", pa.int64()),
         ("due_ms", pa.int64()),
-        ("lateness_ms", pa.int64()),
-        ("extends", pa.bool_()),
     ]
 )
-"""The fields of `Publication`, key and reason taken apart."""
+"""Running throttles: of the last record published for each the quota type, its sensor, bound (null: none) and level
+(null: not known), the decision that began it, its end on the steady clock, and when its look or its end is due there.
+"""
+LISTED: Final = pa.schema([*HELD, ("client", pa.int64())])
+"""Running throttles, and the number of each client in the ledger."""
+HANDED_OUT: Final = pa.schema([*LISTED, ("handed_out_ms", pa.int64())])
+"""Throttles whose look or end has come, and the steady time at which the wheel handed each out."""
 
 # Not `empty_table`, which imports pandas.
 NO_PUBLICATIONS: Final = pa.Table.from_batches([], PUBLICATIONS)
+NOTHING_WRITTEN: Final = pa.Table.from_batches([], WRITTEN)
 
 
 def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str | int]") -> pa.Table:
     """A table of a schema.
 
-    * `schema`: The columns and their order.
     * `columns`: Of each its values, or one value for all rows. Those that are missing are null; others are left out.
     """
     arrays = []
@@ -143,8 +151,7 @@ def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str 
 
 def columns_of(table: pa.Table, schema: pa.Schema) -> "dict[str, Values | str | int]":
     """The columns that a table and a schema share, as `table_of` takes them."""
-    names = set(schema.names)
-    return {name: table[name] for name in table.column_names if name in names}
+    return {name: table[name] for name in table.column_names if name in schema.names}
 
 
 def int64s(table: pa.Table, name: str) -> Ints:
@@ -173,34 +180,34 @@ def types_of(table: pa.Table) -> Ints:
 
 def publication_of(row: dict[str, Any]) -> Publication:
     """A row of `PUBLICATIONS` as an object."""
+    own = [name for name in PUBLICATIONS.names if name not in (*CLIENTS.names, *REASONS.names)]
     return Publication(
         key=ClientKey(*(row[name] for name in CLIENTS.names)),
         reason=Reason(**{name: row[name] for name in REASONS.names}),
-        **{name: row[name] for name in PUBLICATIONS.names if name not in (*CLIENTS.names, *REASONS.names)},
+        **{name: row[name] for name in own},
     )
 
 
-# From the engine's answers to the reasons why clients must wait, by columns.
-#
-# The engine answers with three rows per client, one for each quota type; of these one is taken.
+def records_of(written: pa.Table) -> Iterator[Written]:
+    """The rows of a table of `WRITTEN` as objects."""
+    for row in written.to_pylist():
+        yield Written(publication_of(row), row["publish_seq"], row["throttled_until_ms"])
+
+
+def entities_of(keys: Sequence[ClientKey]) -> pa.Table:
+    """Clients as the engine's `entities` table, in the order given."""
+    return pa.Table.from_pylist([key._asdict() for key in keys], CLIENTS)
+
+
+# From the engine's answers, three rows for each client, to the one reason why it must wait.
 
 _SENSORS: Final = pa.schema([REASONS.field(name) for name in ("sensor_user", "sensor_client_id", "level")])
 
 
-def entities_of(keys: Sequence[ClientKey]) -> pa.Table:
-    """Clients as the engine's `entities` table: broker_id, user, client_id, all strings, in the order given."""
-    names = zip(*keys, strict=True) if keys else ((), (), ())
-    return pa.table(
-        {column: pa.array(values, pa.string()) for column, values in zip(CLIENTS.names, names, strict=True)}
-    )
-
-
 def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
-    """Of an answer of `evaluate` or `resolve` the row of one quota type per client.
+    """Of an answer of `evaluate` or `resolve` the row of one quota type for each of n clients.
 
-    Args:
-        answers: Three rows for each of n clients.
-        quota_types: Positions in `QUOTA_TYPES`, int64[n].
+    * `quota_types`: Positions in `QUOTA_TYPES`, int64[n].
     """
     return answers.take(pa.array(np.arange(len(quota_types)) * len(QUOTA_TYPES) + quota_types))
 
@@ -213,7 +220,8 @@ def reasons_of(engine: QuotaEngine, throttles: pa.Table, evaluated_at_ms: int) -
 
     * `throttles`: Of `HELD`.
     """
-    owed = engine.evaluate(throttles.select(CLIENTS.names), evaluated_at_ms=evaluated_at_ms)
+    clients = throttles.select(CLIENTS.names)
+    owed = engine.evaluate(clients, evaluated_at_ms=evaluated_at_ms)
     known_types = types_of(throttles)
     owed_ms = int64s(owed, "owed_ms").reshape(-1, len(QUOTA_TYPES)).T
     types = type_that_owes_most(owed_ms, known_types)
@@ -222,8 +230,7 @@ def reasons_of(engine: QuotaEngine, throttles: pa.Table, evaluated_at_ms: int) -
     sensors = throttles.select(_SENSORS.names)
     if not is_sure.all():
         unsure = np.flatnonzero(~is_sure)
-        resolved = engine.resolve(throttles.select(CLIENTS.names).take(pa.array(unsure)))
-        found = rows_of_types(resolved, types[unsure]).select(_SENSORS.names)
+        found = rows_of_types(engine.resolve(clients.take(pa.array(unsure))), types[unsure]).select(_SENSORS.names)
         # Those that are sure, then those that were resolved, back in the order of the clients.
         order = np.argsort(np.concatenate((np.flatnonzero(is_sure), unsure)))
         sensors = pa.concat_tables([sensors.filter(pa.array(is_sure)), found]).take(pa.array(order))

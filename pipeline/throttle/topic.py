@@ -15,9 +15,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.column_sender import ColumnSender, can_prepare
 from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
-from pipeline.errors import (
-    ClusterUnreachable,
-)
+from pipeline.errors import ClusterUnreachable
 from pipeline.throttle.publisher import TopicEnd
 from schemas.errors import UnreadableRecord
 from schemas.throttle_messages import ThrottleRecords
@@ -37,7 +35,6 @@ class KafkaThrottleTopic:
     """Publishes in transactions whose last act is to move the marker.
 
     Args:
-        marker_topic: One partition, nothing in it; only its committed offset is used.
         many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
         others: Jobs that write the same topic, each for clients of its own. Their records are not this job's.
     """

@@ -1,4 +1,4 @@
-"""Which quotas the brokers themselves must hold, so that they enforce what the quota table says.
+"""Which quotas the brokers themselves must hold, so that they enforce the quota table.
 
 An *entry* is one value at one quota entity and type, the same on every broker.
 
@@ -19,18 +19,16 @@ What was on the brokers before kquota wrote there is put back when an entry goes
 ...     {"user": "bob", "client_id": "", "mode": "exempt"},
 ... ]
 >>> for entry in broker_entries(QuotaSnapshot.from_rows(rows, version=1)):
-...     print(entry.user, entry.quota_type, f"{entry.bound:g}", entry.kind)
+...     print(entry.key.user, entry.key.quota_type, f"{entry.bound:g}", entry.kind)
 alice producer_byte_rate 3e+06 level
 <default> producer_byte_rate 1e+06 bound
 bob producer_byte_rate 1e+18 unbounded
 
-Entries of their own for sensors of a default
----------------------------------------------
-Such an entry has the sensor's tags as its entity. But it can change which quota holds for other clients. An entry of a
-user hides the rows of the default user with a client-id: a client of that user that had one of these as its quota would
-fall under the new entry. So the project's own resolution is asked, with and without the entries, about every client
-that an entry could concern. If the answer differs for any of them, in sensor or bound, there is no entry, and the
-sensor is reported.
+**Entries of their own for sensors of a default.** Such an entry has the sensor's tags as its entity. But it can change
+which quota holds for other clients. An entry of a user hides the rows of the default user with a client-id: a client of
+that user that had one of these as its quota would fall under the new entry. So the project's own resolution is asked,
+with and without the entries, about every client that an entry could concern. If the answer differs for any of them, in
+sensor or bound, there is no entry, and the sensor is reported.
 
 Which clients these are: a row is found by names, so clients whose names are in no row all get the same answer. It is
 enough to ask about the names of all rows, and about one name that is in none.
@@ -46,7 +44,7 @@ import pyarrow as pa
 
 from quota.arrays import Floats
 from quota.engine import QuotaEngine
-from quota.entity import DEFAULT, QUOTA_TYPES, Level, level_of
+from quota.entity import DEFAULT, LEVELS_OF_DEFAULTS, QUOTA_TYPES, REQUEST, Level, level_of
 from quota.snapshot import Bounds, Quota, QuotaSnapshot
 
 UNREACHED: Final = 1e18
@@ -72,36 +70,18 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """An entry that the brokers must hold.
+    """An entry that the brokers must hold: T, `UNREACHED` for an exempt row, and what the value is.
 
-    Attributes:
-        user: name, `<default>` or "".
-        client_id: likewise.
-        quota_type: the type.
-        bound: T; `UNREACHED` for an exempt row.
-        kind: `level`: the value is L, from T / n to T; `own`: likewise, for a sensor of a default; otherwise it is the
-            bound.
+    A `level` is L, from T / n to T; `own` is likewise, for a sensor of a default; else the value is T.
     """
 
-    user: str
-    client_id: str
-    quota_type: str
+    key: EntryKey
     bound: float
     kind: EntryKind
 
-    @property
-    def key(self) -> EntryKey:
-        """The place of the entry."""
-        return EntryKey(self.user, self.client_id, self.quota_type)
-
 
 def broker_entries(snapshot: QuotaSnapshot, mirror: bool = False) -> tuple[BrokerEntry, ...]:
-    """The entries of a quota table, in the order of its rows and of `QUOTA_TYPES`.
-
-    Args:
-        snapshot: the quotas. In shadow mode, read with `mode="shadow"`, it has no entries.
-        mirror: True for broker scope: every named row at T too.
-    """
+    """The entries of a quota table, in the order of its rows and of `QUOTA_TYPES`; with `mirror` every one at T."""
     enforced = [quota for quota in snapshot.quotas if quota.mode == "enforce"]
     least_specific = [
         max((quota.level for quota in enforced if quota.bounds[position] is not None), default=None)
@@ -121,45 +101,31 @@ def _bounds_of(quota: Quota, mirror: bool) -> Iterable[BrokerEntry]:
     kind = EntryKind.BOUND if mirror or is_default else EntryKind.LEVEL
     for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True):
         if bound is not None:
-            yield BrokerEntry(quota.user, quota.client_id, name, bound, kind)
+            yield BrokerEntry(EntryKey(quota.user, quota.client_id, name), bound, kind)
 
 
 def _exemptions(quota: Quota, least_specific: Sequence[Level | None]) -> Iterable[BrokerEntry]:
     for name, level in zip(QUOTA_TYPES, least_specific, strict=True):
         if level is not None and level > quota.level:
-            yield BrokerEntry(quota.user, quota.client_id, name, UNREACHED, EntryKind.UNBOUNDED)
+            yield BrokerEntry(EntryKey(quota.user, quota.client_id, name), UNREACHED, EntryKind.UNBOUNDED)
 
 
 def writable_levels(level: Floats, bound: Floats, quota_type: str) -> Floats:
-    """Levels as Kafka takes them: byte rates are whole numbers, rounded up, but never above T.
-
-    Args:
-        level: L, with T / n ≤ L ≤ T, float64[m].
-        bound: T, float64[m].
-        quota_type: `request_percentage` may be a fraction, and stays as it is.
-    """
+    """Levels as Kafka takes them: byte rates are whole numbers, rounded up, but never above T."""
     return level if quota_type == "request_percentage" else np.minimum(np.ceil(level), bound)
 
 
 def as_brokers_take(snapshot: QuotaSnapshot) -> QuotaSnapshot:
-    """The rows that are not in shadow mode, with bounds as brokers take them: byte rates without the fraction.
-
-    A byte rate below 1 stays as it is. The brokers will refuse it.
-    """
+    """The rows that are not in shadow mode, with byte rates without the fraction, unless they are below 1."""
     enforced = (quota for quota in snapshot.quotas if quota.mode != "shadow")
     return replace(snapshot, quotas=tuple(replace(quota, bounds=_whole(quota.bounds)) for quota in enforced))
 
 
 def _whole(bounds: Bounds) -> Bounds:
-    produced, fetched, percentage = bounds
-    return _whole_rate(produced), _whole_rate(fetched), percentage
+    produced, fetched = (rate if rate is None or rate < 1 else float(rate // 1) for rate in bounds[:REQUEST])
+    return produced, fetched, bounds[REQUEST]
 
 
-def _whole_rate(bound: float | None) -> float | None:
-    return bound if bound is None or bound < 1 else float(bound // 1)
-
-
-_DEFAULTS: Final = frozenset(Level) - {Level.USER_CLIENT, Level.USER, Level.CLIENT}
 _UNNAMED: Final = "\x00any other name"
 """A name that no row has: Kafka's names cannot have a NUL, so neither can those of its clients."""
 
@@ -169,13 +135,7 @@ _Client = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A sensor that gets no entry of its own.
-
-    Attributes:
-        key: the entry that it would have been.
-        client: a client whose quota the entry would change, (user, client-id); None if the sensor has no default's
-            bound: it has a row of its own, or no quota.
-    """
+    """A sensor that gets no entry of its own, and a client that it would harm; None if no default bounds the sensor."""
 
     key: EntryKey
     client: _Client | None
@@ -189,21 +149,10 @@ class Refused:
         return f"an entry of its own would change the quota of user '{user}', client-id '{client_id}'"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnEntries:
-    """The answer.
-
-    Attributes:
-        granted: the entries, in the order of the sensors.
-        refused: the others, likewise.
-    """
-
-    granted: tuple[BrokerEntry, ...]
-    refused: tuple[Refused, ...]
-
-
-def own_entries(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> OwnEntries:
-    """Which sensors of defaults can have an entry of their own.
+def own_entries(
+    snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]
+) -> tuple[tuple[BrokerEntry, ...], tuple[Refused, ...]]:
+    """Which sensors of defaults can have an entry of their own, and which can not, in their order.
 
     Args:
         snapshot: the quotas in force.
@@ -218,7 +167,7 @@ def own_entries(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> OwnEntr
     refused: dict[EntryKey, Refused] = {}
     for sensor in sensors:
         level, bound = _holding(before, sensor, probes[sensor])
-        if bound is None or level not in _DEFAULTS:
+        if bound is None or level not in LEVELS_OF_DEFAULTS:
             refused[sensor] = Refused(sensor, None)
         else:
             bounds[sensor] = bound
@@ -232,14 +181,11 @@ def own_entries(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> OwnEntr
             client = next(harmed, None)
             if client is not None:
                 refused[sensor] = Refused(sensor, client)
-    return OwnEntries(
-        tuple(BrokerEntry(*sensor, bounds[sensor], EntryKind.OWN) for sensor in sensors if sensor not in refused),
-        tuple(refused[sensor] for sensor in sensors if sensor in refused),
-    )
+    granted = (BrokerEntry(sensor, bounds[sensor], EntryKind.OWN) for sensor in sensors if sensor not in refused)
+    return tuple(granted), tuple(refused[sensor] for sensor in sensors if sensor in refused)
 
 
 def _probes(snapshot: QuotaSnapshot, sensor: EntryKey) -> list[_Client]:
-    """The clients that an entry with these tags could concern."""
     if sensor.user and sensor.client_id:
         return [(sensor.user, sensor.client_id)]
     if sensor.user:
@@ -255,14 +201,14 @@ _Resolved = dict[tuple[str, str, str], tuple[int | None, _Answer]]
 def _resolve(snapshot: QuotaSnapshot, clients: Sequence[_Client]) -> _Resolved:
     engine = QuotaEngine()
     engine.load_quotas(snapshot)
-    users, client_ids = [client[0] for client in clients], [client[1] for client in clients]
-    table = pa.table({"user": pa.array(users, pa.string()), "client_id": pa.array(client_ids, pa.string())})
+    names = [pa.array([client[part] for client in clients], pa.string()) for part in (0, 1)]
+    rows = engine.resolve(pa.table(names, ["user", "client_id"])).to_pylist()
     return {
         (row["user"], row["client_id"], row["quota_type"]): (
             row["level"],
             (row["sensor_user"], row["sensor_client_id"], row["bound"]),
         )
-        for row in engine.resolve(table).to_pylist()
+        for row in rows
     }
 
 
@@ -271,7 +217,7 @@ def _answer(resolved: _Resolved, client: _Client, sensor: EntryKey) -> _Answer:
 
 
 def _holding(resolved: _Resolved, sensor: EntryKey, clients: Sequence[_Client]) -> tuple[int | None, float | None]:
-    """The level and the bound of the sensor, from a client that is in it; nothing if none is."""
+    """The level and the bound of the sensor, from a client that is in it."""
     for client in clients:
         level, (user, client_id, bound) = resolved[(*client, sensor.quota_type)]
         if (user, client_id) == (sensor.user, sensor.client_id):
@@ -283,24 +229,15 @@ def _with_rows(snapshot: QuotaSnapshot, bounds: dict[EntryKey, float]) -> QuotaS
     """The quotas with a bound at each of these keys. A row that is there for other types keeps them."""
     rows = {(quota.user, quota.client_id): quota for quota in snapshot.quotas}
     for (user, client_id, quota_type), bound in bounds.items():
-        row = rows.get((user, client_id)) or Quota(
-            user, client_id, (None, None, None), "enforce", level_of(user, client_id)
-        )
-        at = QUOTA_TYPES.index(quota_type)
+        new = Quota(user, client_id, (None, None, None), "enforce", level_of(user, client_id))
+        row, at = rows.get((user, client_id), new), QUOTA_TYPES.index(quota_type)
         first, second, third = (bound if position == at else old for position, old in enumerate(row.bounds))
         rows[user, client_id] = replace(row, bounds=(first, second, third))
     return replace(snapshot, quotas=tuple(rows.values()))
 
 
 class OwnGrants:
-    """Which sensors of defaults have an entry of their own, or cannot have it, under the quotas in force.
-
-    The answers of `own_entries` are kept, because asking is dear and they hold until the quotas change.
-
-    Attributes:
-        granted: the entries of those that may have one.
-        refused: the others.
-    """
+    """The answers of `own_entries` under the quotas in force, kept because asking is dear."""
 
     def __init__(self) -> None:
         self._snapshot = QuotaSnapshot(0, ())
@@ -308,12 +245,7 @@ class OwnGrants:
         self.refused: dict[EntryKey, Refused] = {}
 
     def load(self, snapshot: QuotaSnapshot, asking: Iterable[EntryKey]) -> None:
-        """Put other quotas in force.
-
-        Args:
-            snapshot: the quotas.
-            asking: those that have an entry, and shall keep it if they may.
-        """
+        """Put other quotas in force. Those that ask have an entry, and shall keep it if they may."""
         self._snapshot = snapshot
         self.granted, self.refused = {}, {}
         self.ask(asking)
@@ -323,9 +255,9 @@ class OwnGrants:
         asked = self.granted.keys() | self.refused.keys()
         new = [key for key in dict.fromkeys(keys) if key not in asked]
         if new:
-            answer = own_entries(self._snapshot, [*self.granted, *new])
-            self.granted = {entry.key: entry for entry in answer.granted}
-            self.refused.update({refused.key: refused for refused in answer.refused})
+            granted, refused = own_entries(self._snapshot, [*self.granted, *new])
+            self.granted = {entry.key: entry for entry in granted}
+            self.refused.update({one.key: one for one in refused})
 
     def forget(self, keys: Iterable[EntryKey]) -> None:
         """These sensors need no entry any more."""

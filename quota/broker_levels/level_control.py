@@ -1,14 +1,12 @@
 """The next level of every entity: what all brokers shall enforce from now on, and why.
 
-The rule
---------
-Each broker enforces the level L by itself, and all of them together shall give the entity T (`quota.broker_level`). In
-every period, for every entity:
+**The rule.** Each broker enforces the level L by itself, and all of them together shall give the entity T
+(`quota.broker_level`). In every period, for every entity:
 
 1. **Who throttles.** A broker whose O is at least 0.97 · L when it has a new event mutes the entity for X = (O − L) / L
    · W after that event. A muted client hides what it wants. So the broker counts as saturated until 5 s after the mute:
-   the broker's sample windows begin elsewhere than ours, and its X may be longer. Events from before the last alter say
-   nothing: they were judged by another level.
+   the broker's sample windows begin elsewhere than ours, and its X may be longer. Events from before the last alter
+   tell nothing: they were judged by another level.
 2. **What the others want**: their rate of the last two to three seconds. It is in full view.
 3. **All fits** if no broker throttles and the wants are together at most 1.02 · T, lately or over W. Then L is left
    alone. Only a broker that is asked for 0.97 · L or more counts as unbounded then: it gets what the others leave
@@ -36,8 +34,7 @@ from quota.broker_level import broker_levels
 from quota.broker_levels.usage import BrokerView
 from quota.throttle_time import throttle_time_ms
 
-NEVER_MS: Final = -(1 << 60)
-"""An instant before all others."""
+NEVER_MS: Final = -(1 << 60)  # an instant before all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +44,12 @@ class LevelState:
     After a restart the first three are known from what was written; `start` forgets the rest, which costs some seconds.
 
     Attributes:
-        level: L in force, per second, float64[m].
-        altered_at_ms: when it was written, int64[m]; `NEVER_MS` for never. Events from before it say nothing of L.
-        over_at_ms: when the brokers were last asked for more than T together, int64[m].
+        level: L in force, per second.
+        altered_at_ms: when it was written; `NEVER_MS` for never. Events from before it tell nothing of L.
+        over_at_ms: when the brokers were last asked for more than T together.
         saturated_until_ms: until when each broker counts as saturated, int64[m, n].
-        side: −1, 0, 1: the level should go down, stay, go up; int64[m].
-        side_since_ms: since when, int64[m].
-        used_at_ms: when it last was not quiet, int64[m].
+        side: −1, 0, 1: the level should go down, stay, go up; since `side_since_ms`.
+        used_at_ms: when it last was not quiet.
     """
 
     level: Floats
@@ -73,11 +69,7 @@ class LevelState:
         return cls(level, altered_at_ms, over_at_ms, never, np.zeros(size, np.int64), now, now)
 
     def on_brokers(self, columns: Ints) -> Self:
-        """The same entities on other brokers.
-
-        Args:
-            columns: for each broker its column until now, int64[n]; −1 for one that has joined or was restarted.
-        """
+        """The same entities on other brokers: for each its column until now; −1 for one that has joined."""
         known = np.append(self.saturated_until_ms, np.full((len(self.level), 1), NEVER_MS), axis=1)
         return replace(self, saturated_until_ms=known[:, columns])
 
@@ -120,25 +112,10 @@ class Cause(IntEnum):
     QUIET_OFFENDER = 4
     OUT_OF_RANGE = 5
 
-    @property
-    def words(self) -> str:
-        """The cause as a part of a sentence."""
-        return _WORDS[self]
-
-
-_WORDS: Final = {
-    Cause.KEPT: "nothing has changed",
-    Cause.TOGETHER_ABOVE: "the brokers together would give more than the bound",
-    Cause.ROOM_LEFT: "brokers that are asked for less leave room for the others",
-    Cause.QUIET: "use has been far below the bound",
-    Cause.QUIET_OFFENDER: "use has been far below the bound, but was above it lately",
-    Cause.OUT_OF_RANGE: "the bound or the number of brokers has changed",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class LevelRules:
-    """The thresholds of the rule. Fractions are of L or T, as the module says."""
+    """The thresholds of the rule. Fractions are of L or T, as in the docstring of the module."""
 
     saturated: float = 0.97
     saturated_hold_ms: int = 5_000
@@ -158,10 +135,10 @@ class Proposals:
     """What to write: one row per entity; those with `Cause.KEPT` need nothing.
 
     Attributes:
-        level: the level it should have, float64[m]; the old one if it is kept.
-        cause: a `Cause`, int64[m].
+        level: the level it should have; the old one if it is kept.
+        cause: a `Cause`.
         urgency: how far the level must move, and for one that must go down also how much more than T the brokers would
-            let through, as fractions of T, float64[m]; infinity for a level out of range, 0 for nothing to do.
+            let through, as fractions of T; infinity for a level out of range, 0 for nothing to do.
         demand: d_b as it was counted, per second, float64[m, n]; infinity where it counted as unbounded.
     """
 
@@ -169,12 +146,6 @@ class Proposals:
     cause: Ints
     urgency: Floats
     demand: Floats
-
-
-def first_level(bound: Floats, over_at_ms: Ints, brokers: int, now_ms: int, rules: LevelRules) -> Floats:
-    """The level of entities that have none yet: T, but T / n for those that were over it lately."""
-    offender = now_ms - over_at_ms < rules.remember_ms
-    return np.where(offender & (brokers > 0), bound / max(brokers, 1), bound)
 
 
 def propose(
@@ -190,18 +161,14 @@ def propose(
 
     Args:
         view: the brokers, at least one, at an instant not before that of the last period.
-        bound: T of each entity, float64[m], above 0.
-        state: what was remembered.
+        bound: T of each entity, above 0.
+        state: what was remembered. Call `LevelState.altered` for what was written; the rest is proposed again.
         now_ms: when the alters would be written, on the clock of `moved_at_ms`. All else is in event time.
         rules: the thresholds; the defaults if None.
-        at_once: entities whose level may be written at once, whatever was seen or written before, bool[m]; none if
-            None. For those whose T was edited.
-        moved_at_ms: when each level was last written for any reason but an edit, int64[m]: the 10 s begin there. If
-            None, that was the last alter.
-
-    Returns:
-        The proposals, and the state with the memory of this period. Call `LevelState.altered` for what was written; the
-        rest is proposed again in the next period.
+        at_once: entities whose level may be written at once, whatever was seen or written before: those whose T was
+            edited. None: no entity.
+        moved_at_ms: when each level was last written for any reason but an edit: the 10 s begin there. None: with the
+            last alter.
     """
     rules = rules or LevelRules()
     level, even = state.level, bound / view.recent.shape[1]
@@ -238,24 +205,14 @@ def propose(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the brokers show in a period.
-
-    Attributes:
-        saturated_until_ms: as in `LevelState`.
-        demand: as in `Proposals`.
-        filled: the level of these demands.
-        passing: what the brokers would let through of the recent rates, per second.
-        fits: no broker throttles, and all that is wanted is at most T.
-        is_left_alone: all fits, and no broker is asked for as much as L.
-        in_use: not quiet.
-    """
+    """What the brokers show in a period."""
 
     saturated_until_ms: Ints
     demand: Floats
-    filled: Floats
-    passing: Floats
-    fits: Flags
-    is_left_alone: Flags
+    filled: Floats  # the level of these demands
+    passing: Floats  # what the brokers would let through of the recent rates, per second
+    fits: Flags  # no broker throttles, and all that is wanted is at most T
+    is_left_alone: Flags  # all fits, and no broker is asked for as much as L
     in_use: Flags
 
 
@@ -281,7 +238,6 @@ def _look(view: BrokerView, bound: Floats, state: LevelState, rules: LevelRules)
 
 
 def _saturated_until(view: BrokerView, state: LevelState, rules: LevelRules) -> Ints:
-    """Until when each broker counts as saturated, with what the newest events say."""
     level = np.maximum(state.level, np.finfo(np.float64).tiny)[:, None]
     new_event = (view.last_ms > view.at_ms - 1_000) & (view.last_ms >= state.altered_at_ms[:, None])
     throttles = new_event & (view.observed >= rules.saturated * level)

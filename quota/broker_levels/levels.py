@@ -9,7 +9,7 @@ A *row* is an entity that has a level, or may need one:
 
 Most entities are far below their bound, and a period costs nothing for them. A row is looked at if its level is not T,
 if it used T / 2 or more on all brokers together in the last 15 s, if a broker that throttled it may still hide what it
-wants, or if its bound was edited. For all others `propose` would say: leave it alone.
+wants, or if its bound was edited. For all others `propose` would change nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,18 +18,15 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from quota.arrays import Flags, Floats, Ids, Ints
-from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, writable_levels
+from quota.broker_levels.entries import EntryKey, EntryKind, writable_levels
 from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules, LevelState, propose
 from quota.broker_levels.usage import BrokerUsage
-from quota.broker_levels.writes import BrokerHoldings, Owned
+from quota.broker_levels.writes import Owned
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import QuotaSnapshot
 
-BUSY: Final = 0.5
-"""The part of T from which on an entity is looked at."""
+BUSY: Final = 0.5  # the part of T from which on an entity is looked at
 
 BUSY_MS: Final = 15_000
 """For how long after: longer than W, so that no broker throttles an entity that is not looked at."""
@@ -43,20 +40,21 @@ class Standing(IntEnum):
     CANDIDATE = 2
 
 
+_RULES: Final = LevelRules()
+
+
 @dataclass(frozen=True, slots=True)
 class LevelMoves:
-    """The rows whose level should move, or whose bound was edited.
+    """The k rows whose level should move, or whose bound was edited.
 
     Attributes:
-        keys: k keys.
-        is_candidate: whether each has no entry yet, bool[k].
-        is_edited: whether each has another bound than the one its level was written for, bool[k].
-        level: L as Kafka takes it, per second, float64[k].
-        bound: T, float64[k].
-        cause: a `Cause`, int64[k].
-        urgency: as in `Proposals`; infinity for an edited bound, float64[k].
+        is_candidate: whether each has no entry yet.
+        is_edited: whether each has another bound than the one its level was written for.
+        level: L as Kafka takes it, per second.
+        cause: a `Cause`.
+        urgency: as in `Proposals`; infinity for an edited bound.
         demand: as in `Proposals`, float64[k, n].
-        over_at_ms: when the brokers were last asked for more than T together, int64[k].
+        over_at_ms: when the brokers were last asked for more than T together.
     """
 
     keys: list[EntryKey]
@@ -71,25 +69,12 @@ class LevelMoves:
 
 
 class EntityLevels:
-    """The rows of one quota type.
+    """The rows of one quota type. A move is proposed only for ruled ones: the brokers have what is known here."""
 
-    A row is ruled if its value on the brokers is what it should be by what is known here. Only then a move is proposed.
-
-    No lock: one caller at a time.
-
-    Args:
-        quota_type: position in `QUOTA_TYPES`.
-        usage: who uses what where.
-        rules: the thresholds.
-    """
-
-    def __init__(self, quota_type: int, usage: BrokerUsage, rules: LevelRules) -> None:
-        self._type, self._usage, self._rules = quota_type, usage, rules
+    def __init__(self, quota_type: int, usage: BrokerUsage) -> None:
+        self._type, self._usage = quota_type, usage
         self._brokers = 0
         self._linked = 0
-        self._clear()
-
-    def _clear(self) -> None:
         self._keys: list[EntryKey] = []
         self._rows: dict[EntryKey, int] = {}
         self._standing, self._sensor, self._busy_until_ms, self._moved_at_ms = (np.zeros(0, np.int64) for _ in range(4))
@@ -99,25 +84,14 @@ class EntityLevels:
         self._state = LevelState.start(np.zeros(0), empty, empty, self._brokers, 0)
 
     def set_brokers(self, columns: Ints) -> None:
-        """Follow the brokers.
-
-        Args:
-            columns: what `BrokerUsage.set_brokers` returned.
-        """
+        """Follow the brokers by the columns that `BrokerUsage.set_brokers` returned."""
         self._brokers = len(columns)
         self._state = self._state.on_brokers(columns)
 
     def list_entries(self, bounds: Mapping[EntryKey, float], own: Mapping[EntryKey, float], at_ms: int) -> None:
-        """Say which entries there are; the rows of all others are dropped, those of candidates too.
-
-        Args:
-            bounds: T of each entry of the quota table.
-            own: T of each sensor of a default that has an entry of its own.
-            at_ms: the instant, in event time.
-        """
+        """Set T of the entries of the quota table, and of own ones of sensors of defaults. Other rows are dropped."""
         listed = {**bounds, **own}
-        kept = np.array([key in listed for key in self._keys], np.bool_)
-        self._keep(kept)
+        self._keep(np.array([key in listed for key in self._keys], np.bool_))
         self._add([key for key in listed if key not in self._rows], listed, at_ms)
         self._bound = np.array([listed[key] for key in self._keys], np.float64)
         standing = (Standing.OWN if key in own else Standing.LISTED for key in self._keys)
@@ -134,11 +108,7 @@ class EntityLevels:
         self.renumber_sensors()
 
     def hold(self, held: Sequence[tuple[EntryKey, Owned, int]]) -> None:
-        """These levels are in force. Keys without a row are ignored.
-
-        Args:
-            held: the key, what was written, and when it was last written for any reason but an edit.
-        """
+        """Of keys with a row: what was written, and when that was for any reason but an edit."""
         found = [(self._rows[key], owned, moved_at_ms) for key, owned, moved_at_ms in held if key in self._rows]
         if not found:
             return
@@ -167,20 +137,14 @@ class EntityLevels:
         self._is_ruled[rows[self._standing[rows] != Standing.CANDIDATE]] = False
 
     def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> LevelMoves:
-        """One period.
-
-        Args:
-            at_ms: the instant up to which usage is known, not before that of the last period.
-            now_ms: when it would be written.
-            event_ahead_ms: how far event time is ahead of `now_ms`.
-        """
+        """One period, with usage known up to `at_ms`, and event time ahead of `now_ms` by `event_ahead_ms`."""
         self._link()
         together = np.append(self._usage.together(self._type, at_ms), 0.0)
         if self._brokers > 1:
             self._follow_candidates(together[:-1], at_ms, now_ms + event_ahead_ms)
         busy = together[self._sensor] >= BUSY * self._bound
         self._busy_until_ms[busy] = at_ms + BUSY_MS
-        rows = self._worth_a_look(at_ms)
+        rows = np.flatnonzero(self._is_ruled & (~self._is_idle(at_ms) | (self._bound != self._written_for)))
         view = self._usage.view(self._type, self._sensor[rows], at_ms)
         part, bound, written_for = self._state.take(rows), self._bound[rows], self._written_for[rows]
         is_edited = bound != written_for
@@ -188,8 +152,8 @@ class EntityLevels:
         level = np.where(is_edited, part.level * (bound / written_for), part.level)
         altered_at_ms = np.where(is_edited, now_ms, part.altered_at_ms) + event_ahead_ms
         tried = replace(part, level=level, altered_at_ms=altered_at_ms, over_at_ms=np.minimum(part.over_at_ms, at_ms))
-        found, seen = propose(view, bound, tried, now_ms, self._rules, is_edited, self._moved_at_ms[rows])
-        # Only what is remembered. What is in force is said by `hold`.
+        found, seen = propose(view, bound, tried, now_ms, _RULES, is_edited, self._moved_at_ms[rows])
+        # Only what is remembered. `hold` sets what is in force.
         memory = replace(seen, level=part.level, altered_at_ms=part.altered_at_ms)
         if len(rows):
             self._state = self._state.put(rows, memory)
@@ -209,12 +173,12 @@ class EntityLevels:
 
     def no_longer_needed(self, at_ms: int) -> list[EntryKey]:
         """The own entries of sensors that are quiet and were not over T lately."""
-        quiet = at_ms - self._state.used_at_ms >= self._rules.quiet_ms
-        not_over = at_ms - self._state.over_at_ms >= self._rules.remember_ms
+        quiet = at_ms - self._state.used_at_ms >= _RULES.quiet_ms
+        not_over = at_ms - self._state.over_at_ms >= _RULES.remember_ms
         return self._keys_of((self._standing == Standing.OWN) & quiet & not_over)
 
     def drop(self, keys: Iterable[EntryKey]) -> None:
-        """Forget the rows of these keys."""
+        """Forget these rows."""
         gone = set(keys)
         if gone:
             self._keep(np.array([key not in gone for key in self._keys], np.bool_))
@@ -231,9 +195,6 @@ class EntityLevels:
         """Look up all sensors again, after `BrokerUsage.expire`."""
         self._sensor = np.array([self._usage.sensor((key.user, key.client_id)) for key in self._keys], np.int64)
         self._linked = len(self._usage.tags)
-
-    def _worth_a_look(self, at_ms: int) -> Ids:
-        return np.flatnonzero(self._is_ruled & (~self._is_idle(at_ms) | (self._bound != self._written_for)))
 
     def _is_idle(self, at_ms: int) -> Flags:
         """Which rows stand at T, and have not been near it lately."""
@@ -257,7 +218,6 @@ class EntityLevels:
             self._keep(~gone)
 
     def _link(self) -> None:
-        """Find the rows of sensors that are new."""
         name, tags = QUOTA_TYPES[self._type], self._usage.tags
         for sensor in range(self._linked, len(tags)):
             row = self._rows.get(EntryKey(*tags[sensor], name))
@@ -301,112 +261,3 @@ class EntityLevels:
 
     def _keys_of(self, chosen: Flags) -> list[EntryKey]:
         return [self._keys[row] for row in np.flatnonzero(chosen).tolist()]
-
-
-EXPIRE_EVERY_MS: Final = 600_000
-
-
-class ClusterLevels:
-    """One `EntityLevels` per quota type.
-
-    Args:
-        rules: the thresholds.
-        num_samples: N of the brokers.
-        sample_window_ms: w of the brokers.
-
-    Attributes:
-        broker_ids: the brokers that are in the cluster.
-    """
-
-    def __init__(self, rules: LevelRules, num_samples: int, sample_window_ms: int) -> None:
-        self._usage = BrokerUsage(num_samples, sample_window_ms)
-        self._of_type = {name: EntityLevels(at, self._usage, rules) for at, name in enumerate(QUOTA_TYPES)}
-        self._expired_at_ms = 0
-        self.broker_ids: tuple[str, ...] = ()
-
-    def __contains__(self, key: EntryKey) -> bool:
-        return key in self._of_type[key.quota_type]
-
-    def load(self, snapshot: QuotaSnapshot) -> None:
-        """See `BrokerUsage.load`."""
-        self._usage.load(snapshot)
-
-    def record(self, usage: pa.Table) -> None:
-        """See `BrokerSync.record`."""
-        self._usage.record(usage)
-
-    def begin_epoch(self, at_ms: int) -> None:
-        """See `BrokerSync.begin_epoch`."""
-        self._usage.forget()
-        for levels in self._of_type.values():
-            levels.begin_epoch(at_ms)
-
-    @property
-    def unplaced_bytes(self) -> int:
-        """See `BrokerSync.unplaced_bytes`."""
-        return self._usage.unplaced_bytes
-
-    def set_brokers(self, broker_ids: Sequence[str]) -> None:
-        """See `BrokerSync.set_brokers`."""
-        if set(broker_ids) == set(self.broker_ids):
-            return
-        self.broker_ids = tuple(broker_ids)
-        columns = self._usage.set_brokers(self.broker_ids)
-        for levels in self._of_type.values():
-            levels.set_brokers(columns)
-
-    def list_entries(self, entries: Iterable[BrokerEntry], owned: Mapping[EntryKey, Owned], at_ms: int) -> None:
-        """See `EntityLevels.list_entries`.
-
-        Args:
-            entries: those of the quota table, and those of sensors of defaults.
-            owned: what is on the brokers.
-            at_ms: the instant, in event time.
-        """
-        bounds: dict[str, dict[EntryKey, float]] = {name: {} for name in QUOTA_TYPES}
-        own: dict[str, dict[EntryKey, float]] = {name: {} for name in QUOTA_TYPES}
-        for entry in entries:
-            if entry.kind is EntryKind.LEVEL:
-                bounds[entry.quota_type][entry.key] = entry.bound
-            elif entry.kind is EntryKind.OWN and entry.key in owned:
-                own[entry.quota_type][entry.key] = entry.bound
-        for name, levels in self._of_type.items():
-            levels.list_entries(bounds[name], own[name], at_ms)
-
-    def follow(self, keys: Iterable[EntryKey], holdings: BrokerHoldings) -> None:
-        """Learn what is in force at these keys."""
-        held: dict[str, list[tuple[EntryKey, Owned, int]]] = {name: [] for name in QUOTA_TYPES}
-        left: dict[str, list[EntryKey]] = {name: [] for name in QUOTA_TYPES}
-        for key in keys:
-            owned = holdings.ruled(key)
-            if owned is None:
-                left[key.quota_type].append(key)
-            else:
-                held[key.quota_type].append((key, owned, holdings.moved_at_ms.get(key, NEVER_MS)))
-        for name, levels in self._of_type.items():
-            levels.hold(held[name])
-            levels.leave(left[name])
-
-    def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> list[LevelMoves]:
-        """See `EntityLevels.period`: one answer per quota type."""
-        moves = [levels.period(at_ms, now_ms, event_ahead_ms) for levels in self._of_type.values()]
-        if now_ms - self._expired_at_ms >= EXPIRE_EVERY_MS:
-            self._expired_at_ms = now_ms
-            self._expire(at_ms)
-        return moves
-
-    def _expire(self, at_ms: int) -> None:
-        used = np.concatenate([levels.sensors for levels in self._of_type.values()])
-        if self._usage.expire(used, at_ms):
-            for levels in self._of_type.values():
-                levels.renumber_sensors()
-
-    def no_longer_needed(self, at_ms: int) -> list[EntryKey]:
-        """See `EntityLevels.no_longer_needed`."""
-        return [key for levels in self._of_type.values() for key in levels.no_longer_needed(at_ms)]
-
-    def drop(self, keys: Iterable[EntryKey]) -> None:
-        """See `EntityLevels.drop`."""
-        gone = list(keys)
-        for name, levels in self._of_type.items():
-            levels.drop(key for key in gone if key.quota_type == name)

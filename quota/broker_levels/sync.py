@@ -1,4 +1,4 @@
-"""The brokers' quotas kept as the quota table says: what to write now. Plain values in and out, no clock, no I/O.
+"""The brokers' quotas kept as in the quota table: what to write now. Plain values in and out, no clock, no I/O.
 
 Two times come in. `now_ms` is of a clock that never steps: pauses, retries and the alters per second are counted on it.
 `known_until_ms` is event time, as the usage has it: what is seen of the brokers is judged by it. Where both meet (was
@@ -9,7 +9,7 @@ How it is used, each period of a second:
 1. `load_quotas` if there is another version of the quota table; `record` the usage that is new.
 2. Every 10 s, at the start, and after any failure whose outcome is not known: `set_brokers`, then `observe` with all
    that the brokers hold. Before the first `observe` nothing is written.
-3. `period` says what to write. Store it, write it, store the answers; then `confirm` what the brokers took, and
+3. `period` returns what to write. Store it, write it, store the answers; then `confirm` what the brokers took, and
    `refuse` what they did not. Nothing counts as written until then: what was neither confirmed nor refused is asked for
    again, and `observe` finds out whether it got there.
 """
@@ -22,17 +22,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quota.arrays import Floats, Ids
+from quota.arrays import Floats
 from quota.broker_levels.entries import EntryKey, EntryKind, OwnGrants, as_brokers_take, broker_entries
-from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules
-from quota.broker_levels.levels import ClusterLevels, LevelMoves
-from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS
+from quota.broker_levels.level_control import NEVER_MS, Cause
+from quota.broker_levels.levels import EntityLevels, LevelMoves
+from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
 from quota.broker_levels.writes import EDITED, LEVELS, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
+from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument
 from quota.snapshot import QuotaSnapshot
 
 ALTERS_PER_SECOND: Final = 2_000
-BATCH_SIZE: Final = 1_000
+EXPIRE_EVERY_MS: Final = 600_000
 
 
 class AlterBudget:
@@ -40,58 +41,47 @@ class AlterBudget:
 
     A second's alters may be written at once after a second without any; more is not saved up.
 
-    Args:
-        alters_per_second: at least 1.
-        batch_size: how many entities one request may have, at least 1.
-
     Raises:
-        InvalidArgument: an argument is below 1.
+        InvalidArgument: the bound is below 1.
     """
 
-    def __init__(self, alters_per_second: int = ALTERS_PER_SECOND, batch_size: int = BATCH_SIZE) -> None:
-        for name, value in (("alters_per_second", alters_per_second), ("batch_size", batch_size)):
-            if value < 1:
-                message = f"{name} is {value}; it can be 1 or more"
-                raise InvalidArgument(message)
+    def __init__(self, alters_per_second: int = ALTERS_PER_SECOND) -> None:
+        if alters_per_second < 1:
+            message = f"alters_per_second is {alters_per_second}; it can be 1 or more"
+            raise InvalidArgument(message)
         self._per_second = alters_per_second
-        self._batch_size = batch_size
         self._left = float(alters_per_second)
         self._counted_at_ms: int | None = None
 
-    def choose(self, urgency: Floats, now_ms: int) -> list[Ids]:
+    def choose(self, urgency: Floats, now_ms: int) -> list[int]:
         """Choose what is written now, and count it as written.
 
         Args:
             urgency: float64[m]; 0 for nothing to write. Of equal ones the first come first.
-            now_ms: the instant, by a clock that never steps. One before the last call counts as that of the last
-                call.
+            now_ms: the instant, by a clock that never steps. One before the last call counts as that of the last call.
 
         Returns:
-            Positions in `urgency`, the most urgent first, in batches.
+            Positions in `urgency`, the most urgent first.
         """
         since_ms = 0 if self._counted_at_ms is None else max(now_ms - self._counted_at_ms, 0)
         self._counted_at_ms = max(now_ms, self._counted_at_ms or now_ms)
         self._left = min(self._left + self._per_second * (since_ms / 1000.0), float(self._per_second))
         order = np.argsort(-urgency, kind="stable")[: np.count_nonzero(urgency > 0)]
-        chosen = order[: int(self._left)]
+        chosen: list[int] = order[: int(self._left)].tolist()
         self._left -= len(chosen)
-        return [chosen[start : start + self._batch_size] for start in range(0, len(chosen), self._batch_size)]
+        return chosen
 
 
 LAG_MS: Final = 10_000
 """How far event time may be behind `now_ms` without one of the clocks being wrong: as long as a level must stand."""
 
-MOST_ASKS: Final = 50
-"""The largest number of sensors of defaults that may ask for an entry of their own in one period."""
+MOST_ASKS: Final = 50  # the largest number of sensors of defaults that may ask for an entry of their own in one period
 
 
 class BrokerSync:
-    """All that is known of the brokers' quotas and of the usage on each broker.
-
-    No lock: one caller at a time.
+    """All that is known of the brokers' quotas and of the usage on each broker. One caller at a time.
 
     Args:
-        rules: the thresholds of the levels; the defaults if None.
         budget: the bound on writes per second; the default if None.
         adopt: write where others wrote, too. What stood there then is what is given back.
         num_samples: N of the brokers, `quota.window.num`.
@@ -100,14 +90,16 @@ class BrokerSync:
 
     def __init__(
         self,
-        rules: LevelRules | None = None,
         budget: AlterBudget | None = None,
         adopt: bool = False,
         num_samples: int = NUM_SAMPLES,
         sample_window_ms: int = SAMPLE_WINDOW_MS,
     ) -> None:
         self._budget = budget or AlterBudget()
-        self._levels = ClusterLevels(rules or LevelRules(), num_samples, sample_window_ms)
+        self._usage = BrokerUsage(num_samples, sample_window_ms)
+        self._levels = {name: EntityLevels(at, self._usage) for at, name in enumerate(QUOTA_TYPES)}
+        self._expired_at_ms = 0
+        self._broker_ids: tuple[str, ...] = ()
         self._holdings, self._grants, self._retries = BrokerHoldings(adopt), OwnGrants(), WriteRetries()
         self._snapshot: QuotaSnapshot | None = None
         self._mirror = self._is_observed = self._is_compared = False
@@ -120,81 +112,63 @@ class BrokerSync:
             owned: of each key the newest write that the brokers took (`Change.owned`), unless it was given back.
             undecided: the writes after that, of which it was not stored whether they got to the brokers, the oldest
                 first. The first `observe` decides: if the brokers hold what was written, it was written.
-            now_ms: the instant. A write that is dated later, by a clock that was ahead, counts as of now.
+            now_ms: a write that is dated later, by a clock that was ahead, counts as of now.
         """
         past = {key: replace(one, written_at_ms=min(one.written_at_ms, now_ms)) for key, one in owned.items()}
         self._holdings.restore(past, undecided)
 
     def load_quotas(self, snapshot: QuotaSnapshot, mirror: bool) -> None:
-        """Put other quotas in force.
-
-        Args:
-            snapshot: the quotas. In shadow mode all that kquota owns is given back.
-            mirror: True for scope `broker`: every broker gets T.
-        """
+        """Put other quotas in force. In shadow mode all that is owned is given back; with `mirror` brokers get T."""
         of_brokers = as_brokers_take(snapshot)
         is_same = self._snapshot is not None and of_brokers.quotas == self._snapshot.quotas and mirror == self._mirror
         self._snapshot = of_brokers
         if not is_same:
             self._mirror, self._is_compared = mirror, False
-            self._levels.load(of_brokers)
+            self._usage.load(of_brokers)
             self._grants.load(of_brokers, ())
 
-    def set_brokers(self, broker_ids: Sequence[str], now_ms: int) -> None:
-        """Say which brokers are in the cluster.
+    def set_brokers(self, broker_ids: Sequence[str]) -> None:
+        """Set which brokers are in the cluster, as `usage` has them, each once, in any order.
 
         A level below T ÷ brokers is corrected in the next period. So a caller may want to wait for a broker that is
         being restarted.
-
-        Args:
-            broker_ids: as `usage` has them, each once, in any order.
-            now_ms: the instant.
         """
-        self._levels.set_brokers(broker_ids)
-        self._holdings.brokers = len(self._levels.broker_ids)
+        if set(broker_ids) != set(self._broker_ids):
+            self._broker_ids, self._holdings.brokers = tuple(broker_ids), len(broker_ids)
+            columns = self._usage.set_brokers(self._broker_ids)
+            for levels in self._levels.values():
+                levels.set_brokers(columns)
 
     def observe(self, held: Mapping[EntryKey, float], now_ms: int) -> None:
-        """Compare with what the brokers hold.
-
-        Args:
-            held: every value of kquota's quota types at entities that the quota table can name.
-            now_ms: the instant. It must be after the answers to all earlier writes.
-        """
+        """Compare with every value of kquota's types that the brokers hold, after the answers to all earlier writes."""
         if not self._is_observed or held != self._holdings.held:
             self._holdings.observe(held, now_ms)
             self._is_observed, self._is_compared = True, False
 
     def record(self, usage: pa.Table) -> None:
-        """Record usage.
+        """Record rows of `usage` that were not recorded before, with `quota.usage.COLUMNS`.
 
-        Args:
-            usage: rows of `usage` that were not recorded before; columns sample_start_ms, broker_id, user, client_id,
-                produced_bytes, fetched_bytes, io_time_ns, network_time_ns, last_event_ms; others are ignored. Rows of
-                brokers that are not in the cluster, or without a broker, count nowhere: `unplaced_bytes`.
+        Rows of brokers that are not in the cluster, or without a broker, count nowhere: `unplaced_bytes`.
 
         Raises:
             InvalidUsage: as for `QuotaEngine.record`.
         """
-        self._levels.record(usage)
+        self._usage.record(usage)
 
     def begin_epoch(self, at_ms: int) -> None:
-        """Event time begins anew: forget all usage, and date nothing that is remembered later than now.
-
-        Args:
-            at_ms: where it goes on, before or after the last instant.
-        """
+        """Event time begins anew at an instant: forget all usage, and date nothing that is remembered after it."""
         self._at_ms = at_ms
-        self._levels.begin_epoch(at_ms)
+        self._usage.forget()
+        for levels in self._levels.values():
+            levels.begin_epoch(at_ms)
 
     def period(self, known_until_ms: int, now_ms: int) -> list[Change]:
         """What to write now, the most urgent first, each key at most once, within the budget.
 
-        Args:
-            known_until_ms: the instant up to which usage was recorded, in event time. One before that of the last
-                period counts as that; see `begin_epoch`.
-            now_ms: the instant.
+        `known_until_ms` is the instant up to which usage was recorded, in event time. One before that of the last
+        period counts as that; see `begin_epoch`.
         """
-        if self._snapshot is None or not self._is_observed or not self._levels.broker_ids:
+        if self._snapshot is None or not self._is_observed or not self._broker_ids:
             return []
         if known_until_ms > self._at_ms:
             self._at_ms, self._ahead_ms = known_until_ms, known_until_ms - now_ms
@@ -202,11 +176,21 @@ class BrokerSync:
         event_ahead_ms = max(min(self._ahead_ms + LAG_MS, 0), self._ahead_ms)
         if not self._is_compared:
             self._compare(self._snapshot, now_ms + event_ahead_ms)
-        moves = [] if self._mirror else self._levels.period(self._at_ms, now_ms, event_ahead_ms)
+        moves = [] if self._mirror else self._moves(now_ms, event_ahead_ms)
         self._follow_own(moves)
         changes = self._choose(moves, now_ms)
         self._holdings.hand_out(changes)
         return changes
+
+    def _moves(self, now_ms: int, event_ahead_ms: int) -> list[LevelMoves]:
+        moves = [levels.period(self._at_ms, now_ms, event_ahead_ms) for levels in self._levels.values()]
+        if now_ms - self._expired_at_ms >= EXPIRE_EVERY_MS:
+            self._expired_at_ms = now_ms
+            used = np.concatenate([levels.sensors for levels in self._levels.values()])
+            if self._usage.expire(used, self._at_ms):
+                for levels in self._levels.values():
+                    levels.renumber_sensors()
+        return moves
 
     def confirm(self, changes: Iterable[Change], now_ms: int) -> None:
         """The brokers took these."""
@@ -235,8 +219,7 @@ class BrokerSync:
     @property
     def levels(self) -> dict[EntryKey, float]:
         """The levels in force, of the keys whose value is one."""
-        owned = self._holdings.owned
-        return {key: one.value for key, one in owned.items() if one.kind in LEVELS}
+        return {key: one.value for key, one in self._holdings.owned.items() if one.kind in LEVELS}
 
     @property
     def drifts(self) -> tuple[Drift, ...]:
@@ -252,10 +235,9 @@ class BrokerSync:
     @property
     def unplaced_bytes(self) -> int:
         """Bytes, produced and fetched, of usage that counted on no broker, since the start."""
-        return self._levels.unplaced_bytes
+        return self._usage.unplaced_bytes
 
     def _compare(self, snapshot: QuotaSnapshot, at_ms: int) -> None:
-        """Compare all that is owned with all that is wanted."""
         holdings = self._holdings
         entries = {entry.key: entry for entry in broker_entries(snapshot, self._mirror)}
         if not self._mirror:
@@ -264,14 +246,23 @@ class BrokerSync:
         wanted = {**self._grants.granted, **entries}
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted
-        self._levels.list_entries(wanted.values(), holdings.owned, at_ms)
+        for name, levels in self._levels.items():
+            of_type = [entry for entry in wanted.values() if entry.key.quota_type == name]
+            own = {one.key: one.bound for one in of_type if one.kind is EntryKind.OWN and one.key in holdings.owned}
+            levels.list_entries({one.key: one.bound for one in of_type if one.kind is EntryKind.LEVEL}, own, at_ms)
         self._review(keys)
         self._is_compared = True
 
     def _review(self, keys: Collection[EntryKey]) -> None:
-        """Say what is due at these keys, and to the levels what is in force."""
-        self._holdings.review(keys)
-        self._levels.follow(keys, self._holdings)
+        """Find what is due at these keys, and let the levels know what is in force."""
+        holdings = self._holdings
+        holdings.review(keys)
+        ruled = {key: holdings.ruled(key) for key in keys}
+        for name, levels in self._levels.items():
+            of_type = {key: owned for key, owned in ruled.items() if key.quota_type == name}
+            moved_at_ms = holdings.moved_at_ms
+            levels.hold([(key, one, moved_at_ms.get(key, NEVER_MS)) for key, one in of_type.items() if one is not None])
+            levels.leave(key for key, one in of_type.items() if one is None)
 
     def _follow_own(self, moves: Sequence[LevelMoves]) -> None:
         """Answer the sensors of defaults that ask for an entry, and give up those that need theirs no longer."""
@@ -282,19 +273,22 @@ class BrokerSync:
         )
         grants, before = self._grants, set(self._grants.granted)
         grants.ask([key for _, key in asking if key not in grants.refused][:MOST_ASKS])
-        grants.forget(self._levels.no_longer_needed(self._at_ms))
-        grants.forget([key for key in (*grants.granted, *grants.refused) if key not in self._levels])
+        for levels in self._levels.values():
+            grants.forget(levels.no_longer_needed(self._at_ms))
+        asked = (*grants.granted, *grants.refused)
+        grants.forget([key for key in asked if key not in self._levels[key.quota_type]])
         changed = sorted(before ^ set(grants.granted))
         for key in changed:
             if key in grants.granted:
                 self._holdings.wanted[key] = grants.granted[key]
             else:
                 self._holdings.wanted.pop(key, None)
-        self._levels.drop(key for key in changed if key not in grants.granted)
+        gone = [key for key in changed if key not in grants.granted]
+        for name, levels in self._levels.items():
+            levels.drop(key for key in gone if key.quota_type == name)
         self._review(changed)
 
     def _choose(self, moves: Sequence[LevelMoves], now_ms: int) -> list[Change]:
-        """The most urgent of what is due and of the moves."""
         due = list(self._holdings.due)
         places = [(of_type, at) for of_type in moves for at in range(len(of_type.keys))]
         urgency = np.concatenate([np.full(len(due), np.inf), *(of_type.urgency for of_type in moves)])
@@ -305,10 +299,9 @@ class BrokerSync:
         for place, (of_type, at) in enumerate(places, len(due)):
             if not self._may_move(of_type, at):
                 urgency[place] = 0.0
-        chosen = [place for batch in self._budget.choose(urgency, now_ms) for place in batch.tolist()]
         return [
             self._holdings.change(due[place]) if place < len(due) else self._moved(*places[place - len(due)])
-            for place in chosen
+            for place in self._budget.choose(urgency, now_ms)
         ]
 
     def _may_move(self, moves: LevelMoves, at: int) -> bool:
@@ -320,7 +313,7 @@ class BrokerSync:
 
     def _moved(self, moves: LevelMoves, at: int) -> Change:
         key, over_at_ms = moves.keys[at], int(moves.over_at_ms[at])
-        rates = zip(self._levels.broker_ids, moves.demand[at].tolist(), strict=True)
+        rates = zip(self._broker_ids, moves.demand[at].tolist(), strict=True)
         owned, held = self._holdings.owned.get(key), self._holdings.held.get(key)
         return Change(
             key,

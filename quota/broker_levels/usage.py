@@ -18,32 +18,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quota.arrays import Flags, Floats, Ids, Ints
-from quota.entity import Level
+from quota.entity import LEVELS_OF_DEFAULTS
 from quota.rates import SampleWindows
-from quota.recording import SensorGroups
 from quota.resolution import NO_QUOTA, Side
-from quota.sensors import IDLE_MS, SensorTable, TypeSensors
+from quota.sensors import IDLE_MS, SensorGroups, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
-from quota.usage import EntityNames, Measure, Usage
+from quota.usage import BYTES, EntityNames, Usage
 
 NUM_SAMPLES: Final = 11
 SAMPLE_WINDOW_MS: Final = 1000
-RECENT_SAMPLES: Final = 3
-"""The sample windows of the recent rate: the mean of two to three seconds."""
+RECENT_SAMPLES: Final = 3  # the sample windows of the recent rate: the mean of two to three seconds
 
 _MIN_CAPACITY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """m entities on n brokers at an instant.
+    """m entities on n brokers at an instant, up to which usage is known. All arrays are [m, n].
 
     Attributes:
-        at_ms: the instant up to which usage is known, ms since the epoch.
-        observed: O by the broker's rule, per second, float64[m, n].
-        window_ms: W, int64[m, n].
-        recent: the rate over the last two to three seconds, per second, float64[m, n].
-        last_ms: the time of the last event, int64[m, n]; 0 for none.
+        observed: O by the broker's rule, per second.
+        window_ms: W.
+        recent: the rate over the last two to three seconds, per second.
+        last_ms: the time of the last event; 0 for none.
     """
 
     at_ms: int
@@ -54,16 +51,7 @@ class BrokerView:
 
 
 class BrokerRates:
-    """The sample windows of all cells of one quota type.
-
-    No lock: one caller at a time.
-
-    Args:
-        quota_type: position in `QUOTA_TYPES`. Request time comes in ns, and its rates are percent.
-        now_ms: an instant in the newest sample window.
-        num_samples: N of the brokers, `quota.window.num`.
-        sample_window_ms: w of the brokers, `quota.window.size.seconds` · 1000.
-    """
+    """The sample windows of all cells of one quota type, the newest of which has `now_ms`. Rates of ns are percent."""
 
     def __init__(
         self, quota_type: int, now_ms: int, num_samples: int = NUM_SAMPLES, sample_window_ms: int = SAMPLE_WINDOW_MS
@@ -75,14 +63,7 @@ class BrokerRates:
         self._last_ms: Ints = np.zeros(0, np.int64)
 
     def record(self, cells: Ids, window: int, sums: Ints, last_ms: Ints) -> None:
-        """Record usage of one sample window.
-
-        Args:
-            cells: each once, int64[k]; any numbers from 0 on that the caller keeps for its entities and brokers.
-            window: index of the sample window. One before all that still count is left out.
-            sums: bytes or ns, int64[k].
-            last_ms: the time of the last event, in that window, int64[k].
-        """
+        """Record usage of one sample window, of any cells, each once; a window that no longer counts is left out."""
         if len(cells) == 0:
             return
         capacity = int(cells.max()) + 1
@@ -98,20 +79,14 @@ class BrokerRates:
         self._last_ms[cells] = np.maximum(self._last_ms[cells], last_ms)
 
     def view(self, cells: Ids, at_ms: int) -> BrokerView:
-        """What the brokers see.
-
-        Args:
-            cells: the cell of each entity and broker, int64[m, n]; −1 for one that never had usage.
-            at_ms: the instant up to which usage was recorded, in the newest sample window or later.
-        """
+        """What the brokers see up to `at_ms`, of the cell of each entity and broker; −1 for one without usage."""
         of_cells = np.where(cells < len(self._last_ms), cells, -1).ravel()
         observed, window_ms = self._long.observed(of_cells, at_ms)
         recent, _ = self._recent.observed(of_cells, at_ms)
         last_ms = np.append(self._last_ms, 0)[of_cells]
         shape = cells.shape
-        return BrokerView(
-            at_ms, observed.reshape(shape), window_ms.reshape(shape), recent.reshape(shape), last_ms.reshape(shape)
-        )
+        rates = observed.reshape(shape), window_ms.reshape(shape), recent.reshape(shape)
+        return BrokerView(at_ms, *rates, last_ms.reshape(shape))
 
     def keep(self, kept: Flags) -> None:
         """Forget the cells that are not kept, bool[n]. The others close the gaps in their order."""
@@ -124,26 +99,12 @@ class BrokerRates:
 
 NO_SENSOR: Final = -1
 _NO_CELL: Final = -1
-_NAMED: Final = {Level.USER_CLIENT, Level.USER, Level.CLIENT}
-_BYTES: Final = ("produced_bytes", "fetched_bytes")
 
-Tags = tuple[str, str]
-"""User and client-id of a sensor; "" for one that is no tag."""
+Tags = tuple[str, str]  # user and client-id of a sensor; "" for one that is no tag
 
 
 class BrokerUsage:
-    """The sensors of all clients, and their cells on the brokers that are in the cluster.
-
-    No lock: one caller at a time.
-
-    Args:
-        num_samples: N of the brokers.
-        sample_window_ms: w of the brokers.
-
-    Attributes:
-        tags: those of each sensor, by its number.
-        unplaced_bytes: bytes, produced and fetched, of usage on no broker that is in the cluster.
-    """
+    """The sensors of all clients, by number, and their cells on the brokers that are in the cluster."""
 
     def __init__(self, num_samples: int, sample_window_ms: int) -> None:
         self._n, self._w = num_samples, sample_window_ms
@@ -165,25 +126,17 @@ class BrokerUsage:
         self.tags: list[Tags] = []
 
     def load(self, snapshot: QuotaSnapshot) -> None:
-        """Put other quotas in force. Which quota bounds a sensor is known again when it is next used.
-
-        Args:
-            snapshot: no row of it in shadow mode.
-        """
+        """Put other quotas in force, none in shadow mode. Which one bounds a sensor is found when it is next used."""
         self._snapshot = snapshot
         self._sensors.load(snapshot)
         self._is_default = np.array(
-            [*(quota.mode == "enforce" and quota.level not in _NAMED for quota in snapshot.quotas), False]
+            [*(quota.mode == "enforce" and quota.level in LEVELS_OF_DEFAULTS for quota in snapshot.quotas), False]
         )
         for sensors in self._sensors.by_key.values():
             sensors.bound[:], sensors.quota[:] = np.inf, NO_QUOTA
 
     def set_brokers(self, broker_ids: Sequence[str]) -> Ints:
-        """Say which brokers are in the cluster. Nothing is known of one that joins.
-
-        Returns:
-            For each broker its column until now, int64[n]; −1 for one that has joined.
-        """
+        """Set which brokers are in the cluster. Returns for each its column until now; −1 for one that has joined."""
         before = {broker_id: column for column, broker_id in enumerate(self._brokers)}
         columns = np.array([before.get(broker_id, -1) for broker_id in broker_ids], np.int64)
         known = np.append(self._cells, np.full((len(self._cells), 1), _NO_CELL), axis=1)
@@ -198,7 +151,7 @@ class BrokerUsage:
         unplaced = column < 0
         if unplaced.any():
             lost = usage.filter(pa.array(unplaced))
-            self.unplaced_bytes += sum(pc.sum(lost[name]).as_py() or 0 for name in _BYTES)
+            self.unplaced_bytes += sum(pc.sum(lost[name]).as_py() or 0 for name in BYTES)
             usage, column = usage.filter(pa.array(~unplaced)), column[~unplaced]
         if usage.num_rows == 0 or not self._sensors.recording:
             return
@@ -212,8 +165,9 @@ class BrokerUsage:
             self._record_type(key[1], self._sensors.by_key[key], batch, of_row[key], column)
 
     def _record_type(self, quota_type: int, together: TypeSensors, batch: Usage, of_row: Ids, column: Ints) -> None:
-        rows = np.flatnonzero(_counts(batch.measures[quota_type], together.bound[of_row]))
-        sensors, values = of_row[rows], batch.measures[quota_type].values[rows]
+        measure, counts = batch.measures[quota_type], np.isfinite(together.bound[of_row])
+        rows = np.flatnonzero(counts if measure.present is None else counts & measure.present)
+        sensors, values = of_row[rows], measure.values[rows]
         cells, window, last_ms = self._cells_of(sensors, column[rows]), batch.window[rows], batch.last_ms[rows]
         for one in np.unique(window).tolist():
             at = np.flatnonzero(window == one)
@@ -230,7 +184,6 @@ class BrokerUsage:
         return self._rates[quota_type]
 
     def _cells_of(self, sensors: Ids, column: Ints) -> Ids:
-        """The cell of each sensor and broker. Missing ones are made."""
         cells: Ids = self._cells[sensors, column]
         missing = cells == _NO_CELL
         if missing.any():
@@ -241,13 +194,11 @@ class BrokerUsage:
         return cells
 
     def _name_sensors(self) -> None:
-        """Keep the tags of sensors that are new, and make room for their cells."""
         known, now = len(self.tags), len(self._sensors)
         if known == now:
             return
         names = self._sensors.numbers.names(np.arange(known, now))
-        tags = zip(names["sensor_user"].to_pylist(), names["sensor_client_id"].to_pylist(), strict=True)
-        self.tags.extend(tags)
+        self.tags.extend(zip(names["sensor_user"].to_pylist(), names["sensor_client_id"].to_pylist(), strict=True))
         self._of_tags.update(zip(self.tags[known:], range(known, now), strict=True))
         if now > len(self._cells):
             room = self._sensors.numbers.capacity - len(self._cells)
@@ -279,15 +230,7 @@ class BrokerUsage:
         return self._rates_of(quota_type, at_ms // self._w).view(cells, at_ms)
 
     def expire(self, used: Ids, at_ms: int) -> bool:
-        """Drop the sensors that had no usage for an hour. The others get new numbers.
-
-        Args:
-            used: sensors that are kept though they had none.
-            at_ms: the instant, in event time.
-
-        Returns:
-            Whether any was dropped.
-        """
+        """Drop the sensors that had no usage for an hour and are not in `used`. Returns whether numbers changed."""
         numbers = self._sensors.numbers
         numbers.used_at_ms[used] = at_ms
         kept = numbers.used_at_ms[: len(self.tags)] >= at_ms - IDLE_MS
@@ -307,11 +250,3 @@ class BrokerUsage:
         self._cells, self._num_cells = renumbered[self._cells], int(kept.sum())
         for rates in self._rates.values():
             rates.keep(kept)
-
-
-def _counts(measure: Measure, bound: Floats) -> Flags:
-    """Which rows count: those with usage of the type whose sensor has a bound, bool[n]."""
-    counts = np.isfinite(bound)
-    if measure.present is not None:
-        counts &= measure.present
-    return counts

@@ -7,7 +7,7 @@ there until it has given back what stood there before.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind
 from quota.broker_levels.level_control import Cause
@@ -20,7 +20,12 @@ ADOPTED: Final = "adopted"
 RESTORED: Final = "restored"
 
 WORDS: Final = {
-    **{cause.name.lower(): cause.words for cause in Cause},
+    "kept": "nothing has changed",
+    "together_above": "the brokers together would give more than the bound",
+    "room_left": "brokers that are asked for less leave room for the others",
+    "quiet": "use has been far below the bound",
+    "quiet_offender": "use has been far below the bound, but was above it lately",
+    "out_of_range": "the bound or the number of brokers has changed",
     ADDED: "the quota table asks for it",
     EDITED: "the quota table was edited",
     REMOVED: "it is no longer needed, and nothing stood there before",
@@ -38,9 +43,8 @@ class Owned:
     Attributes:
         before: what stood on the brokers before kquota's first write; None for nothing.
         value: what kquota wrote last.
-        kind: what the value is.
         bound: T when it was written.
-        written_at_ms: when, on the clock of `BrokerSync`'s `now_ms`.
+        written_at_ms: on the clock of `BrokerSync`'s `now_ms`.
         over_at_ms: when the brokers were last asked for more than T together, as far as it was stored; None for never.
     """
 
@@ -57,7 +61,6 @@ class Change:
     """One write.
 
     Attributes:
-        key: the entity and the quota type.
         old: the value on the brokers until then; None for none.
         new: the value from then on, as Kafka takes it; None to remove it.
         bound: T; None if the entry goes.
@@ -65,7 +68,7 @@ class Change:
         demand: of a level, per broker-id what was wanted there, per second; None where it counted as unbounded. In the
             order of the brokers. Empty where no level was computed.
         cause: a key of `WORDS`.
-        before: what stood on the brokers before kquota's first write; None for nothing.
+        before: as in `Owned`.
         over_at_ms: as in `Owned`.
     """
 
@@ -80,11 +83,7 @@ class Change:
     over_at_ms: int | None = None
 
     def owned(self, written_at_ms: int) -> Owned | None:
-        """What kquota owns at the key once this is in force; None if the entry goes.
-
-        Args:
-            written_at_ms: when it was written.
-        """
+        """What kquota owns at the key once this is in force; None if the entry goes."""
         if self.new is None or self.bound is None or self.kind is None:
             return None
         return Owned(self.before, self.new, self.kind, self.bound, written_at_ms, self.over_at_ms)
@@ -93,21 +92,6 @@ class Change:
     def is_move(self) -> bool:
         """Whether a level moves because of what is used, or of the brokers there are."""
         return self.cause.upper() in Cause.__members__
-
-    @property
-    def words(self) -> str:
-        """The write in a sentence.
-
-        >>> key = EntryKey("alice", "", "producer_byte_rate")
-        >>> level = Change(key, 100.0, 35.0, 100.0, EntryKind.LEVEL, {"1": None, "2": 30.0}, "together_above", None)
-        >>> print(level.words)
-        100 to 35 of 100 on each of 2 brokers: the brokers together would give more than the bound
-        >>> print(Change(key, 35.0, None, None, None, {}, "removed", None).words)
-        35 to nothing: it is no longer needed, and nothing stood there before
-        """
-        of_bound = "" if self.bound is None or self.bound == self.new else f" of {self.bound:.12g}"
-        brokers = f" on each of {len(self.demand)} brokers" if self.demand else ""
-        return f"{_shown(self.old)} to {_shown(self.new)}{of_bound}{brokers}: {WORDS[self.cause]}"
 
 
 class DriftKind(StrEnum):
@@ -121,12 +105,8 @@ class DriftKind(StrEnum):
 class Drift:
     """A value on the brokers that is not kquota's, at a key where kquota wants to write. It is left alone.
 
-    Attributes:
-        key: the entity and the quota type.
-        theirs: what stands there; None for nothing.
-        ours: what kquota wrote last; None if it never wrote there.
-        wanted: what kquota would write there; None to remove it.
-        kind: `foreign`: kquota never wrote there. `changed`: someone changed what kquota wrote.
+    `ours` is what kquota wrote last, `wanted` what it would write there; None for nothing. `foreign`: kquota never
+    wrote there. `changed`: someone changed what kquota wrote.
     """
 
     key: EntryKey
@@ -135,27 +115,12 @@ class Drift:
     wanted: float | None
     kind: DriftKind
 
-    @property
-    def words(self) -> str:
-        """The drift in a sentence.
-
-        >>> drift = Drift(EntryKey("alice", "", "producer_byte_rate"), 7e6, None, 1e6, DriftKind.FOREIGN)
-        >>> print(drift.words)
-        the brokers have 7000000, which kquota did not write; it wants 1000000
-        """
-        wrote = "which kquota did not write" if self.kind is DriftKind.FOREIGN else f"kquota wrote {_shown(self.ours)}"
-        return f"the brokers have {_shown(self.theirs)}, {wrote}; it wants {_shown(self.wanted)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A key that kquota wants to write and cannot.
+    """A key that kquota wants to write and cannot; tried again at an instant, or (None) when the quotas change.
 
-    Attributes:
-        key: the entity and the quota type.
-        by: `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
-        reason: why, as a part of a sentence.
-        retry_at_ms: when it is tried again; None for when the quotas change.
+    `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
     """
 
     key: EntryKey
@@ -164,21 +129,8 @@ class Refusal:
     retry_at_ms: int | None
 
 
-def _shown(value: float | None) -> str:
-    return "nothing" if value is None else f"{value:.12g}"
-
-
-FIRST_MS: Final = 10_000
+FIRST_MS: Final = 10_000  # the time to the first retry; it doubles with every refusal, up to the longest
 LONGEST_MS: Final = 600_000
-"""The time to the first retry. It doubles with every refusal, up to the longest."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    bound: float | None
-    reason: str
-    wait_ms: int
-    retry_at_ms: int
 
 
 class WriteRetries:
@@ -196,29 +148,21 @@ class WriteRetries:
     """
 
     def __init__(self) -> None:
-        self._tried: dict[EntryKey, _Tried] = {}
-
-    def __len__(self) -> int:
-        return len(self._tried)
+        self._tried: dict[EntryKey, tuple[float | None, int, Refusal]] = {}  # T, the time to the next retry
 
     def refuse(self, key: EntryKey, bound: float | None, reason: str, now_ms: int) -> None:
-        """A broker refused this.
-
-        Args:
-            key: the entity and the quota type.
-            bound: T of what was refused. Another one is tried at once.
-            reason: the broker's, as a part of a sentence.
-            now_ms: the instant.
-        """
-        before = self._tried.get(key)
-        is_again = before is not None and before.bound == bound
-        wait_ms = min(2 * before.wait_ms, LONGEST_MS) if before is not None and is_again else FIRST_MS
-        self._tried[key] = _Tried(bound, reason, wait_ms, now_ms + wait_ms)
+        """A broker refused this, for a reason that is a part of a sentence. Another bound is tried at once."""
+        last_bound, last_wait_ms, _ = self._tried.get(key, (None, 0, None))
+        is_again = last_wait_ms and last_bound == bound
+        wait_ms = min(2 * last_wait_ms, LONGEST_MS) if is_again else FIRST_MS
+        self._tried[key] = bound, wait_ms, Refusal(key, "broker", reason, now_ms + wait_ms)
 
     def is_due(self, key: EntryKey, bound: float | None, now_ms: int) -> bool:
         """Whether this may be tried now."""
-        tried = self._tried.get(key)
-        return tried is None or tried.bound != bound or now_ms >= tried.retry_at_ms
+        if key not in self._tried:
+            return True
+        last_bound, _, refusal = self._tried[key]
+        return last_bound != bound or refusal.retry_at_ms is None or now_ms >= refusal.retry_at_ms
 
     def forget(self, key: EntryKey) -> None:
         """It was taken, or is not wanted any more."""
@@ -227,12 +171,21 @@ class WriteRetries:
     @property
     def refusals(self) -> list[Refusal]:
         """What is refused now."""
-        return [Refusal(key, "broker", tried.reason, tried.retry_at_ms) for key, tried in self._tried.items()]
+        return [refusal for _, _, refusal in self._tried.values()]
+
+
+Value = TypeVar("Value")
+
+
+def _set(values: dict[EntryKey, Value], key: EntryKey, value: Value | None) -> None:
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value
 
 
 LEVELS: Final = (EntryKind.LEVEL, EntryKind.OWN)
-_UNDECIDED_KEPT: Final = 4
-"""The largest number of unanswered writes of a key that are remembered: the newest ones."""
+_UNDECIDED_KEPT: Final = 4  # the largest number of unanswered writes of a key that are remembered: the newest ones
 
 
 class BrokerHoldings:
@@ -247,16 +200,10 @@ class BrokerHoldings:
 
     What was written and not answered is remembered. If it turns up on the brokers later, it is kquota's.
 
-    Args:
-        adopt: write where others wrote, too.
-
     Attributes:
-        owned: what is kquota's.
         held: what the brokers hold, as far as it is known.
         wanted: what should stand there.
-        brokers: how many brokers there are.
         due: the cause of what is to be written, in the order in which it became due.
-        drifts: what is left alone.
         moved_at_ms: when a level was last written for any reason but an edit.
     """
 
@@ -291,47 +238,32 @@ class BrokerHoldings:
         self.held = dict(held)
         for key, changes in list(self._undecided.items()):
             arrived = next((change for change in reversed(changes) if change.new == held.get(key)), None)
-            if arrived is not None and not self._is_ours(key):
+            is_ours = key in self.owned and self.owned[key].value == held.get(key)
+            if arrived is not None and not is_ours:
                 self.take(arrived, now_ms)
-
-    def _is_ours(self, key: EntryKey) -> bool:
-        return key in self.owned and self.owned[key].value == self.held.get(key)
 
     def take(self, change: Change, now_ms: int) -> None:
         """The brokers took this. `review` has to follow."""
         self._undecided.pop(change.key, None)
         owned = change.owned(now_ms)
-        if change.is_move:
-            self.moved_at_ms[change.key] = now_ms
         if owned is None:
-            self.owned.pop(change.key, None)
             self.moved_at_ms.pop(change.key, None)
-        else:
-            self.owned[change.key] = owned
-        if change.new is None:
-            self.held.pop(change.key, None)
-        else:
-            self.held[change.key] = change.new
+        elif change.is_move:
+            self.moved_at_ms[change.key] = now_ms
+        _set(self.owned, change.key, owned)
+        _set(self.held, change.key, change.new)
 
     def refuse(self, change: Change) -> None:
         """The brokers refused this."""
         left = [other for other in self._undecided.get(change.key, ()) if other != change]
-        self._undecided[change.key] = left
-        if not left:
-            del self._undecided[change.key]
+        _set(self._undecided, change.key, left or None)
 
     def review(self, keys: Iterable[EntryKey]) -> None:
-        """Say what is due and what has drifted at these keys."""
+        """Find what is due and what has drifted at these keys."""
         for key in keys:
             drift, due = self._judge(key, self.wanted.get(key), self.owned.get(key))
-            if due is not None:
-                self.due[key] = due
-            else:
-                self.due.pop(key, None)
-            if drift is not None:
-                self.drifts[key] = drift
-            else:
-                self.drifts.pop(key, None)
+            _set(self.due, key, due)
+            _set(self.drifts, key, drift)
 
     def _judge(self, key: EntryKey, entry: BrokerEntry | None, owned: Owned | None) -> tuple[Drift | None, str | None]:
         held = self.held.get(key)
@@ -397,9 +329,7 @@ class BrokerHoldings:
             if owned.kind is EntryKind.OWN or key not in self.wanted:
                 cause = REMOVED if owned.before is None else GIVEN_BACK
                 found.append(Change(key, owned.value, owned.before, None, None, {}, cause, owned.before))
-            elif owned.value != self.wanted[key].bound:
-                bound = self.wanted[key].bound
-                found.append(
-                    Change(key, owned.value, bound, bound, owned.kind, {}, RESTORED, owned.before, owned.over_at_ms)
-                )
+            elif owned.value != (bound := self.wanted[key].bound):
+                kept = owned.before, owned.over_at_ms
+                found.append(Change(key, owned.value, bound, bound, owned.kind, {}, RESTORED, *kept))
         return found

@@ -84,7 +84,7 @@ class WrittenTables(LivedTables):
         caps = EngineSettings(producer_byte_rate_cap="none")
         super().__init__(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps)
         self._collect = self.job._collect
-        self.job.micro_batch._collect = self._collected
+        self.job.micro_batch._collect = self._collected  # type: ignore[assignment]
         self._collector = Collector(RULES)
         self.live(20, STEP_MS)
         self.send_garbage()

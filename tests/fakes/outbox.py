@@ -1,4 +1,4 @@
-"""An outbox in memory. It fulfils the contract of `pipeline.throttle.outbox.Outbox`."""
+"""An outbox in memory. It fulfils the contract of `pipeline.throttle.publisher.Outbox`."""
 
 from collections.abc import Mapping
 from typing import Literal

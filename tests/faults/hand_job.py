@@ -18,7 +18,6 @@ from pipeline.failpoints import failpoint
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
-from pipeline.stream.batch_facts import BatchRules
 from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
@@ -168,33 +167,25 @@ class HandJob:
         settings = self.settings
         self._note_clock()
         self.quotas = QuotaSource(self.quota_table, self.share)
-        self.tables = JobTables.open(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
+        self.tables = JobTables(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
         self.topic = KilledTopic(self.broker, JOB)
         enforcement = assemble(settings, "cluster", "test", self._ports())
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.starts.append(self.clock.steady_ms)
         self._moved_at_starts.append((self._moved_ms, self.rows("throttle_events", ["publish_seq"]).num_rows))
-        self.recovered = take_over(
-            self.tables,
-            DriverEpoch(),
-            self.quotas,
-            enforcement,
-            self.clock,
-            settings.engine,
-            settings.stream.max_decision_age_ms,
-        )
+        self.recovered = take_over(self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings)
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.micro_batch = MicroBatch(
-            collect=self._collect,
+            collect=self._collect,  # type: ignore[arg-type]
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark
             tables=self.tables,
             quotas=self.quotas,
             decider=self.decider,
             purgatory=self.purgatory,
             clock=self.clock,
-            rules=BatchRules.from_settings(settings, "test"),
+            settings=settings,
             recovered=self.recovered,
             report=self.listeners.report,
         )

@@ -15,17 +15,15 @@ import pytest
 
 from pipeline.clock import Moment
 from pipeline.stream import micro_batch
-from pipeline.stream.batch_facts import BatchRules
 from pipeline.stream.job_tables import SensorStateTable
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.throttle import lifecycle, publisher, purgatory
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.outbox import DeltaOutbox
-from pipeline.throttle.publisher import RenewLead
-from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.publisher import DeltaOutbox
+from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
 from quota import decisions
 from quota.rates import MAX_DEBT_BURSTS, SampleWindows, TokenBuckets
-from quota.recording import BatchInstant
+from quota.sensors import BatchInstant
 from quota.throttle_time import Slicing
 from schemas.decisions import DecisionRow
 from tests.fakes.topic import MemoryTopic
@@ -144,10 +142,6 @@ def _later(look: Change, this: Any, throttles: Any, now: Moment) -> Any:
     return look(this, throttles, Moment(now.wall_ms, now.steady_ms + 700))
 
 
-def _of_any_age(from_settings: Change, *arguments: Any) -> Any:
-    return replace(from_settings(*arguments), max_decision_age_ms=10**12)
-
-
 def _until_wall_clock(held_from: Change, rows: pa.Table, *others: Any) -> Any:
     return held_from(_with(rows, "throttle_time_ms", [10**9] * rows.num_rows), *others)
 
@@ -210,7 +204,7 @@ MUTATIONS: Final = {
     "every violation is published": Mutation(
         purgatory, "violations_to_publish", _every_violation, "extensions: different"
     ),
-    "batches of any age are published": Mutation(BatchRules, "from_settings", _of_any_age, "begins: different"),
+    "batches of any age are published": Mutation(MicroBatch, "_is_old", lambda *_: False, "begins: different"),
     "what was decided before an edit is published": Mutation(
         ThrottlePurgatory, "_still_valid", lambda _, __, violations, *___: violations, "begins: different"
     ),

@@ -78,6 +78,8 @@ def play(
     folder.mkdir(parents=True, exist_ok=True)
     with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
         rigged.clock = clock
+        if clock is not None:
+            clock.set_ahead(0)  # steps of rounds before this one must not add up
         rigged.begin_load(seed)
         nth = NTH.get(point, _NTH_BATCH)
         if in_process:

@@ -31,12 +31,6 @@ def test_3_1_three_lists_share_one_counter() -> None:
     assert counter.value == 0
 
 
-def test_3_1_5_the_delay_of_a_bucket_counts_down_to_zero() -> None:
-    bucket = TimerTaskList(TaskCounter())
-    bucket.set_expiration(10_000)
-    assert [bucket.get_delay_ms(now_ms) for now_ms in (5_000, 10_000, 10_001)] == [5_000, 0, 0]
-
-
 def test_setting_the_same_expiration_again_is_no_change() -> None:
     bucket = TimerTaskList(TaskCounter())
     assert [bucket.set_expiration(expiration_ms) for expiration_ms in (5, 5, 25)] == [True, False, True]

@@ -58,7 +58,7 @@ class Synced:
         self.sync.load_quotas(QuotaSnapshot.from_rows(rows, 1, mode), mirror)
 
     def describe(self) -> None:
-        self.sync.set_brokers(self.brokers, self.now_ms)
+        self.sync.set_brokers(self.brokers)
         self.sync.observe(self.ledger.held, self.now_ms)
 
     def others_write(self, key: EntryKey, value: float | None) -> None:

@@ -58,7 +58,7 @@ class SyncedBrokers:
         sync = BrokerSync()
         self.ledger.restart(sync, now_ms)
         sync.load_quotas(self._snapshot, mirror=False)
-        sync.set_brokers([str(broker) for broker in range(self._shape[1])], now_ms)
+        sync.set_brokers([str(broker) for broker in range(self._shape[1])])
         sync.observe(self.ledger.held, now_ms)
         for usage in self._usage[-KEPT_SECONDS:-1]:
             sync.record(usage)

@@ -79,7 +79,7 @@ def test_nothing_is_written_before_the_quotas_and_the_brokers_are_known() -> Non
     counts.append(len(sync.period(START_MS, START_MS)))
     sync.load_quotas(QuotaSnapshot.from_rows([ROW], 1), mirror=False)
     counts.append(len(sync.period(START_MS, START_MS)))
-    sync.set_brokers(["1"], START_MS)
+    sync.set_brokers(["1"])
     counts.append(len(sync.period(START_MS, START_MS)))
     assert counts == [0, 0, 1]
 
@@ -87,7 +87,7 @@ def test_nothing_is_written_before_the_quotas_and_the_brokers_are_known() -> Non
 def test_nothing_is_written_before_it_is_known_what_the_brokers_hold() -> None:
     sync = BrokerSync()
     sync.load_quotas(QuotaSnapshot.from_rows([ROW], 1), mirror=False)
-    sync.set_brokers(["1"], START_MS)
+    sync.set_brokers(["1"])
     assert sync.period(START_MS, START_MS) == []
 
 

@@ -54,7 +54,7 @@ class BrokersAndTable(RuleBasedStateMachine):
         self.sync.load_quotas(self.snapshot, self.mirror)
 
     def describe(self) -> None:
-        self.sync.set_brokers(self.brokers, self.now_ms)
+        self.sync.set_brokers(self.brokers)
         self.sync.observe(self.ledger.held, self.now_ms)
 
     @property

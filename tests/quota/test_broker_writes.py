@@ -1,4 +1,4 @@
-"""Writes in words, and what is owned after them."""
+"""Writes, and what is owned after them."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from quota.broker_levels.entries import EntryKey, EntryKind
 from quota.broker_levels.level_control import Cause
-from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind, Owned
+from quota.broker_levels.writes import WORDS, Change, Owned
 
 KEY = EntryKey("alice", "", "producer_byte_rate")
 LEVEL = Change(KEY, 100.0, 35.0, 100.0, EntryKind.LEVEL, {"1": None}, "together_above", 7.0, 5)
@@ -17,13 +17,11 @@ def test_a_write_says_what_is_owned_afterwards() -> None:
     assert replace(LEVEL, new=7.0, bound=None, kind=None, cause="given_back").owned(9) is None
 
 
+def test_every_cause_of_a_level_has_words() -> None:
+    assert {cause.name.lower() for cause in Cause} < WORDS.keys()
+
+
 @pytest.mark.parametrize("cause", WORDS)
-def test_every_cause_has_words_and_those_of_levels_are_moves(cause: str) -> None:
+def test_the_causes_of_levels_are_moves(cause: str) -> None:
     change = replace(LEVEL, cause=cause)
-    assert change.words == f"100 to 35 of 100 on each of 1 brokers: {WORDS[cause]}"
     assert change.is_move is (cause in {one.name.lower() for one in Cause})
-
-
-def test_a_changed_value_is_told_with_what_kquota_wrote() -> None:
-    drift = Drift(KEY, None, 5e6, 4e6, DriftKind.CHANGED)
-    assert drift.words == "the brokers have nothing, kquota wrote 5000000; it wants 4000000"

@@ -16,9 +16,9 @@ D = "<default>"
 
 
 def asked(*rows: dict[str, Any], sensors: tuple[tuple[str, str], ...]) -> tuple[list[Any], list[str]]:
-    found = own_entries(QuotaSnapshot.from_rows(rows, 1), [EntryKey(*tags, PRODUCER) for tags in sensors])
-    granted = [(entry.user, entry.client_id, entry.bound, str(entry.kind)) for entry in found.granted]
-    return granted, [refused.reason for refused in found.refused]
+    granted, refused = own_entries(QuotaSnapshot.from_rows(rows, 1), [EntryKey(*tags, PRODUCER) for tags in sensors])
+    entries = [(entry.key.user, entry.key.client_id, entry.bound, str(entry.kind)) for entry in granted]
+    return entries, [one.reason for one in refused]
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,11 @@ def test_a_sensor_may_have_an_entry_of_one_type_and_not_of_the_other() -> None:
         quota_row(D, "", producer_byte_rate=5.0, consumer_byte_rate=6.0),
         quota_row(D, "etl", producer_byte_rate=3.0),
     ]
-    found = own_entries(QuotaSnapshot.from_rows(rows, 1), [EntryKey("bob", "", name) for name in QUOTA_TYPES[:2]])
-    assert [entry.quota_type for entry in found.granted] == ["consumer_byte_rate"]
-    assert [refused.key.quota_type for refused in found.refused] == ["producer_byte_rate"]
+    granted, refused = own_entries(
+        QuotaSnapshot.from_rows(rows, 1), [EntryKey("bob", "", name) for name in QUOTA_TYPES[:2]]
+    )
+    assert [entry.key.quota_type for entry in granted] == ["consumer_byte_rate"]
+    assert [one.key.quota_type for one in refused] == ["producer_byte_rate"]
 
 
 @pytest.mark.parametrize(
@@ -124,9 +126,9 @@ def test_entries_change_neither_sensor_nor_bound_of_any_client(
         for place, (user, client_id, mode) in enumerate(rows)
         if mode != "shadow"
     ]
-    found = own_entries(QuotaSnapshot.from_rows(given_rows, 1), [EntryKey(*one, PRODUCER) for one in tags])
-    own = [quota_row(entry.user, entry.client_id, producer_byte_rate=entry.bound) for entry in found.granted]
-    assert len(found.granted) + len(found.refused) == len(tags)
+    granted, refused = own_entries(QuotaSnapshot.from_rows(given_rows, 1), [EntryKey(*one, PRODUCER) for one in tags])
+    own = [quota_row(entry.key.user, entry.key.client_id, producer_byte_rate=entry.bound) for entry in granted]
+    assert len(granted) + len(refused) == len(tags)
     assert resolved(loaded(*given_rows, *own)) == resolved(loaded(*given_rows))
 
 

@@ -55,7 +55,8 @@ def test_of_two_queries_at_one_instant_the_last_ones_batches_come_last() -> None
 
 
 def batch_at(batch_id: int, at_ms: int, produced_bytes: int, quota_version: int = 1) -> StoredBatch:
-    return StoredBatch("q", batch_id, at_ms, quota_version, table([usage_row(at_ms, produced_bytes=produced_bytes)]))
+    usage = table([usage_row(at_ms, produced_bytes=produced_bytes)])
+    return StoredBatch("q", batch_id, at_ms, quota_version, usage=usage)
 
 
 def bounded(version: int) -> QuotaSnapshot:

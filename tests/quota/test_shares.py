@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.engine import QuotaEngine, Scope
-from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, can_be_divided
+from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, undivided
 from tests.quota.factories import quota_row, table, usage_row
 from tests.quota.test_engine_equals_model import ENTITIES, MODES, SCOPES, START_MS, batch, quota_rows
 
@@ -54,7 +54,7 @@ def test_shares_decide_and_owe_what_one_engine_does_through_edits_of_the_quotas(
     for version in range(data.draw(st.integers(1, 3))):
         rows, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
         snapshot = QuotaSnapshot.from_rows([row for row in rows if row["user"]], version, mode)
-        assert can_be_divided(snapshot.quotas)
+        assert not undivided(snapshot.quotas)
         for engine in (one, shared):
             engine.load_quotas(snapshot)
         for _ in range(data.draw(st.integers(1, 3))):
@@ -71,7 +71,7 @@ def test_shares_decide_and_owe_what_one_engine_does_through_edits_of_the_quotas(
 def test_a_quota_of_a_client_id_alone_can_not_be_divided(client_id: str, mode: str) -> None:
     """Each of two users stays below the bound, and together they are above it."""
     snapshot = QuotaSnapshot.from_rows([quota_row("", client_id, producer_byte_rate=1_000.0, mode=mode)], 1)
-    assert not can_be_divided(snapshot.quotas)
+    assert undivided(snapshot.quotas)
     first = "a"
     second = next(user for user in "bcdefgh" if Share(0, 2).has(user) != Share(0, 2).has(first))
     usage = [
@@ -85,7 +85,7 @@ def test_a_quota_of_a_client_id_alone_can_not_be_divided(client_id: str, mode: s
 
 
 def test_an_exempt_client_id_is_one_too() -> None:
-    assert not can_be_divided(QuotaSnapshot.from_rows([quota_row("", "etl", mode="exempt")], 1).quotas)
+    assert undivided(QuotaSnapshot.from_rows([quota_row("", "etl", mode="exempt")], 1).quotas)
 
 
 @given(user=st.text())

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.arrow import decision_id_column
-from schemas.decisions import decision_ids
+from schemas.decisions import decision_id
 
 PARTS = ("broker_id", "user", "client_id", "quota_type")
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -16,10 +16,8 @@ def test_ids_by_columns_are_the_ids_one_by_one(
     decisions: list[tuple[str, str, str, str]], cluster: str, batch_id: int, first: int
 ) -> None:
     batch: dict[str, Any] = {"cluster": cluster, "query_id": "q", "batch_id": batch_id}
-    rows = [dict(zip(PARTS, one, strict=True)) for one in decisions]
+    rows: list[dict[str, Any]] = [dict(zip(PARTS, one, strict=True)) for one in decisions]
     table = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in PARTS])).slice(first)
-    columns = [[one[place] for one in decisions[first:]] for place in range(len(PARTS))]
-    parts: dict[str, Any] = dict(zip(("broker_ids", "users", "client_ids", "quota_types"), columns, strict=True))
     ids = decision_id_column(table, **batch)
     assert ids.type == pa.string()
-    assert ids.to_pylist() == decision_ids(**batch, **parts)
+    assert ids.to_pylist() == [decision_id(**batch, **row) for row in rows[first:]]

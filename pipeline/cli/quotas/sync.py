@@ -94,7 +94,7 @@ def print_broker_differences(
         tables: Root of the tables; None = from the settings.
         output: One of `pipeline.cli.output.FORMATS`.
     """
-    from pipeline.brokers.inspection import inspect
+    from pipeline.brokers.running import inspect
     from pipeline.settings.loading import load_settings
 
     plan = inspect(load_settings(config, flags(bootstrap_server, command_config, tables)))
@@ -140,7 +140,7 @@ def print_plan_rows(rows: list[dict[str, Any]], output: str, document: Any = Non
 
 
 def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
-    from pipeline.brokers.inspection import inspect
+    from pipeline.brokers.running import inspect
 
     plan = inspect(settings, adopt=adopt)
     rows = plan_rows(plan.changes, plan.drifts)

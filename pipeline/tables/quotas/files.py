@@ -64,12 +64,10 @@ def to_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
     # Types and keys in alphabetical order, as rpk writes them.
-    quota: dict[str, Any] = {
-        "entity": [{"name": row[column], "type": kind} for kind, column in sorted(ENTITY_TYPES.items()) if row[column]],
-        "values": [
-            {"key": name, "values": exact_text(row[name])} for name in sorted(QUOTA_TYPES) if row[name] is not None
-        ],
-    }
+    entity = [{"name": row[column], "type": kind} for kind, column in sorted(ENTITY_TYPES.items()) if row[column]]
+    bounds = ((name, row[name]) for name in sorted(QUOTA_TYPES) if row[name] is not None)
+    values = [{"key": name, "values": exact_text(bound)} for name, bound in bounds]
+    quota: dict[str, Any] = {"entity": entity, "values": values}
     if row["mode"] != "enforce":
         quota["mode"] = row["mode"]
     return quota | {name: row[name] for name in ("owner", "note") if row[name] is not None}
@@ -78,12 +76,10 @@ def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
 def applied(
     rows: Sequence[Mapping[str, Any]], declared: Iterable[DeclaredQuota], *, prune: bool
 ) -> list[dict[str, Any]]:
-    """The rows after the file is applied, sorted by entity.
+    """The rows after the file is applied, sorted by entity; `prune` removes the entities that the file does not name.
 
     A declared entity gets the bounds that the file names and no others. Mode, owner and note that the file does not
     name stay as they are; in a new row they are enforce, null and null.
-
-    * `prune`: remove the entities that the file does not name.
     """
     by_entity = {(row["user"], row["client_id"]): dict(row) for row in rows}
     wanted = {(quota.user, quota.client_id): quota for quota in declared}
@@ -98,8 +94,6 @@ def applied(
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # the C loader is not always built
-    """A safe YAML loader that collects keys that a mapping has twice."""
-
     mistakes: Mistakes
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -111,12 +105,9 @@ class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
 
 
 def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
-    """Read JSON if the text begins with a brace, YAML otherwise.
+    """Read JSON if the text begins with a brace, YAML otherwise; `QuotaFileRefused` if it is neither.
 
-    * `mistakes`: Gets a mistake for each key that a mapping has twice. The last value counts then.
-
-    Raises:
-        QuotaFileRefused: The text is neither JSON nor YAML.
+    `mistakes` gets one for each key that a mapping has twice. The last value counts then.
     """
     line: int | None = None
     try:
@@ -203,15 +194,13 @@ _NAMES: Final = ("user", "client_id")
 
 
 def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
-    """Read a file.
+    """Read a file: JSON or YAML, a list of quotas, or a mapping with the list `quotas`.
 
-    * `text`: JSON or YAML: a list of quotas, or a mapping with the list `quotas`. A quota is in rpk's form (see the top
-      of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds are numbers or texts, in which units
-      are allowed (`quota.units`).
+    A quota is in rpk's form (see the top of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds
+    are numbers or texts, in which units are allowed (`quota.units`).
 
     Raises:
-        QuotaFileRefused: The text is neither JSON nor YAML, or a part of it is not a quota. Names all mistakes at
-            once, each with its place in the file.
+        QuotaFileRefused: Names all mistakes at once, each with its place in the file.
     """
     mistakes = Mistakes()
     declared = _declared_quotas(load_text(text, name, mistakes), mistakes)
@@ -344,7 +333,6 @@ def _labels(item: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str | None
 
 
 def _shown(value: object) -> str:
-    """A value for a message: as JSON, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

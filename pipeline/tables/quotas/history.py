@@ -1,6 +1,6 @@
 """The history of the quotas: each version with who, when, why and what changed; versions, edits and owners in it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -16,7 +16,6 @@ from quota.units import bound_text
 # The differences between two versions of the quota table, computed from their rows.
 
 Action = Literal["add", "alter", "remove"]
-
 COLUMNS: Final = (*QUOTA_TYPES, *LABELS)
 
 
@@ -78,11 +77,9 @@ def entity_texts(changes: Iterable[QuotaDifference]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class QuotaVersion:
-    """One version of the quota table and what it changed.
+    """One version of the quota table, what it changed, and the table's mode before and after.
 
-    Attributes:
-        changes: differences from the version before; empty if that version is no longer kept.
-        mode: the table's mode before and after.
+    There are no changes if the version before is no longer kept.
     """
 
     commit: QuotaCommit
@@ -122,8 +119,6 @@ def _kept(table: QuotaTable, version: int) -> QuotaTableState | None:
         return None
 
 
-# Finds the edit that set a bound which a version of the quota table has.
-
 _VERSIONS_LOOKED_AT: Final = 500
 
 
@@ -131,9 +126,7 @@ _VERSIONS_LOOKED_AT: Final = 500
 class QuotaOrigin:
     """The edit that set a bound; None = no bound, and no commit if the log no longer has it.
 
-    Attributes:
-        version: The version that the edit made. If older versions can not be read, the bound may be older than this.
-        is_exact: True if the edit itself was found.
+    If older versions can not be read, the bound may be older than `version`, and `is_exact` is False.
     """
 
     version: int
@@ -144,11 +137,7 @@ class QuotaOrigin:
 
 
 def origin_of(table: QuotaTable, version: int, user: str, client_id: str, quota_type: str) -> QuotaOrigin:
-    """The newest edit up to a version that changed one bound of one entity (names as in the table).
-
-    Raises:
-        TableMissing: The version can no longer be read.
-    """
+    """The newest edit up to a version that changed one bound of one entity; `TableMissing` if that is not readable."""
 
     def bound_at(at: int) -> float | None:
         rows = table.read(at).rows
@@ -171,28 +160,17 @@ def _commit(table: QuotaTable, version: int) -> QuotaCommit | None:
     return next((commit for commit in table.history(None) if commit.version == version), None)
 
 
-# The owners that the versions of the quota table name.
-
 _KEPT_VERSIONS: Final = 16
 
 
-class StoredOwners:
-    """Reads owners from the quota table, version by version. For one thread."""
+def owners_in(table: QuotaVersions) -> Callable[[int], Owners]:
+    """Finds the owners of a version; of one that can no longer be read, none. For one thread."""
 
-    def __init__(self, table: QuotaVersions) -> None:
-        self._table = table
-        self._cached = lru_cache(_KEPT_VERSIONS)(self._read)
-
-    def at(self, version: int) -> Owners:
-        """The owners of a version; of a version that can no longer be read, none.
-
-        Raises:
-            TableUnreadable: The table can not be read.
-        """
-        return self._cached(version)
-
-    def _read(self, version: int) -> Owners:
+    @lru_cache(_KEPT_VERSIONS)
+    def owners_at(version: int) -> Owners:
         try:
-            return Owners(self._table.read(version).rows)
+            return Owners(table.read(version).rows)
         except TableMissing:
             return Owners(())
+
+    return owners_at

@@ -11,9 +11,7 @@ from quota.errors import InvalidQuotas
 from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, undivided
 
 log = logging.getLogger(__name__)
-
 Scope = Literal["cluster", "broker"]
-
 _KEPT_VERSIONS: Final = 64
 
 
@@ -56,7 +54,7 @@ class QuotaSource:
         self._refused_version = -1
         self._seen_version = -1
         newest = table.read()
-        self.scope: Scope = _scope(newest)
+        self.scope: Scope = "broker" if newest.scope == "broker" else "cluster"
         self._pinned = self._valid(newest) or newest_valid(table, newest.version, share)
         self._keep(self._pinned)
 
@@ -79,7 +77,7 @@ class QuotaSource:
             snapshot = self._valid(stored)
             if snapshot is None or snapshot.version <= self._pinned.version:
                 return None
-            self._pinned, self.scope = snapshot, _scope(stored)
+            self._pinned, self.scope = snapshot, "broker" if stored.scope == "broker" else "cluster"
             return snapshot
 
     def at(self, version: int) -> QuotaSnapshot:
@@ -110,8 +108,7 @@ class QuotaSource:
 def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -> QuotaSnapshot:
     """The newest valid version up to a given one, inclusive; see `QuotaSource`.
 
-    Raises:
-        InvalidQuotas: No version that is kept is valid. The error has what is wrong with the newest of them.
+    If none that is kept is valid, `InvalidQuotas` has what is wrong with the newest of them.
     """
     first: InvalidQuotas | None = None
     for candidate in range(version, -1, -1):
@@ -122,10 +119,6 @@ def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -
         except TableMissing:
             break
     raise first or InvalidQuotas(version, ["no version of it is kept"])
-
-
-def _scope(stored: QuotaTableState) -> Scope:
-    return "broker" if stored.scope == "broker" else "cluster"
 
 
 def valid_snapshot(stored: QuotaTableState, share: Share = ALL_USERS) -> QuotaSnapshot:

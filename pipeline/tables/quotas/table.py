@@ -76,7 +76,6 @@ def _commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
 
 _ATTEMPTS: Final = 5
 _SHARDS: Final = "kquota.shards"
-
 Outcome = TypeVar("Outcome")
 
 

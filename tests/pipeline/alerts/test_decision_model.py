@@ -8,9 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pipeline.alerts.judging import Book, Change, Facts, Finding, Rules, Words, decide
+from pipeline.alerts.judging import Book, Change, Facts, Finding, Words, decide
+from pipeline.settings.model import AlertsSettings
 
-RULES = Rules(resolve_after_ms=60, repeat_ms=200)
+RULES = AlertsSettings.model_construct(resolve_after_ms=60, repeat_ms=200)
 PENDING_MS = {"Slow": 30, "Quick": 0}
 KEYS = [(name, thing) for name in PENDING_MS for thing in ("a", "b")]
 SEEN = st.sampled_from(["so", "so", "nearly", "not", "unknown"])

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from pipeline.alerts.judging import AT_BOUND, NEAR_BOUND, STALLED, THROTTLED, TIME_AHEAD, Finding, facts_of, shown
-from pipeline.dashboard.live_rates import RunningThrottle, SensorRate
+from pipeline.dashboard.live_rates import RunningThrottle
 from pipeline.dashboard.state import State, health
 from pipeline.settings.model import AlertsSettings
+from quota.current_rates import SensorRate
 
 NOW_MS = 1_700_000_000_000
 RULES = AlertsSettings()

@@ -118,7 +118,7 @@ def refused_ones() -> Iterator[tuple[NativeEntity, dict[str, float], str]]:
     yield user(""), {PRODUCE: 5.0}, "Empty user not supported"
     yield pair("nameless", ""), {PRODUCE: 5.0}, "Empty client-id not supported"
     yield NativeEntity(()), {PRODUCE: 5.0}, "Invalid empty client quota entity"
-    yield user("n" * 32_768), {PRODUCE: 5.0}, "a name must have at most 32767 bytes; got 32768"
+    yield user("n" * 32_768), {PRODUCE: 5.0}, "a name has 32768 bytes; the largest allowed is 32767"
     yield NativeEntity.of([("topic", "t")]), {PRODUCE: 5.0}, "Unhandled client quota entity type: topic"
 
 

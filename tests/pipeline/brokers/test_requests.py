@@ -29,7 +29,7 @@ def test_a_request_has_at_most_2_mib_of_names_once_for_each_value() -> None:
 def test_a_name_has_at_most_32767_bytes(name: str, is_refused: bool) -> None:
     entity = pair("alice", name)
     refused = unsendable({entity: THREE, user("bob"): THREE})
-    told = f"{entity}: a name must have at most 32767 bytes; got 32768"
+    told = f"{entity}: a name has 32768 bytes; the largest allowed is 32767"
     assert list(map(str, refused)) == ([told] if is_refused else [])
 
 

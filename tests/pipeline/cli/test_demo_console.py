@@ -7,9 +7,11 @@ import pytest
 
 from pipeline.cli.demo_console import DemoConsole
 from pipeline.throttle.explain import line_with_command
-from pipeline.throttle.outbox import Written
+from pipeline.throttle.publisher import write_down
+from pipeline.throttle.shapes import records_of
 from schemas.names import ClientKey
-from tests.pipeline.throttle.factories import violation
+from tests.pipeline.throttle.factories import publications, violation
+from tests.pipeline.throttle.test_publisher import NOW
 
 CANDIDATE = Path("candidate.yaml")
 BOUNDS = {("alice", "etl"): 100_000.0}
@@ -61,11 +63,13 @@ def test_commands_to_try_come_with_the_first_throttle_and_at_the_end_with_the_la
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = DemoConsole(CANDIDATE, watched=False)
-    records = [Written(violation(decision_id=f"{number}123456789"), number, 1_000) for number in range(2)]
-    console.listeners().announce(records, 3)
+    news = publications(*(violation(decision_id=f"{number}123456789") for number in range(2)))
+    written = write_down(news, 0, NOW)
+    console.listeners().announce(written, 3)
     printed = capsys.readouterr()
     assert printed.err.count("to try meanwhile") == 1
-    assert [line.partition("  ")[2] for line in printed.out.splitlines()] == [line_with_command(r, 3) for r in records]
+    lines = [line_with_command(record, 3) for record in records_of(written)]
+    assert [line.partition("  ")[2] for line in printed.out.splitlines()] == lines
     console.summary({})
     assert "throttles explain 11234567\n" in capsys.readouterr().err
 
@@ -78,7 +82,8 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     for number, client in enumerate(clients):
         user, _, client_id = client.partition("/")
         console.client_report(report(user, client_id))
-        console.listeners().announce([Written(violation(ClientKey("", user, client_id)), number, 1_000)], 3)
+        news = publications(violation(ClientKey("", user, client_id)))
+        console.listeners().announce(write_down(news, number, NOW), 3)
     printed = capsys.readouterr()
     assert [line.split()[2] for line in printed.out.splitlines()] == ["alice/etl", "erp/exporter", "alice/etl"]
     assert printed.err.count("erp/exporter does not listen") == 1

@@ -34,7 +34,7 @@ def test_a_file_means_what_it_means_to_java(text: str, properties: dict[str, str
 def test_lines_that_are_no_settings_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("a=b\nnonsense\nmore\n")
-    with pytest.raises(ClientPropertiesInvalid, match="setting 2 must be key=value; got 'nonsense'; setting 3"):
+    with pytest.raises(ClientPropertiesInvalid, match="setting 2, 'nonsense', is not key=value; setting 3"):
         read_properties(file)
 
 

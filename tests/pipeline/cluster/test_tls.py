@@ -102,7 +102,7 @@ def test_versions_can_be_narrowed() -> None:
 @pytest.mark.parametrize(
     ("properties", "mistake"),
     [
-        ({"ssl.truststore.type": "JKS"}, "'ssl.truststore.type' must be PEM .*; got 'JKS': keytool -list -rfc"),
+        ({"ssl.truststore.type": "JKS"}, "'ssl.truststore.type' 'JKS' is not PEM.*: keytool -list -rfc"),
         (
             {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/etc/k.p12"},
             "-srckeystore /etc/k.p12 .*openssl pkcs12 -in /etc/k.export.p12 -nodes -out /etc/k.pem",
@@ -110,12 +110,12 @@ def test_versions_can_be_narrowed() -> None:
         ({"ssl.truststore.location": "/nowhere.pem"}, "/nowhere.pem cannot be read: "),
         (
             {"ssl.truststore.location": "pyproject.toml"},
-            "'ssl.truststore.location' must be PEM .*; got no PEM block in",
+            "'ssl.truststore.location' .* is not PEM",
         ),
-        ({"ssl.keystore.key": "secret-but-no-key"}, "'ssl.keystore.key' must be PEM .*; got no PEM block:"),
-        ({"ssl.endpoint.identification.algorithm": "ldap"}, "must be https or empty; got 'ldap'"),
-        ({"ssl.enabled.protocols": "TLSv1,TLSv1.2"}, "must be some of TLSv1.2, TLSv1.3; got TLSv1, TLSv1.2"),
-        ({"ssl.protocol": "SSLv3"}, "'ssl.protocol' must be one of"),
+        ({"ssl.keystore.key": "secret-but-no-key"}, "'ssl.keystore.key' is not PEM.*:"),
+        ({"ssl.endpoint.identification.algorithm": "ldap"}, "is 'ldap', not https or empty"),
+        ({"ssl.enabled.protocols": "TLSv1,TLSv1.2"}, "TLSv1, TLSv1.2 are not some of TLSv1.2, TLSv1.3"),
+        ({"ssl.protocol": "SSLv3"}, "'ssl.protocol' 'SSLv3' is none of"),
     ],
 )
 def test_what_can_not_be_kept_is_refused(properties: dict[str, str], mistake: str) -> None:
@@ -126,14 +126,14 @@ def test_what_can_not_be_kept_is_refused(properties: dict[str, str], mistake: st
 
 def test_a_key_of_an_older_format_is_refused_with_its_conversion(identity: Identity) -> None:
     old = openssl(identity.key.parent, "ec", "-in", identity.key.name).decode()
-    with pytest.raises(TlsMistakes, match=r"must hold a PKCS 8 key .*; got 'EC PRIVATE KEY': openssl pkcs8 -topk8"):
+    with pytest.raises(TlsMistakes, match=r"holds 'EC PRIVATE KEY', not a PKCS 8 key .*: openssl pkcs8 -topk8"):
         read_tls({"ssl.keystore.key": old, "ssl.keystore.certificate.chain": identity.certificate.read_text()})
 
 
 def test_half_an_identity_is_refused(identity: Identity) -> None:
-    with pytest.raises(TlsMistakes, match="a private key and its certificate; got the certificate alone"):
+    with pytest.raises(TlsMistakes, match="the certificate alone, not a private key and its certificate"):
         read_tls({"ssl.keystore.location": str(identity.certificate)})
-    with pytest.raises(TlsMistakes, match="got the key alone"):
+    with pytest.raises(TlsMistakes, match="holds the key alone"):
         read_tls({"ssl.keystore.location": str(identity.key)})
 
 
@@ -147,5 +147,5 @@ def test_a_key_of_another_certificate_is_refused(authority: Authority, identity:
 def test_damaged_certificates_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    with pytest.raises(TlsMistakes, match=r"'ssl.truststore' must hold certificates; got"):
+    with pytest.raises(TlsMistakes, match=r"'ssl.truststore' does not hold certificates:"):
         read_tls({"ssl.truststore.location": str(file)}).context()

@@ -63,7 +63,7 @@ def test_warnings_alone_refuse_nothing() -> None:
     refuse_unfit([warning])
 
     error = Finding("t", "error", "partitions", "2", "1", "mend it")
-    with pytest.raises(Refused, match=r"topic 't': 'partitions' must be 1; got 2. Fix: mend it") as caught:
+    with pytest.raises(Refused, match=r"topic 't': 'partitions' is 2, not 1. Fix: mend it") as caught:
         refuse_unfit([warning, error])
     assert "retention.ms" not in caught.value.message
 
@@ -182,7 +182,7 @@ def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker)
     alter(admin, "t.usage", message_timestamp_type="CreateTime")
     unfit = invoke(app, ["create", *common])
     assert unfit.exit_code == 5
-    assert "error: topic 't.usage': 'message.timestamp.type' must be LogAppendTime; got CreateTime" in unfit.stderr
+    assert "error: topic 't.usage': 'message.timestamp.type' is CreateTime, not LogAppendTime" in unfit.stderr
 
 
 @pytest.mark.broker

@@ -110,7 +110,7 @@ class LivedTables:
     def roll_up(self) -> None:
         """Write the roll-ups as far as they are complete."""
         settings = self.job.settings.tables
-        RollUps.of(settings, self.job.tables, open_quota_table(settings), "hand").step()
+        RollUps(settings, self.job.tables, open_quota_table(settings)).step()
 
     def restart(self) -> None:
         """The job's process ends, and another one starts."""

@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.dashboard.reader import BatchParts
-from pipeline.dashboard.watched_table import WatchedTable
+from pipeline.dashboard.recent import WatchedTable
 from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.client_view import MOST_POINTS, bands, bands_of_minutes, has_data, rates, step_ms
+from pipeline.dashboard.client import MOST_POINTS, bands, bands_of_minutes, has_data, rates, step_ms
 
 SUMS = {0: 100.0, 1_000: 300.0, 2_000: 0.0, 4_000: 200.0}
 

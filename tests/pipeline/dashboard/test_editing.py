@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pipeline.clock import wall_ms
+from pipeline.dashboard.api import Query
 from pipeline.dashboard.editing import Editing
-from pipeline.dashboard.query import Query
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import quotas_document
 from pipeline.errors import Conflict, Refused
@@ -100,9 +100,9 @@ def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:
         (changed(producer_byte_rate="1mb"), "unknown unit"),
         (changed(producer_byte_rat="1MB"), "unknown value 'producer_byte_rat'; values are producer_byte_rate"),
         (changed(owner=7), "'owner' is not a text: 7"),
-        ({**ALICE, "values": []}, "'values' is not an object but list"),
-        ({**ALICE, "user": 7}, "are not all texts"),
-        ({**ALICE, "if_version": "5"}, "'if_version' is not a whole number: '5'"),
+        ({**ALICE, "values": []}, "'values' is not valid: Input should be a valid dictionary"),
+        ({**ALICE, "user": 7}, "'user' is not valid: Input should be a valid string"),
+        ({**ALICE, "if_version": "5"}, "'if_version' is not valid: Input should be a valid integer"),
         ({**ALICE, "force": True}, "unknown field 'force'; fields are user"),
     ],
 )

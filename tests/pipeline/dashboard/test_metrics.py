@@ -17,9 +17,9 @@ from tests.waiting import PATIENCE_SECONDS
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
-from pipeline.dashboard.api import Answers  # noqa: E402
 from pipeline.dashboard.http import build_app  # noqa: E402
 from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
+from pipeline.dashboard.views import Answers  # noqa: E402
 
 
 class Asked:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.dashboard.query import Query, read_query
+from pipeline.dashboard.api import Query, read_query
 from pipeline.web import QueryRefused
 
 NOW_MS = 1_700_000_000_000

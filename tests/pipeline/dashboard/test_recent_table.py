@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.client_reading import client_document
-from pipeline.dashboard.query import Query
+from pipeline.dashboard.api import Query
+from pipeline.dashboard.client import client_document
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import RecentTable
 from pipeline.dashboard.state import State

@@ -1,15 +1,15 @@
 """After a clock was set back, all that is shown as now is what the tables of the new time epoch alone show."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.dashboard.client_reading import client_document
-from pipeline.dashboard.query import Query
+from pipeline.dashboard.api import Query
+from pipeline.dashboard.client import client_document
 from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.recent import WatchedTable
 from pipeline.job.overview import overview_of
 from pipeline.job.status import status_of
 from pipeline.process import JobSigns
@@ -171,9 +171,10 @@ def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_r
     assert state.batch is not None
     assert state.batch["time_epoch"] == 1
     # The roll-up has minutes that are still to come; what it lacks of now is read from usage.
-    hours = replace(query, since_ms=tables.now_ms - 7 * 3_600_000)
+    hours = query.model_copy(update={"since_ms": tables.now_ms - 7 * 3_600_000})
     by_minute = client_document(reader, state, hours)
-    reader.tables = {name: table for name, table in reader.tables.items() if not name.startswith("usage_by")}
+    missing = {name: WatchedTable(reader.root, name) for name in ("usage_by_minute", "usage_by_second")}
+    reader.tables = {**reader.tables, **missing}
     assert (by_minute["source"], by_minute["step_ms"]) == ("usage_by_minute", 120_000)
     by_usage = client_document(reader, state, hours)
     assert last_rate(by_minute) >= last_rate(by_usage) > 0

@@ -14,13 +14,13 @@ ThrottleQuery, read_query = http.ThrottleQuery, http.read_query
 @pytest.mark.parametrize(
     ("parameters", "query"),
     [
-        ([("user", "alice")], ThrottleQuery("alice")),
-        ([("user", "alice"), ("client_id", "")], ThrottleQuery("alice")),
+        ([("user", "alice")], ThrottleQuery(user="alice")),
+        ([("user", "alice"), ("client_id", "")], ThrottleQuery(user="alice")),
         (
             [("wait_ms", "60000"), ("broker_id", "1"), ("client_id", "etl & co"), ("user", "älice")],
-            ThrottleQuery("älice", "etl & co", "1", 60_000),
+            ThrottleQuery(user="älice", client_id="etl & co", broker_id="1", wait_ms=60_000),
         ),
-        ([("user", "alice"), ("wait_ms", "0")], ThrottleQuery("alice", wait_ms=0)),
+        ([("user", "alice"), ("wait_ms", "0")], ThrottleQuery(user="alice", wait_ms=0)),
     ],
 )
 def test_a_query_is_read(parameters: list[tuple[str, str]], query: Any) -> None:

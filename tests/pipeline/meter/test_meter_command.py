@@ -6,7 +6,7 @@ import pytest
 
 from tests.pipeline.cli.running import Answer, kquota
 
-REFUSED_PROTOCOL = "'security.protocol' must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL; got 'NOPE'"
+REFUSED_PROTOCOL = "'security.protocol' 'NOPE' is none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.clock import Moment
-from pipeline.settings.model import EngineSettings
+from pipeline.settings.model import EngineSettings, Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import rebuild
@@ -49,12 +49,10 @@ class KeptJob:
         self._usage: list[pa.Table] = []
         self._decisions: list[pa.Table] = []
         self._facts: list[BatchFacts] = []
-        self._tables = JobTables.open(
-            lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000
-        )
-        self._tables.take_over(DriverEpoch())
+        self._tables = JobTables(lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000)
+        DriverEpoch().raise_in(self._tables.writers, "job")
         self._decider = Decider(new_engine(settings, "cluster"), "test")
-        rebuild(self._tables, self.quotas, self._decider, self.clock, settings, max_decision_age_ms=10_000)
+        rebuild(self._tables, self.quotas, self._decider, self.clock, Settings(engine=settings))
 
     def edit(self, *changes: QuotaChange) -> None:
         """An operator edits the quotas; the next batch decides by them."""

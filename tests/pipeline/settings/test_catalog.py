@@ -30,9 +30,9 @@ def test_a_root_in_a_catalog_knows_its_parts() -> None:
     "root", ["catalog:main", "catalog:main.a.b", "catalog:", "catalog:ma`in.kquota", "catalog:a.b-c"]
 )
 def test_a_root_that_is_no_schema_of_a_catalog_is_refused(root: str) -> None:
-    with pytest.raises(UsageError, match=r"'tables.root' must be catalog:CATALOG.SCHEMA of letters") as refused:
+    with pytest.raises(UsageError, match=r"'tables.root' .* is not catalog:CATALOG.SCHEMA of letters") as refused:
         load_settings(None, in_catalog(root=root))
-    assert f"; got {root}" in refused.value.message
+    assert f" {root} " in refused.value.message
 
 
 def test_only_spark_writes_to_a_catalog() -> None:
@@ -47,7 +47,7 @@ def test_a_location_without_a_root_is_refused_and_one_beside_a_folder_is_not_use
 
 
 def test_a_location_that_delta_takes_for_another_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'tables.location' must be a path without #"):
+    with pytest.raises(UsageError, match=r"'tables.location' .* contains #"):
         load_settings(None, in_catalog(location=str(tmp_path / "a#b")))
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 from pipeline.replay.simulation import Simulation, batches_of_events
 from pipeline.settings.model import Settings
-from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Written
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from schemas.usage import UsageEvent

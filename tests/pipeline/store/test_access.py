@@ -109,7 +109,7 @@ def test_no_secret_is_printed() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"endpoint": "store:9000"}, "'store.endpoint' must begin with http:// or https://; got store:9000"),
+        ({"endpoint": "store:9000"}, "'store.endpoint' store:9000 does not begin with http:// or https://"),
         ({"access_key_id": "key"}, "only one of .store.access_key_id. and"),
     ],
 )

@@ -20,8 +20,7 @@ from random import Random
 from typing import Any
 
 from pipeline.stream import usage_reader
-from pipeline.stream.event_time import limit_event_times
-from pipeline.stream.usage_columns import CollectedBatch
+from pipeline.stream.usage_columns import CollectedBatch, limit_event_times
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

@@ -14,7 +14,7 @@ from tests.log_messages import messages_of
 
 FIVE_MINUTES_MS = 300_000
 TOLERANCE_MS = 2_000
-LIMIT_LOG = "pipeline.stream.event_time"
+LIMIT_LOG = "pipeline.stream.usage_columns"
 
 
 def usage_of(user: str, produced_bytes: int, event_time_ms: int) -> bytes:

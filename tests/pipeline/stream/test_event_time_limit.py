@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
-from pipeline.stream.event_time import EventsAhead, limit_event_times
-from pipeline.stream.usage_columns import LARGEST_SUM, USAGE_SCHEMA, CollectedBatch, merge_usage
+from pipeline.stream.usage_columns import (
+    LARGEST_SUM,
+    USAGE_SCHEMA,
+    CollectedBatch,
+    EventsAhead,
+    limit_event_times,
+    merge_usage,
+)
 
 WINDOW_MS = 1_000
 LIMIT_MS = 10_500

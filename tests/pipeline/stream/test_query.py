@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.stream.query import QueryPlan, UsageQuery
+from pipeline.stream.query import UsageQuery
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.spark
@@ -20,7 +20,7 @@ FOREVER = 10**15
 
 def query_of(spark: SparkSession, folder: Path, run_batch: Callable[[DataFrame, int], None]) -> UsageQuery:
     source = spark.readStream.format("rate").name("rate").load()
-    return UsageQuery(source, run_batch, QueryPlan("ends", str(folder / "checkpoint"), 200))
+    return UsageQuery(source, run_batch, "ends", str(folder / "checkpoint"), trigger_ms=200)
 
 
 def test_a_batch_that_spark_would_read_for_hours_is_given_up(spark: SparkSession, tmp_path: Path) -> None:

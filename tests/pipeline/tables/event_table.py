@@ -10,7 +10,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import Condition
-from pipeline.throttle.outbox import DeltaOutbox
+from pipeline.throttle.publisher import DeltaOutbox
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_record import ThrottleEventRow
 

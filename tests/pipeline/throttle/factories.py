@@ -4,8 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.throttle.ledger import HANDED_OUT, HELD
-from pipeline.throttle.shapes import CLIENTS, PUBLICATIONS, REASONS, Publication, Reason
+from pipeline.throttle.shapes import CLIENTS, HANDED_OUT, HELD, PUBLICATIONS, REASONS, Publication, Reason
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pipeline.clock import Moment
 from pipeline.settings.model import Settings
 from pipeline.throttle.assembly import new_engine, nominal_slicing
-from pipeline.throttle.outbox import Written
-from pipeline.throttle.shapes import Publication, Reason
+from pipeline.throttle.shapes import Publication, Reason, Written
 from quota.entity import QUOTA_TYPES, TIE_ORDER
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot

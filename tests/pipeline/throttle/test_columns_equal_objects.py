@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.clock import Moment
 from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Written, records_of
 from quota.entity import QUOTA_TYPES
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
@@ -68,8 +68,8 @@ class ByColumns:
         self.purgatory.violated(decided.violations, evaluation, {"query": evaluation.batch_id})
         return decided.decisions
 
-    def _heard(self, records: Sequence[Written], quota_version: int) -> None:
-        self.announced += [(record, quota_version) for record in records]
+    def _heard(self, written: pa.Table, quota_version: int) -> None:
+        self.announced += [(record, quota_version) for record in records_of(written)]
 
 
 class Both:

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pipeline.throttle.ledger import HELD, ThrottleLedger
+from pipeline.throttle.ledger import ThrottleLedger
+from pipeline.throttle.shapes import HELD
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import reason
 from tests.pipeline.throttle.held_one_by_one import Held, Ledger

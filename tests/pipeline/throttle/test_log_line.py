@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.command_line import command_text
 from pipeline.throttle.explain import line_of, line_with_command
-from pipeline.throttle.outbox import Written
+from pipeline.throttle.shapes import Written
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import reason, violation
 

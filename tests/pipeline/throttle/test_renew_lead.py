@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.throttle.publisher import RenewLead
+from pipeline.throttle.purgatory import RenewLead
 
 
 @pytest.mark.parametrize(

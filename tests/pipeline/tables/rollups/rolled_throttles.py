@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.history import StoredOwners
+from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.throttle_by_minute import ThrottleByMinute
@@ -43,7 +43,7 @@ class RolledThrottles:
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
         events_uri = table_uri(self.root, "throttle_events")
-        self.roll_up = ThrottleByMinute(DeltaRsReader(events_uri), self.writer, "test", StoredOwners(self.quotas).at)
+        self.roll_up = ThrottleByMinute(DeltaRsReader(events_uri), self.writer, "test", owners_in(self.quotas))
 
     def owned_by(self, owner: str | None, user: str = "u") -> int:
         """Give a user an owner. Returns the version of the quota table."""

@@ -1,29 +1,27 @@
 """What the view Client shows of one `<user, client-id>` over a span: rates, decisions, throttles, bounds and edits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from arro3.core import Array, DataType
 
-from pipeline.dashboard.client_view import (
+from pipeline.dashboard.api import SEE, Query
+from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.recent import (
     DECISION_COLUMNS,
     RECORD_COLUMNS,
-    bands,
-    bands_of_minutes,
-    decision_row,
-    has_data,
-    rates,
-    record_row,
-    step_ms,
+    TIME,
+    RecentRows,
+    RecentTable,
+    Wanted,
+    WatchedTable,
+    recent_sums,
 )
-from pipeline.dashboard.query import SEE, Query
-from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.recent import TIME, RecentRows, RecentTable, Wanted, recent_sums
-from pipeline.dashboard.state import State, throttled_row
-from pipeline.dashboard.watched_table import WatchedTable
+from pipeline.dashboard.state import State, picked, throttled_row
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.reports.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_missing
@@ -32,9 +30,10 @@ from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.web import QueryRefused
 from quota.effective import Effective, EffectiveQuota, effective
 from quota.engine import QuotaEngine
-from quota.entity import QUOTA_TYPES
+from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
+from schemas.throttle_record import verb, written_ms
 
 # Rates of the client's sensors, from the table that has them with the fewest rows.
 
@@ -72,13 +71,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of time in whole steps.
-
-    Attributes:
-        since_ms: Its begin, inclusive.
-        until_ms: Its end, exclusive.
-        bin_ms: Length of a step; both ends are multiples of it.
-    """
+    """A span of time in whole steps: [since_ms, until_ms), both multiples of bin_ms, the length of a step."""
 
     since_ms: int
     until_ms: int
@@ -129,8 +122,8 @@ def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
 def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
     """Which table has which part of a span, from an instant on.
 
-    Roll-ups trail by a minute or two, so what is newer comes from `usage`. One that is missing is not an error. Rows
-    that a clock dated ahead of what is known, and that was set back since, do not show how far a roll-up has come.
+    Roll-ups trail by a minute or two, so what is newer comes from `usage`. Rows that a clock dated ahead of what is
+    known, and that was set back since, do not show how far a roll-up has come.
     """
     usage = _Piece("usage", "sample_start_ms", since_ms, span.until_ms)
     fits = [one for one in _ROLL_UPS if span.bin_ms % one.row_ms == 0]
@@ -138,7 +131,7 @@ def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int
     if kept_from_ms is not None and kept_from_ms <= since_ms and span.bin_ms < _ROLL_UPS[0].row_ms:
         return [usage]
     for one in fits:
-        newest_ms = _newest_row(reader.tables.get(one.name), one, known_until_ms)
+        newest_ms = _newest_row(reader.tables[one.name], one, known_until_ms)
         if newest_ms is not None:
             whole_until_ms = min(newest_ms + one.row_ms, span.until_ms)
             rolled_up = _Piece(one.name, one.column, since_ms, whole_until_ms)
@@ -146,10 +139,10 @@ def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int
     return [usage]
 
 
-def _newest_row(table: WatchedTable | None, one: _RollUp, known_until_ms: int) -> int | None:
-    newest_ms = None if table is None else table.newest_value(one.column)
+def _newest_row(table: WatchedTable, one: _RollUp, known_until_ms: int) -> int | None:
+    newest_ms = table.newest_value(one.column)
     end_ms = (known_until_ms - one.lateness_ms) // one.row_ms * one.row_ms
-    if table is None or newest_ms is None or newest_ms < end_ms:
+    if newest_ms is None or newest_ms < end_ms:
         return newest_ms
     sql = f"SELECT max({one.column}) AS most FROM source WHERE {one.column} < {end_ms}"  # noqa: S608 - ours
     most: int | None = table.query(sql)["most"][0].as_py()
@@ -195,12 +188,7 @@ def _add(sums: dict[str, dict[int, float]], bin_ms: int, found: Mapping[str, Seq
 
 
 def _stored(
-    reader: TablesReader,
-    piece: _Piece,
-    bin_ms: int,
-    wanted: list[Wanted],
-    client: tuple[str, str],
-    rows: str,
+    reader: TablesReader, piece: _Piece, bin_ms: int, wanted: list[Wanted], client: tuple[str, str], rows: str
 ) -> Mapping[str, list[Any]]:
     """The sums of a piece by step, from the table; `rows` has further conditions."""
     selected = ", ".join(
@@ -239,10 +227,10 @@ def _measure_sql(columns: Sequence[str]) -> str:
 
 def _names_sql(names: tuple[str | None, str | None]) -> str:
     tags = zip(('"user"', "client_id"), names, strict=True)
-    return " AND ".join(f"{column} = {_text(name)}" for column, name in tags if name is not None)
+    return " AND ".join(f"{column} = {_quoted(name)}" for column, name in tags if name is not None)
 
 
-def _text(name: str) -> str:
+def _quoted(name: str) -> str:
     return "'" + name.replace("'", "''") + "'"
 
 
@@ -266,38 +254,14 @@ _HOUR_MS: Final = 3_600_000
 _EARLY_MS: Final = 600_000
 # What is counted back from the end of the span in each step; then all the rest.
 _STEPS_MS: Final = (_HOUR_MS, 6 * _HOUR_MS, 24 * _HOUR_MS)
-_HELD: Final = (
-    "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, sum(throttle_count + renewal_count) AS records "
-    "FROM source WHERE minute_start_ms >= {since_ms} AND minute_start_ms < {until_ms} "
-    'AND "user" = {user} AND client_id = {client_id} GROUP BY 1, 2'
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Throttles:
-    """What is known of one client in a span.
+def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) -> dict[str, Any]:
+    """What was decided for a client, oldest first, and published, newest first.
 
-    Attributes:
-        decisions: Rows of `decisions`, the newest; oldest first. With the columns that `decision_row` needs.
-        records: Rows of `throttle_events`, the newest; newest first. With the columns that `record_row` needs.
-        bands: See `client_view.bands`.
-        decisions_total: How many there are, as far as they were read.
-        has_more: Whether there may be older ones that were not read.
-    """
-
-    decisions: Sequence[dict[str, Any]]
-    records: Sequence[dict[str, Any]]
-    bands: Sequence[dict[str, Any]]
-    decisions_total: int
-    records_total: int
-    has_more: bool
-
-
-def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) -> Throttles:
-    """What was decided and published for a client.
-
-    Where a step of the span is a minute or longer, the bands are those of `throttle_by_minute`: a day of records is not
-    read to draw some minutes. Records that are not in it yet are added.
+    The totals are of what was read, and `has_more` is whether there may be older ones that were not read. Where a step
+    of the span is a minute or longer, the bands are those of `throttle_by_minute`: a day of records is not read to
+    draw some minutes. Records that are not in it yet are added.
     """
     is_long = span.bin_ms >= _MINUTE_MS
     recent, enough = reader.recent, (MOST_DECISIONS, MOST_RECORDS) if is_long else (None, None)
@@ -309,14 +273,14 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
     found = bands(records, span.since_ms)
     if more_records:
         found = _with_minutes(reader, client, span, found)
-    return Throttles(
-        decisions=decisions[-MOST_DECISIONS:],
-        records=records[:MOST_RECORDS],
-        bands=found,
-        decisions_total=len(decisions),
-        records_total=len(records),
-        has_more=more_decisions or more_records,
-    )
+    return {
+        "bands": found,
+        "decisions": [picked(row, DECISION_COLUMNS) for row in decisions[-MOST_DECISIONS:]],
+        "decisions_total": len(decisions),
+        "records_total": len(records),
+        "has_more": more_decisions or more_records,
+        "records": [record_row(row) for row in records[:MOST_RECORDS]],
+    }
 
 
 def _newest(
@@ -344,10 +308,12 @@ def _with_minutes(
 ) -> list[dict[str, Any]]:
     """Bands by minute up to the first one that records have, then those."""
     until_ms = min((band["start_ms"] for band in of_records), default=span.until_ms)
-    user, client_id = (f"'{name.replace(chr(39), chr(39) * 2)}'" for name in client)
+    client_sql = _names_sql(client)
     try:
         rows = reader.tables["throttle_by_minute"].query(
-            _HELD.format(since_ms=span.since_ms, until_ms=until_ms, user=user, client_id=client_id)
+            "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, "  # noqa: S608 - names are quoted by us
+            "sum(throttle_count + renewal_count) AS records FROM source "
+            f"WHERE minute_start_ms >= {span.since_ms} AND minute_start_ms < {until_ms} AND {client_sql} GROUP BY 1, 2"
         )
     except TableMissing:
         return [*of_records]
@@ -362,32 +328,19 @@ def _with_minutes(
 _MOST_VERSIONS: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Bounds and edits in a span.
-
-    Attributes:
-        bounds: Oldest first: since when, and the bound and mode of each quota type from then on.
-        edits: The versions committed in the span that changed something for the client; who, when, why.
-    """
-
-    bounds: Sequence[Mapping[str, Any]]
-    edits: Sequence[Mapping[str, Any]]
-
-
-def bounds_over_time(reader: TablesReader, user: str, client_id: str, since_ms: int, until_ms: int) -> Timeline:
-    """What a client might use in a span, by the versions that were the newest then.
+def bounds_over_time(reader: TablesReader, client: tuple[str, str], span: Span) -> dict[str, list[dict[str, Any]]]:
+    """What a client might use in a span, by the versions that were the newest then; and who edited that, and why.
 
     A version that is not valid, or no longer kept, changes nothing.
     """
-    commits = _commits(reader.root, reader.tables["quotas"].version)
+    since_ms, commits = span.since_ms, _commits(reader.root, reader.tables["quotas"].version)
     before = [commit for commit in commits if _at_ms(commit) <= since_ms]
-    shown = [*before[-1:], *(commit for commit in commits if since_ms < _at_ms(commit) < until_ms)]
+    shown = [*before[-1:], *(commit for commit in commits if since_ms < _at_ms(commit) < span.until_ms)]
     bounds: list[dict[str, Any]] = []
     edits: list[dict[str, Any]] = []
     for commit in shown:
         try:
-            found = _resolved(reader.quotas_at(commit.version), user, client_id)
+            found = _resolved(reader.quotas_at(commit.version), *client)
         except (PipelineError, QuotaError):
             continue
         if bounds and bounds[-1]["by_type"] == found:
@@ -397,7 +350,7 @@ def bounds_over_time(reader: TablesReader, user: str, client_id: str, since_ms: 
         if bounds or (edit["changed"] and _at_ms(commit) > since_ms):
             edits.append(edit)
         bounds.append({"since_ms": max(_at_ms(commit), since_ms), "version": commit.version, "by_type": found})
-    return Timeline(bounds, edits)
+    return {"bounds": bounds, "edits": edits}
 
 
 def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -425,13 +378,8 @@ def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
 def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, dict[str, Any]]:
     engine = QuotaEngine()
     engine.load_quotas(snapshot)
-    names = {
-        name: pa.array(Array([text], DataType.string())) for name, text in (("user", user), ("client_id", client_id))
-    }
-    return {
-        row["quota_type"]: {"bound": row["bound"], "mode": row["mode"], "level": row["level"]}
-        for row in engine.resolve(pa.table(names)).to_pylist()
-    }
+    rows = engine.resolve(_clients([(user, client_id)])).to_pylist()
+    return {row["quota_type"]: picked(row, ("bound", "mode", "level")) for row in rows}
 
 
 def _at_ms(commit: QuotaCommit) -> int:
@@ -451,6 +399,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     user, client_id, snapshot = query.user, query.client_id or "", reader.snapshot()
     if not user:
         raise QueryRefused(["'user' is missing"], SEE)
+    client = (user, client_id)
     if snapshot is None:
         raise table_missing(reader.tables["quotas"].uri)
     until_ms = min(query.until_ms or state.now_ms, state.now_ms)
@@ -459,11 +408,9 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     if since_ms >= until_ms:
         raise QueryRefused([f"'since' {since_ms} is not before 'until' {until_ms}"], SEE)
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
-    span, series = read_series(reader, found, (user, client_id), (since_ms, until_ms), state.rates_at_ms)
-    throttles = read_throttles(reader, (user, client_id), span)
-    held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == (user, client_id)]
+    span, series = read_series(reader, found, client, (since_ms, until_ms), state.rates_at_ms)
+    held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == client]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
-    timeline = bounds_over_time(reader, user, client_id, span.since_ms, span.until_ms)
     return {
         **state.head(),
         "user": user,
@@ -473,14 +420,8 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         "known_since_ms": reader.tables["batches"].oldest_value("evaluated_at_ms"),
         "step_ms": span.bin_ms,
         **series,
-        "bounds": timeline.bounds,
-        "edits": timeline.edits,
-        "bands": throttles.bands,
-        "decisions": [decision_row(row) for row in throttles.decisions],
-        "decisions_total": throttles.decisions_total,
-        "records_total": throttles.records_total,
-        "has_more": throttles.has_more,
-        "records": [record_row(row) for row in throttles.records],
+        **bounds_over_time(reader, client, span),
+        **read_throttles(reader, client, span),
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
         "levels": [row.document() for row in found.levels],
@@ -496,14 +437,10 @@ def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:
         for rate in state.sensors
         if (rate.quota_type, rate.sensor_user, rate.sensor_client_id, rate.level) == sensor
     )
+    shown = ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id")
     return {
+        **{name: getattr(one, name) for name in shown},
         "observed": next(observed, 0.0),
-        "quota_type": one.quota_type,
-        "level": one.level,
-        "mode": one.mode,
-        "bound": one.bound,
-        "sensor_user": one.sensor_user,
-        "sensor_client_id": one.sensor_client_id,
         "shared_with": [list(client) for client in one.shared_with[:50]],
         "shared": len(one.shared_with),
     }
@@ -516,9 +453,112 @@ def _clients_of(state: State, user: str, client_id: str) -> pa.Table:
         for one in state.sensors
         if one.user == user or (client_id and one.client_id == client_id)
     }
-    columns = [list(column) for column in zip(*sorted(alike), strict=True)] or [[], []]
-    return pa.table({name: _texts(column) for name, column in zip(("user", "client_id"), columns, strict=True)})
+    return _clients(sorted(alike))
 
 
-def _texts(values: Sequence[str]) -> pa.Array:
-    return pa.array(Array(list(values), DataType.string()))
+def _clients(names: Sequence[tuple[str, str]]) -> pa.Table:
+    columns = zip(("user", "client_id"), zip(*names, strict=True) if names else ((), ()), strict=True)
+    return pa.table({name: pa.array(Array(list(column), DataType.string())) for name, column in columns})
+
+
+# What is shown of them, as functions of rows. Pure.
+
+MOST_POINTS: Final = 360
+_STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 86_400)
+_GAP_MS: Final = 10_000
+_NS_PER_PERCENT_SECOND: Final = 1e7
+"""One percent of one thread for one second."""
+
+
+def step_ms(span_ms: int, least_ms: int = 1_000) -> int:
+    """The shortest of some round steps with which a span has at most `MOST_POINTS` points."""
+    fits = (
+        step * 1_000 for step in _STEPS_SECONDS if step * 1_000 >= least_ms and span_ms <= step * 1_000 * MOST_POINTS
+    )
+    return next(fits, _STEPS_SECONDS[-1] * 1_000)
+
+
+def rates(
+    sums: Mapping[int, float], since_ms: int, until_ms: int, bin_ms: int, window_ms: int, quota_type: str
+) -> list[float]:
+    """The rate at the end of each step, over the window before it, or over the step where that is longer.
+
+    Args:
+        sums: Start of a step -> what was used in it, in bytes or ns. May begin a window earlier.
+
+    Returns:
+        Bytes per second, or percent of one thread.
+    """
+    steps = max(window_ms // bin_ms, 1)
+    starts = range(since_ms - (steps - 1) * bin_ms, until_ms, bin_ms)
+    amounts = np.array([sums.get(start, 0.0) for start in starts], dtype=np.float64)
+    summed = np.concatenate([[0.0], np.cumsum(amounts)])
+    per_second = (summed[steps:] - summed[:-steps]) / (steps * bin_ms / 1_000)
+    scale = _NS_PER_PERCENT_SECOND if quota_type == QUOTA_TYPES[REQUEST] else 1.0
+    return [float(rate) for rate in per_second / scale]
+
+
+def has_data(evaluated_at_ms: Sequence[int], since_ms: int, until_ms: int, bin_ms: int) -> list[bool]:
+    """Of each step, whether the job worked then. Where it did not, nothing is known: that is a gap and not a zero."""
+    ends = np.arange(since_ms + bin_ms, until_ms + bin_ms, bin_ms)
+    if not len(evaluated_at_ms):
+        return [False] * len(ends)
+    at_ms = np.sort(np.asarray(evaluated_at_ms, dtype=np.int64))
+    reach_ms = max(_GAP_MS, bin_ms)
+    nearest = np.searchsorted(at_ms, ends - reach_ms)
+    is_near = nearest < len(at_ms)
+    found = np.zeros(len(ends), np.bool_)
+    found[is_near] = at_ms[nearest[is_near]] <= ends[is_near] + reach_ms
+    return [bool(one) for one in found]
+
+
+def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, Any]]:
+    """The spans in which a client was held: its records, each until it ends or the next one replaces it.
+
+    Records of one throttle that follow one another are one band.
+    """
+    found: list[dict[str, Any]] = []
+    for row in sorted(events, key=lambda row: int(row["publish_seq"])):
+        at_ms, until_ms = written_ms(row), int(row["throttled_until_ms"])
+        last = found[-1] if found else None
+        if row["action"] == "release":
+            if last is not None:
+                last["end_ms"] = min(last["end_ms"], at_ms)
+                last["released"] = True
+            continue
+        if last is not None and last["end_ms"] >= at_ms and not last["released"]:
+            last["end_ms"] = until_ms
+            last["records"] += 1
+            continue
+        band = {"start_ms": at_ms, "end_ms": until_ms, "records": 1, "released": False}
+        found.append({**band, **picked(row, ("quota_type", "decision_id"))})
+    return [band for band in found if band["end_ms"] > since_ms]
+
+
+def bands_of_minutes(minutes: Iterable[tuple[int, str, int, int]], step_ms: int) -> list[dict[str, Any]]:
+    """The spans in which a client was held, from its minutes: where it was held in each of some steps, it is one band.
+
+    Args:
+        minutes: (start, quota type, milliseconds held, records), in no order, each start and type once.
+        step_ms: Of the chart, at least a minute. Gaps shorter than that cannot be seen.
+    """
+    found: list[dict[str, Any]] = []
+    open_bands: dict[str, dict[str, Any]] = {}
+    for start_ms, quota_type, held_ms, records in sorted(minutes):
+        if held_ms <= 0:
+            continue
+        last = open_bands.get(quota_type)
+        if last is not None and start_ms - last["end_ms"] < step_ms:
+            last["end_ms"] = start_ms + _MINUTE_MS
+            last["records"] += records
+            continue
+        band = {"start_ms": start_ms, "end_ms": start_ms + _MINUTE_MS, "records": records, "released": True}
+        open_bands[quota_type] = {**band, "quota_type": quota_type, "decision_id": None}
+        found.append(open_bands[quota_type])
+    return found
+
+
+def record_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A record that was published for the client, in short."""
+    shown = ("cause", "quota_type", "observed", "bound", "throttle_time_ms", "throttled_until_ms", "owed_ms", "tokens")
+    return {"at_ms": written_ms(row), "verb": verb(row), **picked(row, (*shown, "decision_id"))}
