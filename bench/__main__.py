@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     unknown = [name for name in asked.names if name not in BENCHES]
     if unknown:
         listed = "".join(f"\n  {name:<13} {what}" for name, what in BENCHES.items())
-        sys.stderr.write(f"'bench' must be one or more of these names; got {', '.join(unknown)}:{listed}\n")
+        sys.stderr.write(f"unknown: {', '.join(unknown)}. The benchmarks are:{listed}\n")
         return 2
     commit, failed = commit_now(), 0
     for name in asked.names or BENCHES:
@@ -77,7 +77,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def report_text(name: str, commit: str, printed: str, options: Sequence[str] = ()) -> str:
-    """The page of one benchmark."""
     command = shlex.join(["python", "-m", "bench", "--report", name, *(["--", *options] if options else [])])
     return (
         f"# {name}\n\n{BENCHES[name][0].upper()}{BENCHES[name][1:]}.\n\n"

@@ -10,7 +10,6 @@ a minute long: upkeep and roll-ups run in the job once a minute and make the lon
 The target is a difference of 5 % of the median, on a machine that does nothing else.
 """
 
-import re
 import statistics
 import time
 import urllib.request
@@ -20,20 +19,18 @@ from threading import Event, Thread
 from typing import Final
 
 from bench.machine import arguments, cpu_seconds
-from bench.stage import Stage, bound, dashboard, staged
+from bench.stage import BatchLog, Stage, bound, dashboard, staged
 
 _TRIGGER_MS: Final = 500
 _ASK_EVERY_SECONDS: Final = 5.0
-_STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms")
-_FACT: Final = re.compile(r"(\w+_ms)=(\d+)")
 
 
 def main() -> None:
     asked = arguments(__doc__, pairs=3, seconds=60, clients=10_000, events=20_000, warm_up=75)
     with ExitStack() as stack:
         stage = stack.enter_context(staged([bound("<default>", 1e9)]))
-        batches = Batches()
-        stack.enter_context(stage.job(_TRIGGER_MS, batches.heard))
+        log = BatchLog()
+        stack.enter_context(stage.job(_TRIGGER_MS, log.heard))
         stack.enter_context(stage.load(asked.events, asked.clients, 100))
         time.sleep(asked.warm_up)
         stretches: dict[bool, list[list[float]]] = {True: [], False: []}
@@ -41,11 +38,11 @@ def main() -> None:
         for pair in range(asked.pairs):
             for is_beside in (bool(pair % 2), not pair % 2):
                 if not is_beside:
-                    stretches[False].append(batches.of_next(asked.seconds))
+                    stretches[False].append([float(batch["batch_ms"]) for batch in log.of_next(asked.seconds)])
                     continue
                 with _looked_at(stage) as pid:
                     before = cpu_seconds(pid)
-                    stretches[True].append(batches.of_next(asked.seconds))
+                    stretches[True].append([float(batch["batch_ms"]) for batch in log.of_next(asked.seconds)])
                     cores.append((cpu_seconds(pid) - before) / asked.seconds)
     print(f"{asked.events} events a second of {asked.clients} clients, trigger {_TRIGGER_MS} ms")
     _tell(stretches)
@@ -64,25 +61,6 @@ def _tell(stretches: dict[bool, list[list[float]]]) -> None:
         pairs = zip(map(figure, stretches[True]), map(figure, stretches[False]), strict=True)
         told = ", ".join(f"{(first / second - 1) * 100:+.1f}" for first, second in pairs)
         print(f"difference of the {name} {(beside / without - 1) * 100:+.1f} %; of each pair {told} %")
-
-
-class Batches:
-    """The times of micro-batches, from the job's log."""
-
-    def __init__(self) -> None:
-        self._times_ms: list[float] = []
-
-    def heard(self, line: str) -> None:
-        """Take a line of the log."""
-        facts = {name: int(value) for name, value in _FACT.findall(line)}
-        if facts.keys() >= set(_STEPS):
-            self._times_ms.append(float(sum(facts[step] for step in _STEPS)))
-
-    def of_next(self, seconds: int) -> list[float]:
-        """Those that are logged in the next seconds."""
-        before = len(self._times_ms)
-        time.sleep(seconds)
-        return self._times_ms[before:]
 
 
 @contextmanager

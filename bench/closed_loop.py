@@ -9,7 +9,6 @@ published. All offenders of a run share one engine and one purgatory.
 With `--write` the table goes into docs/measured.md too.
 """
 
-import argparse
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from bench.machine import machine_line
-from bench.pages import write_part
+from bench.machine import arguments, machine_line
+from bench.pages import table, write_part
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import Ports, assemble
@@ -76,7 +75,6 @@ class Offender:
 
     @property
     def key(self) -> ClientKey:
-        """The key of the client."""
         return ClientKey("", f"user-{self.cap}-{self.lag_ms}", f"k{self.overload}")
 
     def hears(self, record: Written, now_ms: int) -> None:
@@ -113,7 +111,6 @@ class Offender:
 
     @property
     def records_per_minute(self) -> float:
-        """Of the whole run."""
         return self.records / (self._run_ms / 60_000)
 
     @property
@@ -219,19 +216,16 @@ def offenders(lags_ms: tuple[int, ...] = LAGS_MS) -> list[Offender]:
     return [Offender(overload, lag_ms, cap) for cap in CAPS for lag_ms in lags_ms for overload in OVERLOADS]
 
 
-def table(loop: Loop) -> str:
+def table_of(loop: Loop) -> str:
     """In Markdown: a row for each overload, a column for each lag and cap.
 
     Mean ÷ T over whole cycles; the largest sent − T · t in seconds of T, and its bound; records a minute.
     """
     columns = [(cap, lag_ms) for cap in CAPS for lag_ms in LAGS_MS]
     of = {(one.overload, one.cap, one.lag_ms): one for one in loop.offenders.values()}
-    lines = ["| k | " + " | ".join(f"lag {lag_ms}, cap {cap}" for cap, lag_ms in columns) + " |"]
-    lines.append("|" + " --- |" * (1 + len(columns)))
-    for overload in OVERLOADS:
-        cells = [_cell(of[overload, cap, lag_ms]) for cap, lag_ms in columns]
-        lines.append(f"| {overload:g} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    head = ["k", *(f"lag {lag_ms}, cap {cap}" for cap, lag_ms in columns)]
+    rows = [[f"{k:g}", *(_cell(of[k, cap, lag_ms]) for cap, lag_ms in columns)] for k in OVERLOADS]
+    return table(head, rows)
 
 
 def _cell(one: Offender) -> str:
@@ -240,21 +234,15 @@ def _cell(one: Offender) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hours", type=float, default=1.0)
-    parser.add_argument("--lead-ms", type=int, default=1000)
-    parser.add_argument("--without-debt", action="store_true")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/measured.md")
-    arguments = parser.parse_args()
-    print(machine_line())
+    given = arguments(__doc__, hours=1.0, lead_ms=1_000, without_debt=False, write=False)
     began = time.perf_counter()
-    loop = Loop(arguments.lead_ms, not arguments.without_debt, offenders())
-    loop.run(arguments.hours)
-    print(f"{arguments.hours:g} h simulated in {time.perf_counter() - began:.0f} s, lead {arguments.lead_ms} ms\n")
-    print(table(loop))
-    if arguments.write:
-        about = f"{arguments.hours:g} h, trigger {TRIGGER_MS} ms, look {arguments.lead_ms} ms ahead; {machine_line()}"
-        write_part(PAGE, *MARKS, f"{about}\n\n{table(loop)}")
+    loop = Loop(given.lead_ms, not given.without_debt, offenders())
+    loop.run(given.hours)
+    print(f"{given.hours:g} h simulated in {time.perf_counter() - began:.0f} s, lead {given.lead_ms} ms\n")
+    print(table_of(loop))
+    if given.write:
+        about = f"{given.hours:g} h, trigger {TRIGGER_MS} ms, look {given.lead_ms} ms ahead; {machine_line()}"
+        write_part(PAGE, *MARKS, f"{about}\n\n{table_of(loop)}")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,6 @@ class Load:
 
 
 def group_sum(batch: pa.Table, entity: Int64s) -> None:
-    """The sums of the three types by entity, with NumPy alone."""
     time_ns = batch["io_time_ns"].to_numpy() + batch["network_time_ns"].to_numpy()
     for used in (batch["produced_bytes"].to_numpy(), batch["fetched_bytes"].to_numpy(), time_ns):
         np.bincount(entity, used)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from kafka import KafkaConsumer, KafkaProducer
 
@@ -44,7 +44,6 @@ _LEASE_MS: Final = 120_000
 
 
 def user_of(number: int) -> str:
-    """The user of a client."""
     return f"team-{number}"
 
 
@@ -115,21 +114,6 @@ _BOUND, _BOUNDLESS = 1_000.0, 1e12
 _POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see an edit
 
 
-class Source(Protocol):
-    """Throttles all clients and releases them. There are several ways of releasing."""
-
-    name: str  # its name in the table
-    releases: tuple[str, ...]  # the names of the ways of releasing
-
-    def throttle(self, release: str) -> list[str]:
-        """Throttle all clients, for a release in that way. Returns the users, one per client."""
-        ...
-
-    def release(self, release: str, users: Sequence[str]) -> None:
-        """Release them, or make sure that they are released."""
-        ...
-
-
 class Publisher:
     """A child process (`bench.gate publish`) with a transactional producer. No throttle ends by itself."""
 
@@ -141,7 +125,6 @@ class Publisher:
         self._clients = clients
 
     def throttle(self, release: str) -> list[str]:
-        """Throttle all clients in one transaction."""
         del release
         self._order("throttle", 0, self._clients - 1)
         return list(map(user_of, range(self._clients)))
@@ -158,7 +141,7 @@ class Publisher:
     def _order(self, action: str, first: int, last: int) -> None:
         orders, answers = self._child.stdin, self._child.stdout
         if orders is None or answers is None:
-            sys.exit("the publisher must have pipes")
+            sys.exit("the publisher has no pipes")
         orders.write(f"{action} {first} {last}\n")
         orders.flush()
         answers.readline()
@@ -229,7 +212,6 @@ class Readable:
         Thread(target=self._collect, args=(lines,), daemon=True).start()
 
     def are_released(self, users: Iterable[str]) -> bool:
-        """True if a release of each user was read after its last throttle."""
         return all(user in self._released_ns for user in users)
 
     def let_go(self, user: str) -> LetGo:
@@ -251,28 +233,15 @@ _REQUEST_BYTES: Final = 1_000
 _TARGET_P99_MS: Final = 50
 _TRIGGER_MS: Final = 250
 
+Source = Publisher | Job
 Maker = Callable[[ExitStack, Stage, int], Source]
 
 
 @dataclass
-class Measured:
-    """The results for one way of releasing and one kind of caller, over all rounds."""
-
-    latencies_ms: list[float] = field(default_factory=list)  # the latency of each caller
-    by_release: int = 0  # how many were let go by a release. The others were let go by the end of their lease
-
-
-@dataclass
 class Run:
-    """What a round needs, and what it measures.
+    """What a round needs, and what it measures: by (way of releasing, kind of caller) each caller's latency in ms.
 
-    Attributes:
-        gate: The gate under test.
-        source: Where throttles and releases come from.
-        readable: The plain reader beside the gate.
-        threads: How many callers are threads.
-        tasks: How many callers are asyncio tasks.
-        measured: The results by (way of releasing, kind of caller).
+    With it is whether a release let it go; the others were let go by the end of their lease.
     """
 
     gate: Gate
@@ -280,7 +249,7 @@ class Run:
     readable: Readable
     threads: int
     tasks: int
-    measured: dict[tuple[str, str], Measured] = field(default_factory=lambda: defaultdict(Measured))
+    measured: dict[tuple[str, str], list[tuple[float, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def round(self, release: str) -> None:
         """Throttle all clients, start all callers, release, and note how long each caller took."""
@@ -298,8 +267,7 @@ class Run:
         _await(lambda: self.readable.are_released(users))
         for kind, user, awake_ns in awake:
             let_go = self.readable.let_go(user)
-            self.measured[release, kind].latencies_ms.append((awake_ns - let_go.monotonic_ns) / 1e6)
-            self.measured[release, kind].by_release += let_go.by_release
+            self.measured[release, kind].append(((awake_ns - let_go.monotonic_ns) / 1e6, let_go.by_release))
 
     def _thread(self, user: str, awake: list[tuple[str, str, int]]) -> None:
         with self.gate.acquire(user, CLIENT_ID, request_bytes=_REQUEST_BYTES):
@@ -341,7 +309,7 @@ def _measure(make: Maker, rounds: int, arguments: argparse.Namespace) -> None:
         f"in the pool {occupancy.pool_used_bytes} bytes"
     )
     for (release, kind), measured in sorted(run.measured.items()):
-        _row(f"  {release}, {kind}", measured)
+        _tell(f"  {release}, {kind}", measured)
 
 
 def _publisher(stack: ExitStack, stage: Stage, clients: int) -> Source:
@@ -378,16 +346,12 @@ def _await(is_so: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
-def _row(name: str, measured: Measured) -> None:
-    values = measured.latencies_ms
+def _tell(name: str, measured: list[tuple[float, bool]]) -> None:
+    values = [latency_ms for latency_ms, _ in measured]
     cuts = statistics.quantiles(values, n=100, method="inclusive")
-    print(
-        f"{name:<27} p50 {cuts[49]:>6.1f}   p95 {cuts[94]:>6.1f}   p99 {cuts[98]:>6.1f}   max {max(values):>6.1f} ms",
-        end="",
-    )
-    print(
-        f"   first {min(values):>5.1f}   let go by a release {measured.by_release / len(values):>4.0%}, else by the end"
-    )
+    share = sum(by_release for _, by_release in measured) / len(values)
+    figures = f"p50 {cuts[49]:>6.1f}   p95 {cuts[94]:>6.1f}   p99 {cuts[98]:>6.1f}   max {max(values):>6.1f} ms"
+    print(f"{name:<27} {figures}   first {min(values):>5.1f}   let go by a release {share:>4.0%}, else by the end")
 
 
 if __name__ == "__main__":

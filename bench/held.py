@@ -75,7 +75,6 @@ class Spent:
 
     @contextmanager
     def on(self, phase: str) -> Iterator[None]:
-        """Count what is done inside."""
         began = time.perf_counter()
         self._inner.append(0.0)
         try:
@@ -87,8 +86,6 @@ class Spent:
                 self._inner[-1] += took
 
     def counted(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, counted."""
-
         def run(*arguments: Any, **named: Any) -> Any:
             with self.on(phase):
                 return call(*arguments, **named)
@@ -106,7 +103,6 @@ class Spent:
         return taken
 
     def begin(self) -> None:
-        """Count from now on."""
         self.seconds.clear()
         self.late_seconds = 0.0
         self._began = self._cpu_seconds()
@@ -164,7 +160,6 @@ class Held:
         topic.publish = self.spent.counted("send", topic.publish)  # type: ignore[method-assign]
 
     def batch(self) -> None:
-        """A micro-batch in which all clients use what `_usage` says."""
         self._batch_id += 1
         now_ms = self.clock.now_ms
         times = {"sample_start_ms": now_ms // 1000 * 1000, "last_event_ms": now_ms}
@@ -241,7 +236,7 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
     for _ in range(waves):
         told = held.wave()
         if told != clients:
-            message = f"a wave must renew {clients} clients; got {told} records"
+            message = f"a wave renewed {told} of {clients} clients"
             raise RuntimeError(message)
         rounds.append(spent.take())
     took["renew"] = {phase: statistics.median(one[phase] for one in rounds) for phase in rounds[0]}
@@ -254,7 +249,6 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
 
 @contextmanager
 def new_topic(broker: EmbeddedBroker | None, many: int) -> Iterator[ThrottleTopic]:
-    """An empty topic, on the broker if there is one."""
     if broker is None:
         yield NoTopic()
         return
@@ -279,7 +273,7 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
         )
         told, stored = clients * (waves + 2), topic.end().publish_seq + 1
         if broker is not None and told != stored:
-            message = f"the topic must have {told} records; got {stored}"
+            message = f"the topic has {stored} of {told} records"
             raise RuntimeError(message)
     return took, memory
 
@@ -298,7 +292,6 @@ def main() -> None:
 
 
 def show(arguments: argparse.Namespace, broker: EmbeddedBroker | None, way: str) -> None:
-    """Measure one way and print it."""
     profile = cProfile.Profile()
     if arguments.profile:
         profile.enable()

@@ -12,23 +12,17 @@ events per second with 50 % at least 0.5.
 
 import argparse
 import os
-import re
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from bench.machine import java_below, machine_line
 from bench.probe import EVENTS_PER_MESSAGE
-from bench.stage import Prober, child, job, prepare, probe_quotas
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.settings.model import Settings, TablesSettings
+from bench.stage import BatchLog, Prober, percentiles, probe_quotas, staged
 
 _EVENTS_PER_SECOND: Final = 20_000
 _CLIENTS: Final = 10_000
@@ -37,7 +31,6 @@ _WARM_SECONDS: Final = 60.0
 _SETTLE_SECONDS: Final = 10.0
 _STALL_SECONDS: Final = 5.0
 _CATCH_UP_SECONDS: Final = 20.0
-_FACT: Final = re.compile(r"(events|dead_letters|collect_ms|age_ms|append_ms|publish_ms)=(\d+)")
 
 Batch = dict[str, int]
 """The facts of a micro-batch, from the job's log."""
@@ -61,12 +54,10 @@ class Share:
 
     @property
     def collect_ms(self) -> float:
-        """Median of the steady part."""
         return statistics.median(batch["collect_ms"] for batch in self.batches)
 
     @property
     def good_events_per_second(self) -> float:
-        """Of the large batch, all its steps included."""
         steps = ("collect_ms", "append_ms", "publish_ms")
         return self.large["events"] * 1_000 / sum(self.large[step] for step in steps)
 
@@ -84,90 +75,59 @@ def main() -> None:
 
 
 def _measured(messages: str, seconds: float) -> list[Share]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
-        settings = Settings(tables=TablesSettings(root=str(folder / "tables")))
-        probes = len(_SHARES_PERCENT) * int(seconds + _WARM_SECONDS)
-        prepare(settings, broker.bootstrap_servers, probe_quotas(probes))
-        load = [sys.executable, "-m", "bench.load", broker.bootstrap_servers]
-        load += [str(number) for number in (_EVENTS_PER_SECOND, _CLIENTS, EVENTS_PER_MESSAGE[messages])]
-        batches: list[Batch] = []
-
-        def heard(line: str) -> None:
-            facts = {name: int(value) for name, value in _FACT.findall(line)}
-            if "age_ms" in facts:
-                batches.append(facts)
-
-        with job(folder, broker.bootstrap_servers, 250, heard) as running:
-            java = java_below(running.pid)
-            pids = [running.pid, *([java] if java else [])]
-            with Prober(broker.bootstrap_servers) as prober:
-                with child([*load, "2"]):  # every kind of batch is met before the first one that counts
-                    prober.probe(_WARM_SECONDS)
-                return [
-                    _share(percent, [*load, str(percent)], prober, pids, batches, seconds)
-                    for percent in _SHARES_PERCENT
-                ]
+    log, per_message = BatchLog(), EVENTS_PER_MESSAGE[messages]
+    with (
+        staged(probe_quotas(len(_SHARES_PERCENT) * int(seconds + _WARM_SECONDS))) as stage,
+        stage.job(250, log.heard) as running,
+        Prober(stage.servers) as prober,
+    ):
+        java = java_below(running.pid)
+        pids = [running.pid, *([java] if java else [])]
+        # Every kind of batch is met before the first one that counts.
+        with stage.load(_EVENTS_PER_SECOND, _CLIENTS, per_message, 2):
+            prober.probe(_WARM_SECONDS)
+        found = []
+        for percent in _SHARES_PERCENT:
+            with stage.load(_EVENTS_PER_SECOND, _CLIENTS, per_message, percent):
+                found.append(_share(percent, prober, pids, log.batches, seconds))
+        return found
 
 
-def _share(
-    percent: int, load: list[str], prober: Prober, pids: Sequence[int], batches: list[Batch], seconds: float
-) -> Share:
-    with child(load):
-        prober.probe(_SETTLE_SECONDS)
-        first = len(batches)
-        latencies_ms = prober.probe(seconds)
-        steady = batches[first:]
-        if prober.missing:
-            sys.exit(f"the job must publish a record for each probe; got none for {prober.missing}")
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(_STALL_SECONDS)
-        first = len(batches)
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-        prober.probe(_CATCH_UP_SECONDS)
-        return Share(percent, steady, latencies_ms, max(batches[first:], key=lambda batch: batch["events"]))
+def _share(percent: int, prober: Prober, pids: Sequence[int], batches: list[Batch], seconds: float) -> Share:
+    prober.probe(_SETTLE_SECONDS)
+    first = len(batches)
+    latencies_ms = prober.probe(seconds)
+    steady = batches[first:]
+    if prober.missing:
+        sys.exit(f"no record for the probe {prober.missing}")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(_STALL_SECONDS)
+    first = len(batches)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    prober.probe(_CATCH_UP_SECONDS)
+    return Share(percent, steady, latencies_ms, max(batches[first:], key=lambda batch: batch["events"]))
 
 
 def _tell(shares: Sequence[Share]) -> None:
     clean = [share for share in shares if not share.junk_percent]
     clean_collect_ms = statistics.median(share.collect_ms for share in clean)
     clean_rate = statistics.median(share.good_events_per_second for share in clean)
-    names = (
-        "junk",
-        "dead/batch",
-        "collect",
-        "ratio",
-        "age",
-        "p50",
-        "p99",
-        "probes",
-        "large",
-        "took",
-        "good ev/s",
-        "ratio",
-    )
-    print("".join(f"{name:>11}" for name in names))
+    names = "junk dead/batch collect ratio age p50 p99 probes large took good_ev/s ratio"
+    print("".join(f"{name.replace('_', ' '):>11}" for name in names.split()))
     for share in shares:
-        cuts = statistics.quantiles(share.latencies_ms, n=100, method="inclusive")
+        p50, p99 = percentiles(share.latencies_ms)
         dead = statistics.mean(batch["dead_letters"] for batch in share.batches)
         age_ms = statistics.median(batch["age_ms"] for batch in share.batches)
         rate = share.good_events_per_second
         cells = [f"{share.junk_percent} %", f"{dead:.1f}", f"{share.collect_ms:.0f}"]
-        cells += [f"{share.collect_ms / clean_collect_ms:.2f}", f"{age_ms:.0f}", f"{cuts[49]:.0f}", f"{cuts[98]:.0f}"]
-        cells += [
-            f"{len(share.latencies_ms)}",
-            f"{share.large['events']}",
-            f"{share.large['events'] / rate * 1_000:.0f}",
-        ]
-        cells += [f"{rate:.0f}", f"{rate / clean_rate:.2f}"]
+        cells += [f"{share.collect_ms / clean_collect_ms:.2f}", f"{age_ms:.0f}", f"{p50:.0f}", f"{p99:.0f}"]
+        cells += [f"{len(share.latencies_ms)}", f"{share.large['events']}"]
+        cells += [f"{share.large['events'] / rate * 1_000:.0f}", f"{rate:.0f}", f"{rate / clean_rate:.2f}"]
         print("".join(f"{cell:>11}" for cell in cells), flush=True)
-    print(
-        "(p50 and p99 of the probes: from the produce call to the record at a reader; large: the largest batch after a"
-    )
-    print(f"stall of {_STALL_SECONDS:g} s, its good events and the ms of its steps)", flush=True)
+    print("(p50 and p99 of the probes: from the produce call to the record at a reader; large: the largest batch after")
+    print(f"a stall of {_STALL_SECONDS:g} s, its good events and the ms of its steps)", flush=True)
 
 
 if __name__ == "__main__":

@@ -121,12 +121,10 @@ class Scenario:
 
 
 def even(brokers: int) -> Split:
-    """The same share for each broker."""
     return (1.0 / brokers,) * brokers
 
 
 def hot(brokers: int, at: int, share: float) -> Split:
-    """One broker with this share, the others evenly."""
     rest = (1.0 - share) / (brokers - 1)
     return tuple(share if broker == at else rest for broker in range(brokers))
 
@@ -164,7 +162,6 @@ ONE_BROKER: Final = "1"
 
 
 def scenarios(overloads: tuple[float, ...] = OVERLOADS) -> list[Scenario]:
-    """Every move with every overload."""
     return [Scenario(split, overload, splits) for split, splits in MOVES.items() for overload in overloads]
 
 
@@ -206,7 +203,6 @@ class ByRule:
 
     @property
     def level(self) -> Floats:
-        """L of each entity."""
         return self._state.level
 
     def brokers_changed(self, columns: Ints, now_ms: int) -> None:
@@ -217,7 +213,6 @@ class ByRule:
         self._state = self._state.altered(rows, level[rows], now_ms)
 
     def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
-        """Write all that is proposed."""
         proposals, self._state = propose(view, self._bound, self._state, now_ms, self._rules)
         rows = np.flatnonzero(proposals.cause)
         self._state = self._state.altered(rows, proposals.level[rows], now_ms)
@@ -259,7 +254,6 @@ class ByKnowledge:
         """Nothing to remember."""
 
     def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
-        """The level of the true demands."""
         self.level = broker_levels(wanted, np.zeros(wanted.shape, np.bool_), np.full(len(wanted), BOUND))
 
 

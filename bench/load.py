@@ -80,7 +80,6 @@ class TimedBatch:
         return self._with_times(self._times_ms + by_ms)
 
     def at(self, now_ms: int) -> bytes:
-        """The batch with all events at this time."""
         return self._with_times(np.full_like(self._times_ms, now_ms))
 
     def _with_times(self, times_ms: "np.ndarray[Any, np.dtype[np.int64]]") -> bytes:
@@ -93,7 +92,6 @@ class TimedBatch:
 def prepared_batches(
     events_per_second: int, clients: int, events_per_message: int, junk_percent: int = 0
 ) -> list[TimedBatch]:
-    """Batches that let every client take its turn."""
     messages_per_batch = max(events_per_second // BATCHES_PER_SECOND // events_per_message, 1)
     per_batch = messages_per_batch * events_per_message
     batches, good_count, junk_count = [], 0, 0

@@ -98,7 +98,6 @@ def java_below(pid: int) -> int | None:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it, parents first."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         stat = _stat(int(folder.name))
@@ -111,7 +110,6 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_spent(call: Callable[[], object]) -> float:
-    """Seconds of CPU that a call takes, all threads of this process."""
     began = time.process_time()
     call()
     return time.process_time() - began
@@ -133,7 +131,6 @@ def _stat(pid: int) -> tuple[str, list[str]] | None:
 
 
 def memory_mb() -> float:
-    """What the process holds now."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     return memory_of()["VmRSS"]
@@ -150,5 +147,4 @@ def memory_of(pid: int | str = "self") -> dict[str, float]:
 
 
 def forget_peak() -> None:
-    """Begin anew."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

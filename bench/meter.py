@@ -23,7 +23,7 @@ from typing import Final
 
 from bench.machine import arguments as options
 from bench.machine import cpu_spent, machine_line
-from bench.pages import write_part
+from bench.pages import row, table, write_part
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -52,10 +52,11 @@ def main() -> None:
         about = (
             f"{arguments.lines:,} lines of {size:,.0f} bytes, median of {arguments.rounds}; target {TARGET:,} lines/s"
         )
-        told = [machine_line(), "", about, "", "| up to | lines/s | µs a line |", "| --- | --- | --- |"]
+        told = [machine_line(), "", about, "", table(["up to", "lines/s", "µs a line"])]
         print(*told[1:], sep="\n", flush=True)
         for name, rounds in stages(log, Path(folder), arguments.lines, arguments.rounds, not arguments.no_broker):
-            told.append(row(name, arguments.lines, list(rounds)))
+            spent = median(rounds)
+            told.append(row([name, f"{arguments.lines / spent:,.0f}", f"{spent / arguments.lines * 1e6:.1f}"]))
             print(told[-1], flush=True)
     if not arguments.no_broker:
         write_part(PAGE, *_MARKS, "\n".join(told))
@@ -75,13 +76,7 @@ def stages(log: Path, folder: Path, lines: int, rounds: int, has_broker: bool) -
         yield name, stored(log, folder / name.rpartition(" ")[2], lines, rounds, codec)
 
 
-def row(name: str, lines: int, spent: list[float]) -> str:
-    """One line of the table."""
-    return f"| {name} | {lines / median(spent):,.0f} | {median(spent) / lines * 1e6:.1f} |"
-
-
 def blocks(log: Path) -> Iterator[list[Line]]:
-    """The log as the follower hands it out."""
     follower = LogFollower(log, "beginning")
     while lines := follower.read():
         yield lines
@@ -89,13 +84,11 @@ def blocks(log: Path) -> Iterator[list[Line]]:
 
 
 def split(log: Path) -> None:
-    """Read and cut."""
     for _ in blocks(log):
         pass
 
 
 def parse(log: Path) -> None:
-    """Read, cut and parse."""
     parser = RequestLogParser("1")
     for lines in blocks(log):
         for _ in parser.elements(lines, refuse):
@@ -103,7 +96,6 @@ def parse(log: Path) -> None:
 
 
 def batch(log: Path, codec: UsageCodec = JSON) -> None:
-    """Read, cut, parse, and put into messages."""
     parser, collected = RequestLogParser("1", codec=codec), UsageBatch(4, codec)
     for lines in blocks(log):
         collected.add(parser.elements(lines, refuse))
@@ -129,7 +121,6 @@ def stored(log: Path, folder: Path, lines: int, rounds: int, codec: UsageCodec) 
 
 
 def refuse(error: MalformedLine, line: bytes) -> None:
-    """No line of this log is malformed."""
     raise AssertionError(line) from error
 
 

@@ -21,14 +21,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from bench.machine import arguments, machine_line
-from bench.pages import write_part
-from bench.stage import Prober, environment, job, load, percentiles, prepare, probe_quotas
+from bench.pages import row, table, write_part
+from bench.stage import BatchLog, Prober, environment, percentiles, probe_quotas, staged
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
-from pipeline.settings.loading import load_settings
 from tests.faults.stored_rounds import KILLS, play_stored
 from tests.object_store import BUCKET, INSTALL, ObjectStore, object_store, versitygw
 
@@ -55,7 +54,6 @@ class Requests:
 
     @classmethod
     def of(cls, lines: list[str], seconds: float) -> Self:
-        """Count the lines of an access log."""
         operations: Counter[str] = Counter()
         refused = 0
         for line in lines:
@@ -66,7 +64,6 @@ class Requests:
         return cls(puts, lists, gets, refused, seconds)
 
     def a_day(self, count: int) -> int:
-        """So many of the span, in a day that is like it."""
         return round(count / self.seconds * _DAY_SECONDS)
 
     @property
@@ -84,7 +81,6 @@ class AccessLog:
         self._offset = path.stat().st_size
 
     def new_lines(self) -> list[str]:
-        """Since this object was made."""
         with self._path.open(encoding="utf-8", errors="replace") as log:
             log.seek(self._offset)
             return log.read().splitlines()
@@ -93,22 +89,11 @@ class AccessLog:
 PAGE: Final = Path(__file__).parents[1] / "docs" / "object-stores.md"
 _WARM_UP_SECONDS: Final = 10.0
 _LOAD: Final = (2_000, 1_000)  # events a second, clients
-_AGE: Final = re.compile(r"\bage_ms=(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One job under steady load."""
-
-    trigger_ms: int  # of its query
-    is_checkpoint_stored: bool  # its checkpoint is in the store too
-    latencies_ms: list[float]  # of the probes
-    batches: int  # how many it completed
-    requests: Requests  # at the store
 
 
 def main() -> int:
-    given = _arguments()
+    options = {"checkpoints": ["local", "stored"], "triggers": [250, 500, 1_000, 2_000, 5_000], "stored": [1_000]}
+    given = arguments(__doc__, rounds=3, **options, seconds=60.0, no_report=False)
     if versitygw() is None:
         sys.exit(f"needs versitygw, a server that speaks S3: {INSTALL}")
     fetch(lambda line: print(line, file=sys.stderr), "s3")
@@ -118,17 +103,14 @@ def main() -> int:
         folder = Path(temporary)
         with object_store(folder) as store, environment(store.environment):
             if given.triggers or given.stored:
-                _by_trigger(folder, store, given, machine)
+                _by_trigger(store, given, machine)
             are_equal = _killed(folder, store, given, machine)
     return int(not are_equal)
 
 
 def _killed(folder: Path, store: ObjectStore, given: argparse.Namespace, machine: str) -> bool:
     """Whether nothing was lost in any round. The page has each round as soon as it is judged."""
-    rows = [
-        "| round | checkpoint | kills | compared | lost | duplicated | different | recovery s, worst |",
-        "|" + " --- |" * 8,
-    ]
+    rows = [table(["round", "checkpoint", "kills", "compared", "lost", "duplicated", "different", "recovery s, worst"])]
     places = [(number, checkpoint) for number in range(given.rounds) for checkpoint in given.checkpoints]
     if not places:
         return True
@@ -136,9 +118,9 @@ def _killed(folder: Path, store: ObjectStore, given: argparse.Namespace, machine
     are_equal = True
     with EmbeddedBroker(folder / "killed-broker") as broker:
         for number, checkpoint in places:
-            is_equal, row = _round(folder, store, broker.bootstrap_servers, number, checkpoint == "stored")
-            print(row, flush=True)
-            rows.append(row)
+            is_equal, line = _round(folder, store, broker.bootstrap_servers, number, checkpoint == "stored")
+            rows.append(line)
+            print(line, flush=True)
             _report(given, "kills", [machine, "", *rows])
             are_equal = are_equal and is_equal
     return are_equal
@@ -149,86 +131,49 @@ def _round(folder: Path, store: ObjectStore, bootstrap_servers: str, number: int
     verdict = outcome.verdict
     for difference in verdict["differences"]:
         print(f"    {difference}", flush=True)
-    found = " | ".join(str(verdict[kind]) for kind in ("lost", "duplicated", "different"))
     where, compared = "in the store" if is_stored else "local", sum(verdict["compared"].values())
-    row = f"| {number + 1} | {where} | {KILLS} | {compared} | {found} | {outcome.recovery_seconds:.1f} |"
-    return bool(verdict["equal"]), row
+    cells = [number + 1, where, KILLS, compared, *(verdict[kind] for kind in ("lost", "duplicated", "different"))]
+    return bool(verdict["equal"]), row([*map(str, cells), f"{outcome.recovery_seconds:.1f}"])
 
 
-def _by_trigger(folder: Path, store: ObjectStore, given: argparse.Namespace, machine: str) -> None:
-    """Measure each trigger. The page has each as soon as it is measured."""
-    rows = [
-        "| trigger ms | checkpoint | batches a minute | probes | p50 ms | p99 ms | PUT a day | LIST a day | GET a day "
-        "| $ a month |",
-        "|" + " --- |" * 10,
-    ]
+def _by_trigger(store: ObjectStore, given: argparse.Namespace, machine: str) -> None:
+    days = ["PUT a day", "LIST a day", "GET a day", "$ a month"]
+    rows = [table(["trigger ms", "checkpoint", "batches a minute", "probes", "p50 ms", "p99 ms", *days])]
     print("\n" + "\n".join(rows), flush=True)
     about = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
     prices = f"Prices: S3 Standard, us-east-1, {PUT_PRICE} $ for 1000 PUT or LIST, {GET_PRICE} $ for 1000 GET; 30 days."
     about = f"Each was measured for {given.seconds:g} s, with {about}. {prices}"
     cases = [(trigger_ms, False) for trigger_ms in given.triggers] + [(trigger_ms, True) for trigger_ms in given.stored]
     for trigger_ms, is_stored in cases:
-        row = _row(_measured(folder, store, trigger_ms, is_stored, given.seconds))
-        print(row, flush=True)
-        rows.append(row)
+        rows.append(_measured(store, trigger_ms, is_stored, given.seconds))
+        print(rows[-1], flush=True)
         _report(given, "triggers", [machine, "", *rows, "", about])
 
 
-def _measured(folder: Path, store: ObjectStore, trigger_ms: int, is_stored: bool, seconds: float) -> Measured:
-    name = f"trigger-{trigger_ms}-{is_stored}"
-    place, root = folder / name, f"s3://{BUCKET}/{name}"
-    place.mkdir()
-    ages: list[str] = []
+def _measured(store: ObjectStore, trigger_ms: int, is_stored: bool, seconds: float) -> str:
+    root, log = f"s3://{BUCKET}/trigger-{trigger_ms}-{is_stored}", BatchLog()
     checkpoint = f"{root}/checkpoint" if is_stored else None
-    with EmbeddedBroker(place / "broker") as broker:
-        settings = load_settings(flags={"tables": {"root": f"{root}/tables"}})
-        prepare(settings, broker.bootstrap_servers, probe_quotas(2 * int(seconds + _WARM_UP_SECONDS)))
-        with (
-            load(broker.bootstrap_servers, *_LOAD),
-            job(place, broker.bootstrap_servers, trigger_ms, _batches_into(ages), f"{root}/tables", checkpoint),
-            Prober(broker.bootstrap_servers) as prober,
-        ):
-            prober.probe(_WARM_UP_SECONDS)
-            log, before, began = AccessLog(store.access_log), len(ages), time.monotonic()
-            latencies_ms = prober.probe(seconds)
-            requests = Requests.of(log.new_lines(), time.monotonic() - began)
-            return Measured(trigger_ms, is_stored, latencies_ms, len(ages) - before, requests)
-
-
-def _batches_into(ages: list[str]) -> Any:
-    def heard(line: str) -> None:
-        ages.extend(_AGE.findall(line))
-
-    return heard
-
-
-def _row(measured: Measured) -> str:
-    asked = measured.requests
-    p50, p99 = percentiles(measured.latencies_ms)
-    days = " | ".join(f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets))
-    where = "in the store" if measured.is_checkpoint_stored else "local"
-    pace, dollars = measured.batches / asked.seconds * 60, asked.dollars_a_month
-    latency = f"{len(measured.latencies_ms)} | {p50:.0f} | {p99:.0f}"
-    return f"| {measured.trigger_ms} | {where} | {pace:.0f} | {latency} | {days} | {dollars:.0f} |"
+    with (
+        staged(probe_quotas(2 * int(seconds + _WARM_UP_SECONDS)), f"{root}/tables") as stage,
+        stage.load(*_LOAD),
+        stage.job(trigger_ms, log.heard, checkpoint),
+        Prober(stage.servers) as prober,
+    ):
+        prober.probe(_WARM_UP_SECONDS)
+        access, before, began = AccessLog(store.access_log), len(log.batches), time.monotonic()
+        latencies_ms = prober.probe(seconds)
+        asked = Requests.of(access.new_lines(), time.monotonic() - began)
+    pace = (len(log.batches) - before) / asked.seconds * 60
+    cells = [f"{trigger_ms}", "in the store" if is_stored else "local", f"{pace:.0f}", f"{len(latencies_ms)}"]
+    cells += [f"{one:.0f}" for one in percentiles(latencies_ms)]
+    cells += [f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets)]
+    return row([*cells, f"{asked.dollars_a_month:.0f}"])
 
 
 def _report(given: argparse.Namespace, part: str, lines: Sequence[str]) -> None:
-    """Put a part between its marks of the page."""
     if given.no_report:
         return
     write_part(PAGE, f"<!-- measured: {part} -->", f"<!-- /measured: {part} -->", "\n".join(lines))
-
-
-def _arguments() -> argparse.Namespace:
-    return arguments(
-        __doc__,
-        rounds=3,
-        checkpoints=["local", "stored"],
-        triggers=[250, 500, 1_000, 2_000, 5_000],
-        stored=[1_000],
-        seconds=60.0,
-        no_report=False,
-    )
 
 
 if __name__ == "__main__":

@@ -68,7 +68,6 @@ def main() -> int:
 
 
 def events(count: int, seed: int) -> list[Event]:
-    """The events of one message, as a meter sends them."""
     random = Random(seed)
     return [_event(random, random.randrange(CLIENTS)) for _ in range(count)]
 
@@ -86,7 +85,6 @@ def _event(random: Random, client: int) -> Event:
 
 
 def packed(message: Sequence[Event]) -> bytes:
-    """The same events as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, EVENT_SCHEMA) as writer:
         writer.write_batch(pa.RecordBatch.from_pylist(list(message), EVENT_SCHEMA))
@@ -94,14 +92,12 @@ def packed(message: Sequence[Event]) -> bytes:
 
 
 def as_fetched(values: Sequence[bytes]) -> pa.Table:
-    """The messages as the driver fetches them."""
     count = len(values)
     columns = [values, ["usage"] * count, [0] * count, range(count), [START_MS + 2_000] * count]
     return pa.table([pa.array(*one) for one in zip(columns, MESSAGE_SCHEMA.types, strict=True)], schema=MESSAGE_SCHEMA)
 
 
 def oracle(messages: Sequence[Sequence[Event]]) -> Sums:
-    """What each client used, summed by plain Python."""
     sums: Sums = Counter()
     for message in messages:
         for event in message:
@@ -111,7 +107,6 @@ def oracle(messages: Sequence[Sequence[Event]]) -> Sums:
 
 
 def sums_of(read: CollectedBatch) -> Sums:
-    """The same of what was read."""
     sums: Sums = Counter()
     for row in read.usage.to_pylist():
         for name in ("produced_bytes", "io_time_ns", "request_count"):

@@ -46,7 +46,7 @@ new MutationObserver(() => {
 
 def main() -> None:
     asked = arguments(__doc__, loads=10, seconds=30, kills=2, edits=5)
-    chromium = shutil.which("chromium") or sys.exit("'chromium' must be on PATH: apt-get install chromium")
+    chromium = shutil.which("chromium") or sys.exit("chromium is not on PATH. Fix: apt-get install chromium")
     with ExitStack() as stack:
         limited = [bound(f"edit-{number}", 1_000.0) for number in range(asked.edits)]
         stage = stack.enter_context(staged([*limited, bound("<default>", 1e9)]))
@@ -96,7 +96,7 @@ def _loads(page: Any, address: str, times: int) -> list[float]:
     found = []
     for _ in range(times):
         page.goto(address)
-        # Not by a function that is waited for: the page lets nobody evaluate text.
+        # Not by a function that is waited for: the page does not evaluate text.
         page.wait_for_selector("main[data-ready=true]")
         found.append(page.evaluate("window.readyAt"))
     return found
@@ -117,7 +117,6 @@ def _updates(page: Any, root: str, seconds: int) -> list[float]:
 
 
 def _commits(root: str, since_ms: float) -> list[tuple[int, float]]:
-    """(batch id, instant of the commit), the newest first."""
     found = []
     for commit in DeltaTable(f"{root}/batches").history(500):
         note = parse_commit_note(commit.get("userMetadata"))

@@ -14,22 +14,20 @@ stopped for some seconds, and the micro-batches are counted until it has caught 
 
 import argparse
 import os
-import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.machine import CpuMeter, java_below
 from bench.machine import arguments as options
-from bench.stage import Prober, percentiles, probe_quotas, staged
+from bench.stage import STEPS, BatchLog, Prober, percentiles, probe_quotas, staged
 from pipeline.tables.reading import read_table
 
 STALL_SECONDS: Final = 5.0
@@ -38,20 +36,12 @@ _PATIENCE_SECONDS: Final = 60.0
 _AS_USUAL: Final = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class BatchAge:
-    """A micro-batch, as the job's log tells it."""
-
-    events: int  # how many it had
-    age_ms: int  # from its newest event to its end
-
-
-def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
+def stall(pids: Sequence[int], batches: Sequence[Mapping[str, int]]) -> str:
     """Stop the job for `STALL_SECONDS` and say after how many micro-batches it is as quick as before.
 
     The first one is the one that was under way when the job was stopped, or the one with all that has piled up.
     """
-    usual_ms = statistics.median(batch.age_ms for batch in batches)
+    usual_ms = statistics.median(batch["age_ms"] for batch in batches)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(STALL_SECONDS)
@@ -62,8 +52,8 @@ def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
     while len(batches) < before + _BATCHES_AFTER and time.monotonic() < deadline:
         time.sleep(0.1)
     after = batches[before:]
-    needed = next((place for place, batch in enumerate(after, 1) if batch.age_ms <= _AS_USUAL * usual_ms), None)
-    told = ", ".join(f"{batch.events} events {batch.age_ms} ms" for batch in after[:5])
+    needed = next((place for place, batch in enumerate(after, 1) if batch["age_ms"] <= _AS_USUAL * usual_ms), None)
+    told = ", ".join(f"{batch['events']} events {batch['age_ms']} ms" for batch in after[:5])
     return (
         f"stall of {STALL_SECONDS:g} s: caught up with micro-batch {needed or 'none'} after it "
         f"(age at most {_AS_USUAL:g} x the usual {usual_ms:.0f} ms); {told}"
@@ -71,11 +61,10 @@ def stall(pids: Sequence[int], batches: Sequence[BatchAge]) -> str:
 
 
 EVENTS_PER_MESSAGE: Final = {"objects": 1, "arrays": 100}
-STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms", "age_ms")
+_SHOWN: Final = (*STEPS, "age_ms")
 _MINUTE_SECONDS: Final = 60.0
 _PROBES_PER_MINUTE: Final = 60  # more quotas than probes do no harm
 _LINES_TOLD: Final = 60
-_FACT = re.compile(r"(events|\w+_ms)=(\d+)")
 _EMPTY_QUERY = """
 import sys, time
 from pipeline.stream.session import SparkStarter
@@ -100,17 +89,11 @@ with SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(setting
 
 @dataclass
 class Minute:
-    """What was measured in one minute of the job's life.
+    """What was measured in one minute of the job's life: of probes, from the produce call to the record."""
 
-    Attributes:
-        steps_ms: Step of a micro-batch (`STEPS`) -> its time in each micro-batch.
-        latencies_ms: Of each probe, from its produce call to its record.
-        cores: Process -> mean number of cores that it used.
-    """
-
-    steps_ms: dict[str, list[int]] = field(default_factory=lambda: {step: [] for step in STEPS})
-    latencies_ms: list[float] = field(default_factory=list)
-    cores: dict[str, float] = field(default_factory=dict)
+    batches: Sequence[Mapping[str, int]]
+    latencies_ms: Sequence[float]
+    cores: Mapping[str, float]
 
 
 def main() -> None:
@@ -136,38 +119,28 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
     with staged(probe_quotas(arguments.minutes * _PROBES_PER_MINUTE)) as stage, ExitStack() as stack:
         load = stage.load(arguments.events_per_second, arguments.clients, EVENTS_PER_MESSAGE[messages])
         generator = stack.enter_context(load)
-        minutes = [Minute()]
-        batches: list[BatchAge] = []
-        last_lines: deque[str] = deque(maxlen=_LINES_TOLD)
-
-        def heard(line: str) -> None:
-            last_lines.append(line)
-            facts = {name: int(value) for name, value in _FACT.findall(line)}
-            for step in STEPS if "collect_ms" in facts else ():
-                minutes[-1].steps_ms[step].append(facts[step])
-            if "age_ms" in facts:
-                batches.append(BatchAge(facts["events"], facts["age_ms"]))
-
-        with stage.job(arguments.trigger_ms, heard) as running:
+        minutes: list[Minute] = []
+        log = BatchLog()
+        with stage.job(arguments.trigger_ms, log.heard) as running:
             processes = {"generator": generator.pid, "broker": stage.broker.pid, "driver": running.pid}
             java = java_below(running.pid)
             processes |= {"JVM": java, "prober": os.getpid()}
             meter = CpuMeter({name: pid for name, pid in processes.items() if pid is not None})
             with Prober(stage.servers) as prober:
                 for number in range(arguments.minutes):
-                    minutes[-1].latencies_ms += prober.probe(_MINUTE_SECONDS)
-                    minutes[-1].cores = meter.cores()
+                    before = sum(len(minute.batches) for minute in minutes)
+                    latencies_ms = prober.probe(_MINUTE_SECONDS)
+                    minutes.append(Minute(log.batches[before:], latencies_ms, meter.cores()))
                     _print_minute(number, minutes[-1])
-                    minutes.append(Minute())
                 missing = prober.missing
             # Before the stall, which makes everything late.
             lateness_ms = read_table(f"{stage.root}/throttle_events", ["lateness_ms"])["lateness_ms"]
-            told_of_stall = stall([running.pid, *([java] if java else [])], batches)
+            told_of_stall = stall([running.pid, *([java] if java else [])], log.batches)
         # Last, so that its minutes leave no backlog to the job.
         empty_ms = _empty_query(stage.servers, stage.folder, arguments)
     if missing:
-        sys.exit(f"the job must publish a record for each probe; got none for {missing}\n{''.join(last_lines)}")
-    _print_summary(minutes[: arguments.minutes], empty_ms, lateness_ms.drop_null().to_pylist())
+        sys.exit(f"no record for the probe {missing}\n{''.join(log.lines[-_LINES_TOLD:])}")
+    _print_summary(minutes, empty_ms, lateness_ms.drop_null().to_pylist())
     print(told_of_stall, flush=True)
 
 
@@ -184,10 +157,10 @@ def _empty_query(bootstrap_servers: str, folder: Path, arguments: argparse.Names
 def _print_minute(number: int, minute: Minute) -> None:
     """One line; a heading before the first."""
     if number == 0:
-        names = [step.removesuffix("_ms") for step in STEPS]
+        names = [step.removesuffix("_ms") for step in _SHOWN]
         heading = "".join(f"{name:>9}" for name in (*names, "p50", "p99", "probes"))
         print(f"minute{heading}   cores", flush=True)
-    steps = "".join(f"{_median(minute.steps_ms[step]):>9.0f}" for step in STEPS)
+    steps = "".join(f"{_median([one[step] for one in minute.batches]):>9.0f}" for step in _SHOWN)
     p50, p99 = percentiles(minute.latencies_ms)
     cores = "  ".join(f"{name} {used:.2f}" for name, used in minute.cores.items())
     print(f"{number:>6}{steps}{p50:>9.0f}{p99:>9.0f}{len(minute.latencies_ms):>9}   {cores}", flush=True)

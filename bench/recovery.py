@@ -65,7 +65,6 @@ class Load:
             self._send(event)
 
     def close(self) -> None:
-        """Close the producer."""
         self._producer.close()
 
     def _send(self, message: bytes) -> None:
@@ -143,7 +142,6 @@ def _logged(job: RunningJob, since: int) -> dict[str, float]:
 
 
 def _event(user: str, produced_bytes: int) -> bytes:
-    """An event as JSON, with a mark in place of its time."""
     rest = f',"user":"{user}","client_id":"c","produced_bytes":{produced_bytes}}}'
     return b'{"event_time_ms":' + _TIME + rest.encode()
 
@@ -176,7 +174,6 @@ def _reader_at_end(job: RunningJob) -> Any:
 
 
 def _await_record(consumer: Any) -> None:
-    """Wait for a record about the probe."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
         for records in consumer.poll(timeout_ms=100).values():

@@ -59,7 +59,6 @@ class Connection:
         self._received = bytearray()
 
     def send(self, request: bytes, due: float) -> None:
-        """Send one request."""
         self.due.append(due)
         self.socket.sendall(request)
 
@@ -151,7 +150,6 @@ def load(connections: list[Connection], requests: list[bytes], requests_per_seco
 
 
 def request(partition: int, client_id: str) -> bytes:
-    """A produce request of one record to a partition, as it is on the wire."""
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1_024)
     builder.append(timestamp=time.time_ns() // 1_000_000, key=None, value=bytes(100), headers=[])
     builder.close()

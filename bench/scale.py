@@ -29,13 +29,13 @@ import statistics
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.machine import CpuMeter, arguments, java_below, machine_line, memory_of
-from bench.stage import await_ready, bound, dashboard, staged
+from bench.stage import STEPS, BatchLog, await_ready, bound, dashboard, staged
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -43,13 +43,11 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 
-STEPS: Final = ("collect", "append", "decide", "publish")
 LOADS: Final = ("10000:20000", "100000:20000", "1000000:20000", "100000:100000")
-MEASURED: Final = Path(__file__).parents[1] / "pipeline" / "sizing" / "measured.json"
+MEASURED: Final = Path(__file__).parents[1] / "pipeline" / "reports" / "measured.json"
 _EVENTS_PER_MESSAGE: Final = 100
 _OFFENDERS: Final = 1_000  # entities with a bound that their first event is above
 _PATIENCE_SECONDS: Final = 120.0
-_STEP = re.compile(r"(collect|append|decide|publish)_ms=(\d+)")
 _STATE = re.compile(r"tables and recovery ([\d.]+) s")
 _REQUESTS: Final = 20
 _MINUTE_MS: Final = 60_000
@@ -128,8 +126,9 @@ class Point:
 def main() -> None:
     given = arguments(__doc__, loads=list(LOADS), seconds=45, write=False)
     print(f"arrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
-    names = (*STEPS, "batch", "longest", "driver", "JVM", "cores", "back", "state", "roll-up", "view", "server")
-    print(f"{'entities':>9}{'ev/s':>8}{''.join(f'{name:>9}' for name in names)}", flush=True)
+    names = ["batch", "longest", "driver", "JVM", "cores", "back", "state", "roll-up", "view", "server"]
+    heads = "".join(f"{name:>9}" for name in (*(step.removesuffix("_ms") for step in STEPS), *names))
+    print(f"{'entities':>9}{'ev/s':>8}{heads}", flush=True)
     points = []
     for load in given.loads:
         entities, events_per_second = map(int, load.split(":"))
@@ -147,31 +146,29 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
     rows = [bound("<default>", 1e9, "<default>")]
     rows += [bound(f"team-{n % 997}", 1.0, f"service-{n}") for n in range(_OFFENDERS)]
     with staged(rows) as stage, stage.load(events_per_second, entities, _EVENTS_PER_MESSAGE):
-        lines: list[str] = []
-        with stage.job(250, lines.append) as running:
+        log = BatchLog()
+        with stage.job(250, log.heard) as running:
             java = java_below(running.pid) or running.pid
             time.sleep(1.3 * entities / events_per_second + 15)
             meter = CpuMeter({"driver": running.pid, "JVM": java})
-            del lines[:]
-            time.sleep(seconds)
-            cores, batches = sum(meter.cores().values()), _batches(lines)
+            batches = log.of_next(seconds)
+            cores = sum(meter.cores().values())
             memory = [memory_of(pid)["VmHWM"] for pid in (running.pid, java)]
             for pid in (java, running.pid):
                 os.kill(pid, signal.SIGKILL)
-        killed_at = time.monotonic()
-        again: list[str] = []
-        with stage.job(250, again.append):
-            while not _batches(again) and time.monotonic() < killed_at + _PATIENCE_SECONDS:
+        killed_at, again = time.monotonic(), BatchLog()
+        with stage.job(250, again.heard):
+            while not again.batches and time.monotonic() < killed_at + _PATIENCE_SECONDS:
                 time.sleep(0.05)
             back_s = time.monotonic() - killed_at
             view_ms, server_mb = view_of_clients(stage.root, entities)
         roll_up_s = roll_up_seconds(stage.root)
-    state = _STATE.search("".join(again))
-    whole_ms = [sum(batch.values()) for batch in batches]
+    state = _STATE.search("".join(again.lines))
+    whole_ms = [batch["batch_ms"] for batch in batches]
     return Point(
         entities=entities,
         events_per_second=events_per_second,
-        steps_ms={step: statistics.median(batch[step] for batch in batches) for step in STEPS},
+        steps_ms={step.removesuffix("_ms"): statistics.median(batch[step] for batch in batches) for step in STEPS},
         batch_ms=statistics.median(whole_ms),
         longest_batch_ms=max(whole_ms),
         driver_mb=round(memory[0]),
@@ -183,12 +180,6 @@ def _measure(entities: int, events_per_second: int, seconds: int) -> Point:
         view_ms=round(view_ms),
         server_mb=round(server_mb),
     )
-
-
-def _batches(lines: Sequence[str]) -> list[dict[str, int]]:
-    """The steps of each micro-batch that the log tells of."""
-    told = [{name: int(value) for name, value in _STEP.findall(line)} for line in list(lines)]
-    return [steps for steps in told if len(steps) == len(STEPS)]
 
 
 if __name__ == "__main__":

@@ -27,10 +27,11 @@ from threading import Thread
 from typing import Any, Final
 
 import numpy as np
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from bench.machine import arguments, machine_line
-from bench.pages import write_part
+from bench.pages import table, write_part
+from bench.stage import start_sync, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
@@ -62,15 +63,12 @@ class StockProcess:
 
     @property
     def throttle_max_ms(self) -> float:
-        """The longest time that an answer told it to wait."""
         return max((float(report["broker_throttle_max_ms"]) for _, report in self.reports), default=0.0)
 
     def answer_ms(self, begin: float, end: float) -> list[float]:
-        """How long its requests took that were reported between two instants."""
         return [took_ms for at, report in self.reports if begin <= at < end for took_ms in report["answer_ms"]]
 
     def close(self) -> None:
-        """End it, and read what is left."""
         terminate(self._process, _STOP_SECONDS)
         self._reading.join()
 
@@ -138,7 +136,6 @@ class Phase:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the offenders run under a quota."""
         return 0 < self.factor < math.inf
 
 
@@ -207,28 +204,23 @@ class SixRun:
 
 def markdown(run: SixRun) -> str:
     """A row for each phase and offender, and one for the quiet clients; then the edits."""
-    lines = ["| | offender | rate / its quota, each 10 s | mean |", "| --- | --- | --- | --- |"]
+    rows = []
     for number, phase in enumerate(PHASES):
         for name in run.offenders if phase.is_bounded else ():
             tens = " ".join(f"{ratio:.2f}" for ratio in run.tens(name, number))
-            judged = f"{run.judged(name, number):.2f} from {phase.judged_from} s on"
-            lines.append(f"| {phase.name} | {name} | {tens} | {judged} |")
-    quiet = [
-        "| | quiet clients: p50 and p99 of a request, same seconds | p99 / without offenders | p99 / without a quota |",
-        "| --- | --- | --- | --- |",
-    ]
+            rows.append([phase.name, name, tens, f"{run.judged(name, number):.2f} from {phase.judged_from} s on"])
+    quiet = []
     alone, unbounded = (float(np.percentile(answers, 99)) for answers in run.quiet_answer_ms[:2])
     for phase, answers in zip(PHASES, run.quiet_answer_ms, strict=True):
         p50, p99 = np.percentile(answers, [50, 99])
         times = f"{p50:.1f} and {p99:.1f} ms of {len(answers)}"
-        quiet.append(f"| {phase.name} | {times} | {p99 / alone:.2f} | {p99 / unbounded:.2f} |")
+        quiet.append([phase.name, times, f"{p99 / alone:.2f}", f"{p99 / unbounded:.2f}"])
+    asked = "quiet clients: p50 and p99 of a request, same seconds"
     told = ", ".join(f"{name} {one.throttle_max_ms:.0f} ms" for name, one in run.offenders.items())
     edits = np.array(run.edit_seconds)
-    return "\n".join([
-        *lines,
-        "",
-        *quiet,
-        "",
+    return "\n\n".join([
+        table(["", "offender", "rate / its quota, each 10 s", "mean"], rows),
+        table(["", asked, "p99 / without offenders", "p99 / without a quota"], quiet),
         f"T is {run.bound / 1000:g} kB/s. The longest throttle time in an answer: {told}, the quiet clients "
         f"{run.quiet_throttle_max_ms:.0f} ms. From the commit of an edit until the broker had it, {len(edits)} edits: "
         f"median {np.median(edits):.1f} s, longest {edits.max():.1f} s.",
@@ -236,7 +228,6 @@ def markdown(run: SixRun) -> str:
 
 
 def write_page(page: Path, text: str) -> None:
-    """Put the text into a page, between its marks."""
     write_part(page, _BEGIN, _END, text)
 
 
@@ -263,7 +254,8 @@ class _Stage:
         names = [*OFFENDERS.values(), *UNBOUNDED.values(), *QUIET]
         self.stack, self.folder = stack, folder
         self.broker = stack.enter_context(EmbeddedBroker(folder / "broker", {name: name for name in names}))
-        _create_topics(self.broker, names)
+        for name in names:
+            topic_on_each([self.broker], name)
         root = str(folder / "tables")
         create_missing(root)
         self._quotas = QuotaTable(root)
@@ -273,10 +265,7 @@ class _Stage:
         rows = {("shop", ""): 1e6, ("pay", "pay"): 1e6, (DEFAULT, ""): 5e5}
         rows |= {(name, ""): _NO_BOUND for name in UNBOUNDED.values()}
         self._quotas.alter([_change(*names, rate) for names, rate in rows.items()], local_audit("bench"))
-        command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", "--tables", root]
-        command += ["--bootstrap-server", self.broker.bootstrap_servers]
-        log = stack.enter_context((folder / "sync.log").open("wb"))
-        stack.callback(terminate, spawn(command, cwd=Path.cwd(), output=log), 5.0)
+        start_sync(stack, folder, self.broker.bootstrap_servers)
         self._await({NativeEntity.of_row(*names): rate for names, rate in rows.items()})
         self.quiet = [start_python(stack, folder, self.broker, name, _QUIET_RATE, _QUIET_REQUESTS) for name in QUIET]
 
@@ -286,7 +275,6 @@ class _Stage:
         return self._await({NativeEntity.of_row(user, ""): rate for user, rate in bounds.items()})
 
     def end(self, topic: str) -> int:
-        """The number of records that the broker has taken."""
         place = TopicPartition(topic, 0)
         return int(self._ends.end_offsets([place])[place])
 
@@ -298,12 +286,11 @@ class _Stage:
             if all(held.get(entity) == rate for entity, rate in wanted.items()):
                 return took
             if took > _GIVE_UP_SECONDS:
-                sys.exit(f"the broker must have {wanted}; got {held}; see {self.folder / 'sync.log'}")
+                sys.exit(f"the broker has {held} and not {wanted}; see {self.folder / 'sync.log'}")
             time.sleep(_DESCRIBE_SECONDS)
 
 
 def measure(folder: Path) -> SixRun:
-    """Start all, go through the phases, and stop it."""
     with ExitStack() as stack:
         stage = _Stage(stack, folder)
         edits = [stage.edit({"nobody": 1e6 + number}) for number in range(_PRACTICE_EDITS)]
@@ -337,7 +324,6 @@ def measure(folder: Path) -> SixRun:
 
 
 def _start(stack: ExitStack, stage: _Stage, jdk: Java | None, users: Mapping[str, str]) -> dict[str, StockProcess]:
-    """Start a client of each kind that this machine can run."""
     kafka_python = start_python(stack, stage.folder, stage.broker, users[PYTHON], _WANTED, _REQUESTS)
     if jdk is None:
         return {PYTHON: kafka_python}
@@ -355,7 +341,7 @@ def _await_first_records(stage: _Stage, offenders: Mapping[str, Offender]) -> No
     deadline = time.monotonic() + _GIVE_UP_SECONDS
     while not all(stage.end(OFFENDERS[name]) for name in offenders):
         if time.monotonic() > deadline:
-            sys.exit("each offender must have sent something within a minute; one has not")
+            sys.exit("an offender has sent nothing within a minute")
         time.sleep(_LOOK_SECONDS)
 
 
@@ -374,18 +360,6 @@ def _watch(stage: _Stage, offenders: Mapping[str, Offender], phase: Phase) -> No
 
 def _change(user: str, client_id: str, rate: float) -> QuotaChange:
     return QuotaChange(user, client_id, {"producer_byte_rate": rate})
-
-
-def _create_topics(broker: EmbeddedBroker, names: list[str]) -> None:
-    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.create_topics(
-        {
-            name: {"num_partitions": 1, "replication_factor": 1, "configs": {"retention.bytes": "67108864"}}
-            for name in names
-        },
-        wait_for_metadata=True,
-    )
-    admin.close()
 
 
 def main() -> None:

@@ -10,8 +10,6 @@ brokers have taken are counted at the client, and are stored as rows of `usage` 
 All of them run at the same time. The sum over both brokers is divided by T.
 """
 
-import os
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -20,17 +18,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-from kafka import KafkaAdminClient
 
 from bench.machine import arguments, machine_line
-from bench.pages import write_part, write_time_plot
+from bench.pages import table, write_part, write_time_plot
+from bench.stage import start_sync, topic_on_each
 from pipeline.clock import wall_ms
-from pipeline.demo.broker import plain_sign_in
-from pipeline.demo.cluster import EmbeddedCluster
-from pipeline.demo.process import spawn, terminate
+from pipeline.demo.broker import EmbeddedCluster, plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -56,7 +52,6 @@ class UsageRecorder:
         self._due_ms = 0
 
     def saw(self, broker_id: str, user: str, total_bytes: int) -> None:
-        """A broker has now taken so many bytes of a user in all."""
         more = total_bytes - self._counters.get((broker_id, user), 0)
         if more:
             self._counters[broker_id, user] = total_bytes
@@ -125,18 +120,15 @@ class SplitRun:
 
 def markdown(runs: Sequence[SplitRun]) -> str:
     """A row for each client: the mean of each ten seconds, and the means of half a minute."""
-    settled = f"{WINDOW_SECONDS} s from {SETTLED_SECONDS} s after start or move"
-    lines = [
-        f"| wants | scope | each {_SHOWN_SECONDS} s; the move is at {runs[0].move} s | highest {WINDOW_SECONDS} s "
-        f"| {settled} |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for run in sorted(runs, key=lambda run: run.load):
         tens = " ".join(f"{mean:.2f}" for mean in run.means(0, len(run.sums), _SHOWN_SECONDS)[::_SHOWN_SECONDS])
         late = run.settled_means
         span = f"{min(late):.2f}–{max(late):.2f}" if late else ""
-        lines.append(f"| {run.load:g} · T | {SCOPES[run.scope]} | {tens} | {max(run.all_means):.2f} | {span} |")
-    return "\n".join(lines)
+        rows.append([f"{run.load:g} · T", SCOPES[run.scope], tens, f"{max(run.all_means):.2f}", span])
+    shown = f"each {_SHOWN_SECONDS} s; the move is at {runs[0].move} s"
+    settled = f"{WINDOW_SECONDS} s from {SETTLED_SECONDS} s after start or move"
+    return table(["wants", "scope", shown, f"highest {WINDOW_SECONDS} s", settled], rows)
 
 
 def write_page(page: Path, text: str, runs: Sequence[SplitRun]) -> None:
@@ -170,29 +162,16 @@ def users(loads: Sequence[float]) -> dict[tuple[str, float], str]:
 
 
 def measure(folder: Path, loads: Sequence[float], seconds: int, move: int) -> list[SplitRun]:
-    """Start all, let it run, and stop it."""
     who = users(loads)
     cluster = EmbeddedCluster(
         [folder / "broker-1", folder / "broker-2"], {user: f"{user}-secret" for user in who.values()}
     )
     with ExitStack() as stack:
         stack.enter_context(cluster)
-        leaders = _create_topic(cluster)
+        leaders = topic_on_each(cluster.brokers, _TOPIC)
         recorders = {scope: _start_sync(stack, folder / scope, scope, cluster, who) for scope in SCOPES}
         producers = {one: _start_producer(stack, cluster, user, one[1]) for one, user in who.items()}
         return _watch(producers, recorders, who, leaders, seconds, move)
-
-
-def _create_topic(cluster: EmbeddedCluster) -> list[str]:
-    """The broker's id of each partition."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
-    ids = [broker.node_id for broker in cluster.brokers]
-    assignments = {partition: [node_id] for partition, node_id in enumerate(ids)}
-    admin.create_topics(
-        {_TOPIC: {"assignments": assignments, "configs": {"retention.bytes": "67108864"}}}, wait_for_metadata=True
-    )
-    admin.close()
-    return [str(node_id) for node_id in ids]
 
 
 def _start_sync(
@@ -203,11 +182,7 @@ def _start_sync(
     quotas = [QuotaChange(user, "", {"producer_byte_rate": BOUND}) for (of, _), user in who.items() if of == scope]
     QuotaTable(root).alter(quotas, local_audit("bench"))
     recorder = UsageRecorder(root)
-    command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", "--tables", root]
-    command += ["--bootstrap-server", cluster.bootstrap_servers]
-    environment = {**os.environ, "KQUOTA_SCOPE": scope}
-    log = stack.enter_context((folder / "sync.log").open("wb"))
-    stack.callback(terminate, spawn(command, cwd=Path.cwd(), output=log, env=environment), _STOP_SECONDS)
+    start_sync(stack, folder, cluster.bootstrap_servers, {"KQUOTA_SCOPE": scope})
     return recorder
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -22,17 +23,41 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 from urllib.error import URLError
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import terminate
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.demo.process import spawn, terminate
+from pipeline.settings.loading import load_settings
+from pipeline.settings.model import Settings
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable, local_audit
+from pipeline.tables.quotas.table import local_audit
 from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
+
+STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms")
+_FACT: Final = re.compile(r"\b(\w+)=(\d+)")
+
+
+class BatchLog:
+    """The facts of micro-batches, such as `collect_ms` and `events`, from a job's log; with `batch_ms`, all steps."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.batches: list[dict[str, int]] = []
+
+    def heard(self, line: str) -> None:
+        self.lines.append(line)
+        facts = {name: int(value) for name, value in _FACT.findall(line)}
+        if facts.keys() >= set(STEPS):
+            self.batches.append({**facts, "batch_ms": sum(facts[step] for step in STEPS)})
+
+    def of_next(self, seconds: float) -> list[dict[str, int]]:
+        """Those that are logged in the next seconds."""
+        before = len(self.batches)
+        time.sleep(seconds)
+        return self.batches[before:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +67,69 @@ class Stage:
     folder: Path
     broker: EmbeddedBroker
     settings: Settings
+    root: str
 
     @property
     def servers(self) -> str:
-        """Bootstrap servers of the broker."""
         return self.broker.bootstrap_servers
 
-    @property
-    def root(self) -> str:
-        """Root of the tables."""
-        return self.settings.tables.root
-
-    def quotas(self) -> QuotaTable:
-        """The quota table, to be edited."""
-        return open_quota_table(self.settings.tables)
-
     def alter(self, user: str, bound: float) -> None:
-        """Give a user another producer quota."""
-        self.quotas().alter([QuotaChange(user, "", {"producer_byte_rate": bound})], local_audit("bench"))
-
-    def job(
-        self, trigger_ms: int, heard: Callable[[str], None] = lambda _: None
-    ) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-        """The job on these tables; see `job`."""
-        return job(self.folder, self.servers, trigger_ms, heard)
+        change = QuotaChange(user, "", {"producer_byte_rate": bound})
+        open_quota_table(self.settings.tables).alter([change], local_audit("bench"))
 
     def load(
         self, events_per_second: int, clients: int, *more: int
     ) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-        """Steady load; more: events per message (1), percent of junk (0)."""
-        return load(self.servers, events_per_second, clients, *more)
+        """`bench.load` in a process of its own; more: events per message (1), percent of junk (0)."""
+        numbers = map(str, (events_per_second, clients, *more))
+        return child([sys.executable, "-m", "bench.load", self.servers, *numbers])
+
+    @contextmanager
+    def job(
+        self, trigger_ms: int, heard: Callable[[str], None] = lambda _: None, checkpoint: str | None = None
+    ) -> Iterator["subprocess.Popen[bytes]"]:
+        """`kquota run` on these tables. The block begins when the job is running, and has its process.
+
+        `heard` gets every line of the job's log, from its start; once the job is running on a thread.
+        """
+        command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", self.servers]
+        command += ["--tables", self.root, "--checkpoint", checkpoint or str(self.folder / "checkpoint")]
+        command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(self.folder)]
+        with child(command, subprocess.PIPE) as running:
+            stderr = running.stderr or io.BytesIO()
+            told: list[bytes] = []
+            for line in stderr:
+                told.append(line)
+                heard(line.decode())
+                if b"running; trigger" in line:
+                    break
+            else:
+                sys.exit(f"the job ended at its start:\n{b''.join(told[-20:]).decode()}")
+
+            def read() -> None:
+                for line in stderr:
+                    heard(line.decode())
+
+            Thread(target=read, daemon=True).start()
+            yield running
 
 
 @contextmanager
-def staged(quotas: Sequence[Mapping[str, Any]] = ()) -> Iterator[Stage]:
-    """A stage with these rows in its quota table."""
+def staged(quotas: Sequence[Mapping[str, Any]] = (), tables: str | None = None) -> Iterator[Stage]:
+    """A stage with these rows in its quota table; its tables may be under a root elsewhere."""
     with tempfile.TemporaryDirectory() as name, EmbeddedBroker(Path(name) / "broker") as broker:
-        stage = Stage(Path(name), broker, Settings(tables=TablesSettings(root=f"{name}/tables")))
-        prepare(stage.settings, stage.servers, quotas)
+        root = tables or f"{name}/tables"
+        stage = Stage(Path(name), broker, load_settings(flags={"tables": {"root": root}}), root)
+        with ClusterAccess(stage.servers).admin() as admin:
+            create_topics(admin, wanted_topics(stage.settings))
+        create_tables(stage.settings.tables)
+        if quotas:
+            table = open_quota_table(stage.settings.tables)
+            table.edit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
         yield stage
 
 
-def prepare(settings: Settings, bootstrap_servers: str, quotas: Sequence[Mapping[str, Any]]) -> None:
-    """Create the topics and tables of a job, those that are missing, and set its quotas."""
-    with ClusterAccess(bootstrap_servers).admin() as admin:
-        create_topics(admin, wanted_topics(settings))
-    create_tables(settings.tables)
-    if quotas:
-        open_quota_table(settings.tables).edit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
-
-
 def bound(user: str, rate: float, client_id: str = "") -> dict[str, Any]:
-    """A row of `quotas`."""
     return {"user": user, "client_id": client_id, "producer_byte_rate": rate}
 
 
@@ -103,17 +139,8 @@ def probe_quotas(probes: int) -> list[dict[str, Any]]:
     return [everybody, *(bound(f"probe-{number}", PROBE_BOUND) for number in range(probes))]
 
 
-def load(
-    bootstrap_servers: str, events_per_second: int, clients: int, *more: int
-) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-    """`bench.load` in a process of its own."""
-    numbers = map(str, (events_per_second, clients, *more))
-    return child([sys.executable, "-m", "bench.load", bootstrap_servers, *numbers])
-
-
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Settings that children get by the environment."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -125,7 +152,6 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process in a group of its own. It ends when the block ends."""
     started = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
     )
@@ -133,43 +159,6 @@ def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator[
         yield started
     finally:
         terminate(started, 20)
-
-
-@contextmanager
-def job(
-    folder: Path,
-    bootstrap_servers: str,
-    trigger_ms: int,
-    heard: Callable[[str], None],
-    tables: str | None = None,
-    checkpoint: str | None = None,
-) -> Iterator["subprocess.Popen[bytes]"]:
-    """`kquota run` with tables (or a root elsewhere), checkpoint (likewise) and lock under a folder.
-
-    The block begins when the job is running, and has its process. `heard` gets every line of the job's log, from its
-    start; once the job is running on a thread.
-    """
-    command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", bootstrap_servers]
-    command += ["--tables", tables or str(folder / "tables")]
-    command += ["--checkpoint", checkpoint or str(folder / "checkpoint")]
-    command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(folder)]
-    with child(command, subprocess.PIPE) as running:
-        stderr = running.stderr or io.BytesIO()
-        told: list[bytes] = []
-        for line in stderr:
-            told.append(line)
-            heard(line.decode())
-            if b"running; trigger" in line:
-                break
-        else:
-            sys.exit(f"the job must start; it ended with\n{b''.join(told[-20:]).decode()}")
-
-        def read() -> None:
-            for line in stderr:
-                heard(line.decode())
-
-        Thread(target=read, daemon=True).start()
-        yield running
 
 
 @contextmanager
@@ -184,7 +173,7 @@ def dashboard(
     try:
         told = started.stderr.readline().decode() if started.stderr else ""
         if not told.startswith("dashboard: http"):
-            sys.exit(f"the dashboard must start; got {told}")
+            sys.exit(f"the dashboard did not start: {told}")
         yield told.split()[1], started.pid
     finally:
         terminate(started, 20)
@@ -202,8 +191,29 @@ def await_ready(address: str) -> None:
         time.sleep(0.1)
 
 
+def topic_on_each(brokers: Sequence[EmbeddedBroker], topic: str) -> list[str]:
+    """Create a topic with a partition on each broker; returns the brokers' ids."""
+    admin: Any = KafkaAdminClient(bootstrap_servers=brokers[0].bootstrap_servers)
+    assignments = {partition: [broker.node_id] for partition, broker in enumerate(brokers)}
+    settings = {"retention.bytes": "67108864"}
+    admin.create_topics({topic: {"assignments": assignments, "configs": settings}}, wait_for_metadata=True)
+    admin.close()
+    return [str(broker.node_id) for broker in brokers]
+
+
+def start_sync(
+    stack: ExitStack, folder: Path, servers: str, variables: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """`kquota quotas sync` on the tables in a folder; its log is there, too."""
+    command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", "--tables", str(folder / "tables")]
+    log = stack.enter_context((folder / "sync.log").open("wb"))
+    process = spawn(
+        [*command, "--bootstrap-server", servers], cwd=Path.cwd(), output=log, env={**os.environ, **variables}
+    )
+    stack.callback(terminate, process, 5.0)
+
+
 def throttle_reader(bootstrap_servers: str) -> Any:
-    """A `read_committed` consumer that misses no record from now on."""
     consumer: Any = KafkaConsumer(
         THROTTLE_TOPIC,
         bootstrap_servers=bootstrap_servers,

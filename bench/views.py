@@ -103,7 +103,6 @@ class Week:
         return str(self._users[number]), str(self._client_ids[number])
 
     def step(self, now_ms: int) -> None:
-        """A micro-batch at an instant."""
         a_batch = self._clients // 10 * TRIGGER_MS // 1_000
         others = (self._turn * a_batch + np.arange(a_batch)) % self._clients
         self._turn += 1

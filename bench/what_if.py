@@ -52,7 +52,6 @@ def quota_rows(clients: int, bound: float) -> list[dict[str, Any]]:
 
 
 def write_quotas(root: str, clients: int) -> QuotaTable:
-    """Create the tables, and set the live quotas."""
     create_missing(root)
     table = QuotaTable(root)
     changes = [QuotaChange(row.pop("user"), row.pop("client_id"), row) for row in quota_rows(clients, BOUND)]
@@ -93,7 +92,6 @@ def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
 
 
 def measure(root: str, seconds: int, clients: int) -> None:
-    """Write, replay, print."""
     table = write_quotas(root, clients)
     start_ms = (time.time_ns() // 1_000_000_000 + 60) * 1_000
     began = time.perf_counter()

@@ -61,7 +61,7 @@ def main() -> None:
     environment.execute_sql(_SINK.format(topic=sink, servers=servers, name=name))
     job = environment.execute_sql(_QUERY).get_job_client()
     if job is None:
-        sys.exit("the query must become a job")
+        sys.exit("the query became no job")
     while str(job.get_job_status().result()) not in {"JobStatus.RUNNING", "RUNNING"}:
         time.sleep(0.05)
     print("READY", flush=True)

@@ -19,7 +19,7 @@ from bench.load import BrokerConnection
 from bench.machine import memory_of, tree
 from bench.peers.messages import (
     CLOSING_USER,
-    MEASURES,
+    PROBE_MEASURES,
     PROBE_USER,
     Backlog,
     Difference,
@@ -38,7 +38,6 @@ from pipeline.demo.process import spawn
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process and all below it."""
     for one in tree(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, number)
@@ -61,13 +60,7 @@ class PeerFailed(Exception):
 
 
 class Life:
-    """A process of a peer and all below it.
-
-    Attributes:
-        log: its output: wall clock and line.
-        spawned_ms: wall clock at its start.
-        ready_ms: when it said that it reads; 0 before.
-    """
+    """A process of a peer and all below it; `ready_ms` is when it said that it reads, 0 before."""
 
     def __init__(self, peer: Peer, place: Place) -> None:
         self._ready_text = peer.ready.encode()
@@ -81,19 +74,10 @@ class Life:
         Thread(target=self._listen, daemon=True).start()
 
     def await_ready(self) -> None:
-        """Wait until it reads.
-
-        Raises:
-            PeerFailed: it has ended, or takes too long.
-        """
         self.await_that(lambda: self.ready_ms > 0, _START_SECONDS, "it reads")
 
     def await_that(self, is_so: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for a condition.
-
-        Raises:
-            PeerFailed: it has ended, or takes too long.
-        """
+        """Wait for a condition; `PeerFailed` if the peer has ended, or it takes too long."""
         deadline = time.monotonic() + seconds
         while not is_so():
             if self._process.poll() is not None:
@@ -118,11 +102,7 @@ class Life:
     def await_right(
         self, results: Results, book: Book, before: object, expected: Mapping[Key, Sums], seconds: float
     ) -> Difference:
-        """Wait until all expected results are right, or stay wrong while nothing new comes.
-
-        Raises:
-            PeerFailed: it has ended, or gives no results at all.
-        """
+        """Wait until all expected results are right, or stay wrong while nothing new comes."""
         self.await_quiet(results, before, seconds)
         deadline = time.monotonic() + seconds
         while True:
@@ -138,7 +118,6 @@ class Life:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stand still for the time of a block, as if it were away."""
         signal_all(self._process.pid, signal.SIGSTOP)
         try:
             yield
@@ -147,7 +126,6 @@ class Life:
 
     @property
     def peak_memory_mb(self) -> float:
-        """Of all its processes together."""
         return peak_memory_mb(self._process.pid)
 
     def kill(self) -> float:
@@ -158,7 +136,6 @@ class Life:
         return at_ms
 
     def close(self) -> None:
-        """Let it end, or kill it."""
         below = tree(self._process.pid)
         self._process.terminate()
         try:
@@ -169,10 +146,8 @@ class Life:
             signal_all(pid, signal.SIGKILL)
 
     def failed(self, what: str) -> PeerFailed:
-        """The error that tells what it has not done, with the end of its log."""
-        return PeerFailed(
-            "\n".join([f"{self.name} {what}; the end of its log:", *(line for _, line in self.log[-25:])])
-        )
+        lines = [f"{self.name} {what}; the end of its log:", *(line for _, line in self.log[-25:])]
+        return PeerFailed("\n".join(lines))
 
     def _listen(self) -> None:
         stdout = self._process.stdout
@@ -215,12 +190,7 @@ class CaughtUp:
 
 
 def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtUp:
-    """Let a peer catch up with some backlogs, and compare every sum.
-
-    Raises:
-        PeerFailed: it has ended, or gives no results.
-        PeerMissing: it cannot run here.
-    """
+    """Let a peer catch up with some backlogs, and compare every sum."""
     peer.command(place)  # makes what is missing, which is no part of a start
     backlog.send(place.bootstrap_servers, place.source, place.shape, 0)
     with peer.results(place) as results:
@@ -270,7 +240,6 @@ def _last_ms(book: Book, expected: dict[Key, tuple[int, ...]]) -> float:
     return max((book.last_ms[key] for key in expected if key in book.last_ms), default=float("inf"))
 
 
-_PROBE_SUMS: Final = dict(zip(MEASURES, (1, 2, 3, 4, 1), strict=True))
 _SECOND_LIFE_SECONDS: Final = 12.0
 _PATIENCE_SECONDS: Final = 120.0
 _WINDOW_SECONDS: Final = 2.5
@@ -298,12 +267,7 @@ class SteadyLoad:
 
 
 def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
-    """Run a peer under load, kill it, start it again, and compare every sum.
-
-    Raises:
-        PeerFailed: it has ended, or gives no results after the kill.
-        PeerMissing: it cannot run here.
-    """
+    """Run a peer under load, kill it, start it again, and compare every sum."""
     peer.command(place)
     sender = [sys.executable, "-m", "bench.peers.messages", place.bootstrap_servers, place.source]
     sender += [str(load.events_per_second), str(load.clients)]
@@ -313,7 +277,8 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
             life = Life(peer, place)
             try:
                 life.await_ready()
-                _await_first(life, results)
+                before = results.progress()  # without a result, a kill would find a peer that has no checkpoint yet
+                life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
                 time.sleep(load.warm_seconds)
                 with Probes(place.bootstrap_servers, place.source) as probes:
                     time.sleep(load.seconds)
@@ -330,10 +295,10 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
         finally:
             life.close()
     at_ms = {key[2]: first_ms for key, first_ms in book.first_ms.items() if key[1] == PROBE_USER}
-    before = [client for client, sent in probes.sent_ms.items() if sent < killed_ms]
-    answered = [client for client in before if at_ms.get(client, killed_ms) < killed_ms]
+    sent_before = [client for client, sent in probes.sent_ms.items() if sent < killed_ms]
+    answered = [client for client in sent_before if at_ms.get(client, killed_ms) < killed_ms]
     return SteadyRun(
-        probe_count=len(before),
+        probe_count=len(sent_before),
         latency_ms=[at_ms[client] - probes.sent_ms[client] for client in answered],
         recovery_seconds=(_first_after(killed_ms, book, probes.sent_ms) or float("inf")) / 1000,
         memory_mb=memory_mb,
@@ -341,19 +306,12 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
     )
 
 
-def _await_first(life: Life, results: Results) -> None:
-    """Wait for a result. Without one, a kill would find a peer that has no checkpoint yet."""
-    before = results.progress()
-    life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
-
-
 def _first_after(killed_ms: float, book: Book, sent_ms: Mapping[str, float]) -> float | None:
     """How long after the kill the first right result of a probe sent after it could be read, in ms."""
-    wanted = tuple(_PROBE_SUMS.values())
     times = [
         book.first_ms[key] - killed_ms
         for key, sums in book.sums.items()
-        if key[1] == PROBE_USER and sums == wanted and sent_ms.get(key[2], 0) > killed_ms
+        if key[1] == PROBE_USER and sums == PROBE_MEASURES and sent_ms.get(key[2], 0) > killed_ms
     ]
     return min(times, default=None)
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -32,7 +31,6 @@ Sums = tuple[int, ...]
 
 
 def sums_of(values: Iterable[bytes]) -> dict[Key, Sums]:
-    """Sum the events of messages."""
     sums: dict[Key, list[int]] = {}
     for value in values:
         told = json.loads(value)
@@ -46,9 +44,8 @@ def sums_of(values: Iterable[bytes]) -> dict[Key, Sums]:
 
 
 def shifted(sums: Mapping[Key, Sums], by_ms: int) -> dict[Key, Sums]:
-    """The sums of the same events so much later."""
     if by_ms % WINDOW_MS:
-        message = f"'by_ms' must be whole seconds; got {by_ms}"
+        message = f"{by_ms} ms are no whole seconds"
         raise ValueError(message)
     return {(second_ms + by_ms, user, client_id): total for (second_ms, user, client_id), total in sums.items()}
 
@@ -64,25 +61,22 @@ class Difference:
 
     @property
     def is_right(self) -> bool:
-        """Whether every sum is exact, and nothing else is there."""
         return not (self.missing or self.unexpected or self.wrong)
 
     def __str__(self) -> str:
-        """One line."""
         if self.is_right:
             return "right"
         return f"{self.missing} missing, {self.unexpected} unexpected, {self.wrong} wrong; {self.example}"
 
 
 def compare(expected: Mapping[Key, Sums], got: Mapping[Key, Sums]) -> Difference:
-    """Compare every sum."""
     missing = [key for key in expected if key not in got]
     unexpected = [key for key in got if key not in expected]
     wrong = [key for key, sums in expected.items() if key in got and got[key] != sums]
     examples = [
-        *(f"{key} must be {expected[key]}; got {got[key]}" for key in wrong[:1]),
-        *(f"{key} must be {expected[key]}; got nothing" for key in missing[:1]),
-        *(f"{key} must not be there; got {got[key]}" for key in unexpected[:1]),
+        *(f"{key} is {got[key]}, not {expected[key]}" for key in wrong[:1]),
+        *(f"{key} is missing, expected {expected[key]}" for key in missing[:1]),
+        *(f"{key} is unexpected: {got[key]}" for key in unexpected[:1]),
     ]
     return Difference(len(missing), len(unexpected), len(wrong), next(iter(examples), ""))
 
@@ -102,7 +96,6 @@ _CLOSING_AFTER_MS: Final = 2_000
 
 
 def partition_of(key: bytes) -> int:
-    """Where Kafka's own clients put a message with this key."""
     return int(murmur2(key) & 0x7FFFFFFF) % PARTITIONS
 
 
@@ -117,7 +110,6 @@ class Backlog:
 
     @classmethod
     def build(cls, events: int, clients: int, start_ms: int) -> "Backlog":
-        """Build one."""
         count = -(-events // _ARRAY_LENGTH) * _ARRAY_LENGTH
         made = list(_events(count, clients, start_ms))
         end_ms = start_ms + count * 1000 // EVENTS_PER_SECOND
@@ -130,11 +122,7 @@ class Backlog:
         return cls(batches, sums, count, closing_ms + _CLOSING_AFTER_MS - start_ms)
 
     def send(self, bootstrap_servers: str, topic: str, shape: Shape, copy: int) -> None:
-        """Send one copy to a topic; each copy is later than the one before it by `span_ms`.
-
-        Raises:
-            RuntimeError: the broker has not taken all of it.
-        """
+        """Send one copy to a topic; each copy is later than the one before it by `span_ms`."""
         before = messages_in(bootstrap_servers, topic)
         connection = BrokerConnection(bootstrap_servers)
         for batch in self.batches[shape]:
@@ -142,16 +130,15 @@ class Backlog:
         taken = messages_in(bootstrap_servers, topic) - before
         sent = sum(batch.message_count for batch in self.batches[shape])
         if taken != sent:
-            message = f"the broker must take {sent} messages; it took {taken}"
+            message = f"the broker took {taken} of {sent} messages"
             raise RuntimeError(message)
 
     def expected(self, copy: int) -> dict[Key, Sums]:
-        """The sums that a copy must give."""
         return shifted(self.sums, copy * self.span_ms)
 
 
 def messages_in(bootstrap_servers: str, topic: str) -> int:
-    """The messages of a topic that nobody has deleted or compacted, counted. Waits for the leader of each partition."""
+    """The messages of a topic without deletion and compaction, counted. Waits for the leader of each partition."""
     consumer: Any = KafkaConsumer(bootstrap_servers=bootstrap_servers)
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
     ends = consumer.end_offsets(partitions)
@@ -167,7 +154,6 @@ def _events(count: int, clients: int, start_ms: int) -> Iterator[tuple[bytes, by
 
 
 def event(client: int, time_ms: int, draw: random.Random) -> tuple[bytes, bytes]:
-    """Key and JSON text of a random event of a client."""
     user, client_id = f"user-{client % 1000}", f"client-{client}"
     text = (
         f'{{"event_time_ms":{time_ms},"user":"{user}","client_id":"{client_id}","broker_id":"{client % 3}",'
@@ -218,15 +204,12 @@ def closing_batches(shape: Shape, time_ms: int) -> Iterator[TimedBatch]:
 
 
 PROBE_USER: Final = "probe"
+PROBE_MEASURES: Final = (1, 2, 3, 4, 1)
 _PER_SECOND: Final = 10.0
 
 
 class Probes:
-    """Sends probes on a thread, while its block runs.
-
-    Attributes:
-        sent_ms: of each client-id, the wall clock before the produce call.
-    """
+    """Sends probes on a thread, while its block runs; `sent_ms` is the wall clock before each produce call."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.sent_ms: dict[str, float] = {}
@@ -240,9 +223,7 @@ class Probes:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self._producer.flush()
@@ -253,22 +234,13 @@ class Probes:
         while not self._stop.wait(2 * self._draw.random() / _PER_SECOND):
             client_id = str(len(self.sent_ms))
             now_ms = time.time() * 1000
-            event = {
-                "event_time_ms": int(now_ms),
-                "user": PROBE_USER,
-                "client_id": client_id,
-                "produced_bytes": 1,
-                "fetched_bytes": 2,
-                "io_time_ns": 3,
-                "network_time_ns": 4,
-                "request_count": 1,
-            }
+            event = {"event_time_ms": int(now_ms), "user": PROBE_USER, "client_id": client_id}
+            event |= dict(zip(MEASURES, PROBE_MEASURES, strict=True))
             self.sent_ms[client_id] = now_ms
             self._producer.send(self._topic, json.dumps(event).encode(), key=f"{PROBE_USER}/{client_id}".encode())
 
 
 def topic_values(bootstrap_servers: str, topic: str) -> Iterator[bytes]:
-    """The values of all messages that a topic has now."""
     consumer: Any = KafkaConsumer(
         bootstrap_servers=bootstrap_servers, check_crcs=False, max_poll_records=20_000, fetch_max_wait_ms=100
     )
@@ -286,7 +258,6 @@ _TIME_MS = 10**12  # any time of 13 digits
 
 
 def batches_of(partition: int, clients: Sequence[int], size: int) -> list[TimedBatch]:
-    """Batches in which the clients of a partition take turns."""
     draw = random.Random(partition)
     count = max(len(clients) // size, 1)
     turns = [[clients[(first * size + turn) % len(clients)] for turn in range(size)] for first in range(count)]

@@ -23,7 +23,6 @@ _GRACE_MS = 600_000
 
 
 def _event_time(value: Any, _headers: object, _timestamp: float, _kind: object) -> int:
-    """Of an event, or of the first event of an array."""
     return int((value[0] if isinstance(value, list) else value)["event_time_ms"])
 
 
@@ -36,7 +35,6 @@ def _result(sums: Mapping[str, Any], key: str, _timestamp: int, _headers: object
 
 
 def run(number: int) -> None:
-    """One process of the group."""
     servers, source, sink, shape, state, name, _ = sys.argv[1:]
     application = Application(
         broker_address=servers,

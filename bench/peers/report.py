@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pages import write_part, write_time_plot
+from bench.pages import table, write_part, write_time_plot
 from bench.peers.messages import SHAPES
 from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
@@ -28,21 +28,12 @@ _NOTHING: Final = ""
 
 
 def markdown(measured: Measured, machine: str, amounts: str) -> str:
-    """All tables of what has been measured."""
-    settings = _table(["peer", "how it is set"], [[peer.name, peer.settings] for peer in PEERS])
-    parts = [
-        settings,
-        f"{machine}. {amounts}",
-        *_catch_up(measured),
-        *_steady(measured),
-        *_quotas(measured),
-        *_failures(measured),
-    ]
-    return "\n\n".join(parts)
+    settings = table(["peer", "how it is set"], [[peer.name, peer.settings] for peer in PEERS])
+    tables = [*_catch_up(measured), *_steady(measured), *_quotas(measured), *_failures(measured)]
+    return "\n\n".join([settings, f"{machine}. {amounts}", *tables])
 
 
 def write_page(page: Path, text: str, measured: Measured) -> None:
-    """Put the text into a page, between its marks, and the plots beside it."""
     pictures = []
     latencies = {
         peer.name: [(float(share), cut) for share, cut in enumerate(_cuts(run["latency_ms"]), 1)]
@@ -74,7 +65,7 @@ def _catch_up(measured: Measured) -> list[str]:
                 rows.append([peer.name, *_catch_up_cells(run)])
         if rows:
             head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
-            told = [f"**Catching up, {_MESSAGES[shape]}**", _table(head, rows)]
+            told = [f"**Catching up, {_MESSAGES[shape]}**", table(head, rows)]
             told += [line for line in (_target(measured, shape), _profile(measured, shape)) if line]
             parts.append("\n\n".join(told))
     return parts
@@ -134,7 +125,7 @@ def _steady(measured: Measured) -> list[str]:
         if run is not None:
             rows.append([peer.name, *_steady_cells(run)])
     head = ["", "sums, the kill included", "p50, ms", "p99, ms", "back after kill −9, s", "memory, MB"]
-    return [f"**Steady load**\n\n{_table(head, rows)}"] if rows else []
+    return [f"**Steady load**\n\n{table(head, rows)}"] if rows else []
 
 
 def _steady_cells(run: Mapping[str, Any]) -> list[str]:
@@ -154,16 +145,16 @@ def _quotas(measured: Measured) -> list[str]:
     if run is None:
         return []
     rows = [[name, *(f"{ratio:.2f}" for ratio in row.values())] for name, row in _ratios(run).items()]
-    table = _table(["rate / T at k =", *(f"{k:g}" for k in OVERLOADS)], rows)
+    limits = table(["rate / T at k =", *(f"{k:g}" for k in OVERLOADS)], rows)
     slowed, told = _cuts(run["slowed_ms"]), _cuts(run["told_ms"])
-    soon = _table(
+    soon = table(
         ["from the first byte over the quota until", "p50, ms", "p99, ms"],
         [
             ["the broker has muted the client", f"{slowed[49]:.1f}", f"{slowed[98]:.1f}"],
             ["kquota's record can be read, under the steady load", f"{told[49]:.0f}", f"{told[98]:.0f}"],
         ],
     )
-    return [f"**Against the broker's own quotas**\n\n{table}\n\n{soon}"]
+    return [f"**Against the broker's own quotas**\n\n{limits}\n\n{soon}"]
 
 
 def _ratios(run: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -175,7 +166,6 @@ def _ratios(run: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _failures(measured: Measured) -> list[str]:
-    """Why a figure is missing."""
     told = []
     for stage, run in measured.items():
         if "failure" in run:
@@ -196,7 +186,3 @@ def _has_answered(run: Mapping[str, Any]) -> bool:
 def _cuts(values: Sequence[float]) -> list[float]:
     """The 99 percentiles."""
     return statistics.quantiles(values, n=100, method="inclusive")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -41,13 +42,9 @@ class Results(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def progress(self) -> object:
-        """Something that changes when there are new results. Costs little."""
-        ...
+    def progress(self) -> object: ...
 
-    def read(self) -> Iterator[Result]:
-        """The results that have not been read yet."""
-        ...
+    def read(self) -> Iterator[Result]: ...
 
 
 class TopicResults:
@@ -87,9 +84,7 @@ class TopicResults:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self._consumer.close()
@@ -136,22 +131,13 @@ def _from_json(value: bytes, at_ms: float) -> Result:
     return Result(at_ms, (told["second_ms"], user, client_id), tuple(int(told[name]) for name in MEASURES))
 
 
-class _AlwaysThere:
-    """Results that can be read without a part of their own that runs."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-class FileResults(_AlwaysThere):
+class FileResults(AbstractContextManager[Any]):
     """Results in Parquet files of a folder, each with the sums of new messages."""
 
     adds = True
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -170,10 +156,13 @@ class FileResults(_AlwaysThere):
         return sorted(self._folder.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
 
 
-class UsageTableResults(_AlwaysThere):
+class UsageTableResults(AbstractContextManager[Any]):
     """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client."""
 
     adds = True
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def __init__(self, table: Path) -> None:
         self._table = table
@@ -198,7 +187,6 @@ class UsageTableResults(_AlwaysThere):
 
 
 def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
-    """The rows of a file."""
     names = [second, "user", "client_id", *MEASURES]
     columns = pq.ParquetFile(file).read(columns=names).to_pydict()
     for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):
@@ -220,7 +208,6 @@ class Book:
         self.last_ms: dict[Key, float] = {}
 
     def read(self) -> None:
-        """Take what is new."""
         for result in self._results.read():
             before = self.sums.get(result.key)
             if self._results.adds and before is not None:

@@ -30,11 +30,7 @@ _HEADER: Final = "# Jars of the peers. Written by `python -m bench.peers.roster 
 
 
 def peer_jars(jar_set: str) -> list[Path]:
-    """The jars of a set, fetched if they are missing.
-
-    Raises:
-        PipelineError, Unreachable, JarUnfit: see there.
-    """
+    """The jars of a set, fetched if they are missing."""
     store = JarStore([jar for jar in read_lock(LOCK, SETS) if jar.jar_set == jar_set])
     store.fetch()
     return [store.check(jar) for jar in store.locked]
@@ -62,16 +58,11 @@ class PeerMissing(Exception):
 
 
 def peers_folder() -> Path:
-    """For environments, classes and measurements."""
     return cache_folder() / "peers"
 
 
 def python_of(name: str) -> Path:
-    """The Python of a peer's environment, made if it is missing.
-
-    Raises:
-        PeerMissing: the packages cannot be installed here.
-    """
+    """The Python of a peer's environment, made if it is missing; `PeerMissing` if it can not be made here."""
     requirements = _HERE / f"requirements-{name}.txt"
     folder = peers_folder() / f"{name}-{_digest(requirements)}"
     python = folder / "bin" / "python"
@@ -85,12 +76,7 @@ def python_of(name: str) -> Path:
 
 
 def streams_classpath() -> str:
-    """The class path of the Kafka Streams peer, compiled if it is not yet.
-
-    Raises:
-        PeerMissing: there is no compiler.
-        Unreachable: jars of the lock are in no source.
-    """
+    """The class path of the Kafka Streams peer, compiled if it is not yet; `PeerMissing` without a compiler."""
     jdk = find_jdk()
     if jdk is None:
         message = "no JDK (javac): Kafka Streams is left out"
@@ -139,23 +125,19 @@ class Place:
 
     @property
     def source(self) -> str:
-        """The usage topic."""
         return f"{self.name}.usage"
 
     @property
     def sink(self) -> str:
-        """The topic of results, for peers that have one."""
         return f"{self.name}.sums"
 
     @property
     def state(self) -> str:
-        """A folder for state."""
         state = self.folder / "state"
         state.mkdir(exist_ok=True)
         return str(state)
 
     def create_topics(self) -> None:
-        """Create both."""
         admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
         admin.create_topics(dict.fromkeys((self.source, self.sink), _LOGGED_TOPIC), wait_for_metadata=True)
         admin.close()

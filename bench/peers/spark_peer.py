@@ -50,7 +50,6 @@ def main() -> None:
 
 
 def messages(spark: SparkSession, servers: str, topic: str, begin: dict[str, int], end: dict[str, int]) -> DataFrame:
-    """The messages between two sets of offsets."""
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", servers)

@@ -15,23 +15,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
 import numpy as np
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaProducer
 
 from bench.closed_loop import Loop, offenders
 from bench.peers.life import PeerFailed, SteadyLoad, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
 from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
-from bench.stage import Prober, probe_quotas, staged
+from bench.stage import Prober, probe_quotas, staged, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
 from pipeline.errors import PipelineError
 
@@ -55,11 +55,7 @@ class Store:
         return measured
 
     def keep(self, stage: str, asked: dict[str, Any], measured: Any) -> dict[str, Any]:
-        """Keep what was measured.
-
-        Returns:
-            The same as `known` will.
-        """
+        """Keep what was measured; returns the same as `known` will."""
         told = measured if isinstance(measured, dict) else asdict(measured)
         self._folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"commit": self._commit, "asked": asked, "measured": told}, indent=1)
@@ -89,7 +85,7 @@ def long_run(folder: Path, brokers: int, overloads: Sequence[float], seconds: fl
     )
     with ExitStack() as stack:
         stack.enter_context(cluster)
-        _create_topic(cluster.brokers)
+        topic_on_each(cluster.brokers, _TOPIC)
         with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as quotas:
             quotas.alter({NativeEntity.of_row(user, ""): {"producer_byte_rate": BOUND} for user in who.values()})
         stopping = Event()
@@ -129,7 +125,7 @@ def first_slowed_ms(folder: Path) -> list[float]:
     """
     taken_ms = []
     with EmbeddedBroker(folder) as broker:
-        _create_topic([broker])
+        topic_on_each([broker], _TOPIC)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
             names = [f"probe-{number}" for number in range(_PROBES)]
             quotas.alter({NativeEntity.of_row("", name): {"producer_byte_rate": _PROBE_BOUND} for name in names})
@@ -142,18 +138,9 @@ def first_slowed_ms(folder: Path) -> list[float]:
             _, told_ms = broker_throttle_ms(producer)
             producer.close(timeout=0)
             if not told_ms > 0:
-                message = f"the broker must throttle {name}; its answer told {told_ms} ms"
+                message = f"the broker did not throttle {name}: {told_ms} ms in its answer"
                 raise RuntimeError(message)
     return taken_ms
-
-
-def _create_topic(brokers: Sequence[EmbeddedBroker]) -> None:
-    """A partition on each broker."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=brokers[0].bootstrap_servers)
-    assignments = {partition: [broker.node_id] for partition, broker in enumerate(brokers)}
-    settings = {"retention.bytes": "67108864"}
-    admin.create_topics({_TOPIC: {"assignments": assignments, "configs": settings}}, wait_for_metadata=True)
-    admin.close()
 
 
 def _producer(cluster: EmbeddedCluster, user: str, overload: float, stopping: Event) -> StockProducer:
@@ -179,7 +166,7 @@ def first_told_ms(events_per_second: int, clients: int, warm_seconds: float, sec
         time.sleep(warm_seconds)
         latencies_ms = prober.probe(seconds)
     if prober.missing:
-        message = f"the job must publish a record for each probe; got none for {prober.missing}"
+        message = f"no record for the probe {prober.missing}"
         raise RuntimeError(message)
     return latencies_ms
 
@@ -204,7 +191,6 @@ class Amounts:
     hours: float  # simulated
 
     def __str__(self) -> str:
-        """What was measured, in sentences."""
         return (
             f"Backlogs of {self.events:,} events of {self.clients:,} clients, median of {self.rounds} warm ones. "
             f"Steady load: {self.events_per_second:,} events a second, {self.seconds:g} s of probes. "
@@ -226,7 +212,6 @@ class Stages:
 
     def __init__(self, amounts: Amounts) -> None:
         self._amounts = amounts
-
         self._backlogs: dict[float, Backlog] = {}
 
     def _backlog(self, part: float) -> Backlog:
@@ -241,30 +226,25 @@ class Stages:
         caught = {name: told[name] for name in ("events", "clients", "rounds")}
         loaded = {name: told[name] for name in ("clients", "events_per_second", "warm_seconds", "seconds")}
         stages = [
-            Stage(catch_up_name(peer, shape), caught, self._catch_up(peer, shape)) for shape in SHAPES for peer in PEERS
+            Stage(catch_up_name(peer, shape), caught, partial(self._catch_up, peer, shape))
+            for shape in SHAPES
+            for peer in PEERS
         ]
-        stages += [Stage(steady_name(peer), loaded, self._steady(peer)) for peer in PEERS if peer.is_durable]
+        stages += [Stage(steady_name(peer), loaded, partial(self._steady, peer)) for peer in PEERS if peer.is_durable]
         limits = {name: told[name] for name in ("native_seconds", "hours")}
         return [*stages, Stage("quotas", {**limits, **loaded}, self._quotas)]
 
-    def _catch_up(self, peer: Peer, shape: Shape) -> Callable[[], dict[str, Any]]:
-        def run() -> dict[str, Any]:
-            return self._at_a_place(
-                peer, shape, lambda place: catch_up(peer, place, self._backlog(peer.part), self._amounts.rounds)
-            )
+    def _catch_up(self, peer: Peer, shape: Shape) -> dict[str, Any]:
+        return self._at_a_place(
+            shape, lambda place: catch_up(peer, place, self._backlog(peer.part), self._amounts.rounds)
+        )
 
-        return run
-
-    def _steady(self, peer: Peer) -> Callable[[], dict[str, Any]]:
+    def _steady(self, peer: Peer) -> dict[str, Any]:
         amounts = self._amounts
         load = SteadyLoad(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
+        return self._at_a_place("object", lambda place: steady(peer, place, load))
 
-        def run() -> dict[str, Any]:
-            return self._at_a_place(peer, "object", lambda place: steady(peer, place, load))
-
-        return run
-
-    def _at_a_place(self, peer: Peer, shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
+    def _at_a_place(self, shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as folder:
             own = Path(folder) / "peer"
             own.mkdir()
@@ -297,12 +277,10 @@ def simulated(hours: float) -> dict[float, float]:
 
 
 def catch_up_name(peer: Peer, shape: Shape) -> str:
-    """Of the stage."""
     return f"catch-up {peer.name} {shape}"
 
 
 def steady_name(peer: Peer) -> str:
-    """Of the stage."""
     return f"steady {peer.name}"
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import arguments
-from bench.pages import write_plot
+from bench.pages import table, write_plot
 from bench.purgatory.designs import (
     CASES,
     TIMEOUT_MS,
@@ -61,19 +61,16 @@ BATCHES_BY_KEY: Final = "the same, completed by key"
 
 
 def python_runs(make: Callable[[], Design], case: Case, asked: argparse.Namespace) -> Iterator[Run]:
-    """A design in Python, object by object, at all rates."""
     for rate in (*PACED, math.inf):
         yield run_one_by_one(make(), draw_load(case, asked.requests, rate), rate, asked.limit_seconds)
 
 
 def batch_runs(case: Case, asked: argparse.Namespace, *, by_key: bool) -> Iterator[Run]:
-    """The batch purgatory at all rates."""
     for rate in BATCH_PACED:
         yield run_in_batches(draw_load(case, asked.requests, rate), rate, asked.limit_seconds, by_key=by_key)
 
 
 def jvm_runs(design: str, case: Case, asked: argparse.Namespace) -> Iterator[Run]:
-    """A design on the JVM at all rates, after a warm-up."""
     settings = [design, asked.requests, case.median_ms, case.p75_ms, TIMEOUT_MS, asked.limit_seconds]
     words = run_java("PurgatoryBench.java", [*map(str, settings), *map(str, (*JVM_PACED, "Infinity"))], JVM_OPTIONS)
     for target, achieved, cpu_us, requests, expired in words:
@@ -93,8 +90,7 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
     sweeps[BATCHES] = batch_runs(case, asked, by_key=False)
     sweeps[BATCHES_BY_KEY] = batch_runs(case, asked, by_key=True)
     print(f"\nlatency {case}, load average {os.getloadavg()[0]:.1f}")
-    print("| | target /s | achieved /s | CPU µs per request | requests | timed out |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print(table(["", "target /s", "achieved /s", "CPU µs per request", "requests", "timed out"]))
     measured: dict[str, list[Run]] = {}
     for name, sweep in sweeps.items():
         measured[name] = []
@@ -117,7 +113,7 @@ def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
     for case, by_name in by_case.items():
         rates = {name: highest([run for run in runs if run.kept_up(case)]) for name, runs in by_name.items()}
         print(f"\nlatency {case}, {case.expired_share:.1%} must time out")
-        print("| | keeps up to /s | highest rate taken in /s | least CPU µs per request |\n| --- | --- | --- | --- |")
+        print(table(["", "keeps up to /s", "highest rate taken in /s", "least CPU µs per request"]))
         for name, runs in by_name.items():
             cpu_us = min(run.cpu_us for run in runs)
             print(f"| {name} | {rates[name]:,.0f} | {highest(runs):,.0f} | {cpu_us:.2f} |")

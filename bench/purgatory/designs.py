@@ -70,7 +70,6 @@ class Case:
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the logarithm of the latency."""
         return math.log(self.p75_ms / self.median_ms) / _P75_IN_SIGMAS
 
     @property
@@ -91,7 +90,6 @@ class Load:
 
     @property
     def requests(self) -> int:
-        """The number of requests."""
         return self.latency_ms.size
 
 
@@ -120,7 +118,6 @@ class Run:
 
 
 def has_compiler() -> bool:
-    """True if there is a JDK. Only its `java` runs source files."""
     return find_jdk() is not None
 
 
@@ -241,12 +238,10 @@ class OldPurgatory:
 
     @property
     def watched(self) -> int:
-        """The entries of all lists."""
         return sum(len(watchers.requests) for watchers in self._lists.values())
 
     @property
     def delayed(self) -> int:
-        """The entries of the heap, satisfied ones included."""
         return len(self._heap)
 
     def _poll(self, now_ms: int) -> OldRequest | None:
@@ -294,14 +289,10 @@ class Design(Protocol):
         """Complete a request, whatever it waits for. Does nothing if it has timed out."""
         ...
 
-    def advance(self) -> None:
-        """Expire what is due."""
-        ...
+    def advance(self) -> None: ...
 
     @property
-    def expired(self) -> int:
-        """The number of requests that timed out."""
-        ...
+    def expired(self) -> int: ...
 
 
 class _Operation(DelayedOperation):

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.machine import arguments
+from bench.pages import table
 from bench.purgatory.designs import has_compiler, run_java
 from purgatory.batch_wheel import BatchTimingWheel
 from purgatory.timer import SystemTimer
@@ -48,25 +49,17 @@ Int64s = npt.NDArray[np.int64]
 class Structure(Protocol):
     """A timer. `prepare` is not measured: it turns an array into what the timer takes."""
 
-    def prepare(self, values: Int64s) -> Any:
-        """The expirations in the form that `insert` takes."""
-        ...
+    def prepare(self, values: Int64s) -> Any: ...
 
     def insert(self, expirations: Any) -> Any:
         """Insert a batch. Returns what `cancel` needs."""
         ...
 
-    def cancel(self, entries: Any) -> None:
-        """Cancel a batch of pending entries."""
-        ...
+    def cancel(self, entries: Any) -> None: ...
 
-    def expire(self, now_ms: int) -> None:
-        """Hand out what is due."""
-        ...
+    def expire(self, now_ms: int) -> None: ...
 
-    def __len__(self) -> int:
-        """The number of pending entries."""
-        ...
+    def __len__(self) -> int: ...
 
 
 class Batches:
@@ -122,7 +115,6 @@ class Objects:
         self._timer = SystemTimer(self)
 
     def monotonic_ms(self) -> int:
-        """The timer's clock. `expire` sets it."""
         return self.now_ms
 
     def prepare(self, values: Int64s) -> list[int]:
@@ -208,7 +200,6 @@ class Speed:
     entry_bytes: float
 
     def cells(self) -> str:
-        """Five cells of a table. What was not measured is a dash."""
         shown = [f"{value:.2f}" for value in (self.insert, self.cancel, self.expire, self.expire_beside_cancelled)]
         return " | ".join([*shown, f"{self.entry_bytes:.0f}"]).replace("nan", "–")
 
@@ -231,12 +222,10 @@ class Stopwatch:
 
 
 def split(values: Int64s, batch: int) -> Iterator[Int64s]:
-    """The batches of an array. The last one can be smaller."""
     return (values[start : start + batch] for start in range(0, len(values), batch))
 
 
 def resident_bytes() -> int:
-    """The resident set of this process, in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     return pages * resource.getpagesize()
 
@@ -315,7 +304,6 @@ def in_fresh_process(name: str, pending: int, batch: int, rounds: int) -> Speed:
 
 
 def jvm_speeds(pending: list[int], rounds: int) -> Iterator[tuple[str, int, Speed]]:
-    """Kafka's timer and the delay queue, at all sizes."""
     settings = [str(rounds), *map(str, pending)]
     for name, size, *figures in run_java("TimerBench.java", settings, ("-Xms6g", "-Xmx6g", "-XX:+UseParallelGC")):
         insert, cancel, expire, entry_bytes = map(float, figures)
@@ -325,8 +313,8 @@ def jvm_speeds(pending: list[int], rounds: int) -> Iterator[tuple[str, int, Spee
 def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
     """Print the first table. Returns the batch wheel's speed at the largest size up to a million."""
     print(f"\nM/s of CPU time, batches of {batch:,}, load average {os.getloadavg()[0]:.1f}")
-    print("| | pending | insert | cancel | expire | expire, beside as many cancelled ones | bytes per entry |")
-    print("| --- |" + " --- |" * 6)
+    beside = "expire, beside as many cancelled ones"
+    print(table(["", "pending", "insert", "cancel", "expire", beside, "bytes per entry"]))
     judged: Speed | None = None
     for name in STRUCTURES:
         for size in pending:
@@ -356,7 +344,7 @@ def main() -> None:
     print(f"\nbatch wheel against its targets, M/s: {reached}")
     size = min(max(pending), MOST_OBJECTS)
     print(f"\nbatch wheel, {size:,} pending, M/s by size of the batch")
-    print("| batch | insert | cancel | expire |\n| --- | --- | --- | --- |")
+    print(table(["batch", "insert", "cancel", "expire"]))
     for batch in BATCHES:
         speed = in_fresh_process("batch wheel", size, min(batch, size), asked.rounds)
         print(f"| {batch:,} | {speed.insert:.2f} | {speed.cancel:.2f} | {speed.expire:.2f} |", flush=True)

@@ -162,17 +162,15 @@ def rest_ms(failures: int, longest_ms: int, jitter: float) -> int:
 class Delivery:
     """The queue of one receiver, which its own thread alone uses. `put` and `waiting` are for any thread.
 
-    Args:
-        messages: What an earlier process left undelivered, oldest first.
-        most: How many may wait. When there are more, the oldest is dropped, counted and logged.
+    It begins with what an earlier process left undelivered, oldest first. When more than `queue_messages` wait, the
+    oldest is dropped, counted and logged.
     """
 
     def __init__(
         self,
         receiver: Receiver,
         messages: Iterable[Message],
-        most: int,
-        longest_rest_ms: int,
+        settings: AlertsSettings,
         counts: ReceiverCounts,
         steady_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -180,8 +178,7 @@ class Delivery:
         self._receiver = receiver
         self._queue: deque[Message] = deque()
         self._under_way: Message | None = None
-        self._most = most
-        self._longest_rest_ms = longest_rest_ms
+        self._settings = settings
         self._counts = counts
         self._steady_seconds = steady_seconds
         self._failures = 0
@@ -205,7 +202,7 @@ class Delivery:
         with self._lock:
             for message in messages:
                 self._queue.append(message)
-                if len(self._queue) > self._most:
+                if len(self._queue) > self._settings.queue_messages:
                     dropped += len(self._queue.popleft()["alerts"])
         if dropped:
             self._counts.dropped.inc(dropped)
@@ -255,8 +252,8 @@ class Delivery:
     def _failed(self, answer: Answer) -> float:
         self._failures += 1
         self._counts.failed.inc()
-        rest_seconds = rest_ms(self._failures, self._longest_rest_ms, random.random()) / 1000  # noqa: S311 - no secret
-        self._not_before = self._steady_seconds() + rest_seconds
+        longest_ms, jitter = self._settings.longest_retry_ms, random.random()  # noqa: S311 - no secret
+        self._not_before = self._steady_seconds() + rest_ms(self._failures, longest_ms, jitter) / 1000
         write = log.warning if self._failures == 1 else log.debug
         write("%s: %s; retried with back-off until it works", self.name, answer.text)
         return 0.0
@@ -346,17 +343,8 @@ def deliveries_of(
     for name in state.undelivered.keys() - {receiver.name for receiver in receivers}:
         count = len(state.undelivered[name])
         log.warning("receiver %s was removed: %d messages for it are dropped", name, count)
-    return [
-        Delivery(
-            receiver,
-            state.undelivered.get(receiver.name, ()),
-            settings.queue_messages,
-            settings.longest_retry_ms,
-            metrics.of_receiver(receiver.name),
-            steady_seconds,
-        )
-        for receiver in receivers
-    ]
+    left, counts = state.undelivered, metrics.of_receiver
+    return [Delivery(one, left.get(one.name, ()), settings, counts(one.name), steady_seconds) for one in receivers]
 
 
 @contextmanager

@@ -219,14 +219,8 @@ def link(external_url: str | None, user: str, client_id: str) -> dict[str, str]:
     return {"link": f"{external_url.rstrip('/')}/client?{urlencode({'user': user, 'client_id': client_id})}"}
 
 
-_SEVERITY: Final = {
-    NEAR_BOUND: "info",
-    AT_BOUND: "warning",
-    THROTTLED: "warning",
-    STALLED: "critical",
-    DEAD_LETTERS: "warning",
-    TIME_AHEAD: "warning",
-}
+_SEVERITY: Final = {NEAR_BOUND: "info", STALLED: "critical"}
+"""All others are warnings."""
 _NOT_TRUE_ANY_MORE_MS: Final = 15_000
 """A rate is over the last 12 s: when the newest batch is older, the rates of now are not known."""
 _AHEAD_PENDING_MS: Final = 30_000
@@ -257,7 +251,7 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
 
 def _named(name: str, state: State, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Words:
     cluster = {} if state.cluster is None else {"cluster": shown(state.cluster)}
-    return Words({"alertname": name, "severity": _SEVERITY[name], **cluster, **labels}, annotations)
+    return Words({"alertname": name, "severity": _SEVERITY.get(name, "warning"), **cluster, **labels}, annotations)
 
 
 def _bounds(state: State, name: str, percent: int, rules: AlertsSettings) -> Iterator[Finding]:

@@ -79,13 +79,12 @@ def body_of(message: Message, receiver: str) -> bytes:
 def _message(owner: str, changes: Sequence[Change], going_on: int, job: str, external_url: str) -> dict[str, Any]:
     alerts = [_alert(change, external_url) for change in changes]
     firing = sum(change.status == "firing" for change in changes)
-    group = {"owner": owner} if owner else {}
     return {
         "version": "4",
         "groupKey": f"kquota-{job}:{{{f'owner={json.dumps(owner)}' if owner else ''}}}",
         "truncatedAlerts": max(going_on - firing, 0),
         "status": "firing" if going_on else "resolved",
-        "groupLabels": group,
+        "groupLabels": {"owner": owner} if owner else {},
         "commonLabels": _common(alerts, "labels"),
         "commonAnnotations": _common(alerts, "annotations"),
         "externalURL": external_url,
@@ -110,9 +109,6 @@ def _alert(change: Change, external_url: str) -> dict[str, Any]:
 def _common(alerts: Sequence[Mapping[str, Any]], name: str) -> dict[str, str]:
     first, *others = (alert[name] for alert in alerts)
     return {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
-
-
-# The port.
 
 
 class Answer(NamedTuple):
@@ -175,9 +171,8 @@ class KafkaReceiver:
         """See `Receiver.send`."""
         try:
             if self._producer is None:
-                self._producer = self._access.open(
-                    KafkaProducer, acks="all", client_id="kquota-alerts", max_block_ms=self._timeout_ms
-                )
+                options = {"acks": "all", "client_id": "kquota-alerts", "max_block_ms": self._timeout_ms}
+                self._producer = self._access.open(KafkaProducer, **options)
             value = body_of(message, self.name)
             sent = self._producer.send(self._topic, key=message["groupKey"].encode(), value=value)
             place = sent.get(timeout=self._timeout_ms / 1000)
@@ -193,10 +188,10 @@ class KafkaReceiver:
 
     def close(self) -> None:
         """Leave the cluster."""
-        if self._producer is not None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
             with suppress(KafkaError):
-                self._producer.close(timeout=1)
-            self._producer = None
+                producer.close(timeout=1)
 
 
 # The signature: proves to holders of the key that a message is from here, unchanged and not old.
@@ -247,9 +242,8 @@ class Webhook:
     def send(self, message: Message) -> Answer:
         """See `Receiver.send`. Each try has a timestamp, and so a signature, of its own."""
         body = body_of(message, self.name)
-        request = urllib.request.Request(  # noqa: S310 - the scheme was checked with the settings
-            self._url, body, self._headers(body), method="POST"
-        )
+        # The scheme was checked with the settings.
+        request = urllib.request.Request(self._url, body, self._headers(body), method="POST")  # noqa: S310
         try:
             with self._opener.open(request, timeout=self._timeout_seconds) as answer:
                 return Answer("taken", str(answer.status))
@@ -283,14 +277,10 @@ def _refusal(status: int, reason: str) -> Answer:
 def _opener() -> urllib.request.OpenerDirector:
     """Speaks HTTP and HTTPS, by way of the proxy of the environment if it names one; every other status is an error."""
     opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-    ):
-        opener.add_handler(handler)
+    ask = urllib.request
+    kinds = (ask.ProxyHandler, ask.HTTPHandler, ask.HTTPSHandler, ask.HTTPErrorProcessor, ask.HTTPDefaultErrorHandler)
+    for kind in kinds:
+        opener.add_handler(kind())
     return opener
 
 
@@ -309,12 +299,9 @@ def receivers_of(settings: Settings) -> list[Receiver]:
     urls = _looked_up("webhooks", alerts.webhooks, mistakes)
     keys = _looked_up("signing_keys", alerts.signing_keys, mistakes)
     mistakes += [mistake for name, url in urls.items() if (mistake := _mistake_in(name, url)) is not None]
-    mistakes += [
-        f"'alerts.signing_keys' has a key for {name!r}, which is not a webhook"
-        for name in alerts.signing_keys
-        if name not in alerts.webhooks
-    ]
     for name, given in alerts.signing_keys.items():
+        if name not in alerts.webhooks:
+            mistakes.append(f"'alerts.signing_keys' has a key for {name!r}, which is not a webhook")
         if not _REFERENCE.fullmatch(given.get_secret_value()):
             rule = "write ${env:NAME} or ${file:/path}, so that no key is in the settings"
             mistakes.append(f"'alerts.signing_keys.{name}' is not a reference; {rule}")

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from threading import Event
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -117,18 +117,14 @@ class SyncMetrics:
         self._periods = Counter("kquota_sync_periods", "Periods that went well.", registry=registry)
         self._failures = Counter("kquota_sync_failed_periods", "Periods that failed.", registry=registry)
         self._changes = Counter("kquota_sync_changes", "Values that the brokers took.", registry=registry)
-        self._last = Gauge(
-            "kquota_sync_last_period_timestamp_seconds",
-            "When the last good period ended; before the first one, when this process began.",
-            registry=registry,
-        )
+        text = "When the last good period ended; before the first one, when this process began."
+        self._last = Gauge("kquota_sync_last_period_timestamp_seconds", text, registry=registry)
         self._last.set(clock.now().wall_ms / 1000)
         self._owned = Gauge("kquota_sync_owned_values", "Values on the brokers that are kquota's.", registry=registry)
         self._drifts = Gauge("kquota_sync_drifts", "Values that others wrote and the sync leaves.", registry=registry)
         self._refused = Gauge("kquota_sync_refused_values", "Values that can not be written.", registry=registry)
-        self._unplaced = Gauge(
-            "kquota_sync_unplaced_bytes", "Usage so far that names no broker of the cluster.", registry=registry
-        )
+        text = "Usage so far that names no broker of the cluster."
+        self._unplaced = Gauge("kquota_sync_unplaced_bytes", text, registry=registry)
 
     def period_done(self, control: BrokerSync, changes: int) -> None:
         """A period went well; `control` has what is known after it."""
@@ -170,8 +166,6 @@ _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 Wait = Callable[[float], bool]
 """Waits some seconds; True = stop."""
 
-Outcome = TypeVar("Outcome")
-
 
 def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: SyncMetrics | None = None) -> None:
     """Keep the brokers' quotas until stopped. A cluster that is away is waited for.
@@ -183,14 +177,15 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
     access = ClusterAccess.from_settings(settings.kafka)
     with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
         sources = open_sources(settings)
-        name = _once_reached(lambda: cluster_name(settings, access), wait)
+        name = _name_once_reached(settings, access, wait)
         if name is None:
             return
         sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt)
         upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), _upkeep_failed)
         upkeep.start()
         try:
-            _run_periods(_steps_for(metrics, sync, control), settings.sync.period_ms / 1000, wait)
+            metrics = metrics or SyncMetrics(CollectorRegistry(), SystemClock())
+            _run_periods(sync, control, metrics, settings.sync.period_ms / 1000, wait)
             if settings.sync.restore_on_stop:
                 log.info("every level is back at its bound: %d changes", sync.restore())
         finally:
@@ -216,34 +211,22 @@ def _taken_over(
     return sync, control
 
 
-def _steps_for(metrics: SyncMetrics | None, sync: BrokerQuotaSync, control: BrokerSync) -> Callable[[], object]:
-    """One period, of which metrics hear."""
-    if metrics is None:
-        return sync.step
-
-    def step() -> None:
-        try:
-            changes = sync.step()
-        except PipelineError:
-            metrics.period_failed()
-            raise
-        metrics.period_done(control, changes)
-
-    return step
-
-
-def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) -> None:
+def _run_periods(
+    sync: BrokerQuotaSync, control: BrokerSync, metrics: SyncMetrics, period_seconds: float, wait: Wait
+) -> None:
     failures, has_looked, logged = 0, False, ""
     while True:
         began = time.monotonic()
         try:
-            step()
+            metrics.period_done(control, sync.step())
         except PipelineError as exc:
+            metrics.period_failed()
             if _is_final(exc, has_looked):
                 raise
             rest_seconds = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
             failures += 1
-            trouble = _kind_of(exc)
+            # A cluster that is away shows it in many ways, of which one line is enough.
+            trouble = type(exc).__name__ if isinstance(exc, ClusterUnreachable) else str(exc)
             if trouble != logged:
                 logged = trouble
                 log.warning("%s; tried again with back-off until it works", exc)
@@ -256,21 +239,16 @@ def _run_periods(step: Callable[[], object], period_seconds: float, wait: Wait) 
             return
 
 
-def _kind_of(failure: PipelineError) -> str:
-    """Equal for failures of which one line is enough: a cluster that is away shows it in many ways."""
-    return type(failure).__name__ if isinstance(failure, ClusterUnreachable) else str(failure)
-
-
 def _is_final(failure: PipelineError, has_looked: bool) -> bool:
     """Whether a retry is useless: another sync has taken over, a table is gone, or the start is refused."""
     return failure.exit_code in {2, 4, 5} or not (has_looked or isinstance(failure, ClusterUnreachable))
 
 
-def _once_reached(call: Callable[[], Outcome], wait: Wait) -> Outcome | None:
-    """What a call returns, as soon as the cluster answers; None if stopped meanwhile."""
+def _name_once_reached(settings: Settings, access: ClusterAccess, wait: Wait) -> str | None:
+    """The name of the cluster, as soon as it answers; None if stopped meanwhile."""
     for rest_seconds in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
         try:
-            return call()
+            return cluster_name(settings, access)
         except ClusterUnreachable as exc:
             log.warning("%s; next try in %g s", exc, rest_seconds)
         if wait(rest_seconds):

@@ -27,8 +27,6 @@ from quota.snapshot import QuotaSnapshot
 from quota.units import rate_text
 from quota.usage import COLUMNS
 
-# Changes and drifts as people read them, in one line each.
-
 
 def change_line(change: Change) -> str:
     """`user-principal 'alice' producer_byte_rate 1.0 MB/s → 350.0 kB/s of T 1.0 MB/s: why`."""
@@ -92,10 +90,10 @@ class SyncLog:
         self._refused = frozenset(refused)
         if control.unplaced_bytes and not self._has_unplaced:
             self._has_unplaced = True
-            log.warning(
-                "usage that names no broker of the cluster counts on none: %d bytes so far; meters must send broker_id",
-                control.unplaced_bytes,
+            text = (
+                "usage that names no broker of the cluster counts on none: %d bytes so far; meters must send broker_id"
             )
+            log.warning(text, control.unplaced_bytes)
 
 
 # Follows the table `usage`: gives each row once, as the job's batches write it.
@@ -117,22 +115,17 @@ class UsageFollower:
     def __init__(self, uri: str, first_ms: int) -> None:
         self._uri = uri
         self._first_ms = first_ms
-        self._handle = open_table(uri)
-        self._opened_version = self._handle.version()
+        self._open()
         self._read_version: int | None = None
         self._newest: Instant | None = None
-        self._has_begun = False
+        self.has_begun_anew = False
+        """Whether the rows of the last call are the first ones, or the first ones since event time went back."""
         self._seen_batches: set[tuple[str, int]] = set()
 
     @property
     def known_until_ms(self) -> int:
         """When the newest batch that was read was evaluated, in event time; 0 before the first. May go back."""
         return 0 if self._newest is None else self._newest.evaluated_at_ms
-
-    @property
-    def has_begun_anew(self) -> bool:
-        """Whether the rows of the last call are the first ones, or the first ones since event time went back."""
-        return self._has_begun
 
     def new_rows(self) -> pa.Table | None:
         """The rows since the last call, with `COLUMNS`, in no order; None if there are none. 1 ms without a commit."""
@@ -170,11 +163,9 @@ class UsageFollower:
         if newest.time_epoch:  # before there were epochs it was null; if that is the newest one, there is no other
             where.append(("time_epoch", "=", newest.time_epoch))
         rows = select(table, (*COLUMNS, *_BATCH, _TIME), where)
-        if begins:
-            self._seen_batches = set()
-        else:
+        if not begins:
             rows = rows.filter(pa.array([batch not in self._seen_batches for batch in _batches_of(rows)], pa.bool_()))
-        self._has_begun, self._newest = begins, newest
+        self.has_begun_anew, self._newest = begins, newest
         of_newest = _batches_of(rows.filter(pc.equal(rows[_TIME], newest.evaluated_at_ms)))
         self._seen_batches = {*of_newest, *(self._seen_batches if newest == known else ())}
         return rows.select(COLUMNS) if len(rows) else None

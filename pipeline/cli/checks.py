@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, TablesRoot, flags
-from pipeline.cli.output import Layout, print_rows
+from pipeline.cli.options import FileSource, JobSource, Output, Source, source_of
+from pipeline.cli.output import Layout, is_table, print_rows
 from pipeline.cli.services import DEFAULT_LISTEN
 from pipeline.clock import wall_ms
 from pipeline.errors import printable
@@ -19,22 +19,15 @@ if TYPE_CHECKING:
     from pipeline.job.status import JobStatus
 
 
-def doctor(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    tables: TablesRoot = None,
-) -> None:
+def doctor(source: JobSource) -> None:
     """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with a fix.
 
     Exit codes: 0 no errors; 1 at least one error. Without --bootstrap-server the cluster is not checked.
     """
     from pipeline.job.diagnosis import diagnose
-    from pipeline.settings.loading import load_settings
 
-    settings = load_settings(config, flags(bootstrap_server, command_config, tables))
     wrong = 0
-    for finding in diagnose(settings):
+    for finding in diagnose(source.settings()):
         sign = {"ok": "ok   ", "warning": "warn ", "error": "ERROR"}[finding.severity]
         sys.stdout.write(f"{sign} {finding.subject:<9} {printable(finding.text)}\n")
         wrong += finding.severity == "error"
@@ -48,21 +41,16 @@ _CONNECT_SECONDS: Final = 0.2
 
 
 def status(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    tables: TablesRoot = None,
-    output: Output = "table",
+    source: Annotated[Source, source_of("config", "bootstrap_server", "tables")], output: Output = "table"
 ) -> None:
     """Print whether the job runs, its last batch, the quotas in force, how many clients are held, and addresses.
 
     Reads the tables and the job's lock, not the cluster. It ends with 0 also if the job is down. It looks for the gate
     where `kquota gate` listens by default.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.job.status import status_of
-    from pipeline.settings.loading import load_settings
 
-    found = status_of(load_settings(config, flags(bootstrap_server, tables=tables)), wall_ms())
+    found = status_of(source.settings(), wall_ms())
     gate = f"http://{DEFAULT_LISTEN}" if _answers(DEFAULT_LISTEN) else None
     if not is_table(output):
         document = {**asdict(found), "gate": gate}
@@ -73,16 +61,15 @@ def status(
 
 
 def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
-    is_behind = found.last_batch_quotas is not None and found.last_batch_quotas != found.quotas
+    quotas = f"v{found.quotas} in force"
+    if found.last_batch_quotas not in {None, found.quotas}:
+        quotas += f", the last batch was decided with v{found.last_batch_quotas}"
+    if found.newest_quotas != found.quotas:
+        quotas += f"; v{found.newest_quotas} is newer and not valid"
     return [
         ("job", f"{found.job}: {_process_text(found)}"),
         ("batch", _batch_text(found)),
-        (
-            "quotas",
-            f"v{found.quotas} in force"
-            + (f", the last batch was decided with v{found.last_batch_quotas}" if is_behind else "")
-            + (f"; v{found.newest_quotas} is newer and not valid" if found.newest_quotas != found.quotas else ""),
-        ),
+        ("quotas", quotas),
         ("mode", found.mode),
         ("held", f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"),
         ("kafka", found.bootstrap_servers or "not given"),
@@ -117,7 +104,6 @@ def _batch_text(found: "JobStatus") -> str:
 
 
 def _answers(address: str) -> bool:
-    """Whether somebody listens there."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
@@ -138,7 +124,6 @@ def size(
 
     The figures come from a benchmark on one machine; they are lines between its points. Yours may be quicker or slower.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.reports.sizing import read_measured, shards_for, size_of
 
     measured = read_measured()
@@ -167,25 +152,17 @@ def _jobs(shards: int | None) -> str:
 
 # `kquota config`.
 
-app = typer.Typer(help="Show the settings in force, or their schema.", no_args_is_help=True)
 
-
-@app.command("show")
-def show(config: ConfigFile = None, output: Output = "table") -> None:
+def show(source: FileSource, output: Output = "table") -> None:
     """Print every setting with its value and where it comes from; secrets are masked."""
-    from pipeline.cli.output import Layout, print_rows
-    from pipeline.settings.loading import load_settings, origins
+    from pipeline.settings.loading import origins
 
-    settings = load_settings(config)
-    where = origins(config)
-    rows = [
-        {"key": key, "value": value, "from": where.get(key, "default")}
-        for key, value in _flat(settings.model_dump(mode="json"))
-    ]
+    values = _flat(source.settings().model_dump(mode="json"))
+    where = origins(source.config)
+    rows = [{"key": key, "value": value, "from": where.get(key, "default")} for key, value in values]
     print_rows(rows, output, Layout(texts=("value",), names=frozenset({"from"})))
 
 
-@app.command("schema")
 def schema(indent: Annotated[int, typer.Option(help="Spaces per level of indentation.", min=0, max=8)] = 2) -> None:
     """Print the JSON Schema of the settings file."""
     from pipeline.settings.model import Settings
@@ -205,10 +182,6 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 # `kquota jars`.
 
-jars_app = typer.Typer(
-    help="Fetch and check the locked jars of Spark and of the embedded broker.", no_args_is_help=True
-)
-
 WithSet = Annotated[
     Literal["s3"] | None,
     typer.Option("--with", help="An optional set too: s3, for Spark's own access to s3://.", show_default=False),
@@ -216,7 +189,6 @@ WithSet = Annotated[
 _LAYOUT: Final = Layout(("set", "jar", "size_bytes"), names=frozenset({"jar", "path"}))
 
 
-@jars_app.command("fetch")
 def fetch_jars(with_set: WithSet = None) -> None:
     """Fetch every locked jar that is missing or altered. Prints one summary line. Can be repeated.
 
@@ -228,7 +200,6 @@ def fetch_jars(with_set: WithSet = None) -> None:
     typer.echo(f"{len(report.fetched)} fetched, {len(report.cached)} from cache")
 
 
-@jars_app.command("verify")
 def verify_jars(with_set: WithSet = None) -> None:
     """Compare every locked jar's size and sha256 with the lock. Exit code 1 when one is missing or altered."""
     from pipeline.jvm.jars import JarStore, jars_of
@@ -242,26 +213,19 @@ def verify_jars(with_set: WithSet = None) -> None:
         raise typer.Exit(1)
 
 
-@jars_app.command("list")
 def list_jars(output: Output = "table") -> None:
     """List the lock: set, coordinates, size, hash, and where each jar belongs on this machine."""
     from pipeline.jvm.jars import JarStore, read_lock
 
     store = JarStore(read_lock())
     rows = [
-        {
-            "set": jar.jar_set,
-            "jar": jar.coordinates,
-            "size_bytes": jar.size_bytes,
-            "sha256": jar.sha256,
-            "path": store.path_of(jar),
-        }
+        {"set": jar.jar_set, "jar": jar.coordinates, "size_bytes": jar.size_bytes, "sha256": jar.sha256}
+        | {"path": store.path_of(jar)}
         for jar in store.locked
     ]
     print_rows(rows, output, _LAYOUT)
 
 
-@jars_app.command("paths")
 def jar_paths() -> None:
     """Print the paths of Spark's connectors in one line with commas, as `spark-submit --jars` takes them.
 

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.services import DEFAULT_PORT
+from pipeline.cli.options import call_on_signals
+from pipeline.cli.services import DEFAULT_PORT, free_port
+from pipeline.command_line import not_installed
+from pipeline.log import set_up_logging
 from pipeline.process import return_memory_at_once
 
 if TYPE_CHECKING:
@@ -14,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    duration: Annotated[
-        float | None, typer.Option(help="Stop after this many seconds of load.", min=1, show_default=False)
-    ] = None,
+    duration: Annotated[float | None, typer.Option(help="Stop after this many seconds of load.", min=1)] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the data of earlier demos in the folder, and start over.")
     ] = False,
@@ -64,12 +65,8 @@ def _run(
     alerts: bool,
 ) -> None:
     from pipeline.cli.demo_console import DemoConsole
-    from pipeline.cli.options import call_on_signals
-    from pipeline.cli.services import free_port
-    from pipeline.command_line import not_installed
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch_missing
-    from pipeline.log import set_up_logging
     from pipeline.settings.loading import load_settings
 
     set_up_logging("INFO")

@@ -23,16 +23,14 @@ _STATUS_EVERY_SECONDS: Final = 5.0
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
 
 Bounds = Mapping[tuple[str, str], float | None]
+"""The quota of each client by (user, client_id), in bytes per second; None = it has none."""
 
 
 class DemoConsole:
     """Prints the demo: throttles, commands to try, its state every five seconds, and a summary at the end.
 
     Of a client that does not listen only the first record is printed. Its broker keeps it at its quota, so kquota's own
-    rate is just above and just below it by turns.
-
-    Args:
-        watched: Whether somebody watches it at a terminal. If not, the state is not printed.
+    rate is just above and just below it by turns. The state is printed only if it is `watched`, at a terminal.
     """
 
     def __init__(self, candidate: Path, watched: bool) -> None:
@@ -77,11 +75,7 @@ class DemoConsole:
             sys.stdout.flush()
 
     def summary(self, bounds: Bounds) -> None:
-        """Print the totals of each client on stdout, if there are any, and commands to try next on stderr.
-
-        Args:
-            bounds: The quota of each client by (user, client_id), in bytes per second; None = it has none.
-        """
+        """Print the totals of each client on stdout, if there are any, and commands to try next on stderr."""
         with self._lock:
             if self._clients:
                 sys.stdout.write("".join(f"{line}\n" for line in ("", *self._summary(bounds))))
@@ -108,9 +102,8 @@ class DemoConsole:
                 _propose("to try meanwhile, in another terminal in this folder:", while_it_runs())
             if (key.user, key.client_id) in _DO_NOT_LISTEN:
                 self._hushed.add((key.user, key.client_id))
-                _tell(
-                    f"{key.user}/{key.client_id} does not listen: its broker slows it. Its other records are not shown"
-                )
+                whose = f"{key.user}/{key.client_id} does not listen"
+                _note(f"{whose}: its broker slows it. Its other records are not shown")
 
     def _batch(self, report: BatchReport) -> None:
         with self._lock:
@@ -171,9 +164,9 @@ def _slowed_by(report: Mapping[str, Any], longest_ms: float) -> str:
 
 
 def _propose(when: str, commands: Sequence[str]) -> None:
-    _tell(when, *(f"  {command}" for command in commands))
+    _note(when, *(f"  {command}" for command in commands))
 
 
-def _tell(*lines: str) -> None:
+def _note(*lines: str) -> None:
     sys.stderr.write("".join(f"          {line}\n" for line in lines))
     sys.stderr.flush()

@@ -10,36 +10,86 @@ from typing import Annotated, Final
 
 import typer
 
-from pipeline.cli.on_demand import Place, group_of
+from pipeline.cli.on_demand import Group, Place, Places, group_of
 from pipeline.cli.output import discard_output
-from pipeline.command_line import carry_nothing
+from pipeline.command_line import carry_nothing, not_installed
 from pipeline.errors import PipelineError, first_line
 from pipeline.process import exit_code_of, run_to_exit, steps_left
 
 _INTERRUPTED: Final = 130
 _OF_THE_JOB: Final = frozenset({"pyspark", "delta", "py4j"})
 
-_COMMANDS: Final = {
-    "run": Place("pipeline.cli.services", "run"),
-    "demo": Place("pipeline.cli.demo", "demo"),
-    "mode": Place("pipeline.cli.tables", "mode"),
-    "doctor": Place("pipeline.cli.checks", "doctor"),
-    "status": Place("pipeline.cli.checks", "status"),
-    "top": Place("pipeline.cli.top", "top"),
-    "gate": Place("pipeline.cli.services", "gate"),
-    "dashboard": Place("pipeline.cli.services", "dashboard"),
-    "simulate": Place("pipeline.cli.what_if", "simulate"),
-    "what-if": Place("pipeline.cli.what_if", "what_if"),
-    "quotas": Place("pipeline.cli.quotas.commands", "app"),
-    "alerts": Place("pipeline.cli.services", "alerts_app"),
-    "throttles": Place("pipeline.cli.throttles", "app"),
-    "report": Place("pipeline.cli.reports", "app"),
-    "size": Place("pipeline.cli.checks", "size"),
-    "tables": Place("pipeline.cli.tables", "app"),
-    "topics": Place("pipeline.cli.topics", "app"),
-    "meter": Place("pipeline.cli.meter", "app"),
-    "config": Place("pipeline.cli.checks", "app"),
-    "jars": Place("pipeline.cli.checks", "jars_app"),
+_COMMANDS: Final[Places] = {
+    "run": ".services:run",
+    "demo": ".demo:demo",
+    "mode": ".tables:mode",
+    "doctor": ".checks:doctor",
+    "status": ".checks:status",
+    "top": ".top:top",
+    "gate": ".services:gate",
+    "dashboard": ".services:dashboard",
+    "simulate": ".what_if:simulate",
+    "what-if": ".what_if:what_if",
+    "quotas": Group(
+        "See, edit, version and restore quotas.",
+        {
+            "describe": ".quotas.show:describe",
+            "alter": ".quotas.edit:alter",
+            "delete": ".quotas.edit:delete",
+            "export": ".quotas.files:export",
+            "apply": ".quotas.files:apply",
+            "import": ".quotas.files:import_",
+            "history": ".quotas.history:history",
+            "diff": ".quotas.history:diff",
+            "at": Place(".quotas.history:at", {"ignore_unknown_options": True}),  # -2h is not an option
+            "rollback": ".quotas.history:rollback",
+            "effective": ".quotas.show:effective",
+            "sql": ".quotas.edit:sql",
+            "sync": ".quotas.sync:sync",
+        },
+    ),
+    "alerts": Group(
+        "Send alerts of throttles, clients near their bounds, and trouble.",
+        {"run": ".services:run_alerts", "test": ".services:send_test"},
+    ),
+    "throttles": Group(
+        "See who is throttled, and why.",
+        {
+            "list": ".throttles:list_",
+            "tail": ".throttles:tail",
+            "explain": ".throttles:explain",
+            "averages": ".throttles:averages",
+            "verify": ".throttles:verify",
+        },
+    ),
+    "report": Group(
+        "Usage and throttled time per client, and recommended quotas.",
+        {"chargeback": ".reports:chargeback", "slo": ".reports:slo", "rightsizing": ".reports:rightsizing"},
+    ),
+    "size": ".checks:size",
+    "tables": Group(
+        "Create the Delta tables of the pipeline; print SQL for views over them.",
+        {"create": ".tables:create", "views": ".tables:views"},
+    ),
+    "topics": Group(
+        "Create and check the topics of the pipeline.", {"create": ".topics:create", "check": ".topics:check"}
+    ),
+    "meter": Group(
+        "Turn what a broker observes into usage events.",
+        {"request-log": ".meter:request_log", "reporter": ".meter:reporter"},
+    ),
+    "config": Group(
+        "Show the settings in force, or their schema.", {"show": ".checks:show", "schema": ".checks:schema"}
+    ),
+    "jars": Group(
+        "Fetch and check the locked jars of Spark and of the embedded broker.",
+        {
+            "fetch": ".checks:fetch_jars",
+            "verify": ".checks:verify_jars",
+            "list": ".checks:list_jars",
+            "paths": ".checks:jar_paths",
+        },
+    ),
 }
 
 
@@ -116,9 +166,6 @@ def _report_unexpected(failure: Exception) -> int:
     if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
         traceback.print_exception(failure)
     if isinstance(failure, ModuleNotFoundError) and (library := str(failure.name).partition(".")[0]) in _OF_THE_JOB:
-        from pipeline.command_line import not_installed
-        from pipeline.errors import PipelineError
-
         sys.stderr.write(f"kquota: {not_installed(library, 'job')}\n")
         return PipelineError.exit_code
     line = f"{type(failure).__name__}: {first_line(failure)}"

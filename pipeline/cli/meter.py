@@ -8,14 +8,15 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, MetricsPort, flags
+from pipeline.cli.options import BootstrapServers, ClusterSource, MetricsPort
+from pipeline.clock import SystemClock
 from pipeline.errors import PipelineError, Unreachable
+from pipeline.log import set_up_logging
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
@@ -24,24 +25,17 @@ if TYPE_CHECKING:
     from pipeline.meter.log_follower import LogPlace
     from pipeline.meter.request_log import RequestLogParser
     from pipeline.meter.request_meter import MeterGauges
-    from pipeline.meter.usage_messages import UsageCodec
     from pipeline.meter.usage_topic import UsagePublisher
 
-app = typer.Typer(help="Turn what a broker observes into usage events.", no_args_is_help=True)
 
-
-@app.command("request-log")
 def request_log(
     file: Annotated[
-        Path | None,
-        typer.Argument(help="The file that kafka.request.logger writes at DEBUG; or -f FILE.", show_default=False),
+        Path | None, typer.Argument(help="The file that kafka.request.logger writes at DEBUG; or -f FILE.")
     ] = None,
     file_option: Annotated[Path | None, typer.Option("-f", "--file", hidden=True)] = None,
     *,
     broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
+    source: ClusterSource,
     topic: Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)] = None,
     marker_topic: Annotated[
         str | None, typer.Option(help="The marker topic; keeps the place in the log.", show_default=MARKER_TOPIC)
@@ -83,12 +77,11 @@ def request_log(
     from kafka import KafkaAdminClient
 
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.log import set_up_logging
     from pipeline.meter.request_log import OwnTraffic, RequestLogParser
     from pipeline.meter.request_meter import MeterGauges, meter_metrics, read_state
+    from pipeline.meter.usage_messages import JSON, PACKED
     from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher, UsageTopic
     from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
-    from pipeline.settings.loading import load_settings
 
     log_file = file or file_option
     if log_file is None or None not in {file, file_option}:
@@ -96,10 +89,7 @@ def request_log(
         raise typer.BadParameter(message)
     zone = _zone(time_zone)
     names = {"usage_topic": topic, "marker_topic": marker_topic}
-    metrics, meter = {"port": metrics_port}, {"codec": codec}
-    settings = load_settings(
-        config, flags(bootstrap_server, command_config, topics=names, metrics=metrics, meter=meter)
-    )
+    settings = source.settings(topics=names, metrics={"port": metrics_port}, meter={"codec": codec})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     topic, address = settings.kafka.usage_topic, access.bootstrap_servers
@@ -114,8 +104,10 @@ def request_log(
         principals=frozenset(internal_principal or OwnTraffic().principals),
         usage_topic=usage_topic,
     )
-    parser = RequestLogParser(broker_id, own, zone, _codec(settings.meter.codec))
-    stopping = _stop_on_signals()
+    parser = RequestLogParser(broker_id, own, zone, PACKED if settings.meter.codec == "packed" else JSON)
+    stopping = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stopping.set())
     timeout_ms = settings.kafka.transaction_timeout_ms
     kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
     registry = new_registry("meter")
@@ -125,20 +117,10 @@ def request_log(
 
     endpoint = metrics_endpoint(settings.metrics, registry)
     with endpoint, closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
-        _run(
-            log_file,
-            from_beginning,
-            state_path,
-            old_place,
-            parser,
-            publisher,
-            f"{topic} at {address}",
-            stopping,
-            register,
-        )
+        places = (log_file, from_beginning, state_path, old_place)
+        _run(*places, parser, publisher, f"{topic} at {address}", stopping, register)
 
 
-@app.command("reporter")
 def reporter(
     *,
     jar: Annotated[Path, typer.Option("--jar", help="Write the jar here: a file, or a folder that exists.")],
@@ -169,7 +151,6 @@ def _run(
     stopping: threading.Event,
     register: "Callable[[MeterGauges], None]",
 ) -> None:
-    from pipeline.clock import SystemClock
     from pipeline.meter.log_follower import LogFollower
     from pipeline.meter.request_meter import MeterGauges, RequestMeter, retire_state
 
@@ -185,16 +166,14 @@ def _run(
             whence = "the beginning" if from_beginning else "the end"
         follower = LogFollower(file, "beginning" if from_beginning else "end", place or old_place)
         meter = RequestMeter(follower, parser, publisher, SystemClock(), stopping.wait)
-        gauges = MeterGauges(
-            parser.counts, publisher.counts, follower.counts, lambda: meter.unstored_events, lambda: meter.held_bytes
-        )
-        register(gauges)
+        counts = parser.counts, publisher.counts, follower.counts
+        register(MeterGauges(*counts, lambda: meter.unstored_events, lambda: meter.held_bytes))
         how = ", packed" if parser.codec.is_packed else ""
         typer.echo(f"following {file} from {whence}, to {destination}{how}", err=True)
         stored = meter.run(stopping.is_set, lambda: retire_state(state_path))
     except OSError as exc:
         raise _log_unreadable(file, str(exc)) from exc
-    typer.echo(f"{parser.counts}; {publisher.counts}; {follower.counts}", err=True)
+    typer.echo("; ".join(map(str, counts)), err=True)
     if not stored:
         msg = f"{meter.unstored_events:,} usage events could not be stored on {destination}"
         raise Unreachable(msg, "start the meter again: it continues with the first of them")
@@ -213,24 +192,3 @@ def _zone(name: str | None) -> ZoneInfo | None:
     except (ZoneInfoNotFoundError, ValueError) as exc:
         msg = f"unknown time zone {name!r}; use a name of the tz database"
         raise typer.BadParameter(msg) from exc
-
-
-def _codec(name: str) -> "UsageCodec":
-    if name == "packed":
-        from pipeline.meter.usage_messages import PACKED
-
-        return PACKED
-    from pipeline.meter.usage_messages import JSON
-
-    return JSON
-
-
-def _stop_on_signals() -> threading.Event:
-    stopping = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, stop)
-    return stopping

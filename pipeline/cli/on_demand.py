@@ -1,6 +1,8 @@
 """Commands that are loaded when they are used: one command does not wait for the modules of all others."""
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -8,35 +10,47 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from pipeline.cli.options import Bundle
+
 
 class Place(NamedTuple):
-    """Where a command is: a function, or a `typer.Typer` for a group of commands.
+    """Where the function of a command is: `module:function`; `.module` is in `pipeline.cli`.
 
     Attributes:
-        context_settings: Of a function: see `typer.Typer.command`.
+        context_settings: See `typer.Typer.command`.
     """
 
-    module: str
-    name: str
+    path: str
     context_settings: dict[str, Any] | None = None
 
 
-def group_of(places: Mapping[str, Place]) -> type[TyperGroup]:
+class Group(NamedTuple):
+    """A group of commands: its help, and their places by their names."""
+
+    help: str
+    commands: "Places"
+
+
+Places = Mapping[str, str | Place | Group]
+"""A text is a `Place` without context settings."""
+
+
+def group_of(places: Places) -> type[TyperGroup]:
     """The class of a group that has the commands in these places, by their names: for `typer.Typer(cls=…)`."""
 
-    class Group(TyperGroup):
+    class OnDemand(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
             commands: Any = _Commands(places)
             self.commands = commands
 
-    return Group
+    return OnDemand
 
 
 class _Commands(Mapping[str, Any]):
     """The commands by name. Those whose values are not looked at are not loaded."""
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
+    def __init__(self, places: Places) -> None:
         self._places = places
         self._loaded: dict[str, Any] = {}
 
@@ -55,12 +69,41 @@ class _Commands(Mapping[str, Any]):
         return len(self._places)
 
 
-def _load(name: str, place: Place) -> Any:
-    found = getattr(import_module(place.module), place.name)
-    if isinstance(found, typer.Typer):
-        group = get_group(found)
+def _load(name: str, place: str | Place | Group) -> Any:
+    if isinstance(place, Group):
+        group = get_group(typer.Typer(cls=group_of(place.commands), help=place.help, no_args_is_help=True))
         group.name = name
         return group
+    path, context_settings = Place(place) if isinstance(place, str) else place
+    module, _, function = path.partition(":")
     alone = typer.Typer(add_completion=False)
-    alone.command(name, context_settings=place.context_settings)(found)
+    command = _unbundled(getattr(import_module(module, "pipeline.cli"), function))
+    alone.command(name, context_settings=context_settings)(command)
     return get_command(alone)
+
+
+def _unbundled(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of its bundles in the places of their parameters."""
+    bundles: dict[str, Bundle] = {}
+    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for name, own in inspect.signature(command).parameters.items():
+        options: Mapping[str, tuple[Any, Any]] = {name: (own.annotation, own.default)}
+        for bundle in getattr(own.annotation, "__metadata__", ()):
+            if isinstance(bundle, Bundle):
+                bundles[name], options = bundle, bundle.options
+        parameters += [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for option, (annotation, default) in options.items()
+        ]
+
+    @wraps(command)
+    def with_options(context: typer.Context, **given: Any) -> None:
+        values = {
+            name: bundle.read(context, {option: given.pop(option) for option in bundle.options})
+            for name, bundle in bundles.items()
+        }
+        command(**given, **values)
+
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_options

@@ -2,23 +2,43 @@
 
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from pipeline.cli.output import refuse_unknown_format
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
+from pipeline.text_file import refuse_unwritable
 from quota.entity import QUOTA_TYPES
+from quota.units import age_text
 
 if TYPE_CHECKING:
+    from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaTable
+
+
+class Bundle(NamedTuple):
+    """Options that a command gets as one value: in `Annotated`, they stand in the place of the parameter.
+
+    Attributes:
+        options: Name of the parameter of each option -> its annotation and its default.
+        read: Makes the value of the values of the options.
+    """
+
+    options: Mapping[str, tuple[Any, Any]]
+    read: Callable[[typer.Context, Mapping[str, Any]], Any]
+
+
+# Where the settings come from.
 
 
 def _carried(variable: str) -> Callable[[Any], Any]:
@@ -32,56 +52,103 @@ def _carried(variable: str) -> Callable[[Any], Any]:
     return keep
 
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", help="TOML settings file.", envvar=CONFIG, callback=_carried(CONFIG), show_default=False),
-]
 BootstrapServers = Annotated[
     str | None, typer.Option("--bootstrap-server", help="host:port[,host:port…] of the cluster.", show_default=False)
 ]
 CommandConfig = Annotated[
     Path | None,
     typer.Option(
-        "--command-config",
         help="client.properties: how to sign in to the cluster.",
         envvar=COMMAND_CONFIG,
         callback=_carried(COMMAND_CONFIG),
         show_default=False,
     ),
 ]
-TablesRoot = Annotated[
-    str | None,
-    typer.Option("--tables", help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False),
-]
+_SOURCES: Final = {
+    "config": Annotated[
+        Path | None,
+        typer.Option(help="TOML settings file.", envvar=CONFIG, callback=_carried(CONFIG), show_default=False),
+    ],
+    "bootstrap_server": BootstrapServers,
+    "command_config": CommandConfig,
+    "tables": Annotated[
+        str | None, typer.Option(help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False)
+    ],
+}
+
+
+class Source(NamedTuple):
+    """Where the settings of a command come from, by its options; None = not given, or no option of it."""
+
+    config: Path | None = None
+    bootstrap_server: str | None = None
+    command_config: Path | None = None
+    tables: str | None = None
+
+    def settings(self, **others: Any) -> "Settings":
+        """The settings, with other settings that were given as options: see `flags`."""
+        from pipeline.settings.loading import load_settings
+
+        given = flags(self.bootstrap_server, self.command_config, self.tables, **others)
+        return load_settings(self.config, given)
+
+    def quota_table(self) -> "QuotaTable":
+        """The quota table that the settings name. It needs no cluster, so what is given for that is not read."""
+        from pipeline.tables.from_settings import open_quota_table
+
+        return open_quota_table(Source(self.config, tables=self.tables).settings().tables)
+
+
+def source_of(*names: str) -> Bundle:
+    """The options of a `Source`, by its fields, in the order of the help."""
+    return Bundle({name: (_SOURCES[name], None) for name in names}, lambda _context, given: Source(**given))
+
+
+FileSource = Annotated[Source, source_of("config")]
+TablesSource = Annotated[Source, source_of("config", "tables")]
+ClusterSource = Annotated[Source, source_of("config", "bootstrap_server", "command_config")]
+JobSource = Annotated[Source, source_of(*_SOURCES)]
 
 MetricsPort = Annotated[
-    int | None,
-    typer.Option("--metrics-port", help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none"),
+    int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]
 MetricsClients = Annotated[
     bool, typer.Option("--metrics-clients", help="Also metrics by user and client-id, a series for each.")
 ]
 
 
-def _known_format(*also: str) -> Callable[[str], str]:
-    """A callback of an option: refuses an unknown format before the command does anything."""
+def writable(param: typer.CallbackParam, path: Path | None) -> Path | None:
+    """A callback of an option: refuses a file that cannot be written before the command does anything."""
+    if path is not None:
+        refuse_unwritable(param.opts[0], path)
+    return path
+
+
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", help="Also write the report to this file, as a page with charts.", callback=writable),
+]
+
+
+def write_page(path: Path, html: str) -> None:
+    """Write a page, with a line on stderr."""
+    path.write_text(html, encoding="utf-8")
+    sys.stderr.write(f"written: {path}\n")
+
+
+def _format_option(*also: str) -> Any:
+    """`-o`. An unknown format is refused before the command does anything."""
 
     def check(output: str) -> str:
-        from pipeline.cli.output import refuse_unknown_format
-
         refuse_unknown_format(output, also)
         return output
 
-    return check
+    known = ", ".join((*also, "table", "wide", "csv", "json or yaml."))
+    return typer.Option("-o", "--output", help=known, callback=check)
 
 
-Output = Annotated[
-    str, typer.Option("-o", "--output", help="table, wide, csv, json or yaml.", callback=_known_format())
-]
-QuotasOutput = Annotated[
-    str,
-    typer.Option("-o", "--output", help="kafka, table, wide, csv, json or yaml.", callback=_known_format("kafka")),
-]
+Output = Annotated[str, _format_option()]
+QuotasOutput = Annotated[str, _format_option("kafka")]
 
 
 def flags(
@@ -93,15 +160,7 @@ def flags(
 ) -> dict[str, Any]:
     """Command-line options as a nested mapping for `load_settings`; None counts as not given.
 
-    Args:
-        bootstrap_servers: `--bootstrap-server`. It goes before `bootstrap.servers` of the file.
-        command_config: `--command-config`.
-        tables: `--tables`.
-        topics: Names of topics, by their settings under `kafka`.
-
-    Raises:
-        UnreadableFile: The file cannot be read.
-        ClientPropertiesInvalid: A line of it is not a setting.
+    `bootstrap_servers` goes before `bootstrap.servers` of `command_config`. `topics` are settings under `kafka`.
     """
     client = None
     if command_config is not None:
@@ -121,14 +180,6 @@ def metrics_flags(port: int | None, clients: bool) -> dict[str, Any]:
     return {"port": port, "clients": True if clients else None}
 
 
-def quota_table(config: Path | None, tables: str | None) -> "QuotaTable":
-    """The quota table that the settings and options name."""
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.from_settings import open_quota_table
-
-    return open_quota_table(load_settings(config, flags(tables=tables)).tables)
-
-
 # Instants: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.
 
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -136,13 +187,7 @@ _END_OF_YEAR_9999_MS: Final = 253_402_300_799_999  # the last instant that Pytho
 
 
 def parse_instant(option: str, given: str, now_ms: int) -> int:
-    """Epoch milliseconds of an instant; a time without an offset is UTC.
-
-    An age that reaches further back than 1970 is 0.
-
-    Raises:
-        UsageError: It is none of the three.
-    """
+    """Epoch milliseconds of an instant; a time without an offset is UTC. An age beyond 1970 is 0."""
     age = re.fullmatch(r"-?(\d+)([smhdw])", given)
     if age:
         return max(now_ms - int(age[1]) * _UNITS_MS[age[2]], 0)
@@ -158,13 +203,18 @@ def parse_instant(option: str, given: str, now_ms: int) -> int:
 
 
 def parse_range(since: str, until: str) -> tuple[int, int]:
-    """A range up to now, in epoch ms.
-
-    Raises:
-        UsageError: One of its ends cannot be read.
-    """
+    """A range up to now, in epoch ms."""
     now_ms = wall_ms()
     return parse_instant("--since", since, now_ms), parse_instant("--until", until, now_ms)
+
+
+def covered_text(wanted_ms: tuple[int, int], found_ms: tuple[int, int], note: str = "") -> str:
+    """What of a range has usage, in words; `note` follows if that is not all of it."""
+    begin_ms, end_ms = found_ms[0] - wanted_ms[0], wanted_ms[1] - found_ms[1]
+    missing = [f"begins {age_text(begin_ms)} after --since"] if begin_ms > 0 else []
+    missing += [f"ends {age_text(end_ms)} before --until"] if end_ms > 0 else []
+    limits = f"; it {' and '.join(missing)}{note}" if missing else ""
+    return f"usage from {as_iso(found_ms[0])} to {as_iso(found_ms[1])} UTC{limits}"
 
 
 def as_iso(instant_ms: int) -> str:
@@ -172,20 +222,7 @@ def as_iso(instant_ms: int) -> str:
     return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-# `--type`: a quota type, or the beginning of its name.
-
-QuotaTypeOption = Annotated[
-    str | None,
-    typer.Option("--type", metavar="TYPE", help=f"{', '.join(QUOTA_TYPES)}; or a beginning.", show_default=False),
-]
-
-
-def quota_type_of(given: str | None) -> str | None:
-    """The quota type that is meant; None if none was given.
-
-    Raises:
-        UsageError: No quota type begins like this, or several do.
-    """
+def _quota_type_of(given: str | None) -> str | None:
     if given is None:
         return None
     found = [quota_type for quota_type in QUOTA_TYPES if quota_type.startswith(given)]
@@ -193,6 +230,13 @@ def quota_type_of(given: str | None) -> str | None:
         msg = f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}, or the beginning of one"
         raise UsageError(msg, f"for example --type {QUOTA_TYPES[0]}")
     return found[0]
+
+
+QuotaTypeOption = Annotated[
+    str | None,
+    typer.Option("--type", metavar="TYPE", help=f"{', '.join(QUOTA_TYPES)}; or a beginning.", callback=_quota_type_of),
+]
+"""A quota type, also given as the beginning of its name."""
 
 
 # SIGTERM and Ctrl-C.

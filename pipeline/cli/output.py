@@ -58,12 +58,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table that fits.
-
-    Attributes:
-        lines: The header, then the rows. A row may need several lines.
-        dropped: Keys of the columns that are left out and have any value.
-    """
+    """A table that fits: header and rows, which may need several lines; and the columns left out that have a value."""
 
     lines: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -89,12 +84,11 @@ class _Column:
 
 
 def fitted(keys: Sequence[str], rows: Sequence[Sequence[str]], layout: Layout, width: int | None) -> Fitted:
-    """Lay out a table.
+    """Lay out a table. A table whose first column cannot become narrower is wider than `width` cells; None = no limit.
 
     Args:
         keys: Keys of the columns, in order; not empty. They are the header, with spaces for underscores.
         rows: Cells of each row, as many as keys, printable and without line ends.
-        width: Cells in a line; None = no limit. A table whose first column cannot become narrower is wider than this.
     """
     columns = [_Column(key, [row[place] for row in rows]) for place, key in enumerate(keys)]
     if width is not None:
@@ -157,7 +151,6 @@ def _squeeze(columns: Sequence[_Column], narrow: Mapping[str, int], width: int) 
 
 
 def _row(cells: Sequence[str], columns: Sequence[_Column]) -> list[str]:
-    """The lines of one row."""
     broken = [_broken(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
     lines = []
     for number in range(max(map(len, broken))):
@@ -185,8 +178,6 @@ def _joined(text: str) -> str:
 
 
 FORMATS: Final = ("table", "wide", "csv", "json", "yaml")
-DOCUMENTS: Final = ("json", "yaml")
-_TABLES: Final = ("table", "wide")
 UNKNOWN_WIDTH: Final = 80
 _ALL_COLUMNS: Final = Layout()
 
@@ -199,18 +190,14 @@ def unknown_format(given: str, known: Sequence[str] = FORMATS) -> UsageError:
 
 
 def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
-    """Refuse an unknown format before any work is done.
-
-    Raises:
-        UsageError: It is unknown.
-    """
+    """Refuse an unknown format before any work is done: a `UsageError`."""
     if output not in {*FORMATS, *also}:
         raise unknown_format(output, (*also, *FORMATS))
 
 
 def is_table(output: str) -> bool:
     """Whether a format is for people: `table` or `wide`."""
-    return output in _TABLES
+    return output in ("table", "wide")
 
 
 def print_rows(
@@ -224,18 +211,14 @@ def print_rows(
     """Print rows that share their keys.
 
     `table` fits the terminal, or 80 columns where there is none (or the variable COLUMNS). It shows the columns of the
-    layout, and names on stderr the columns without room. `wide` shows all columns in full.
+    layout, and names on stderr the columns without room. `wide` shows all columns in full. Without rows a table and CSV
+    print nothing, JSON and YAML an empty list.
 
     Args:
-        rows: May be empty: a table prints nothing, CSV too, JSON and YAML an empty list.
         output: One of `FORMATS`.
-        layout: The columns of the table, and what to do if it is too wide.
         shown: Makes a row of a table from a row, for people: units, clock times. CSV, JSON and YAML have the values
             as they are. In CSV a list or a mapping is written as JSON, None as nothing.
         document: What JSON and YAML print in place of the rows, where rows are not enough; None = rows.
-
-    Raises:
-        UsageError: Another output format.
     """
     refuse_unknown_format(output)
     if is_table(output):
@@ -243,28 +226,15 @@ def print_rows(
     elif output == "csv":
         _print_csv(rows)
     else:
-        print_document(list(rows) if document is None else document, output)
-
-
-def print_document(document: Any, output: str) -> None:
-    """Print one value as JSON or YAML.
-
-    Raises:
-        UsageError: Another output format.
-    """
-    sys.stdout.write(document_text(document, output))
+        sys.stdout.write(document_text(list(rows) if document is None else document, output))
 
 
 def document_text(document: Any, output: str) -> str:
-    """One value as JSON or YAML.
-
-    Raises:
-        UsageError: Another output format.
-    """
+    """One value as JSON or YAML; another format is a `UsageError`."""
     if output == "json":
         return json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n"
     if output != "yaml":
-        raise unknown_format(output, DOCUMENTS)
+        raise unknown_format(output, ("json", "yaml"))
     import yaml
 
     plain = json.loads(json.dumps(document, default=str))
@@ -305,16 +275,9 @@ def _csv_cell(value: Any) -> Any:
     return value
 
 
-# A progress bar on stderr; prints nothing where stderr is not a terminal.
-
-
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar until the context ends.
-
-    Yields:
-        A function to call with the number of steps done and the number of all steps.
-    """
+    """Show a progress bar within the block; it gives a function that takes the steps done and the steps in all."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -325,12 +288,9 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, whole: progress.update(task, completed=done, total=whole)
 
 
-# Commands that run until they are stopped also end when their output is closed (`| head`).
-
-
 @contextmanager
 def until_reader_goes() -> Iterator[None]:
-    """End the block, without an error, at the first output after stdout was closed."""
+    """End the block, without an error, at the first output after stdout was closed (`| head`)."""
     try:
         yield
     except BrokenPipeError:
@@ -353,20 +313,13 @@ def reader_has_gone() -> bool:
     return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
 
 
-# Shows a value, and shows it again when it has changed.
-
 PERIOD_SECONDS: Final = 1.0
 
 Value = TypeVar("Value")
 
 
 def watch(read: Callable[[], Value], show: Callable[[Value], None], wait: Callable[[float], bool]) -> None:
-    """Show a value, then look at it every second and show it when it has changed, until it is stopped.
-
-    Args:
-        read: Reads the value. What it raises ends the watch.
-        wait: Waits some seconds; True = stop.
-    """
+    """Show a value, then read it every second and show it when it has changed, until `wait` returns True."""
     shown = read()
     show(shown)
     while not wait(PERIOD_SECONDS):

@@ -2,40 +2,32 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags, parse_range
-from pipeline.cli.output import Layout
-from pipeline.errors import NotFound
+from pipeline.cli.options import Html, Output, TablesSource, as_iso, covered_text, parse_range, writable, write_page
+from pipeline.cli.output import Layout, Row, document_text, is_table, print_rows
+from pipeline.command_line import command_text
+from pipeline.errors import NotFound, printable
+from quota.units import age_text, exact_text, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.cli.output import Row
     from pipeline.reports.chargeback import Charge
     from pipeline.reports.rightsizing import Sized
     from pipeline.tables.minute_sums import Minutes
     from pipeline.tables.quotas.table import QuotaTableState
 
 
-# The range of a report: the wanted part, and the part that the tables have.
-
 Since = Annotated[str, typer.Option(help="Begin of the range: 30d (ago), ISO 8601 in UTC, or epoch ms.")]
 Until = Annotated[str, typer.Option(help="End of the range, in the same formats.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")]
 
 
-def kept_range(wanted: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
-    """What of a range `usage_by_minute` has. Prints that range on stderr.
-
-    Raises:
-        NotFound: It has none of it.
-    """
-    from pipeline.cli.options import as_iso
+def _kept_range(wanted: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
+    """What of a range `usage_by_minute` has. Prints that range on stderr."""
     from pipeline.reports.periods import whole_minutes
-    from quota.units import age_text
 
     since_ms, until_ms = whole_minutes(*wanted)
     kept = usage.span()
@@ -43,22 +35,10 @@ def kept_range(wanted: tuple[int, int], usage: "Minutes") -> tuple[int, int]:
     if begin_ms >= end_ms:
         have = f"usage_by_minute has {as_iso(kept[0])} to {as_iso(kept[1])} UTC" if kept else "usage_by_minute is empty"
         msg = f"no usage from {as_iso(wanted[0])} to {as_iso(wanted[1])} UTC: {have}"
-        raise NotFound(
-            msg,
-            "give another range with --since and --until; a running job writes a minute some 10 s after its end, "
-            "every `stream.rollup_interval_ms`",
-        )
-    missing = [f"begins {age_text(begin_ms - since_ms)} after --since"] if begin_ms > since_ms else []
-    missing += [f"ends {age_text(until_ms - end_ms)} before --until"] if end_ms < until_ms else []
-    limits = f"; it {' and '.join(missing)}" if missing else ""
-    sys.stderr.write(f"usage from {as_iso(begin_ms)} to {as_iso(end_ms)} UTC{limits}\n")
+        fix = "give another range with --since and --until; a running job writes a minute some 10 s after its end, "
+        raise NotFound(msg, fix + "every `stream.rollup_interval_ms`")
+    sys.stderr.write(f"{covered_text((since_ms, until_ms), (begin_ms, end_ms))}\n")
     return begin_ms, end_ms
-
-
-def write_page(path: Path, html: str) -> None:
-    """Write a page, with a line on stderr."""
-    path.write_text(html, encoding="utf-8")
-    sys.stderr.write(f"written: {path}\n")
 
 
 # `kquota report chargeback`: bytes and request time by owner and period.
@@ -71,17 +51,16 @@ _BY_CLIENT: Final = Layout(
     ("period", "owner", "user", "client_id", "produced", "fetched", "request_time", "requests"),
     dropped_first=("requests", "request_time"),
 )
-_NOBODY: Final = "no owner"
 
 
 def chargeback(
+    *,
     since: Since = "30d",
     until: Until = "0s",
     by: Annotated[str, typer.Option(help="day, week (from Monday on) or month; in UTC.")] = "month",
     clients: Annotated[bool, typer.Option("--clients", help="A row for each client of an owner.")] = False,
     html: Html = None,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Print what the clients of each owner used: bytes produced and fetched, and request time.
@@ -89,38 +68,30 @@ def chargeback(
     The owner is that of the most specific quota row that covers the client and names one, at the time of the usage; or
     the first one named later.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.reports.chargeback import chargeback_page, charges
     from pipeline.reports.periods import OwnerTimes, known_period, periods
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.minute_sums import Minutes
-    from pipeline.text_file import refuse_unwritable
 
     known_period(by)
-    if html is not None:
-        refuse_unwritable("--html", html)
-    settings = load_settings(config, flags(tables=tables)).tables
+    settings = source.settings().tables
     wanted = parse_range(since, until)
     owners = OwnerTimes.of(open_quota_table(settings), wanted[0])
     minutes = Minutes(settings.root, "usage_by_minute")
-    span_ms = kept_range(wanted, minutes)
+    span_ms = _kept_range(wanted, minutes)
     found = charges(minutes, owners, periods(by, *span_ms))
     rows = [row for one in found for row in one.client_rows()] if clients else [one.to_row() for one in found]
     print_rows(rows, output, _BY_CLIENT if clients else _BY_OWNER, shown=_shown)
     if is_table(output):
-        _tell_unowned(found)
+        _note_unowned(found)
     if html is not None:
         write_page(html, chargeback_page(found, minutes, span_ms))
 
 
-def _tell_unowned(found: "Sequence[Charge]") -> None:
+def _note_unowned(found: "Sequence[Charge]") -> None:
     unowned = {client for one in found if one.owner is None for client in one.clients}
     if not unowned:
         return
-    from pipeline.command_line import command_text
-    from pipeline.errors import printable
-
     user, client_id = min(unowned)
     command = command_text("quotas", "effective", user, *([client_id] if client_id else []))
     sys.stderr.write(
@@ -129,10 +100,10 @@ def _tell_unowned(found: "Sequence[Charge]") -> None:
     )
 
 
-def _shown(row: "Row") -> "Row":
-    from quota.units import rate_text, seconds_text
+def _shown(row: Row) -> Row:
+    from pipeline.reports.chargeback import NO_OWNER
 
-    shown = dict(row) | {"owner": _NOBODY if row["owner"] is None else row["owner"]}
+    shown = dict(row) | {"owner": NO_OWNER if row["owner"] is None else row["owner"]}
     for name in ("produced", "fetched"):
         shown[name] = rate_text("producer_byte_rate", shown.pop(f"{name}_bytes")).removesuffix("/s")
     shown["request_time"] = seconds_text(shown.pop("request_time_ns") / 1e9)
@@ -150,16 +121,18 @@ _LAYOUT: Final = Layout(
 
 
 def rightsizing(
+    *,
     since: Since = "7d",
     until: Until = "0s",
     headroom: Annotated[float, typer.Option(help="How far above p99 a bound should be, in percent.", min=0)] = 20,
     candidate: Annotated[
         Path | None,
-        typer.Option("--candidate", help="Write all quotas, with the bounds suggested, to this file: for what-if -f."),
+        typer.Option(
+            help="Write all quotas, with the bounds suggested, to this file: for what-if -f.", callback=writable
+        ),
     ] = None,
     html: Html = None,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Compare each bound T with the 95th and 99th percentile of the rate per minute, and suggest bounds that fit.
@@ -167,44 +140,31 @@ def rightsizing(
     Only minutes in which the bound was used count. The bound of a client that was throttled is never lowered, because
     it sent less than it wanted to. Bounds of default entities are compared, and not changed in the candidate.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.reports.rightsizing import Question, rightsizing_page, sized
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.minute_sums import Minutes
     from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.text_file import refuse_unwritable
 
-    for option, path in (("--html", html), ("--candidate", candidate)):
-        if path is not None:
-            refuse_unwritable(option, path)
-    settings = load_settings(config, flags(tables=tables))
+    settings = source.settings()
     table = open_quota_table(settings.tables)
     in_force = QuotaSource(table)
     snapshot, root = in_force.pin(), settings.tables.root
     usage = Minutes(root, "usage_by_minute")
-    span_ms = kept_range(parse_range(since, until), usage)
+    span_ms = _kept_range(parse_range(since, until), usage)
     held = Minutes(root, "throttle_by_minute").held_by_client(*span_ms).to_pylist()
     throttled = frozenset((row["user"], row["client_id"]) for row in held if row["minutes"])
     per_broker = (settings.scope or in_force.scope) == "broker"
     found = sized(usage, Question(snapshot, per_broker, span_ms, throttled, headroom))
     print_rows([one.to_row() for one in found], output, _LAYOUT, shown=_shown_of_rightsizing)
-    if is_table(output):
-        _tell_defaults(found)
+    if is_table(output) and any(one.is_default and one.advice in ("raise", "lower") for one in found):
+        sys.stderr.write("p95 and p99 of a default are those of its busiest sensor; a candidate keeps its bound\n")
     if candidate is not None:
         _write_candidate(candidate, table.read(snapshot.version), found)
     if html is not None:
         write_page(html, rightsizing_page(found, headroom, snapshot.version, span_ms))
 
 
-def _tell_defaults(found: "Sequence[Sized]") -> None:
-    if any(one.is_default and one.advice in ("raise", "lower") for one in found):
-        sys.stderr.write("p95 and p99 of a default are those of its busiest sensor; a candidate keeps its bound\n")
-
-
 def _write_candidate(path: Path, quotas: "QuotaTableState", found: "Sequence[Sized]") -> None:
-    from pipeline.cli.output import document_text
-    from pipeline.command_line import command_text
     from pipeline.reports.rightsizing import candidate_rows
     from pipeline.tables.quotas.files import to_document
 
@@ -214,13 +174,11 @@ def _write_candidate(path: Path, quotas: "QuotaTableState", found: "Sequence[Siz
     sys.stderr.write(f"written: {path}, {changed} bounds changed; try it: {command_text('what-if', '-f', str(path))}\n")
 
 
-def _shown_of_rightsizing(row: "Row") -> "Row":
-    from quota.units import rate_text
-
+def _shown_of_rightsizing(row: Row) -> Row:
     def rate(value: float | None) -> str | None:
         return None if value is None else rate_text(row["quota_type"], value)
 
-    shown: dict[str, Any] = {
+    return {
         "user": row["user"],
         "client_id": row["client_id"],
         "type": row["quota_type"].partition("_")[0],
@@ -230,7 +188,6 @@ def _shown_of_rightsizing(row: "Row") -> "Row":
         "throttled": "yes" if row["throttled"] else "no",
         "sensors": row["sensors"],
     }
-    return shown
 
 
 # `kquota report slo`: minutes throttled per client and period, against a target.
@@ -245,35 +202,30 @@ def slo(
     target: Annotated[
         str, typer.Option(help="Most time throttled in a period (30m, 2h), or least share not throttled (99.9%).")
     ],
+    *,
     since: Since = "28d",
     until: Until = "0s",
     by: Annotated[str, typer.Option(help="day, week (from Monday on) or month; in UTC.")] = "week",
     html: Html = None,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Print in how many minutes each client was throttled, and whether that meets the target.
 
     A minute counts if the client was held in it for any time. Clients that were never throttled are left out.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.reports.periods import known_period, periods
     from pipeline.reports.service_level import Target, held_by_period, service_level_page
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.minute_sums import Minutes
-    from pipeline.text_file import refuse_unwritable
     from quota.entity import Owners
 
     known_period(by)
     wanted = Target.parse(target)
-    if html is not None:
-        refuse_unwritable("--html", html)
-    settings = load_settings(config, flags(tables=tables)).tables
+    settings = source.settings().tables
     root, owners = settings.root, Owners(open_quota_table(settings).read().rows)
     usage, throttles = Minutes(root, "usage_by_minute"), Minutes(root, "throttle_by_minute")
-    span_ms = kept_range(parse_range(since, until), usage)
+    span_ms = _kept_range(parse_range(since, until), usage)
     found = held_by_period(throttles, by, periods(by, *span_ms), wanted, owners.of)
     print_rows([one.to_row() for one in found], output, _LAYOUT_SLO, shown=_shown_of_slo)
     if is_table(output):
@@ -288,15 +240,7 @@ def slo(
         write_page(html, service_level_page(found, wanted, by, usage, throttles, span_ms))
 
 
-def _shown_of_slo(row: "Row") -> "Row":
-    from quota.units import age_text, exact_text
-
+def _shown_of_slo(row: Row) -> Row:
     shown = {name: value for name, value in row.items() if name not in ("target_minutes", "held_seconds")}
     allowed = exact_text(round(row["target_minutes"], 1))
     return shown | {"target": f"{row['target']} ({allowed})", "held": age_text(row["held_seconds"] * 1000)}
-
-
-app = typer.Typer(help="Usage and throttled time per client, and recommended quotas.", no_args_is_help=True)
-app.command("chargeback")(chargeback)
-app.command("slo")(slo)
-app.command("rightsizing")(rightsizing)

@@ -1,54 +1,61 @@
 """Programs that run until they are stopped: `kquota run`, `dashboard`, `gate` and `alerts`."""
 
+import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import (
-    BootstrapServers,
-    CommandConfig,
-    ConfigFile,
+    ClusterSource,
+    JobSource,
     MetricsClients,
     MetricsPort,
     Output,
-    TablesRoot,
-    flags,
+    Source,
+    TablesSource,
+    call_on_signals,
     metrics_flags,
+    wait_until_stopped,
 )
+from pipeline.cli.output import print_rows
+from pipeline.clock import wall_ms
 from pipeline.command_line import not_installed
 from pipeline.errors import Unreachable, UsageError
+from pipeline.log import set_up_logging
 from pipeline.process import do_without_pandas, return_memory_at_once, return_query_memory_soon, share_one_allocator
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipeline.settings.model import Settings
-
-
-# `kquota dashboard`.
+    from pipeline.stream.micro_batch import BatchReport
 
 DEFAULT_PORT: Final = 8788
-_NICENESS: Final = 10
+DEFAULT_LISTEN: Final = "127.0.0.1:8787"
+_DASHBOARD_NICENESS: Final = 10
+_ALERTS_NICENESS: Final = 5
+
+
+def _token_option(variable: str) -> Any:
+    text = f"Its first line is the bearer token that requests must carry; else {variable}."
+    return typer.Option(help=text, show_default=False)
 
 
 def dashboard(
+    *,
     port: Annotated[int, typer.Option(help="0 means any free one.", min=0, max=65_535)] = DEFAULT_PORT,
     host: Annotated[str, typer.Option(help="Where to listen; without a token only on this machine.")] = "127.0.0.1",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Its first line is the bearer token that requests must carry; else KQUOTA_DASHBOARD_TOKEN.",
-            show_default=False,
-        ),
-    ] = None,
+    token_file: Annotated[Path | None, _token_option("KQUOTA_DASHBOARD_TOKEN")] = None,
     allow_edits: Annotated[
         bool, typer.Option("--allow-edits", help="Quotas may be edited in the page; needs a token.")
     ] = False,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
 ) -> None:
     """Show on a web page who is throttled, why, until when, and whether the pipeline works.
 
@@ -57,20 +64,14 @@ def dashboard(
     """
     share_one_allocator()
     return_query_memory_soon()
-    import os
-    import sys
-
-    from pipeline.cli.options import call_on_signals
     from pipeline.job.status import signs_of
-    from pipeline.log import set_up_logging
-    from pipeline.settings.loading import load_settings
 
     try:
         from pipeline.dashboard.http import TOKEN_VARIABLE, DashboardServer
         from pipeline.web import Listen, read_token
     except ModuleNotFoundError as exc:
         raise not_installed(exc.name or "starlette", "dashboard") from exc
-    settings = load_settings(config, flags(tables=tables))
+    settings = source.settings()
     set_up_logging(settings.log_level)
     token = read_token(token_file, TOKEN_VARIABLE)
     signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
@@ -80,24 +81,20 @@ def dashboard(
         sys.stderr.flush()
         do_without_pandas()
         # A job on the same machine goes first.
-        os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
+        os.setpriority(os.PRIO_PROCESS, 0, max(_DASHBOARD_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         server.run()
 
 
 def run(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    tables: TablesRoot = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.", show_default=False)] = None,
-    run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.", show_default=False)] = None,
-    job: Annotated[str | None, typer.Option(help="Name of the job.", show_default=False)] = None,
+    source: JobSource,
+    checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.")] = None,
+    run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.")] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     shard: Annotated[
-        str | None,
-        typer.Option(help="i/n, as 0/2: decide for one of n shares of the users (docs/shards.md).", show_default=False),
+        str | None, typer.Option(help="i/n, as 0/2: decide for one of n shares of the users (docs/shards.md).")
     ] = None,
     trigger_ms: Annotated[
-        int | None, typer.Option(help="Shortest time between the starts of two micro-batches.", show_default=False)
+        int | None, typer.Option(help="Shortest time between the starts of two micro-batches.")
     ] = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
@@ -122,29 +119,21 @@ def run(
     """
     return_memory_at_once()
     from pipeline.brokers.running import sync_beside
-    from pipeline.cli.console import log_batch, log_throttles
-    from pipeline.cli.options import call_on_signals
     from pipeline.job.job import Job
     from pipeline.job.metrics import Listeners, job_metrics
     from pipeline.job.take_over import refuse_state_on_one_node
-    from pipeline.log import set_up_logging
     from pipeline.metrics import metrics_endpoint
-    from pipeline.settings.loading import load_settings
     from pipeline.settings.places import is_in_catalog
     from pipeline.stream.session import refuse_without_connectors, runs_in_the_cluster
     from pipeline.tables.from_settings import create_tables, refuse_other_division
 
-    given = flags(
-        bootstrap_server,
-        command_config,
-        tables,
+    settings = source.settings(
         stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
         job=job,
         shard=shard,
         run_dir=run_dir,
         metrics=metrics_flags(metrics_port, metrics_clients),
     )
-    settings = load_settings(config, given)
     set_up_logging(settings.log_level)
     if sync and settings.shard is not None:
         msg = f"--sync needs the usage of all users; shard {settings.shard} has a share of them"
@@ -153,41 +142,67 @@ def run(
     refuse_without_connectors()
     if runs_in_the_cluster():
         refuse_state_on_one_node(settings)
-    listeners, registry = job_metrics(settings, Listeners(log_throttles, log_batch))
+    listeners, registry = job_metrics(settings, Listeners(log_throttles, _log_batch))
     running = Job(settings, listeners, waits=not no_wait)
     with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
         if not is_in_catalog(settings.tables.root):  # those the job creates, when it has Spark
             create_tables(settings.tables)
         with (
-            dashboard_beside(dashboard, dashboard_port, config, settings.tables.root),
-            alerts_beside(alerts, settings, config, command_config),
+            _dashboard(dashboard_port, source.config, settings.tables.root) if dashboard else nullcontext(),
+            running_alerts(settings, source) if alerts else nullcontext(),
             sync_beside(settings, running.stop) if sync else nullcontext(),
         ):
             running.run()
 
 
-# `kquota gate`.
+# What the job prints while it runs: throttles and every micro-batch, as log lines on stderr.
 
-DEFAULT_LISTEN: Final = "127.0.0.1:8787"
+log = logging.getLogger("pipeline.job")
+
+MOST_LINES: Final = 200
+"""So many records that were written together get a line each. The lines of 10^5 would take longer than the records."""
+
+
+def log_throttles(written: "pa.Table", quota_version: int) -> None:
+    """Write one log line for each published record; of more than `MOST_LINES` the first ones, and how many follow."""
+    from pipeline.throttle.explain import line_with_command
+    from pipeline.throttle.shapes import records_of
+
+    if not log.isEnabledFor(logging.INFO):
+        return
+    for record in records_of(written.slice(0, MOST_LINES)):
+        log.info(line_with_command(record, quota_version))
+    if written.num_rows > MOST_LINES:
+        log.info("and %d more throttle records at the same time: see throttle_events", written.num_rows - MOST_LINES)
+
+
+def _log_batch(report: "BatchReport") -> None:
+    log.info(status_line(report))
+
+
+def status_line(report: "BatchReport") -> str:
+    """The facts of a micro-batch. `age_ms` is the age of its newest event at the time its records became readable."""
+    facts = report.facts
+    return (
+        f"batch_id={facts.evaluation.batch_id} events={facts.good_count} late={facts.late_count} "
+        f"clamped={facts.clamped_count} ignored={facts.ignored_count} dead_letters={facts.dead_count} "
+        f"violations={report.violations} published={report.published} held={report.held} "
+        f"collect_ms={report.collect_ms} append_ms={report.append_ms} "
+        f"decide_ms={report.decide_ms} publish_ms={report.publish_ms} "
+        f"age_ms={report.age_ms} quotas=v{facts.evaluation.quota_version}"
+    )
 
 
 def gate(
+    *,
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 means any free one.")] = DEFAULT_LISTEN,
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    topic: Annotated[str | None, typer.Option(help="The throttle topic.", show_default=False)] = None,
-    cluster: Annotated[str | None, typer.Option(help="Use only records of this cluster.", show_default=False)] = None,
+    source: ClusterSource,
+    topic: Annotated[str | None, typer.Option(help="The throttle topic.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Use only records of this cluster.")] = None,
     pool_bytes: Annotated[
         int, typer.Option(help="Bound of waiting requests; each is charged 16 KiB.", min=16_384)
     ] = 67_108_864,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Its first line is the bearer token that requests must carry; else KQUOTA_GATE_TOKEN.",
-            show_default=False,
-        ),
-    ] = None,
+    token_file: Annotated[Path | None, _token_option("KQUOTA_GATE_TOKEN")] = None,
     metrics_clients: MetricsClients = False,
 ) -> None:
     """Answer over HTTP whether a client is throttled, until when and why. Requests may wait until it is not.
@@ -198,25 +213,18 @@ def gate(
     It also starts while the broker is away: then no client is throttled, and it keeps trying to reach the broker. Runs
     until SIGTERM or Ctrl-C.
     """
-    import sys
-
-    from pipeline.cli.options import call_on_signals
     from pipeline.cluster.access import ClusterAccess
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
-    from pipeline.gate.http import gate_metrics
     from pipeline.gate.waiting_room import GateLimits
-    from pipeline.log import set_up_logging
     from pipeline.metrics import ReadAtScrape, new_registry
-    from pipeline.settings.loading import load_settings
 
     try:
-        from pipeline.gate.http import TOKEN_VARIABLE, GateServer
+        from pipeline.gate.http import TOKEN_VARIABLE, GateServer, gate_metrics
         from pipeline.web import parse_listen, read_token
     except ModuleNotFoundError as exc:
         raise not_installed(exc.name or "starlette", "gate") from exc
-    metrics = metrics_flags(None, metrics_clients)
-    settings = load_settings(config, flags(bootstrap_server, command_config, cluster=cluster, metrics=metrics))
+    settings = source.settings(cluster=cluster, metrics=metrics_flags(None, metrics_clients))
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     throttle_topic = topic or settings.kafka.throttle_topic
@@ -246,60 +254,43 @@ def free_port(wanted: int | None) -> int | None:
 
 
 @contextmanager
-def dashboard_beside(wanted: bool, port: int, config: Path | None, tables_root: str) -> Iterator[None]:
-    """Within the block the dashboard runs, if it is wanted. It prints its address itself, on stderr.
-
-    Args:
-        config: The job's settings file; None = none.
-
-    Raises:
-        PipelineError: Its libraries are not installed.
-    """
-    if not wanted:
-        yield
-        return
-    from pipeline.demo.process import spawn, terminate
-
+def _dashboard(port: int, config: Path | None, tables_root: str) -> Iterator[None]:
+    """Within the block the dashboard runs. It prints its address itself, on stderr."""
     for library in ("starlette", "uvicorn"):
         if find_spec(library) is None:
             raise not_installed(library, "dashboard")
-    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", str(port), "--tables", tables_root]
-    command += [] if config is None else ["--config", str(config)]
-    child = spawn(command, cwd=Path.cwd(), output=sys.stderr.fileno())
-    try:
+    with _running(
+        "dashboard", "--port", port, "--tables", tables_root, *(() if config is None else ("--config", config))
+    ):
         yield
-    finally:
-        terminate(child, 5.0)
 
 
 @contextmanager
-def alerts_beside(
-    wanted: bool, settings: "Settings", config: Path | None, command_config: Path | None
-) -> Iterator[None]:
-    """Within the block `kquota alerts run` runs, if it is wanted. Its metrics, if the job has some, get a free port.
-
-    Args:
-        config: The job's settings file; None = none.
-        command_config: The job's client.properties; None = none.
+def running_alerts(settings: "Settings", source: Source) -> Iterator[None]:
+    """Within the block `kquota alerts run` runs. Its metrics, if the job has some, get a free port.
 
     Raises:
         UsageError: No receiver is set, or one cannot be used.
     """
-    if not wanted:
-        yield
-        return
     from pipeline.alerts.receivers import receivers_of
-    from pipeline.demo.process import spawn, terminate
 
     receivers_of(settings)  # refused here, where the operator sees it
-    command = [sys.executable, "-m", "pipeline.cli.main", "alerts", "run", "--tables", settings.tables.root]
-    for option, value in (
-        ("--config", config),
-        ("--command-config", command_config),
-        ("--bootstrap-server", settings.kafka.bootstrap_servers),
-        ("--metrics-port", None if settings.metrics.port is None else 0),
-    ):
-        command += [] if value is None else [option, str(value)]
+    options = {
+        "--config": source.config,
+        "--command-config": source.command_config,
+        "--bootstrap-server": settings.kafka.bootstrap_servers,
+        "--metrics-port": None if settings.metrics.port is None else 0,
+    }
+    given = [part for option, value in options.items() if value is not None for part in (option, value)]
+    with _running("alerts", "run", "--tables", settings.tables.root, *given):
+        yield
+
+
+@contextmanager
+def _running(*arguments: object) -> Iterator[None]:
+    from pipeline.demo.process import spawn, terminate
+
+    command = [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)]
     child = spawn(command, cwd=Path.cwd(), output=sys.stderr.fileno())
     try:
         yield
@@ -307,67 +298,37 @@ def alerts_beside(
         terminate(child, 5.0)
 
 
-# `kquota alerts`.
-
-_NICER: Final = 5
-
-alerts_app = typer.Typer(help="Send alerts of throttles, clients near their bounds, and trouble.", no_args_is_help=True)
-
-
-@alerts_app.command("run")
-def run_alerts_command(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    tables: TablesRoot = None,
-    metrics_port: MetricsPort = None,
-) -> None:
+def run_alerts(source: JobSource, metrics_port: MetricsPort = None) -> None:
     """Read the tables and send alerts to the receivers of the settings, until SIGTERM or Ctrl-C.
 
     An alert is sent when it begins, when it ends, and again after alerts.repeat_ms. Alerts that last and messages that
     have not arrived are kept in a file, so a restart repeats little and loses nothing. Ends with 2 without receivers,
     and with 4 if another process sends the same alerts.
     """
-    from pipeline.process import do_without_pandas, return_memory_at_once
-
     return_memory_at_once()
-    import os
-
-    from pipeline.alerts.alerter import run_alerts
-    from pipeline.cli.options import wait_until_stopped
+    from pipeline.alerts import alerter
     from pipeline.job.status import signs_of
-    from pipeline.log import set_up_logging
     from pipeline.metrics import metrics_endpoint, new_registry
-    from pipeline.settings.loading import load_settings
 
-    settings = load_settings(config, flags(bootstrap_server, command_config, tables, metrics={"port": metrics_port}))
+    settings = source.settings(metrics={"port": metrics_port})
     set_up_logging(settings.log_level)
     do_without_pandas()
-    os.nice(_NICER)  # a job on the same machine goes first
+    os.nice(_ALERTS_NICENESS)  # a job on the same machine goes first
     signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
     registry = new_registry("alerts")
     with wait_until_stopped() as wait, metrics_endpoint(settings.metrics, registry):
-        run_alerts(settings, signs, registry, wait)
+        alerter.run_alerts(settings, signs, registry, wait)
 
 
-@alerts_app.command("test")
-def send_test(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    output: Output = "table",
-) -> None:
+def send_test(source: ClusterSource, output: Output = "table") -> None:
     """Send one test alert to each receiver of the settings, once, and print what it answered.
 
     Ends with 6 if one does not take it.
     """
     from pipeline.alerts.alerter import try_receivers
-    from pipeline.cli.output import print_rows
-    from pipeline.clock import wall_ms
-    from pipeline.settings.loading import load_settings
 
-    settings = load_settings(config, flags(bootstrap_server, command_config))
-    trials = list(try_receivers(settings, wall_ms()))
+    trials = list(try_receivers(source.settings(), wall_ms()))
+    failed = [trial.receiver for trial in trials if trial.answer.verdict != "taken"]
     rows = [
         {
             "receiver": trial.receiver,
@@ -379,7 +340,6 @@ def send_test(
         for trial in trials
     ]
     print_rows(rows, output)
-    failed = [trial.receiver for trial in trials if trial.answer.verdict != "taken"]
     if failed:
         msg = f"the test alert did not arrive at {', '.join(failed)}"
         raise Unreachable(msg, "the column answer has the reason")

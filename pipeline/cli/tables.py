@@ -5,42 +5,33 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
+from pipeline.cli.options import Output, TablesSource
+from pipeline.cli.output import Layout, is_table, print_rows
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
 
-app = typer.Typer(help="Create the Delta tables of the pipeline; print SQL for views over them.", no_args_is_help=True)
 
-
-@app.command("create")
-def create(config: ConfigFile = None, tables: TablesRoot = None, output: Output = "table") -> None:
+def create(source: TablesSource, output: Output = "table") -> None:
     """Create the tables that are missing, and print the address of each. Can be repeated; existing tables stay.
 
     `kquota run` and `kquota demo` do the same when they start. No other command creates a table.
     """
-    from pipeline.cli.output import Layout, print_rows
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.address import full_address, table_uri
     from pipeline.tables.from_settings import create_tables
     from pipeline.tables.layout import TABLES
 
-    place = load_settings(config, flags(tables=tables)).tables
+    place = source.settings().tables
     created = create_tables(place)
+    results = {name: "created" if name in created else "exists" for name in TABLES}
     rows = [
-        {
-            "table": name,
-            "result": "created" if name in created else "exists",
-            "address": full_address(table_uri(place.root, name)),
-        }
-        for name in TABLES
+        {"table": name, "result": result, "address": full_address(table_uri(place.root, name))}
+        for name, result in results.items()
     ]
     print_rows(rows, output, Layout(names=frozenset({"address"})))
 
 
-@app.command("views")
 def views(
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     schema: Annotated[
         str, typer.Option("--schema", help="Where to register tables and views: schema, or catalog.schema.")
     ] = "kquota",
@@ -52,10 +43,9 @@ def views(
 
     Nothing is run. The text is for spark-sql -f, and for an editor or a warehouse of Databricks.
     """
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.layout import QUOTA_HISTORY, VIEWS, view_sql
 
-    root = load_settings(config, flags(tables=tables)).tables.root
+    root = source.settings().tables.root
     typer.echo(view_sql(QUOTA_HISTORY if quota_history else VIEWS, root, schema), nl=False)
 
 
@@ -66,9 +56,9 @@ _MODES = ("enforce", "shadow")
 
 def mode(
     wanted: Annotated[str | None, typer.Argument(metavar="[enforce|shadow]", help="The new mode.")] = None,
+    *,
     reason: Annotated[str, typer.Option("--reason", help="Why; kept with the change.")] = "",
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Print the mode of all quotas and the table it is set in, or set it; a running job follows within one trigger.
@@ -76,17 +66,13 @@ def mode(
     In shadow mode every throttle is released at once and no client is throttled; decisions are recorded.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
-    from pipeline.cli.output import is_table, print_rows
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.address import full_address
-    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.table import local_audit
 
     if wanted not in {None, *_MODES}:
         msg = f"unknown mode {wanted}; use {', '.join(_MODES)}"
         raise UsageError(msg, f"see the mode: {command_text('mode')}; set it: {command_text('mode', 'shadow')}")
-    settings = load_settings(config, flags(tables=tables))
-    table = open_quota_table(settings.tables)
+    table = source.quota_table()
     if wanted is not None:
         table.set_mode(wanted, local_audit(reason))
     state, address = table.read(), full_address(table.uri)

@@ -1,99 +1,95 @@
-"""`kquota throttles list`, `tail` and `explain`: who is throttled now or was, the records as they come, and why."""
+"""`kquota throttles`: who is throttled now or was, the records as they come, why, and whether that can be repeated."""
 
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import (
-    BootstrapServers,
-    CommandConfig,
-    ConfigFile,
+    ClusterSource,
     Output,
     QuotaTypeOption,
-    TablesRoot,
-    flags,
-    quota_type_of,
+    TablesSource,
+    as_iso,
+    parse_instant,
+    wait_until_stopped,
 )
-from pipeline.cli.output import Layout
-from pipeline.cli.quotas.entity import ClientNames, for_client
-from pipeline.clock import wall_ms
-from pipeline.errors import UsageError, printable
+from pipeline.cli.output import (
+    Layout,
+    Row,
+    is_table,
+    print_rows,
+    progress_bar,
+    reader_has_gone,
+    unknown_format,
+    until_reader_goes,
+    watch,
+)
+from pipeline.cli.quotas.entity import Client, ClientNames
+from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
+from pipeline.errors import NotFound, UsageError, printable
+from pipeline.log import set_up_logging
 from quota.units import rate_text
 from schemas.names import THROTTLE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pipeline.cli.output import Row
     from pipeline.gate.follower import Tailed, ThrottleTail
     from pipeline.settings.model import Settings
+    from pipeline.tables.throttles import Story
+    from quota.replay import Difference
 
-
-# `list`.
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
 _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
 _RECENT: Final = Layout(("at", "action", *_COLUMNS), dropped_first=("W", "for", "until", "cause", "T"))
 
 
-@for_client
 def list_(
-    client: ClientNames,
+    client: Client,
+    *,
     quota_type: QuotaTypeOption = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            help="As --all, from this instant on: 2h (ago), ISO 8601 in UTC, or epoch ms.",
-            show_default=False,
-        ),
+        str | None, typer.Option(help="As --all, from this instant on: 2h (ago), ISO 8601 in UTC, or epoch ms.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also throttles that have ended, and releases; newest first.")
     ] = False,
     limit: Annotated[int, typer.Option(help="How many records --all and --since show.", min=1)] = 50,
-    watch: Annotated[
+    watching: Annotated[
         bool, typer.Option("--watch", help="Print again whenever something has changed, until Ctrl-C.")
     ] = False,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """List the clients that are throttled now; exits with 3 if there are none.
 
     With --watch it does not exit before Ctrl-C or SIGTERM, and then with 0.
     """
-    from pipeline.cli.options import parse_instant
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.throttles import Wanted, recent_events, running_throttles
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
-    wanted = Wanted(client.user, client.client_id, quota_type_of(quota_type), since_ms)
-    root = load_settings(config, flags(tables=tables)).tables.root
+    wanted = Wanted(client.user, client.client_id, quota_type, since_ms)
+    root = source.settings().tables.root
     is_recent = everything or since is not None
 
     def read() -> list[dict[str, Any]]:
         # One more than is shown, to know whether there are more.
         return recent_events(root, limit + 1, wanted) if is_recent else running_throttles(root, wall_ms(), wanted)
 
-    def show(rows: list[dict[str, Any]]) -> None:
-        _print(rows, output, limit if is_recent else None)
-
-    if watch:
+    show = partial(_print, output=output, limit=limit if is_recent else None)
+    if watching:
         _watch(read, show, output)
         return
     rows = read()
     show(rows)
     if not rows:
-        raise typer.Exit(3)
+        raise typer.Exit(NotFound.exit_code)
 
 
-def _watch(read: Any, show: Any, output: str) -> None:
-    from pipeline.cli.options import wait_until_stopped
-    from pipeline.cli.output import is_table, until_reader_goes, watch
-    from pipeline.clock import clock_time
-
+def _watch(read: Callable[[], list[dict[str, Any]]], show: Callable[[list[dict[str, Any]]], None], output: str) -> None:
     prints = 0
 
     def show_again(rows: list[dict[str, Any]]) -> None:
@@ -111,8 +107,6 @@ def _watch(read: Any, show: Any, output: str) -> None:
 
 def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
     """Print records; `limit` is that of recent ones, None for running throttles."""
-    from pipeline.cli.output import print_rows
-
     print_rows(rows[:limit], output, _RUNNING if limit is None else _RECENT, shown=_shown)
     if limit is not None and len(rows) > limit:
         sys.stderr.write(f"the newest {limit} records; see more with --limit\n")
@@ -121,7 +115,6 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 
 def _shown(row: "Row") -> "Row":
-    from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
     from schemas.throttle_record import is_extension, verb
 
     bound, quota_type = row["bound"], row["quota_type"]
@@ -142,23 +135,19 @@ def _shown(row: "Row") -> "Row":
     return shown | {name: value for name, value in row.items() if name not in shown}
 
 
-# `tail`.
-
 _FORMATS: Final = ("table", "json")
 _POLL_MS: Final = 200
 
 
 def _known_format(output: str) -> str:
-    from pipeline.cli.output import unknown_format
-
     if output not in _FORMATS:
         raise unknown_format(output, _FORMATS)
     return output
 
 
-@for_client
 def tail(
-    client: ClientNames,
+    client: Client,
+    *,
     quota_type: QuotaTypeOption = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Begin with the oldest record that the topic still has.")
@@ -170,9 +159,7 @@ def tail(
             show_default="now",
         ),
     ] = None,
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
+    source: ClusterSource,
     topic: Annotated[str | None, typer.Option(help="The throttle topic.", show_default=THROTTLE_TOPIC)] = None,
     output: Annotated[
         str, typer.Option("-o", "--output", help="table or json, one line per record.", callback=_known_format)
@@ -184,24 +171,19 @@ def tail(
     topic keeps the newest record, and older ones for a time. A broker that goes away is waited for. Ends with 0 on
     Ctrl-C, on SIGTERM, and when its output is closed.
     """
-    from pipeline.cli.options import parse_instant
-    from pipeline.cli.output import until_reader_goes
     from pipeline.cluster.access import ClusterAccess
     from pipeline.gate.follower import BEGINNING, ThrottleTail, ThrottleTopicReader
-    from pipeline.log import set_up_logging
-    from pipeline.settings.loading import load_settings
 
     if since is not None and from_beginning:
         msg = "--since and --from-beginning contradict each other"
         raise UsageError(msg, "leave out one of the two")
     since_ms = BEGINNING if from_beginning else None if since is None else parse_instant("--since", since, wall_ms())
-    wanted_type = quota_type_of(quota_type)
-    settings = load_settings(config, flags(bootstrap_server, command_config, topics={"throttle_topic": topic}))
+    settings = source.settings(topics={"throttle_topic": topic})
     set_up_logging(settings.log_level)
 
     def show(tailed: "Tailed") -> None:
         record = tailed.record
-        wanted = (client.user, client.client_id, wanted_type)
+        wanted = (client.user, client.client_id, quota_type)
         has = (record.user, record.client_id, record.quota_type)
         if all(one in {None, other} for one, other in zip(wanted, has, strict=True)):
             sys.stdout.write(f"{record.model_dump_json() if output == 'json' else _line(tailed)}\n")
@@ -221,9 +203,6 @@ def tail(
 
 
 def _follow(topic: "ThrottleTail", show: "Callable[[Tailed], None]") -> None:
-    from pipeline.cli.options import wait_until_stopped
-    from pipeline.cli.output import reader_has_gone
-
     with wait_until_stopped() as wait:
         while not (wait(0) or reader_has_gone()):
             for tailed in topic.step(_POLL_MS):
@@ -232,148 +211,60 @@ def _follow(topic: "ThrottleTail", show: "Callable[[Tailed], None]") -> None:
 
 
 def _line(tailed: "Tailed") -> str:
-    from pipeline.clock import clock_time
     from pipeline.throttle.explain import line_of_record
 
     return f"{clock_time(tailed.record.written_ms)}  {line_of_record(tailed.record, tailed.extends)}"
 
 
-app = typer.Typer(help="See who is throttled, and why.", no_args_is_help=True)
-
-_MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))
-
-
-app.command("list")(list_)
-app.command("tail")(tail)
-
-
-@app.command("explain")
-@for_client
 def explain(
     user: Annotated[
         str | None,
         typer.Argument(
-            metavar="DECISION|USER",
-            help="The beginning of a decision_id; or a user, with a client-id after it.",
-            show_default=False,
+            metavar="DECISION|USER", help="The beginning of a decision_id; or a user, with a client-id after it."
         ),
     ] = None,
     client_id: Annotated[
-        str | None,
-        typer.Argument(metavar="CLIENT_ID", help="The client-id, where the first is a user.", show_default=False),
+        str | None, typer.Argument(metavar="CLIENT_ID", help="The client-id, where the first is a user.")
     ] = None,
     *,
-    client: ClientNames,
+    client: Client,
     verify: Annotated[
         bool, typer.Option("--verify", help="Recompute the row from the usage of its sensor; 1 if it differs.")
     ] = False,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed."""
-    from pipeline.cli.explain import print_story
-    from pipeline.cli.output import is_table, print_rows
-    from pipeline.reports.story import on_brokers_row, origin_line, why_nothing
-    from pipeline.settings.loading import load_settings
+    from pipeline.reports.story import on_brokers_row, origin_line, why_nothing, words_of
     from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.throttles import origin_of_bound, story_of, why_unpublished
 
-    settings = load_settings(config, flags(tables=tables))
-    story = story_of(settings.tables.root, _decision(settings.tables.root, client, user, client_id))
-    quotas = open_quota_table(settings.tables)
-    origin = origin_of_bound(quotas, story.decision)
+    settings = source.settings()
+    root = settings.tables.root
+    story = story_of(root, _decision(root, client, user, client_id))
+    decision, quotas = story.decision, open_quota_table(settings.tables)
+    origin = origin_of_bound(quotas, decision)
     max_age_ms = settings.stream.max_decision_age_ms
     limits = (max_age_ms, settings.purgatory.min_hold_ms)
-    unpublished = None if story.events else why_unpublished(settings.tables.root, quotas, story.decision, *limits)
-    decision = story.decision
-    on_brokers = enforced_for(settings.tables.root, decision["user"], decision["client_id"], [decision["quota_type"]])
+    unpublished = None if story.events else why_unpublished(root, quotas, decision, *limits)
+    on_brokers = enforced_for(root, decision["user"], decision["client_id"], [decision["quota_type"]])
     if is_table(output):
-        print_story(story, settings, origin, unpublished, on_brokers)
+        words = words_of(story, settings, origin, unpublished, on_brokers)
+        facts = [f"  {name:<9} {text}" for name, text in words.facts]
+        bars = _bars(story, settings.engine.sample_window_ms)
+        lines = [words.title, *facts, "", words.samples, *bars, "", *words.published]
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     else:
         document = {
-            "decision": story.decision,
-            "bound_set": origin_line(story.decision, origin),
+            "decision": decision,
+            "bound_set": origin_line(decision, origin),
             "unpublished": None if unpublished is None else why_nothing(unpublished, max_age_ms),
             "on_brokers": [on_brokers_row(one) for one in on_brokers],
         }
         print_rows([{**document, "events": story.events, "samples": story.samples}], output)
     if verify:
-        _verify_one(settings, story.decision)
-
-
-@app.command("averages")
-def averages(
-    at: Annotated[str, typer.Option("--at", help="The end of the minute: 5m (ago), ISO 8601, or epoch ms.")] = "0s",
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
-    output: Output = "table",
-) -> None:
-    """Print the average throttle time of each sensor over one minute, and the share of exempt requests.
-
-    These are the throttle-time and exempt-request-time of a broker's own metrics, for the whole cluster.
-    """
-    from pipeline.cli.options import parse_instant
-    from pipeline.cli.output import is_table, print_rows
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.reading import last_minute
-
-    root = load_settings(config, flags(tables=tables)).tables.root
-    found = last_minute(root, parse_instant("--at", at, wall_ms()))
-    rows = found.throttle_times.to_pylist()
-    document = {"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}
-    print_rows(rows, output, shown=_shown_average, document=document)
-    if is_table(output):
-        sys.stderr.write(f"exempt requests took {found.exempt_percentage:.2f} % of one thread\n")
-
-
-@app.command("verify")
-def verify(
-    since: Annotated[
-        str | None,
-        typer.Option(help="First instant: 2h (ago), ISO 8601 in UTC, or epoch ms. Default: all that is kept."),
-    ] = None,
-    until: Annotated[str, typer.Option(help="Last instant, in the same formats.")] = "0s",
-    limit: Annotated[int, typer.Option(help="How many mismatches are shown.", min=0)] = 20,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
-    output: Output = "table",
-) -> None:
-    """Repeat all decisions of a range from the kept usage and compare them; exits with 1 if a stored one differs."""
-    from pipeline.cli.options import parse_instant
-    from pipeline.cli.output import is_table, print_rows, progress_bar
-    from pipeline.cli.verification import difference_row, summary
-    from pipeline.replay.verification import verify as verify_range
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quotas.source import QuotaSource
-
-    settings = load_settings(config, flags(tables=tables))
-    now_ms = wall_ms()
-    ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
-    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
-    with progress_bar("replaying usage") as progress:
-        found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
-    rows = [difference_row(mismatch) for mismatch in found.mismatches[:limit]]
-    print_rows(rows, output, _MISMATCHES)
-    stream = sys.stdout if is_table(output) else sys.stderr
-    stream.write(summary(found) + "\n")
-    if found.mismatches:
-        raise typer.Exit(1)
-
-
-def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
-    from pipeline.cli.verification import verdict
-    from pipeline.replay.verification import verify_decision
-    from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quotas.source import QuotaSource
-
-    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
-    found = verify_decision(settings.tables.root, settings.scope or quotas.scope, quotas.at, decision)
-    sys.stderr.write(f"{printable(verdict(found))}\n")
-    if found.difference is not None:
-        raise typer.Exit(1)
+        _verify_one(settings, decision)
 
 
 def _decision(root: str, client: ClientNames, first: str | None, client_id: str | None) -> "Row":
@@ -389,5 +280,104 @@ def _decision(root: str, client: ClientNames, first: str | None, client_id: str 
     return newest_decision(root, user, client_id)
 
 
-def _shown_average(row: "Row") -> "Row":
+_BAR_WIDTH: Final = 40
+
+
+def _bars(story: "Story", sample_window_ms: int) -> list[str]:
+    row = story.decision
+    if not story.samples:
+        return []
+    is_time = row["quota_type"] == "request_percentage"
+    limit, of = row["bound"] * (1e7 if is_time else 1) * sample_window_ms / 1000, 1e6 if is_time else 1e3
+    most = max(limit, *(amount for _, amount in story.samples))
+    lines = []
+    mark = min(round(limit / most * _BAR_WIDTH), _BAR_WIDTH - 1)
+    for start_ms, amount in story.samples:
+        filled = round(amount / most * _BAR_WIDTH)
+        bar = "".join("│" if place == mark else "█" if place < filled else " " for place in range(_BAR_WIDTH))
+        lines.append(f"  {clock_time(start_ms)}  {bar} {amount / of:.1f}")
+    return lines
+
+
+def averages(
+    *,
+    at: Annotated[str, typer.Option("--at", help="The end of the minute: 5m (ago), ISO 8601, or epoch ms.")] = "0s",
+    source: TablesSource,
+    output: Output = "table",
+) -> None:
+    """Print the average throttle time of each sensor over one minute, and the share of exempt requests.
+
+    These are the throttle-time and exempt-request-time of a broker's own metrics, for the whole cluster.
+    """
+    from pipeline.tables.reading import last_minute
+
+    found = last_minute(source.settings().tables.root, parse_instant("--at", at, wall_ms()))
+    rows = found.throttle_times.to_pylist()
+    document = {"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}
+    print_rows(rows, output, shown=_shown_average, document=document)
+    if is_table(output):
+        sys.stderr.write(f"exempt requests took {found.exempt_percentage:.2f} % of one thread\n")
+
+
+def _shown_average(row: Row) -> Row:
     return {**row, "throttle_time_avg_ms": f"{row['throttle_time_avg_ms']:.1f}"}
+
+
+_MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))
+
+
+def verify(
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(help="First instant: 2h (ago), ISO 8601 in UTC, or epoch ms. Default: all that is kept."),
+    ] = None,
+    until: Annotated[str, typer.Option(help="Last instant, in the same formats.")] = "0s",
+    limit: Annotated[int, typer.Option(help="How many mismatches are shown.", min=0)] = 20,
+    source: TablesSource,
+    output: Output = "table",
+) -> None:
+    """Repeat all decisions of a range from the kept usage and compare them; exits with 1 if a stored one differs."""
+    from pipeline.replay.verification import verify as verify_range
+    from pipeline.tables.from_settings import open_quota_table
+    from pipeline.tables.quotas.source import QuotaSource
+
+    settings = source.settings()
+    now_ms = wall_ms()
+    ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
+    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
+    with progress_bar("replaying usage") as progress:
+        found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
+    rows = [{**one.key, "difference": _difference_text(one)} for one in found.mismatches[:limit]]
+    print_rows(rows, output, _MISMATCHES)
+    stream = sys.stdout if is_table(output) else sys.stderr
+    stream.write(
+        f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, {found.batches} batches with usage: "
+        f"{found.decisions} decisions, {len(found.mismatches)} mismatches\n"
+    )
+    if found.mismatches:
+        raise typer.Exit(1)
+
+
+def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
+    from pipeline.replay.verification import verify_decision
+    from pipeline.tables.from_settings import open_quota_table
+    from pipeline.tables.quotas.source import QuotaSource
+
+    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
+    found = verify_decision(settings.tables.root, settings.scope or quotas.scope, quotas.at, decision)
+    recomputed = f"recomputed from {found.usage_rows} usage rows"
+    if found.difference is None:
+        sys.stderr.write(f"verified: {recomputed}, same row\n")
+        return
+    sys.stderr.write(f"not verified: {recomputed}, {printable(_difference_text(found.difference))}\n")
+    raise typer.Exit(1)
+
+
+def _difference_text(difference: "Difference") -> str:
+    if not difference.is_recomputed:
+        return "stored, but not recomputed from usage and quotas"
+    if not difference.is_stored:
+        return "recomputed from usage and quotas, but not stored"
+    columns = difference.columns.items()
+    return "; ".join(f"{name}: stored {stored}, recomputed {again}" for name, (stored, again) in columns)

@@ -1,14 +1,16 @@
 """`kquota top`: who is near a bound and who is throttled, live in the terminal."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags
-from pipeline.cli.output import Layout, fitted
+from pipeline.cli.options import Output, TablesSource, wait_until_stopped
+from pipeline.cli.output import UNKNOWN_WIDTH, Layout, fitted, is_table, print_rows, until_reader_goes
 from pipeline.clock import clock_time, seconds, wall_ms
 from pipeline.errors import PipelineError, UsageError, printable
 from quota.units import age_text, rate_text, rate_unit
@@ -24,20 +26,16 @@ _DRAW_SECONDS: Final = 0.25
 
 
 def top(
+    *,
     once: Annotated[bool, typer.Option("--once", help="Print the state now, and end.")] = False,
     every_ms: Annotated[
         int, typer.Option("--every", metavar="MS", help="How often the tables are read.", min=100)
     ] = 1_000,
     limit: Annotated[
         int | None,
-        typer.Option(
-            help="Most lines [default: as many as the terminal has room for; without a terminal all].",
-            show_default=False,
-            min=0,
-        ),
+        typer.Option(help="Most lines [default: as many as the terminal has room for; without a terminal all].", min=0),
     ] = None,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Show who is throttled, and how near everybody is to a bound, until Ctrl-C.
@@ -46,15 +44,12 @@ def top(
     micro-batch; its age is in the first line, and is loud when no new batch comes. Without a terminal the state is
     printed again each time the tables are read. Ends with 0 on Ctrl-C and SIGTERM. Reads tables only.
     """
-    from pipeline.cli.options import wait_until_stopped
-    from pipeline.cli.output import is_table, print_rows, until_reader_goes
     from pipeline.job.overview import overview_of
-    from pipeline.settings.loading import load_settings
 
     if not once and not is_table(output):
         msg = f"-o {output} prints one document, so it needs --once"
         raise UsageError(msg, f"write --once -o {output}")
-    settings = load_settings(config, flags(tables=tables))
+    settings = source.settings()
 
     def read() -> "Overview":
         return overview_of(settings, wall_ms())
@@ -72,17 +67,11 @@ def top(
 
 
 def follow(
-    read: Callable[[], Any],
-    show: "Show",
-    wait: Callable[[float], bool],
-    read_seconds: float,
-    draw_seconds: float,
+    read: Callable[[], Any], show: "Show", wait: Callable[[float], bool], read_seconds: float, draw_seconds: float
 ) -> None:
-    """Read a state, show it, and show it again as time passes, until it is stopped.
+    """Read a state, show it, and show it again as time passes, until `wait` returns True.
 
-    Args:
-        read: Reads the state. What it raises the first time ends it; later it is shown with the last state.
-        wait: Waits some seconds; True = stop.
+    What `read` raises the first time ends it; later it is shown with the last state.
     """
     state, trouble = read(), None
     while True:
@@ -100,9 +89,6 @@ def follow(
 
 
 def _document(state: "Overview", limit: int | None) -> dict[str, Any]:
-    """What programs get: all of it, and whether it can be relied on."""
-    from dataclasses import asdict
-
     document = asdict(state)
     lines = document.pop("lines")[:limit]
     now_ms = state.read_at_ms
@@ -138,10 +124,6 @@ def _screen(limit: int | None, output: str) -> "Iterator[tuple[Show, float | Non
 
 
 def _printed(limit: int | None, output: str) -> "Show":
-    import shutil
-
-    from pipeline.cli.output import UNKNOWN_WIDTH
-
     width = None if output == "wide" else shutil.get_terminal_size((UNKNOWN_WIDTH, 0)).columns
     has_printed = False
 
@@ -183,9 +165,9 @@ def view(
 
     Args:
         now_ms: The instant, by wall clock, at the reading or later.
-        width: Cells in a line; None = no limit.
-        limit: Most sensors that are shown; None = all.
-        height: Most lines in all; None = no limit.
+        width: Cells in a line.
+        limit: Most sensors that are shown.
+        height: Most lines in all.
         trouble: Why the state could not be read anew, if it could not.
     """
     shown = [*_head(state, now_ms), *([("bold red", printable(f"not readable: {trouble}"))] if trouble else [])]
@@ -214,19 +196,14 @@ def _head(state: "Overview", now_ms: int) -> list[Styled]:
     age_ms = state.batch_age_ms(now_ms)
     batch = "no batch yet" if age_ms is None else f"batch {status.last_batch_id}, {age_ms / 1000:.1f} s ago"
     process = f"up (process {status.process})" if status.process else "down on this machine"
-    lines = [
-        (
-            "bold",
-            f"{clock_time(now_ms)[:-2]} UTC  {status.job} {process} · {batch} · quotas v{status.quotas} {status.mode}",
-        ),
-        (
-            "",
-            f"{totals.throttled_clients} throttled, {totals.clients} clients with usage: "
-            f"produced {rate_text('producer_byte_rate', totals.produced_bytes_per_second)}, "
-            f"fetched {rate_text('consumer_byte_rate', totals.fetched_bytes_per_second)}, "
-            f"{totals.request_percentage:.1f} %",
-        ),
-    ]
+    title = f"{clock_time(now_ms)[:-2]} UTC  {status.job} {process} · {batch} · quotas v{status.quotas} {status.mode}"
+    used = (
+        f"{totals.throttled_clients} throttled, {totals.clients} clients with usage: "
+        f"produced {rate_text('producer_byte_rate', totals.produced_bytes_per_second)}, "
+        f"fetched {rate_text('consumer_byte_rate', totals.fetched_bytes_per_second)}, "
+        f"{totals.request_percentage:.1f} %"
+    )
+    lines = [("bold", title), ("", used)]
     if state.is_stalled(now_ms):
         lines.append(_without_news(state, now_ms))
     elif status.ahead_ms:
@@ -291,7 +268,6 @@ def _used(used: float) -> str:
 
 
 def _rate(line: "Line") -> str:
-    """O of T, in the unit of T."""
     if line.bound is None:
         return f"{rate_text(line.quota_type, line.observed)}, no bound"
     unit, size = rate_unit(line.quota_type, line.bound)

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, Output, flags
+from pipeline.cli.options import Bundle, ClusterSource, Output
 from pipeline.cli.output import Layout, is_table, print_rows
 from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
 from pipeline.errors import Refused, UsageError
@@ -21,16 +20,11 @@ from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
-    from pipeline.settings.model import KafkaSettings, Settings
-
-
-app = typer.Typer(help="Create and check the topics of the pipeline.", no_args_is_help=True)
+    from pipeline.settings.model import KafkaSettings
 
 _CREATED: Final = Layout(dropped_first=("settings",), texts=("settings",))
 _FINDINGS: Final = Layout(
-    ("topic", "severity", "what", "got", "wanted"),
-    dropped_first=("wanted", "got"),
-    texts=("what", "got", "wanted"),
+    ("topic", "severity", "what", "got", "wanted"), dropped_first=("wanted", "got"), texts=("what", "got", "wanted")
 )
 
 Cores = Annotated[
@@ -39,27 +33,37 @@ Cores = Annotated[
 LongestThrottleMs = Annotated[
     int | None, typer.Option(min=1, help="Largest cap of a throttle; default: by the settings.", show_default=False)
 ]
-UsageTopic = Annotated[str | None, typer.Option(help="Name of the usage topic.", show_default=USAGE_TOPIC)]
-ThrottleTopic = Annotated[str | None, typer.Option(help="Name of the throttle topic.", show_default=THROTTLE_TOPIC)]
-MarkerTopic = Annotated[str | None, typer.Option(help="Name of the marker topic.", show_default=MARKER_TOPIC)]
-AlertsTopic = Annotated[
-    str | None,
-    typer.Option(help="Topic for alerts; default: by the settings, else none.", show_default=False),
+_NAMES: Final = {"usage_topic": USAGE_TOPIC, "throttle_topic": THROTTLE_TOPIC, "marker_topic": MARKER_TOPIC}
+_ALERTS_TOPIC: Final = typer.Option(help="Topic for alerts; default: by the settings, else none.", show_default=False)
+
+
+def _topic_settings(_context: typer.Context, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"topics": {name: given[name] for name in _NAMES}, "alerts": {"topic": given["alerts_topic"]}}
+
+
+def _name_option(name: str, default: str) -> tuple[Any, None]:
+    text = f"Name of the {name.replace('_', ' ')}."
+    return Annotated[str | None, typer.Option(help=text, show_default=default)], None
+
+
+TopicSettings = Annotated[
+    dict[str, Any],
+    Bundle(
+        {name: _name_option(name, default) for name, default in _NAMES.items()}
+        | {"alerts_topic": (Annotated[str | None, _ALERTS_TOPIC], None)},
+        _topic_settings,
+    ),
 ]
+"""Names of topics, as settings."""
 
 
-@app.command()
 def create(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
+    source: ClusterSource,
+    *,
     cores: Cores = None,
     longest_throttle_ms: LongestThrottleMs = None,
     replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the cluster's default.")] = -1,
-    usage_topic: UsageTopic = None,
-    throttle_topic: ThrottleTopic = None,
-    marker_topic: MarkerTopic = None,
-    alerts_topic: AlertsTopic = None,
+    topic_settings: TopicSettings,
     output: Output = "table",
 ) -> None:
     """Create the topics that are missing, then check all of them. Can be repeated; existing topics are not changed.
@@ -72,8 +76,7 @@ def create(
     from pipeline.cluster.topics import alerts_topics, wanted_topics
     from pipeline.errors import TopicNotCreated
 
-    names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
-    settings = _settings_with(config, bootstrap_server, command_config, names, alerts_topic)
+    settings = source.settings(**topic_settings)
     specs = (*wanted_topics(settings, cores, longest_throttle_ms), *alerts_topics(settings))
     with _connected(settings.kafka) as (address, admin, options):
         try:
@@ -94,29 +97,21 @@ def create(
         raise typer.Exit(Refused.exit_code)
 
 
-@app.command()
 def check(
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
+    source: ClusterSource,
+    *,
     cores: Cores = None,
     longest_throttle_ms: LongestThrottleMs = None,
-    usage_topic: UsageTopic = None,
-    throttle_topic: ThrottleTopic = None,
-    marker_topic: MarkerTopic = None,
-    alerts_topic: AlertsTopic = None,
+    topic_settings: TopicSettings,
     acls: Annotated[
-        bool,
-        typer.Option("--acls", help="Print the kafka-acls commands each role needs, without a cluster."),
+        bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs, without a cluster.")
     ] = False,
-    principal: Annotated[
-        str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.", show_default=False)
-    ] = None,
+    principal: Annotated[str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.")] = None,
     role: Annotated[
         list[str] | None,
         typer.Option(help="With --acls: only job, meter, gate, operator, import, sync or alerts; may be repeated."),
     ] = None,
-    job: Annotated[str | None, typer.Option(help="With --acls: name of the job.", show_default=False)] = None,
+    job: Annotated[str | None, typer.Option(help="With --acls: name of the job.")] = None,
     output: Output = "table",
 ) -> None:
     """Print what is wrong with the topics, and the command that corrects it.
@@ -127,11 +122,10 @@ def check(
     from pipeline.cluster import topics
     from pipeline.cluster.topics import alerts_topics, resource_names, wanted_topics
 
-    names = {"usage_topic": usage_topic, "throttle_topic": throttle_topic, "marker_topic": marker_topic}
-    settings = _settings_with(config, bootstrap_server, command_config, names, alerts_topic, job)
+    settings = source.settings(**topic_settings, job=job)
     kafka = settings.kafka
     if acls or principal or role:
-        print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092", output)
+        _print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092", output)
         return
     specs = (*wanted_topics(settings, cores, longest_throttle_ms), *alerts_topics(settings))
     with _connected(kafka) as (address, admin, options):
@@ -146,20 +140,6 @@ def check(
         typer.echo(f"the topics at {address} are as they must be", err=True)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(Refused.exit_code)
-
-
-def _settings_with(
-    config: Path | None,
-    bootstrap_server: str | None,
-    command_config: Path | None,
-    topics: Mapping[str, str | None],
-    alerts_topic: str | None,
-    job: str | None = None,
-) -> "Settings":
-    from pipeline.settings.loading import load_settings
-
-    alerts = {"topic": alerts_topic}
-    return load_settings(config, flags(bootstrap_server, command_config, topics=topics, alerts=alerts, job=job))
 
 
 @contextmanager
@@ -188,21 +168,14 @@ def _settings(spec: Any) -> str:
 # `check --acls`: the rights of each role, as the commands that grant them.
 
 
-_PRINCIPAL: Final = "User:kquota-{role}"
-
-
-def print_acls(
+def _print_acls(
     roles: Sequence[str] | None, principal: str | None, names: Names, bootstrap_servers: str, output: str
 ) -> None:
-    """Print the kafka-acls commands, or one row per ACL as JSON or YAML.
+    """Print the kafka-acls commands (a table), or one row per ACL.
 
     Args:
         roles: The roles to print; None or empty prints all.
         principal: Who gets the rights; None = `User:kquota-<role>` for each role.
-        output: One of `pipeline.cli.output.FORMATS`; a table is the commands.
-
-    Raises:
-        UsageError: The role is unknown.
     """
     unknown = [role for role in roles or () if role not in ROLES]
     if unknown:
@@ -212,7 +185,7 @@ def print_acls(
     for role, purpose in ROLES.items():
         if roles and role not in roles:
             continue
-        who = principal or _PRINCIPAL.format(role=role)
+        who = principal or f"User:kquota-{role}"
         acls = acls_of(role, names)
         if is_table(output):
             needs = "" if acls else "; as the settings are, it needs no right"
@@ -222,10 +195,7 @@ def print_acls(
             {
                 "role": role,
                 "principal": who,
-                "operation": acl.operation,
-                "resource": acl.resource,
-                "name": acl.name,
-                "pattern": acl.pattern,
+                **{name: getattr(acl, name) for name in ("operation", "resource", "name", "pattern")},
                 "command": grant_commands([acl], who, bootstrap_servers)[0],
             }
             for acl in acls

@@ -3,19 +3,20 @@
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, TablesRoot, flags, parse_range
-from pipeline.cli.output import Layout
+from pipeline.cli.options import FileSource, Html, Output, TablesSource, as_iso, covered_text, parse_range, write_page
+from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar
+from pipeline.clock import clock_time
 from pipeline.errors import printable
+from pipeline.text_file import read_text_file
+from schemas.names import ClientKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from pipeline.cli.output import Row
     from pipeline.replay.report import Totals
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pipeline.settings.model import Settings, SparkSettings
     from pipeline.throttle.shapes import Written
     from quota.snapshot import QuotaSnapshot
-    from schemas.names import ClientKey
     from schemas.usage import UsageEvent
 
 
@@ -32,15 +32,8 @@ _PLACES = ("local", "spark")
 _CANDIDATE_VERSION = 0
 _LAYOUT: Final = Layout(
     (
-        "user",
-        "client_id",
-        "change",
-        "held_s_live",
-        "held_s_candidate",
-        "held_s_happened",
-        "windows_live",
-        "windows_candidate",
-        "bytes_deferred_candidate",
+        *("user", "client_id", "change", "held_s_live", "held_s_candidate", "held_s_happened"),
+        *("windows_live", "windows_candidate", "bytes_deferred_candidate"),
     ),
     dropped_first=("bytes_deferred_candidate", "windows_live", "windows_candidate", "held_s_happened"),
 )
@@ -50,27 +43,24 @@ def what_if(
     quotas: Annotated[
         Path, typer.Option("-f", "--file", "--quotas", help="A file with all quotas of the candidate, JSON or YAML.")
     ],
+    *,
     since: Annotated[str, typer.Option(help="Begin of the range: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
     until: Annotated[str, typer.Option(help="End of the range, in the same formats.")] = "0s",
-    source: Annotated[
+    usage_table: Annotated[
         str, typer.Option("--from", help="usage_by_second (one evaluation per second) or usage (the exact batches).")
     ] = "usage_by_second",
     on: Annotated[
         str,
         typer.Option(
-            "--on",
-            help="local: one process per core; spark: the executors of `spark.master`, for ranges of many days.",
+            "--on", help="local: one process per core; spark: the executors of `spark.master`, for ranges of many days."
         ),
     ] = "local",
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write the report to this file, as a page with charts.")
-    ] = None,
+    html: Html = None,
     limit: Annotated[int, typer.Option(help="How many clients the table shows.", min=1)] = 50,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Replay stored usage with candidate quotas, and print who would be throttled and for how long.
@@ -81,19 +71,15 @@ def what_if(
     from pipeline.replay.report import FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
     from pipeline.reports.what_if_page import what_if_page
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.quotas.files import read_snapshot
-    from pipeline.text_file import refuse_unwritable
 
-    _refuse_unknown("--from", source, _SOURCES)
+    _refuse_unknown("--from", usage_table, _SOURCES)
     _refuse_unknown("--on", on, _PLACES)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
-    if html is not None:
-        refuse_unwritable("--html", html)
-    settings = load_settings(config, flags(tables=tables))
+    settings = source.settings()
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
     since_ms, until_ms = parse_range(since, until)
-    request = _request(settings, source, since_ms, until_ms, candidate)
+    request = _request(settings, usage_table, since_ms, until_ms, candidate)
     began = time.perf_counter()
     (with_live, with_candidate), ran_on = _replay(request, settings.spark if on == "spark" else None)
     span_ms = request.since_ms, request.until_ms
@@ -106,7 +92,7 @@ def what_if(
         "until_ms": until_ms,
         "usage_since_ms": request.since_ms,
         "usage_until_ms": request.until_ms,
-        "replayed": f"{source}, {_SOURCES[source]}",
+        "replayed": f"{usage_table}, {_SOURCES[usage_table]}",
         "evaluations": with_candidate.evaluations,
         "usage_rows": with_candidate.rows,
         "ran_on": ran_on,
@@ -115,8 +101,7 @@ def what_if(
     _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
         page = what_if_page(_readable(about), totals, comparisons, with_live, with_candidate, span_ms)
-        html.write_text(page, encoding="utf-8")
-        sys.stderr.write(f"written: {html}\n")
+        write_page(html, page)
     broken = failures(conditions, totals)
     for sentence in broken:
         sys.stderr.write(f"failed: {sentence}\n")
@@ -124,7 +109,7 @@ def what_if(
         raise typer.Exit(1)
 
 
-def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
+def _refuse_unknown(name: str, given: str, known: Collection[str]) -> None:
     if given not in known:
         message = f"unknown value {name} {given}; use {', '.join(known)}"
         raise typer.BadParameter(message)
@@ -133,7 +118,6 @@ def _refuse_unknown(name: str, given: str, known: "Collection[str]") -> None:
 def _request(
     settings: "Settings", source: str, since_ms: int, until_ms: int, candidate: "QuotaSnapshot"
 ) -> "ReplayRequest":
-    """A request for two replays of what is covered of a range: with the quotas that were live, and the candidate."""
     from pipeline.replay.request import Coverage, ReplayRequest, Timeline, live_timeline, warm_up_ms
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
@@ -156,11 +140,9 @@ def _request(
 
 
 def _replay(request: "ReplayRequest", spark: "SparkSettings | None") -> "tuple[list[ReplayResult], str]":
-    """The results of both replays, and a description of where they ran; on Spark if its settings are given."""
     from pipeline.replay.request import Plan
 
     if spark is None:
-        from pipeline.cli.output import progress_bar
         from pipeline.replay.run import run
 
         with progress_bar("replaying usage") as progress:
@@ -173,8 +155,6 @@ def _replay(request: "ReplayRequest", spark: "SparkSettings | None") -> "tuple[l
 
 
 def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) -> None:
-    from pipeline.cli.output import is_table, print_rows
-
     rows = document["clients"]
     print_rows(rows[:limit] if is_table(output) else rows, output, _LAYOUT, shown=_shown, document=[document])
     if not is_table(output):
@@ -188,36 +168,22 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
         f"({totals.throttle_seconds_change:+.1f} s), {totals.bytes_deferred} bytes deferred "
         f"({totals.bytes_deferred_change:+d})\n"
     )
-    sys.stderr.write(f"{_covered(about)}\n")
+    wanted, found = (about["since_ms"], about["until_ms"]), (about["usage_since_ms"], about["usage_until_ms"])
+    sys.stderr.write(f"{covered_text(wanted, found, ': the report leaves out the rest')}\n")
     sys.stderr.write(
         f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; "
         f"{about['seconds']} s on {about['ran_on']}\n"
     )
 
 
-def _shown(row: "Row") -> "Row":
+def _shown(row: Row) -> Row:
     """A row with short headers: the names of the data do not fit a terminal."""
-    return {name.replace("throttle_seconds", "held_s"): value for name, value in row.items()}
-
-
-def _covered(about: dict[str, Any]) -> str:
-    """The range of the report, and the part of the wanted range without usage."""
-    from pipeline.cli.options import as_iso
-    from quota.units import age_text
-
-    missing = []
-    if about["usage_since_ms"] > about["since_ms"]:
-        missing.append(f"begins {age_text(about['usage_since_ms'] - about['since_ms'])} after --since")
-    if about["usage_until_ms"] < about["until_ms"]:
-        missing.append(f"ends {age_text(about['until_ms'] - about['usage_until_ms'])} before --until")
-    limits = f"; it {' and '.join(missing)}: the report leaves out the rest" if missing else ""
-    return f"usage from {as_iso(about['usage_since_ms'])} to {as_iso(about['usage_until_ms'])} UTC{limits}"
+    return {
+        name.replace("throttle_seconds", "held_s").replace("_kB_per_s", " kB/s"): value for name, value in row.items()
+    }
 
 
 def _readable(about: dict[str, Any]) -> dict[str, Any]:
-    """The facts for the page: instants as ISO 8601, names without underscores."""
-    from pipeline.cli.options import as_iso
-
     return {
         name.removesuffix("_ms").replace("_", " "): f"{as_iso(value)} UTC" if name.endswith("_ms") else value
         for name, value in about.items()
@@ -232,14 +198,10 @@ _CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
 
 def simulate(
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).", show_default=False
-        ),
+        list[Path] | None, typer.Argument(help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).")
     ] = None,
-    more_files: Annotated[
-        list[Path] | None, typer.Option("-f", "--file", help="The same; may be repeated.", show_default=False)
-    ] = None,
+    more_files: Annotated[list[Path] | None, typer.Option("-f", "--file", help="The same; may be repeated.")] = None,
+    *,
     trigger_ms: Annotated[
         int | None, typer.Option(help="How much event time a micro-batch covers, in ms.", min=1)
     ] = None,
@@ -249,7 +211,7 @@ def simulate(
             help="Whether a quota bounds a client in the whole cluster, or at each broker: cluster or broker."
         ),
     ] = "cluster",
-    config: ConfigFile = None,
+    source: FileSource,
     output: Output = "table",
 ) -> None:
     """Print which throttles usage events would lead to: every throttle, renewal and release, then each client.
@@ -257,16 +219,13 @@ def simulate(
     Needs no broker, no Spark and no tables. Events are put into micro-batches by their own times. The simulated clients
     ignore throttles: usage is what the files contain.
     """
-    from pipeline.cli.output import is_table
-    from pipeline.clock import clock_time
     from pipeline.replay.simulation import Simulation, batches_of_events
-    from pipeline.settings.loading import load_settings
     from pipeline.throttle.explain import line_of
 
     if scope not in {"cluster", "broker"}:
         message = f"unknown scope {scope}; use cluster or broker"
         raise typer.BadParameter(message)
-    settings = load_settings(config)
+    settings = source.settings()
     events, quotas = _read([*(files or ()), *(more_files or ())])
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
@@ -280,14 +239,15 @@ def simulate(
     simulation = Simulation(settings, trigger, quotas, scope, show)  # type: ignore[arg-type]
     count = simulation.run(batches_of_events(events, trigger, settings.engine.sample_window_ms))
     clients = _client_rows(events, simulation.clients, scope == "broker")
-    _print_of_simulate(records, clients, output)
+    if is_table(output):
+        sys.stdout.write("\n")
+    print_rows(clients, output, _CLIENTS, shown=_shown, document=[{"records": records, "clients": clients}])
     sys.stderr.write(f"{len(events)} events in {count} micro-batches of {trigger} ms, {len(quotas.quotas)} quotas\n")
 
 
 def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
     from pipeline.replay.simulation import holds_events, read_events
     from pipeline.tables.quotas.files import snapshot_of_text
-    from pipeline.text_file import read_text_file
 
     events: list[UsageEvent] = []
     snapshot = None
@@ -299,12 +259,12 @@ def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
                 raise typer.BadParameter(message)
             snapshot = snapshot_of_text(path, text, version=1)
             continue
-        found = read_events(text)
-        events += found.events
-        for sentence in found.refused[:_SHOWN_REFUSALS]:
+        found, refused = read_events(text)
+        events += found
+        for sentence in refused[:_SHOWN_REFUSALS]:
             sys.stderr.write(f"refused: {path}, {printable(sentence)}\n")
-        if len(found.refused) > _SHOWN_REFUSALS:
-            sys.stderr.write(f"refused: {path}, {len(found.refused) - _SHOWN_REFUSALS} more\n")
+        if len(refused) > _SHOWN_REFUSALS:
+            sys.stderr.write(f"refused: {path}, {len(refused) - _SHOWN_REFUSALS} more\n")
     if not events or snapshot is None:
         message = "give at least one file with usage events, and one with quotas"
         raise typer.BadParameter(message)
@@ -315,7 +275,6 @@ def _client_rows(
     events: "list[UsageEvent]", stories: "dict[ClientKey, ClientStory]", by_broker: bool
 ) -> list[dict[str, Any]]:
     from pipeline.replay.simulation import ClientStory
-    from schemas.names import ClientKey
 
     used: dict[ClientKey, list[int]] = defaultdict(lambda: [0, 0, 0])
     for event in events:
@@ -347,7 +306,7 @@ def _client_rows(
 
 
 def _record_row(now_ms: int, record: "Written") -> dict[str, Any]:
-    publication = record.publication
+    publication, reason = record.publication, record.publication.reason
     return {
         "written_at_ms": now_ms,
         "action": publication.action,
@@ -355,23 +314,6 @@ def _record_row(now_ms: int, record: "Written") -> dict[str, Any]:
         **publication.key._asdict(),
         "throttle_time_ms": publication.throttle_time_ms,
         "throttled_until_ms": record.throttled_until_ms,
-        "quota_type": publication.reason.quota_type,
-        "observed": publication.reason.observed,
-        "bound": publication.reason.bound,
-        "window_ms": publication.reason.window_ms,
-        "owed_ms": publication.reason.owed_ms,
+        **{name: getattr(reason, name) for name in ("quota_type", "observed", "bound", "window_ms", "owed_ms")},
         "decision_id": publication.decision_id,
     }
-
-
-def _shown_of_simulate(row: "Row") -> "Row":
-    """A row with short headers: the names of the data do not fit a terminal."""
-    return {name.replace("_kB_per_s", " kB/s"): value for name, value in row.items()}
-
-
-def _print_of_simulate(records: list[dict[str, Any]], clients: list[dict[str, Any]], output: str) -> None:
-    from pipeline.cli.output import is_table, print_rows
-
-    if is_table(output):
-        sys.stdout.write("\n")
-    print_rows(clients, output, _CLIENTS, shown=_shown_of_simulate, document=[{"records": records, "clients": clients}])

@@ -10,8 +10,9 @@ from pydantic.json_schema import SkipJsonSchema
 from pipeline.web import read_parameters, whole_number
 
 SEE: Final = "see /api/v1/openapi.json"
-STREAM: Final = "/api/v1/stream"
-WHAT_IF: Final = "/api/v1/quotas/what-if"
+_ROOT: Final = "/api/v1/"
+STREAM: Final = f"{_ROOT}stream"
+WHAT_IF: Final = f"{_ROOT}quotas/what-if"
 MOST_ROWS: Final = 10_000
 _AGE: Final = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -78,48 +79,28 @@ class Edit(BaseModel):
     reason: str = Field("", description="Why; kept in the commit.")
 
 
-_WHAT: Final[Mapping[str, tuple[str, tuple[str, ...], str]]] = {
-    "/api/v1/summary": ("The view Now: totals, who is throttled, top talkers, the newest records.", (), "summary"),
-    "/api/v1/throttles": (
-        "Clients that are throttled now; the longest held first.",
-        ("user", "client_id", "owner", "since", "limit"),
-        "throttles",
-    ),
-    "/api/v1/events": (
-        "The newest records of the throttle topic, newest first, each with the owner of the quota its client has now.",
-        ("user", "client_id", "owner", "since", "limit"),
-        "events",
-    ),
-    "/api/v1/client": (
-        "The view Client: rate against bound over time, throttles, decisions, edits, levels, what is owed.",
-        ("user", "client_id", "since", "until"),
-        "client",
-    ),
-    "/api/v1/explain": (
-        "One decision in words; without an id the newest one of the client.",
-        ("decision_id", "user", "client_id"),
-        "explain",
-    ),
-    "/api/v1/quotas": (
-        "Rows of the quota table, each bound with the rate that is nearest to it.",
-        ("user", "client_id", "owner", "search", "limit"),
-        "quotas",
-    ),
-    "/api/v1/quotas/history": ("Versions of the quota table: actor, time, reason and changes.", ("limit",), "history"),
-    "/api/v1/pipeline": ("The view Pipeline: batches, purgatory, dead letters, sources.", (), "pipeline"),
-    "/api/v1/dead_letters": ("Messages that are not usage events, newest first.", ("since", "limit"), "dead_letters"),
-    STREAM: (
-        "Server-sent events: `state` at once, whenever it has changed, and every few seconds.",
-        ("view",),
-        "stream",
-    ),
+_ROWS: Final = ("user", "client_id", "owner", "since", "limit")
+_GET: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "summary": ((), "The view Now: totals, who is throttled, top talkers, the newest records."),
+    "throttles": (_ROWS, "Clients that are throttled now; the longest held first."),
+    "events": (_ROWS, "The newest records of the throttle topic, newest first, each with the owner of the quota its "
+                      "client has now."),
+    "client": (("user", "client_id", "since", "until"), "The view Client: rate against bound over time, throttles, "
+                                                        "decisions, edits, levels, what is owed."),
+    "explain": (("decision_id", "user", "client_id"), "One decision in words; without an id the newest of the client."),
+    "quotas": (("user", "client_id", "owner", "search", "limit"),
+               "Rows of the quota table, each bound with the rate that is nearest to it."),
+    "quotas/history": (("limit",), "Versions of the quota table: actor, time, reason and changes."),
+    "pipeline": ((), "The view Pipeline: batches, purgatory, dead letters, sources."),
+    "dead_letters": (("since", "limit"), "Messages that are not usage events, newest first."),
+    "stream": (("view",), "Server-sent events: `state` at once, whenever it has changed, and every few seconds."),
+}  # fmt: skip
+_POST: Final = {
+    "quotas/plan": "Preview of an edit: changes, and clients affected. Nothing is saved.",
+    "quotas/what-if": "Replays the last 15 minutes of usage with the edit. Nothing is saved.",
+    "quotas/edit": "Makes the edit; only with --allow-edits, a reason and the version.",
 }
-_POSTED: Final = {
-    "/api/v1/quotas/plan": ("Preview of an edit: changes, and clients affected. Nothing is saved.", "plan"),
-    WHAT_IF: ("Replays the last 15 minutes of usage with the edit. Nothing is saved.", "what_if"),
-    "/api/v1/quotas/edit": ("Makes the edit; only with --allow-edits, a reason and the version.", "edit"),
-}
-PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {path: names for path, (_, names, _) in _WHAT.items()}
+PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {f"{_ROOT}{path}": names for path, (names, _) in _GET.items()}
 """Path -> the names that its query may have."""
 
 
@@ -151,8 +132,8 @@ def document() -> dict[str, Any]:
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
         "paths": {
-            **{path: {"get": _operation(*what)} for path, what in _WHAT.items()},
-            **{path: {"post": _edit(*what)} for path, what in _POSTED.items()},
+            **{f"{_ROOT}{path}": {"get": _operation(path, *what)} for path, what in _GET.items()},
+            **{f"{_ROOT}{path}": {"post": _edit(path, what)} for path, what in _POST.items()},
         },
     }
 
@@ -172,33 +153,28 @@ def _responses(kind: str, schema: str, failures: Mapping[str, str]) -> dict[str,
     return {"200": good, **{status: {"description": text} for status, text in sorted(failures.items())}}
 
 
-def _operation(summary: str, names: Sequence[str], name: str) -> dict[str, Any]:
+def _named(path: str, summary: str) -> dict[str, str]:
+    return {"operationId": path.rpartition("/")[2].replace("-", "_"), "summary": summary}
+
+
+def _operation(path: str, names: Sequence[str], summary: str) -> dict[str, Any]:
     fields = _described(Query)
-    content = ("text/event-stream", "string") if name == "stream" else ("application/json", "object")
-    failures = {
-        "400": "A parameter is wrong: {error, fix}.", "404": "Not found.", "503": "The tables cannot be read."
-    }  # fmt: skip
-    return {
-        "operationId": name,
-        "summary": summary,
-        "parameters": [
-            {"name": one, "in": "query", "required": False, "description": fields[one].pop("description"),
-             "schema": fields[one]}
-            for one in names
-        ],
-        "responses": _responses(*content, failures),
-    }  # fmt: skip
+    content = ("text/event-stream", "string") if path == "stream" else ("application/json", "object")
+    failures = {"400": "A parameter is wrong: {error, fix}.", "404": "Not found.", "503": "The tables cannot be read."}
+    parameters = [
+        {"name": name, "in": "query", "required": False, "description": fields[name].pop("description"),
+         "schema": fields[name]}
+        for name in names
+    ]  # fmt: skip
+    return {**_named(path, summary), "parameters": parameters, "responses": _responses(*content, failures)}
 
 
-def _edit(summary: str, name: str) -> dict[str, Any]:
+def _edit(path: str, summary: str) -> dict[str, Any]:
     schema = {"type": "object", "properties": _described(Edit)}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
     failures = {
         "409": "The table is at another version, another what-if runs, or the dashboard only reads.",
         "422": "The edit is not valid: {error, fix}.",
     }
-    return {
-        "operationId": name,
-        "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
-        "responses": _responses("application/json", "object", failures),
-    }
+    responses = _responses("application/json", "object", failures)
+    return {**_named(path, summary), "requestBody": body, "responses": responses}

@@ -153,7 +153,13 @@ def _sums(
     reader: TablesReader, found: Effective, client: tuple[str, str], span: Span, pieces: list[_Piece]
 ) -> dict[str, dict[int, float]]:
     """By step: what each type's sensor used, and what the client itself used."""
-    wanted = _wanted(found, client)
+    wanted = []
+    for number, one in enumerate(found.by_type):
+        # Without a quota nothing is summed over clients. Days are sorted by user: a client-id alone reads all of them.
+        of_sensor = (one.sensor_user or None, one.sensor_client_id or None)
+        sensor = client if one.level is None or of_sensor == (None, None) else of_sensor
+        for name, names in (("sensor", sensor), ("own", client)):
+            wanted.append(Wanted(f"{name}{number}", names, _MEASURES[one.quota_type]))
     sums: dict[str, dict[int, float]] = {one.name: {} for one in wanted}
     for piece in pieces:
         if piece.since_ms >= piece.until_ms:
@@ -168,17 +174,6 @@ def _sums(
         if held is not None:
             _add(sums, span.bin_ms, recent_sums(held, piece.since_ms, piece.until_ms, span.bin_ms, wanted))
     return sums
-
-
-def _wanted(found: Effective, client: tuple[str, str]) -> list[Wanted]:
-    wanted = []
-    for number, one in enumerate(found.by_type):
-        # Without a quota nothing is summed over clients. Days are sorted by user: a client-id alone reads all of them.
-        of_sensor = (one.sensor_user or None, one.sensor_client_id or None)
-        sensor = client if one.level is None or of_sensor == (None, None) else of_sensor
-        wanted.append(Wanted(f"sensor{number}", sensor, _MEASURES[one.quota_type]))
-        wanted.append(Wanted(f"own{number}", client, _MEASURES[one.quota_type]))
-    return wanted
 
 
 def _add(sums: dict[str, dict[int, float]], bin_ms: int, found: Mapping[str, Sequence[Any]]) -> None:
@@ -359,13 +354,8 @@ def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str
         for name, one in after.items()
         if before.get(name, {}).get("bound") != one["bound"]
     }
-    return {
-        "at_ms": _at_ms(commit),
-        "version": commit.version,
-        "actor": getattr(commit.audit, "actor", None),
-        "reason": getattr(commit.audit, "reason", None),
-        "changed": changed,
-    }
+    why = {name: getattr(commit.audit, name, None) for name in ("actor", "reason")}
+    return {"at_ms": _at_ms(commit), "version": commit.version, **why, "changed": changed}
 
 
 @lru_cache(maxsize=8)
@@ -448,12 +438,8 @@ def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:
 
 def _clients_of(state: State, user: str, client_id: str) -> pa.Table:
     """Clients seen lately that may share a sensor with this one: no others are worth resolving."""
-    alike = {
-        (one.user, one.client_id)
-        for one in state.sensors
-        if one.user == user or (client_id and one.client_id == client_id)
-    }
-    return _clients(sorted(alike))
+    seen = {(one.user, one.client_id) for one in state.sensors}
+    return _clients(sorted(one for one in seen if one[0] == user or (client_id and one[1] == client_id)))
 
 
 def _clients(names: Sequence[tuple[str, str]]) -> pa.Table:

@@ -56,16 +56,10 @@ class CountedRequests:
     def __init__(self, app: ASGIApp, registry: CollectorRegistry, routes: Iterable[str]) -> None:
         self._app = app
         self._routes = frozenset(routes)
-        self._requests = Counter(
-            "kquota_dashboard_requests", "Requests, by route and status.", ["route", "status"], registry=registry
-        )
-        self._durations = Histogram(
-            "kquota_dashboard_request_duration_seconds",
-            "Time until an answer begins.",
-            ["route"],
-            buckets=_BOUNDS_SECONDS,
-            registry=registry,
-        )
+        name, text = "kquota_dashboard_requests", "Requests, by route and status."
+        self._requests = Counter(name, text, ["route", "status"], registry=registry)
+        name, text = "kquota_dashboard_request_duration_seconds", "Time until an answer begins."
+        self._durations = Histogram(name, text, ["route"], buckets=_BOUNDS_SECONDS, registry=registry)
         self._streams = Gauge("kquota_dashboard_streams", "Pages that follow the state now.", registry=registry)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -169,13 +163,9 @@ def build_app(
     routes += [Route(path, _answered(path, view, now, at_once)) for path, view in answers.by_path().items()]
     routes += [Route(path, _posted(do, at_once), methods=["POST"]) for path, do in answers.by_posted_path().items()]
     routes += [Route(WHAT_IF, partial(_what_if, answers.editing, feed), methods=["POST"])]
-    routes += [
-        Route(STREAM, partial(_stream, feed, now)),
-        Route("/api/v1/openapi.json", _openapi),
-        Route("/healthz", _healthz),
-        Route("/readyz", partial(_readyz, feed)),
-        Route("/metrics", partial(_metrics, registry)),
-    ]
+    routes += [Route(STREAM, partial(_stream, feed, now)), Route("/api/v1/openapi.json", _openapi)]
+    routes += [Route("/healthz", _healthz), Route("/readyz", partial(_readyz, feed))]
+    routes += [Route("/metrics", partial(_metrics, registry))]
     return Starlette(
         routes=routes,
         lifespan=lifespan,
@@ -305,7 +295,7 @@ _FINISH_SECONDS: Final = 2
 _MOST_CONNECTIONS: Final = 256
 
 
-class DashboardServer:
+class DashboardServer(WebServer):
     """One listening socket in front of the application.
 
     Raises:
@@ -323,21 +313,10 @@ class DashboardServer:
         reader = TablesReader(settings.tables.root, signs, settings.scope)
         self._feed = Feed(reader)
         answers = Answers(reader, self._feed, settings, may_write)
-        app = build_app(self._feed, answers, token, registry=new_registry("dashboard"))
-        self._server = WebServer(
-            app, listen, lifespan="on", finish_seconds=_FINISH_SECONDS, most_connections=_MOST_CONNECTIONS
-        )
-
-    @property
-    def address(self) -> str:
-        """Of the page."""
-        return self._server.address
-
-    def run(self) -> None:
-        """Answer requests until `stop`."""
-        self._server.run()
+        app, most = build_app(self._feed, answers, token, registry=new_registry("dashboard")), _MOST_CONNECTIONS
+        super().__init__(app, listen, lifespan="on", finish_seconds=_FINISH_SECONDS, most_connections=most)
 
     def stop(self) -> None:
         """Make `run` return, and end the streams and a running what-if. From any thread or signal handler."""
         self._feed.end()
-        self._server.stop()
+        super().stop()

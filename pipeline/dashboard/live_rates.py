@@ -20,7 +20,7 @@ from pipeline.throttle.assembly import new_engine
 from quota.current_rates import SensorRate, rates_of, shadow_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
-from quota.snapshot import Quota, QuotaSnapshot
+from quota.snapshot import QuotaSnapshot
 from quota.usage import COLUMNS
 from schemas.throttle_record import written_ms
 
@@ -38,7 +38,7 @@ class LiveRates:
         self.scope: Scope = scope
         self._enforced = new_engine(settings, scope)
         self._shadow: QuotaEngine | None = None
-        self._quotas: dict[tuple[str, str], Quota] = {}
+        self._of_shadow: set[tuple[str, str]] = set()
         self._owners: Mapping[tuple[str, str], str | None] = {}
         self._seen_ms: dict[tuple[str, ...], int] = {}
         self._totals: dict[int, Counter[str]] = {}
@@ -64,10 +64,10 @@ class LiveRates:
                 shadow quota needs, begins with it.
         """
         self._enforced.load_quotas(snapshot)
-        self._quotas = {(quota.user, quota.client_id): quota for quota in snapshot.quotas}
+        self._of_shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
         self._owners = owners
         self._resolved.clear()
-        if not any(quota.mode == "shadow" for quota in snapshot.quotas):
+        if not self._of_shadow:
             self._shadow = None
             return
         is_new = self._shadow is None
@@ -111,8 +111,7 @@ class LiveRates:
             rates_of(engine, entities, self.at_ms, partial(self._levels, place, entities), self._owners)
             for place, engine in enumerate(self._engines())
         )
-        shadow = {entity for entity, quota in self._quotas.items() if quota.mode == "shadow"}
-        found = [*enforced, *(one for rates in seen for one in shadow_rates(rates, shadow))]
+        found = [*enforced, *(one for rates in seen for one in shadow_rates(rates, self._of_shadow))]
         return sorted(found, key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
 
     def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
@@ -214,9 +213,9 @@ class RunningThrottles:
         self._last = {key: one for key, one in self._last.items() if one.row["throttled_until_ms"] > now_ms}
         return sorted(self._last.values(), key=lambda one: (one.since_ms, one.row["publish_seq"]))
 
-    def recent(self, limit: int) -> list[Mapping[str, Any]]:
+    def recent(self) -> list[Mapping[str, Any]]:
         """The newest records, newest first."""
-        return [*reversed(self._recent)][:limit]
+        return [*reversed(self._recent)]
 
     def _take(self, row: Mapping[str, Any]) -> None:
         key = (row["broker_id"], row["user"], row["client_id"])

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.clock import wall_ms
 from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles
 from pipeline.dashboard.recent import RecentTables, WatchedTable
-from pipeline.dashboard.state import Health, Source, State, health
+from pipeline.dashboard.state import Health, State, health
 from pipeline.errors import PipelineError
 from pipeline.process import JobSigns, return_freed_memory
 from pipeline.settings.model import EngineSettings
@@ -212,7 +212,6 @@ _NEEDED: Final = ("quotas", "batches", "usage", "throttle_events")
 _LOOK_BACK_MS: Final = 30 * 60_000
 """How far before the newest record the beginning of a running throttle is looked for."""
 _BATCHES_KEPT: Final = 240
-_MOST_RECENT: Final = 200
 # Without instants: pyarrow converts them slowly.
 _EVENT_COLUMNS: Final = tuple(
     name for name in ThrottleEventRow.model_fields if name not in {"date", "evaluated_at", "throttled_until"}
@@ -351,21 +350,17 @@ class TablesReader:
         )
         rates.add_totals(sums.to_pylist())
         self._rates, self._rates_epoch = rates, time_epoch
-        self.epoch_begin_ms = self._epoch_begin_ms(time_epoch)
+        self.epoch_begin_ms = 0
+        if time_epoch:
+            sql = f"SELECT min(evaluated_at_ms) AS least FROM source WHERE time_epoch = {time_epoch}"  # noqa: S608 - ours
+            self.epoch_begin_ms = int(table.query(sql)["least"][0].as_py() or 0)
         since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
         self._record(rates, table.read(USAGE_COLUMNS, since))
 
-    def _epoch_begin_ms(self, time_epoch: int) -> int:
-        if not time_epoch:
-            return 0
-        sql = f"SELECT min(evaluated_at_ms) AS least FROM source WHERE time_epoch = {time_epoch}"  # noqa: S608 - ours
-        return int(self.tables["usage"].query(sql)["least"][0].as_py() or 0)
-
     def _record(self, rates: LiveRates, rows: pa.Table) -> None:
-        if not rows.num_rows:
-            return
-        # Late rows would not count, but an engine refuses windows in the future of its instant.
-        rates.record(rows, max(rows["evaluated_at_ms"].to_pylist()))
+        if rows.num_rows:
+            # Late rows would not count, but an engine refuses windows in the future of its instant.
+            rates.record(rows, max(rows["evaluated_at_ms"].to_pylist()))
 
     def _window(self, rates: LiveRates) -> pa.Table:
         since: Condition = ("evaluated_at_ms", ">=", rates.at_ms - rates.settings.rate_span_ms)
@@ -398,7 +393,7 @@ class TablesReader:
             collected_ms=self._collected_ms(now_ms),
             failure=failure,
         )
-        running, recent = self._running.running(now_ms), self._running.recent(_MOST_RECENT)
+        running, recent = self._running.running(now_ms), self._running.recent()
         if is_new or self._last_health is None or found.state != self._last_health.state:
             self._seq += 1
         self._last_health = found
@@ -419,11 +414,12 @@ class TablesReader:
             seconds=() if rates is None else rates.totals(),
             active_clients=0 if rates is None else rates.active_clients,
             recent=recent,
-            sources=tuple(
-                Source(name, table.version, self._committed_at_ms.get(name), str(table.failure or "") or None)
-                for name, table in self.tables.items()
-            ),
+            sources=[self._source(name, table) for name, table in self.tables.items()],
         )
+
+    def _source(self, name: str, table: WatchedTable) -> dict[str, Any]:
+        newest = {"version": table.version, "committed_at_ms": self._committed_at_ms.get(name)}
+        return {"name": name, **newest, "failure": None if table.failure is None else str(table.failure)}
 
     def _collected_ms(self, now_ms: int) -> int | None:
         """When the newest batch was collected: not after it was first seen, whatever its clock shows."""

@@ -203,16 +203,6 @@ def _last_look(process: str, wait_age_ms: int | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """The newest version of one Delta table, or why it cannot be read."""
-
-    name: str
-    version: int | None
-    committed_at_ms: int | None
-    failure: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class State:
     """All of it.
 
@@ -225,6 +215,7 @@ class State:
         rates_at_ms: The instant of the rates, in event time.
         seconds: See `LiveRates.totals`.
         recent: The newest rows of `throttle_events`, newest first.
+        sources: Of each table its name, the newest version and when that was committed, or why it cannot be read.
     """
 
     now_ms: int
@@ -240,7 +231,7 @@ class State:
     seconds: Sequence[tuple[int, int, int, int]] = ()
     active_clients: int = 0
     recent: Sequence[Mapping[str, Any]] = ()
-    sources: Sequence[Source] = ()
+    sources: Sequence[Mapping[str, Any]] = ()
 
     def head(self) -> dict[str, Any]:
         """What every view needs: the time, the health, the versions."""
@@ -250,7 +241,7 @@ class State:
             "health": asdict(self.health),
             "cluster": self.cluster,
             "quotas": dict(self.quotas),
-            "versions": {source.name: source.version for source in self.sources},
+            "versions": {source["name"]: source["version"] for source in self.sources},
             "batch_id": None if self.batch is None else self.batch["batch_id"],
         }
 

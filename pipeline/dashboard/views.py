@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, Final
 
 from pipeline.dashboard.api import SEE, Query
@@ -99,7 +98,7 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
         "batches": [_batch_row(row, committed) for row in reversed(reader.batches[-_BATCHES:])],
         "purgatory": _purgatory(state, _lateness(reader.tables["throttle_events"])),
         "dead_letters": dead_letters(reader, Query(limit=_DEAD_LETTERS)),
-        "sources": [asdict(source) for source in state.sources],
+        "sources": state.sources,
     }
 
 

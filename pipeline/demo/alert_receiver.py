@@ -14,11 +14,7 @@ Heard = Callable[[Mapping[str, Any]], None]
 
 
 class AlertReceiver:
-    """Listens from `__enter__` to `__exit__`, on a free port of this machine only.
-
-    Args:
-        heard: See `Heard`.
-    """
+    """Listens from `__enter__` to `__exit__`, on a free port of this machine only."""
 
     def __init__(self, heard: Heard) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(heard))

@@ -1,4 +1,4 @@
-"""A real Kafka broker on this machine: one JVM, one folder, 127.0.0.1 only. For the demo, tests and benchmarks."""
+"""Real Kafka brokers on this machine: a JVM and a folder each, 127.0.0.1 only. For the demo, tests and benchmarks."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -23,9 +23,8 @@ from pipeline.errors import Conflict, PipelineError
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, class_archive, find_java, options_to_make, options_to_use
 
-# Its three inputs: server.properties, log4j2.properties, the java command. The first node is broker and controller in
-# one process; further ones are brokers that join it. All are on 127.0.0.1 only. Sizes are those of a laptop demo and of
-# tests.
+# The inputs of a node: server.properties, log4j2.properties, the java command. The first node is broker and controller
+# in one process; further ones are brokers that join it. Sizes are those of a laptop demo and of tests.
 
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
 
@@ -36,7 +35,6 @@ FIRST_NODE_ID: Final = 1
 """Of the node that is broker and controller."""
 
 CONTROLLER: Final = LISTENERS[-1]
-"""Listener of the controller."""
 
 _SETTINGS: Mapping[str, str] = {
     "controller.listener.names": "CONTROLLER",
@@ -73,7 +71,6 @@ class BrokerOptions:
         request_log: write every completed request to the request log, as JSON. Heavy: meters and their tests only.
         heap_mib: upper bound of the Java heap. 384 serves demo and tests; give benchmarks 1024.
         quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
-        start_timeout_seconds: how long the broker may take to answer.
         settings: broker settings that replace or join ours.
         tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
         jars: of the broker, in place of the locked ones; empty = those.
@@ -100,12 +97,7 @@ class BrokerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The place of a further broker, whose controller is in another process.
-
-    Attributes:
-        node_id: not `FIRST_NODE_ID`, and not that of another broker.
-        controller: `host:port` of the controller.
-    """
+    """The place of a further broker, whose controller (`host:port`) is in another process."""
 
     node_id: int
     cluster_id: str
@@ -119,11 +111,10 @@ def server_properties(
     settings: Mapping[str, str],
     seat: Seat | None = None,
 ) -> str:
-    """The configuration of a node.
+    """The configuration of a node; without a seat it is broker and controller.
 
     Args:
-        users: user name to password for the SASL listeners; may be empty, then no client can sign in there.
-        seat: of a further broker; None = the node that is broker and controller.
+        users: user name to password for the SASL listeners.
 
     Raises:
         ValueError: a user name that JAAS cannot hold, or a password with a control character.
@@ -151,8 +142,8 @@ def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool)
     return "\n".join(
         [
             "status = error",
-            *_rolling_file("server", server_log, "[%d] %p %m (%c)%n", size_mib=8, files=2),
-            *_rolling_file("request", request_log, "[%d] %p %m (%c)%n", size_mib=64, files=3),
+            *_rolling_file("server", server_log, size_mib=8, files=2),
+            *_rolling_file("request", request_log, size_mib=64, files=3),
             "rootLogger.level = warn",
             "rootLogger.appenderRef.server.ref = server",
             *_logger("kafka", "kafka.server", "info"),
@@ -207,42 +198,31 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _rolling_file(name: str, path: Path, pattern: str, *, size_mib: int, files: int) -> list[str]:
-    prefix = f"appender.{name}"
-    return [
-        f"{prefix}.type = RollingFile",
-        f"{prefix}.name = {name}",
-        f"{prefix}.fileName = {_escaped(str(path))}",
-        f"{prefix}.filePattern = {_escaped(str(path))}.%i",
-        f"{prefix}.layout.type = PatternLayout",
-        f"{prefix}.layout.pattern = {pattern}",
-        f"{prefix}.policies.type = Policies",
-        f"{prefix}.policies.size.type = SizeBasedTriggeringPolicy",
-        f"{prefix}.policies.size.size = {size_mib}MB",
-        f"{prefix}.strategy.type = DefaultRolloverStrategy",
-        f"{prefix}.strategy.max = {files}",
-        f"{prefix}.strategy.fileIndex = min",
-    ]
+def _rolling_file(name: str, path: Path, *, size_mib: int, files: int) -> list[str]:
+    settings = {
+        "type": "RollingFile",
+        "name": name,
+        "fileName": _escaped(str(path)),
+        "filePattern": f"{_escaped(str(path))}.%i",
+        "layout.type": "PatternLayout",
+        "layout.pattern": "[%d] %p %m (%c)%n",
+        "policies.type": "Policies",
+        "policies.size.type": "SizeBasedTriggeringPolicy",
+        "policies.size.size": f"{size_mib}MB",
+        "strategy.type": "DefaultRolloverStrategy",
+        "strategy.max": files,
+        "strategy.fileIndex": "min",
+    }
+    return [f"appender.{name}.{key} = {value}" for key, value in settings.items()]
 
 
 def _logger(key: str, name: str, level: str, appender: str = "server") -> list[str]:
-    return [
-        f"logger.{key}.name = {name}",
-        f"logger.{key}.level = {level}",
-        f"logger.{key}.additivity = false",
-        f"logger.{key}.appenderRef.file.ref = {appender}",
-    ]
-
-
-# The Java command of the embedded broker, with the class archive of this machine if there is one.
+    settings = {"name": name, "level": level, "additivity": "false", "appenderRef.file.ref": appender}
+    return [f"logger.{key}.{setting} = {value}" for setting, value in settings.items()]
 
 
 def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
-    """The command up to the main class, for the broker and for the tool that formats its folder.
-
-    Raises:
-        JavaNotFound, PipelineError, JarUnfit: what it runs on is not there.
-    """
+    """The command up to the main class, with the class archive of this machine if there is one."""
     java, jars = find_java(), list(options.jars) or broker_jars()
     archive = broker_archive(java, jars)
     uses = options.archive_draft is None and archive.exists()
@@ -266,7 +246,6 @@ def broker_archive(java: Java, jars: list[Path]) -> Path:
 
 
 _STOP_GRACE_SECONDS = 5.0
-_TRAINING_STOP_GRACE_SECONDS = 60.0
 _FORMAT_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
@@ -279,18 +258,14 @@ class EmbeddedBroker:
     Use it as a context manager, or call `start` and `stop`. Not thread-safe; start it from a thread that outlives
     it, because the kernel ends the broker with the thread that started it (see `process.spawn`).
 
-    It is broker and controller, or, with `joins`, a further broker of a cluster (see `EmbeddedCluster`).
-
     Listeners: PLAINTEXT, where every client is User:ANONYMOUS, and SASL_PLAINTEXT (mechanism PLAIN) for `users`.
     Ports are chosen free at the first start, kept in `<directory>/broker.json` and used again while they are free.
+    What has an address or an id is known from the first start on.
 
     Args:
         directory: holds data, logs, configuration and the run file; made if missing.
         ports: listener name to the port it must have; the others are chosen.
         joins: the node with the controller, which must have been started; None = this is one.
-
-    Attributes:
-        node_id: as given; what a meter calls the broker's id.
     """
 
     def __init__(
@@ -320,16 +295,16 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of the listener without sign-in. Known from the first start on."""
+        """`host:port` of the listener without sign-in."""
         return self.address("PLAINTEXT")
 
     @property
     def sasl_bootstrap_servers(self) -> str:
-        """`host:port` of the SASL_PLAINTEXT listener. Known from the first start on."""
+        """`host:port` of the listener with sign-in."""
         return self.address("SASL_PLAINTEXT")
 
     def address(self, listener: str) -> str:
-        """`host:port` of a listener by its name. Known from the first start on."""
+        """`host:port` of a listener by its name."""
         return f"127.0.0.1:{self._ports[listener]}"
 
     @property
@@ -349,7 +324,7 @@ class EmbeddedBroker:
 
     @property
     def cluster_id(self) -> str:
-        """Of its cluster. Known from the first start on."""
+        """Of its cluster."""
         lines = (self.directory / "data" / "meta.properties").read_text(encoding="utf-8").splitlines()
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))["cluster.id"]
 
@@ -386,28 +361,20 @@ class EmbeddedBroker:
             raise
 
     def stop(self) -> None:
-        """Ends the broker: SIGTERM, after 5 s (60 s if it writes a class archive) SIGKILL. Data stays.
-
-        Harmless when it does not run.
-        """
+        """Ends the broker: SIGTERM, after 5 s (60 s if it writes a class archive) SIGKILL. Data stays."""
         if self._process is not None:
-            trains = self.options.archive_draft is not None
-            process.terminate(self._process, _TRAINING_STOP_GRACE_SECONDS if trains else _STOP_GRACE_SECONDS)
+            process.terminate(self._process, _STOP_GRACE_SECONDS if self.options.archive_draft is None else 60.0)
         self._release()
 
     def kill(self) -> None:
-        """Ends the broker with SIGKILL, as a crash would. Data stays. Harmless when it does not run."""
+        """Ends the broker with SIGKILL, as a crash would. Data stays."""
         if self._process is not None:
             process.kill(self._process)
         self._release()
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """Keep every broker out of the folder until the end of the block, without starting one.
-
-        Raises:
-            Conflict: another process runs a broker there.
-        """
+        """Keep every broker out of the folder until the end of the block; `Conflict` if one runs there."""
         self._acquire()
         try:
             yield
@@ -432,26 +399,23 @@ class EmbeddedBroker:
         logs, data = self.directory / "logs", self.directory / "data"
         logs.mkdir(exist_ok=True)
         config, log4j2 = self.directory / "server.properties", self.directory / "log4j2.properties"
-        seat = self._seat()
-        properties = server_properties(data, self._ports, self.users, self.options.settings, seat)
+        first, options = self._joins, self.options
+        seat = None if first is None else Seat(self.node_id, first.cluster_id, first.address(CONTROLLER))
+        properties = server_properties(data, self._ports, self.users, options.settings, seat)
         config.write_text(properties, encoding="utf-8")
         config.chmod(0o600)  # holds passwords
-        log4j2.write_text(
-            log4j2_properties(self.server_log_path, self.request_log_path, self.options.request_log),
-            encoding="utf-8",
-        )
+        logging = log4j2_properties(self.server_log_path, self.request_log_path, options.request_log)
+        log4j2.write_text(logging, encoding="utf-8")
         java = broker_java(self.options, log4j2)
         if not (data / "meta.properties").exists():
             self._format(java, config, seat)
-        with self._console.open("wb") as console:
-            command = [*java, *training_options(self.options), "kafka.Kafka", str(config)]
-            self._process = process.spawn(command, cwd=self.directory, output=console)
+        self._process = self._spawn([*java, *training_options(options), "kafka.Kafka", str(config)])
         run = {"pid": self._process.pid, "ports": self._ports}
         (self.directory / "broker.json").write_text(json.dumps(run), encoding="utf-8")
 
-    def _seat(self) -> Seat | None:
-        first = self._joins
-        return None if first is None else Seat(self.node_id, first.cluster_id, first.address(CONTROLLER))
+    def _spawn(self, command: list[str]) -> "subprocess.Popen[bytes]":
+        with self._console.open("wb") as console:
+            return process.spawn(command, cwd=self.directory, output=console)
 
     def _format(self, java: list[str], config: Path, seat: Seat | None) -> None:
         command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "--config", str(config)]
@@ -460,16 +424,15 @@ class EmbeddedBroker:
             command += ["--standalone", "--cluster-id", cluster_id]
         else:
             command += ["--cluster-id", seat.cluster_id]
-        with self._console.open("wb") as console:
-            self._process = process.spawn(command, cwd=self.directory, output=console)
+        self._process = self._spawn(command)
         try:
             code = self._process.wait(_FORMAT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
-            reason = f"was not formatted within {_FORMAT_TIMEOUT_SECONDS:g} s"
-            raise self._start_failed(reason) from error
+            msg = f"was not formatted within {_FORMAT_TIMEOUT_SECONDS:g} s"
+            raise self._start_failed(msg) from error
         if code != 0:
-            reason = f"could not be formatted (exit code {code})"
-            raise self._start_failed(reason)
+            msg = f"could not be formatted (exit code {code})"
+            raise self._start_failed(msg)
 
     def _choose_ports(self, former: Mapping[str, int]) -> dict[str, int]:
         chosen = {}
@@ -490,12 +453,11 @@ class EmbeddedBroker:
         deadline = time.monotonic() + self.options.start_timeout_seconds
         while not self._answers():
             if self._process is None or self._process.poll() is not None:
-                code = self._process.returncode if self._process else None
-                reason = f"ended at start with exit code {code}"
-                raise self._start_failed(reason)
+                msg = f"ended at start with exit code {self.exit_code}"
+                raise self._start_failed(msg)
             if time.monotonic() > deadline:
-                reason = f"did not answer within {self.options.start_timeout_seconds:g} s"
-                raise self._start_failed(reason)
+                msg = f"did not answer within {self.options.start_timeout_seconds:g} s"
+                raise self._start_failed(msg)
             time.sleep(_POLL_SECONDS)
 
     def _answers(self) -> bool:
@@ -534,16 +496,8 @@ class EmbeddedBroker:
         return PipelineError(f"the embedded broker {reason}", f"tail -n 50 {quote(str(self._console))}")
 
 
-# How kafka-python signs in at the SASL listeners of the embedded broker.
-
-
 def plain_sign_in(bootstrap_servers: str, user: str, password: str) -> dict[str, str]:
-    """Options of a kafka-python client: where it connects, and who it is there.
-
-    Args:
-        bootstrap_servers: SASL_PLAINTEXT listeners, `host:port,…`.
-        user: One of the broker's `users`.
-    """
+    """Options of a kafka-python client of SASL_PLAINTEXT listeners: where it connects, and who it is there."""
     return {
         "bootstrap_servers": bootstrap_servers,
         "security_protocol": "SASL_PLAINTEXT",
@@ -551,3 +505,67 @@ def plain_sign_in(bootstrap_servers: str, user: str, password: str) -> dict[str,
         "sasl_plain_username": user,
         "sasl_plain_password": password,
     }
+
+
+class EmbeddedCluster:
+    """Brokers of one cluster; the first one is the controller too. Data survive `stop`, `kill` and a new object.
+
+    Used as an `EmbeddedBroker`. Topics have one replica unless they are created with more: what a dead broker holds is
+    away until it is back.
+
+    Args:
+        directories: one per broker, at least one. Their order gives the ids, from 1.
+    """
+
+    def __init__(
+        self, directories: Sequence[Path], users: Mapping[str, str] | None = None, options: BrokerOptions | None = None
+    ) -> None:
+        first = EmbeddedBroker(directories[0], users, options=options)
+        others = (
+            EmbeddedBroker(directory, users, options=options, joins=first, node_id=node_id)
+            for node_id, directory in enumerate(directories[1:], FIRST_NODE_ID + 1)
+        )
+        self.brokers = (first, *others)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The listeners without sign-in, `host:port,…`."""
+        return ",".join(broker.bootstrap_servers for broker in self.brokers)
+
+    @property
+    def sasl_bootstrap_servers(self) -> str:
+        """The listeners with sign-in, `host:port,…`."""
+        return ",".join(broker.sasl_bootstrap_servers for broker in self.brokers)
+
+    def start(self) -> None:
+        """Start all brokers; returns when each is a member. If one cannot start, none is left. No-op while they run."""
+        for broker in self.brokers:
+            broker.directory.mkdir(parents=True, exist_ok=True)  # how many there are is seen from now on
+        with ExitStack() as undoing:
+            for broker in self.brokers:
+                broker.start()
+                undoing.callback(broker.stop)
+            undoing.pop_all()
+
+    def stop(self) -> None:
+        """End all brokers, the controller last: a broker needs it to shut down."""
+        for broker in reversed(self.brokers):
+            broker.stop()
+
+    def kill(self) -> None:
+        """End all brokers with SIGKILL."""
+        for broker in reversed(self.brokers):
+            broker.kill()
+
+    def ended(self) -> tuple[EmbeddedBroker, ...]:
+        """The brokers that have ended by themselves, or were killed from outside; `exit_code` has the code."""
+        return tuple(broker for broker in self.brokers if broker.exit_code is not None)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -15,12 +15,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
@@ -35,12 +34,10 @@ from pipeline.errors import PipelineError, first_line
 from pipeline.gate.throttle_state import ThrottleView
 from pipeline.log import set_up_logging
 
-# The pace of one client: its rate, and the wait while it is throttled. Pure.
-
 
 @dataclass(slots=True)
 class Pace:
-    """When the next request is due.
+    """When the next request of a client is due, by its rate and while it is throttled. Pure.
 
     A client that is late (it was blocked, or the broker was slow) continues at its rate. It does not catch up, so a
     throttled client returns to the rate it had before and not to a higher one.
@@ -62,8 +59,6 @@ class Pace:
         self.due_ms = max(self.due_ms, now_ms - span_ms) + span_ms
 
 
-# One client: a thread that sends or reads at its pace and obeys the throttle topic.
-
 log = logging.getLogger(__name__)
 
 # How often a blocked client checks again, because a release can come before the end of a throttle.
@@ -71,27 +66,26 @@ LOOK_EVERY_MS: Final = 20
 RETRY_SECONDS: Final = 1.0
 
 
-class Blocked(Protocol):
-    """What a client needs of a `ThrottleView`."""
-
-    def remaining_ms(self, user: str, client_id: str, now_ms: int) -> int:
-        """The time that the client must still wait, at `now_ms` by wall clock."""
-        ...
-
-
 class DemoClientThread:
-    """Runs one client until it is stopped; connects again after any failure of the broker.
+    """Runs one client at its pace until it is stopped; connects again after any failure of the broker.
 
     It stays below its quota until `in_full` is set.
 
+    Args:
+        remaining_ms: How long a user and client-id must still wait, at an instant in ms by wall clock.
+
     Attributes:
         requests: Produce requests, or fetches with data, so far.
-        blocked: Whether it waits now because of a throttle.
         held_ms: How long throttles have held it until now.
     """
 
     def __init__(
-        self, client: DemoClient, options: Mapping[str, Any], view: Blocked, stopping: Event, in_full: Event
+        self,
+        client: DemoClient,
+        options: Mapping[str, Any],
+        remaining_ms: Callable[[str, str, int], int],
+        stopping: Event,
+        in_full: Event,
     ) -> None:
         self.client = client
         self.sent_bytes = 0
@@ -100,12 +94,11 @@ class DemoClientThread:
         self.held_ms = 0.0
         self._kafka: Any = None
         self._options = dict(options)
-        self._view = view
+        self._remaining_ms = remaining_ms
         self._stopping = stopping
         self._in_full = in_full
         self._pace = Pace(client.calm_bytes_per_second)
-        name = f"{client.user}/{client.client_id}"
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread = Thread(target=self._run, name=f"{client.user}/{client.client_id}", daemon=True)
 
     def start(self) -> None:
         """Begin. Once only."""
@@ -185,7 +178,7 @@ class DemoClientThread:
     def _hold_off(self) -> bool:
         """Wait until the client may send or read again. False if it shall stop."""
         while not self._stopping.is_set():
-            blocked_ms = self._view.remaining_ms(self.client.user, self.client.client_id, wall_ms())
+            blocked_ms = self._remaining_ms(self.client.user, self.client.client_id, wall_ms())
             self.blocked = blocked_ms > 0
             wait_ms = self._pace.wait_ms(time.monotonic() * 1000, blocked_ms)
             if wait_ms <= 0:
@@ -208,29 +201,16 @@ REPORT_EVERY_SECONDS: Final = 1.0
 
 
 def start_demo_clients(plan_path: Path, **popen: Any) -> "subprocess.Popen[bytes]":
-    """Start the load as a child of this process; it ends with it. Close its stdin, or terminate it, to stop it.
-
-    Args:
-        plan_path: A plan written by `DemoPlan.write`.
-        popen: Further arguments of `subprocess.Popen`, such as stdout.
-    """
+    """Start the load as a child of this process; it ends with it. Close its stdin, or terminate it, to stop it."""
     command = [sys.executable, "-m", "pipeline.demo.clients", "--plan", str(plan_path)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, **popen)  # noqa: S603 - our own module
 
 
 def create_demo_topics(admin: Any, brokers: int) -> None:
-    """Create the topics that the clients use; existing ones stay as they are.
-
-    Args:
-        admin: A `KafkaAdminClient`.
-    """
-    create_topics(
-        admin,
-        [
-            TopicSpec(name, "demo", brokers if name == SPLIT_TOPIC else 1, "any", {}, settings)
-            for name, settings in DEMO_TOPICS.items()
-        ],
-    )
+    """Create the topics that the clients use; existing ones stay as they are."""
+    partitions = {name: brokers if name == SPLIT_TOPIC else 1 for name in DEMO_TOPICS}
+    specs = [TopicSpec(name, "demo", partitions[name], "any", {}, each) for name, each in DEMO_TOPICS.items()]
+    create_topics(admin, specs)
 
 
 def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
@@ -240,18 +220,11 @@ def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
     """
     view = ThrottleView(plan.view_bootstrap_servers, plan.throttle_topic, plan.cluster)
     view.start()
-    clients = [
-        DemoClientThread(
-            client,
-            plain_sign_in(plan.bootstrap_servers, client.user, plan.passwords[client.user]),
-            view,
-            stopping,
-            in_full,
-        )
-        for client in plan.clients
-    ]
-    for client in clients:
-        client.start()
+    clients = []
+    for one in plan.clients:
+        options = plain_sign_in(plan.bootstrap_servers, one.user, plan.passwords[one.user])
+        clients.append(DemoClientThread(one, options, view.remaining_ms, stopping, in_full))
+        clients[-1].start()
     while not stopping.wait(REPORT_EVERY_SECONDS):
         lines = [json.dumps(client.report()) + "\n" for client in clients]
         try:
@@ -285,12 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan, stopping, in_full = DemoPlan.read(plan_path), Event(), Event()
     if not plan.starts_calm:
         in_full.set()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stopping.set())
     _listen_to_parent(stopping, in_full)
     run(plan, stopping, in_full)
 

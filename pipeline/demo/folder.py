@@ -23,7 +23,15 @@ MARK: Final = ".kquota-demo"
 _MARK_TEXT: Final = "Made by `kquota demo`. `kquota demo --fresh` deletes the demo's data in this folder.\n"
 
 
-@dataclass(frozen=True, slots=True)
+class _In:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "DemoFolder", _class: type) -> Path:
+        return folder.root / self._name
+
+
+@dataclass(frozen=True)
 class DemoFolder:
     """Where the demo keeps everything.
 
@@ -33,10 +41,21 @@ class DemoFolder:
 
     root: Path
 
-    @property
-    def broker(self) -> Path:
-        """Data and logs of the first broker."""
-        return self.root / "broker"
+    broker = _In("broker")
+    """Data and logs of the first broker."""
+    tables = _In("tables")
+    checkpoint = _In("checkpoint")
+    clients_plan = _In("clients.json")
+    meter_state = _In("meter.json")
+    archives_log = _In("class-archives.log")
+    sync_log = _In("sync.log")
+    dashboard_log = _In("dashboard.log")
+    alerts_log = _In("alerts.log")
+    settings_file = _In("kquota.toml")
+    """The settings with which every command works on this demo's broker and tables."""
+    candidate = _In("candidate.yaml")
+    """Quotas to try with `what-if`."""
+    password_file = _In("passwords.json")
 
     def brokers(self, count: int) -> list[Path]:
         """Data and logs of each of so many brokers, in the order of their ids."""
@@ -52,8 +71,7 @@ class DemoFolder:
     def choose_brokers(self, wanted: int | None) -> int:
         """The number of brokers of the next demo: as many as the one before, if there was one.
 
-        Raises:
-            UsageError: Another number is wanted; topics would have partitions on brokers that are not there.
+        Another number is a `UsageError`: topics would have partitions on brokers that are not there.
         """
         former = self.former_brokers()
         if former and wanted is not None and wanted != former:
@@ -65,64 +83,9 @@ class DemoFolder:
         """What a stock client shall do, for its process."""
         return self.root / f"stock-{client_id}.json"
 
-    @property
-    def tables(self) -> Path:
-        """Root of the Delta tables."""
-        return self.root / "tables"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Checkpoint of the query."""
-        return self.root / "checkpoint"
-
-    @property
-    def clients_plan(self) -> Path:
-        """The plan of the clients, for their process."""
-        return self.root / "clients.json"
-
-    @property
-    def meter_state(self) -> Path:
-        """State file of the meter."""
-        return self.root / "meter.json"
-
-    @property
-    def archives_log(self) -> Path:
-        """Log of the making of class archives."""
-        return self.root / "class-archives.log"
-
-    @property
-    def sync_log(self) -> Path:
-        """Log of the process that puts quotas on the brokers."""
-        return self.root / "sync.log"
-
-    @property
-    def dashboard_log(self) -> Path:
-        """Log of the dashboard."""
-        return self.root / "dashboard.log"
-
-    @property
-    def alerts_log(self) -> Path:
-        """Log of `kquota alerts run`."""
-        return self.root / "alerts.log"
-
     def alerts_state(self, job: str) -> Path:
         """State of the alerts, where `kquota alerts run` keeps it by default."""
         return self.root / f"{job}.alerts.json"
-
-    @property
-    def settings_file(self) -> Path:
-        """The settings with which every command works on this demo's broker and tables."""
-        return self.root / "kquota.toml"
-
-    @property
-    def candidate(self) -> Path:
-        """Quotas to try with `what-if`."""
-        return self.root / "candidate.yaml"
-
-    @property
-    def password_file(self) -> Path:
-        """The clients' passwords."""
-        return self.root / "passwords.json"
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -172,16 +135,14 @@ _CANDIDATE_HEAD: Final = """\
 
 def write_settings(folder: DemoFolder, settings: Settings) -> None:
     """Write the settings file: where broker, topics, tables, checkpoint and lock of this demo are."""
-    kafka, stream = settings.kafka, settings.stream
+    stream = settings.stream
     text = _toml(
         {
             "job": settings.job,
             "run_dir": str(settings.run_dir),
             "kafka": {
-                "bootstrap_servers": kafka.bootstrap_servers,
-                "usage_topic": kafka.usage_topic,
-                "throttle_topic": kafka.throttle_topic,
-                "marker_topic": kafka.marker_topic,
+                name: getattr(settings.kafka, name)
+                for name in ("bootstrap_servers", "usage_topic", "throttle_topic", "marker_topic")
             },
             "tables": {"root": settings.tables.root},
             "stream": {"checkpoint": stream.checkpoint, "trigger_ms": stream.trigger_ms},
@@ -194,7 +155,6 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
 
 
 def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
-    """Receivers of alerts; empty without any."""
     if not alerts.webhooks:
         return {}
     link = {} if alerts.external_url is None else {"external_url": alerts.external_url}
@@ -206,18 +166,14 @@ def write_candidate(folder: DemoFolder) -> None:
     """Write the candidate if there is none."""
     if folder.candidate.exists():
         return
-    changed = {("alice", "etl"): ("producer_byte_rate", 2.0), ("search", ""): ("consumer_byte_rate", 0.5)}
+    factors = {("alice", "etl"): 2.0, ("search", ""): 0.5}
     lines = []
     for row in DEMO_QUOTAS:
-        bounds = {name: row[name] for name in QUOTA_TYPES}
-        name, factor = changed.get((row["user"], row["client_id"]), ("", 1.0))
-        shown = {
-            "user": row["user"],
-            "client_id": row["client_id"],
-            **{key: bound * factor if key == name else bound for key, bound in bounds.items() if bound is not None},
-        }
+        entity = {name: row[name] for name in ("user", "client_id")}
+        factor = factors.get((row["user"], row["client_id"]), 1.0)
+        bounds = {name: row[name] * factor for name in QUOTA_TYPES if row[name] is not None}
         # A JSON object on one line is YAML.
-        lines.append(f"  - {json.dumps(shown)}\n")
+        lines.append(f"  - {json.dumps(entity | bounds)}\n")
     folder.candidate.write_text(f"{_CANDIDATE_HEAD}quotas:\n{''.join(lines)}", encoding="utf-8")
 
 
@@ -242,11 +198,7 @@ def while_it_runs() -> list[str]:
 
 
 def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[str]:
-    """Three commands for when the demo has ended.
-
-    Args:
-        decision_id: A decision that was published in this run, or the beginning of its id; None if there was none.
-    """
+    """Three commands for when the demo has ended; `decision_id` is the beginning of one of its decisions, if any."""
     what_if = command_text("what-if", "--quotas", path_text(candidate), "--from", "usage", "--since", "1h")
     if decision_id is not None:
         return [command_text("throttles", "explain", decision_id), command_text("throttles", "list", "--all"), what_if]

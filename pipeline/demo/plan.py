@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from quota.entity import QUOTA_TYPES
 from schemas.names import THROTTLE_TOPIC
 
 Role = Literal["produce", "consume"]
@@ -18,28 +19,20 @@ Role = Literal["produce", "consume"]
 PLAN_VERSION: Final = 1
 _CALM_FACTOR: Final = 0.9
 
+_QUOTA_COLUMNS: Final = ("user", "client_id", *QUOTA_TYPES, "mode", "owner", "note")
 DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
-    {
-        "user": user,
-        "client_id": client_id,
-        "producer_byte_rate": producer_byte_rate,
-        "consumer_byte_rate": consumer_byte_rate,
-        "request_percentage": request_percentage,
-        "mode": "enforce",
-        "owner": owner,
-        "note": note,
-    }
-    for user, client_id, producer_byte_rate, consumer_byte_rate, request_percentage, owner, note in (
-        ("alice", "etl", 100_000.0, None, None, "data-platform", "nightly loads; agreed with alice"),
-        ("billing", "invoices", 60_000.0, None, None, "finance", "month end included"),
-        ("inventory", "<default>", 80_000.0, None, None, "warehouse", "any scanner gateway"),
-        ("search", "", None, 100_000.0, None, "search", "all indexers together"),
-        ("erp", "", 200_000.0, None, None, "back office", "exports; a program that obeys no throttles"),
-        ("archive", "", None, 100_000.0, None, "back office", "copies the exports; neither does it"),
-        ("clickstream", "", 400_000.0, None, None, "web", "all trackers together"),
-        ("<default>", "scorer", None, 200_000.0, None, "fraud", "scorers of any team"),
-        ("<default>", "", 120_000.0, None, 100.0, "platform", "whoever has no agreement of their own"),
-        ("", "dashboard", None, 60_000.0, None, "platform", "all dashboards together"),
+    dict(zip(_QUOTA_COLUMNS, row, strict=True))
+    for row in (
+        ("alice", "etl", 100_000.0, None, None, "enforce", "data-platform", "nightly loads; agreed with alice"),
+        ("billing", "invoices", 60_000.0, None, None, "enforce", "finance", "month end included"),
+        ("inventory", "<default>", 80_000.0, None, None, "enforce", "warehouse", "any scanner gateway"),
+        ("search", "", None, 100_000.0, None, "enforce", "search", "all indexers together"),
+        ("erp", "", 200_000.0, None, None, "enforce", "back office", "exports; a program that obeys no throttles"),
+        ("archive", "", None, 100_000.0, None, "enforce", "back office", "copies the exports; neither does it"),
+        ("clickstream", "", 400_000.0, None, None, "enforce", "web", "all trackers together"),
+        ("<default>", "scorer", None, 200_000.0, None, "enforce", "fraud", "scorers of any team"),
+        ("<default>", "", 120_000.0, None, 100.0, "enforce", "platform", "whoever has no agreement of their own"),
+        ("", "dashboard", None, 60_000.0, None, "enforce", "platform", "all dashboards together"),
     )
 )
 """Rows of `quotas`, at the levels 1, 1, 2, 3, 3, 3, 3, 4, 6 and 7."""
@@ -62,7 +55,7 @@ class DemoClient:
     """One client and its load.
 
     Attributes:
-        quota_bytes_per_second: What it may use; the bound its <user, client-id> resolves to.
+        quota_bytes_per_second: The bound its <user, client-id> resolves to.
         load_factor: Its rate as a multiple of that; above 1 it is noisy.
         requests_per_second: Into how many produce requests a second the load is cut. A consumer fetches what
             one of them wrote at a time.
@@ -150,11 +143,7 @@ class DemoPlan:
 
     @classmethod
     def read(cls, path: Path) -> "DemoPlan":
-        """Read a plan.
-
-        Raises:
-            ValueError, TypeError: it is of another version or lacks something.
-        """
+        """Read a plan; a `ValueError` or `TypeError` if it is of another version or lacks something."""
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored.pop("version", None) != PLAN_VERSION:
             msg = f"{path} is a plan of another version than {PLAN_VERSION}"

@@ -42,7 +42,6 @@ def spawn(
     Args:
         output: takes standard output and error; a file, or `subprocess.PIPE`.
         env: all its variables; None gives it ours.
-        niceness: how much it yields to other processes, from 0 to 19.
     """
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(niceness)]
     return subprocess.Popen(  # noqa: S603 - our own launcher

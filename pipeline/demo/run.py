@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from shlex import quote
 from threading import Event, Thread
 from typing import IO, Any, Final
@@ -26,9 +27,8 @@ from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG
 from pipeline.demo import class_archives
 from pipeline.demo.alert_receiver import AlertReceiver, Heard
-from pipeline.demo.broker import FIRST_NODE_ID, BrokerOptions, EmbeddedBroker, plain_sign_in
+from pipeline.demo.broker import FIRST_NODE_ID, BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
-from pipeline.demo.cluster import EmbeddedCluster
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
 from pipeline.demo.plan import (
     DEMO_CLIENTS,
@@ -70,19 +70,14 @@ def demo_settings(settings: Settings, folder: DemoFolder, cluster: EmbeddedClust
 
 
 def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
-    """Write the files, create topics and tables that are missing, and fill a new quota table.
-
-    Args:
-        settings: As `demo_settings` makes them.
-    """
+    """Write the files, create topics and tables that are missing, and fill a new quota table."""
     write_settings(folder, settings)
     write_candidate(folder)
     with ClusterAccess.from_settings(settings.kafka).admin() as admin:
         create_topics(admin, wanted_topics(settings))
         create_demo_topics(admin, brokers)
     if "quotas" in create_tables(settings.tables):
-        audit = local_audit("the demo's quotas")
-        open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), audit)
+        open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
 
 
 # Processes around the job: a meter for each broker, stock clients, quota sync, the page, the alerts.
@@ -95,68 +90,60 @@ _KQUOTA: Final = (sys.executable, "-m", "pipeline.cli.main")
 _NICENESS: Final = 10
 
 
+def _start(folder: DemoFolder, log_file: Path, *command: object, niceness: int = _NICENESS) -> Child:
+    with log_file.open("ab") as output:
+        return spawn([*_KQUOTA, *map(str, command)], cwd=folder.root, output=output, niceness=niceness)
+
+
 def start_meter(broker: EmbeddedBroker, folder: DemoFolder) -> Child:
     """Start the meter of a broker; it follows that broker's own request log."""
-    command = [*_KQUOTA, "meter", "request-log", str(broker.request_log_path), "--broker-id", str(broker.node_id)]
+    command: list[object] = ["meter", "request-log", broker.request_log_path, "--broker-id", broker.node_id]
     # A flag, because a variable that is set in this shell would win over the file.
-    command += ["--config", str(folder.settings_file), "--bootstrap-server", broker.bootstrap_servers]
+    command += ["--config", folder.settings_file, "--bootstrap-server", broker.bootstrap_servers]
     if broker.node_id == FIRST_NODE_ID:
-        command += ["--state-file", str(folder.meter_state)]
+        command += ["--state-file", folder.meter_state]
     for listener in DEMO_INTERNAL_LISTENERS:
         command += ["--internal-listener", listener]
-    with (broker.directory / "logs" / "meter.log").open("ab") as output:
-        return spawn(command, cwd=folder.root, output=output)
+    return _start(folder, broker.directory / "logs" / "meter.log", *command, niceness=0)
 
 
 def start_sync(cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
     """Start what puts quotas on the brokers: those of the users that the settings file names."""
-    command = [*_KQUOTA, "quotas", "sync", "--config", str(folder.settings_file)]
-    command += ["--bootstrap-server", cluster.bootstrap_servers, "--tables", str(folder.tables)]
-    with folder.sync_log.open("ab") as output:
-        return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
-
-
-def start_archive_making(folder: DemoFolder) -> Child:
-    """Start what makes the class archives that are missing."""
-    command = [sys.executable, "-m", "pipeline.demo.class_archives"]
-    with folder.archives_log.open("ab") as output:
-        return spawn(command, cwd=folder.root, output=output)
+    places = ("--bootstrap-server", cluster.bootstrap_servers, "--tables", folder.tables)
+    return _start(folder, folder.sync_log, "quotas", "sync", "--config", folder.settings_file, *places)
 
 
 def start_dashboard(folder: DemoFolder, port: int) -> Child:
     """Start the page over the tables; it waits for them itself."""
-    command = [*_KQUOTA, "dashboard", "--port", str(port), "--config", str(folder.settings_file)]
-    with folder.dashboard_log.open("ab") as output:
-        return spawn([*command, "--tables", str(folder.tables)], cwd=folder.root, output=output, niceness=_NICENESS)
+    places = ("--config", folder.settings_file, "--tables", folder.tables)
+    return _start(folder, folder.dashboard_log, "dashboard", "--port", port, *places)
 
 
 def start_alerts(folder: DemoFolder) -> Child:
     """Start `kquota alerts run`, with the receiver of the settings file."""
-    command = [*_KQUOTA, "alerts", "run", "--config", str(folder.settings_file), "--tables", str(folder.tables)]
-    with folder.alerts_log.open("ab") as output:
-        return spawn(command, cwd=folder.root, output=output, niceness=_NICENESS)
+    places = ("--config", folder.settings_file, "--tables", folder.tables)
+    return _start(folder, folder.alerts_log, "alerts", "run", *places)
 
 
-def stock_work(client: DemoClient, cluster: EmbeddedCluster, password: str) -> StockWork:
-    """The parameters of a stock client of the demo."""
-    return StockWork(
+def start_archive_making(folder: DemoFolder) -> Child:
+    """Start what makes the class archives that are missing."""
+    with folder.archives_log.open("ab") as output:
+        return spawn([sys.executable, "-m", "pipeline.demo.class_archives"], cwd=folder.root, output=output)
+
+
+def start_stock_client(client: DemoClient, cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
+    """Start a stock client; its counters come on its standard output, with what else it prints."""
+    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, client.user, folder.passwords()[client.user])
+    work = StockWork(
         role=client.role,
         topic=client.topic,
         shares=split_shares(len(cluster.brokers)),
         bytes_per_second=client.bytes_per_second,
         requests_per_second=client.requests_per_second,
-        options={
-            **plain_sign_in(cluster.sasl_bootstrap_servers, client.user, password),
-            "client_id": client.client_id,
-        },
+        options={**sign_in, "client_id": client.client_id},
     )
-
-
-def start_stock_client(client: DemoClient, cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
-    """Start a stock client; its counters come on its standard output, with what else it prints."""
     path = folder.stock_client(client.client_id)
     path.touch(mode=0o600)  # holds a password
-    work = stock_work(client, cluster, folder.passwords()[client.user])
     path.write_text(json.dumps(asdict(work), indent=2), encoding="utf-8")
     command = [sys.executable, "-m", "pipeline.demo.stock_client", str(path)]
     return spawn(command, cwd=folder.root, output=subprocess.PIPE)
@@ -220,8 +207,7 @@ class Load:
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
         """Report brokers that end, and make missing class archives meanwhile; returns at the end of the load.
 
-        Args:
-            duration_seconds: When to call `stop`, from now; None = never.
+        `stop` is called after `duration_seconds`; None = never.
         """
         ends = None if duration_seconds is None else time.monotonic() + duration_seconds
         archives_due = time.monotonic() + _ARCHIVES_AFTER_SECONDS
@@ -230,11 +216,8 @@ class Load:
             for broker in self._cluster.ended():
                 if broker.node_id not in reported:
                     reported.add(broker.node_id)
-                    log.warning(
-                        "broker %d has ended (%s); its partitions are away until the demo is restarted",
-                        broker.node_id,
-                        broker.exit_code,
-                    )
+                    text = "broker %d has ended (%s); its partitions are away until the demo is restarted"
+                    log.warning(text, broker.node_id, broker.exit_code)
             if time.monotonic() >= archives_due:
                 archives_due = math.inf
                 self._make_archives()
@@ -276,7 +259,7 @@ class Demo:
     Attributes:
         folder: Where everything is kept; this process has claimed it.
         settings: Of the job; addresses and folders are replaced by the demo's.
-        client_report: Called with the counters of each client once per second.
+        client_report: See `Load`.
         brokers: How many; as many as in the demo before in this folder.
         dashboard_port: Where the page listens, on this machine only; None = no page.
         alert_heard: Called with each alert that `kquota alerts run` sends; None = it does not run.
@@ -301,11 +284,7 @@ class Demo:
             self._job.stop()
 
     def run(self, duration_seconds: float | None) -> None:
-        """Start brokers, tables, job, meters and clients; stop them in reverse.
-
-        Args:
-            duration_seconds: Counted from the moment the job is ready; None runs until `stop`.
-        """
+        """Start brokers, tables, job, meters and clients; stop them in reverse, so long after the job is ready."""
         with ExitStack() as stack:
             rules = ReadingRules.from_settings(self.settings)
             starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint), rules))
@@ -346,51 +325,39 @@ class Demo:
         return AlertsSettings(webhooks={"demo": SecretStr(url)}, external_url=page)
 
 
-# Starting over: deletes what earlier demos left, and nothing else.
-
-
 def start_over(folder: DemoFolder, job: str) -> None:
-    """Delete what earlier demos have left, while no job and no broker runs there. Other files stay.
+    """Delete what earlier demos have left. Other files stay.
 
-    Args:
-        job: Name of the demo's job; its lock is held meanwhile, and so are the brokers'.
-
-    Raises:
-        Conflict: A job or a broker runs there; nothing is deleted.
+    The locks of the demo's job and brokers are held meanwhile; if one runs, that is a `Conflict`, and nothing is
+    deleted.
     """
     brokers = folder.brokers(max(folder.former_brokers(), 1))
-    data = (folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan)
-    more = (folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate)
-    alerts = (folder.alerts_log, folder.alerts_state(job))
-    stock = (folder.stock_client(client.client_id) for client in STOCK_CLIENTS)
+    data = (
+        *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
+        *(folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate),
+        *(folder.alerts_log, folder.alerts_state(job)),
+        *(folder.stock_client(client.client_id) for client in STOCK_CLIENTS),
+    )
     with ExitStack() as held:
         held.enter_context(JobLock(folder.root, job, str(folder.tables)))
         for broker in brokers:
             held.enter_context(EmbeddedBroker(broker).reserved())
-        for path in (*data, *more, *alerts, *stock):
+        for path in data:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
 
 
-# The bounds of each client by the quotas in force.
-
 _TYPE_OF_ROLE = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
 
 
 def client_bounds(tables: TablesSettings) -> dict[tuple[str, str], float | None]:
-    """The byte rate that each client is held to, in bytes per second; None if no quota bounds it.
-
-    Returns:
-        (user, client_id) -> its bound for what it does: produce or consume.
-    """
+    """The bound of each (user, client_id) for what it does: produce or consume; None if no quota bounds it."""
     engine = QuotaEngine()
     engine.load_quotas(QuotaSource(open_quota_table(tables)).pin())
-    clients = (*DEMO_CLIENTS, *STOCK_CLIENTS)
-    names = {"user": [one.user for one in clients], "client_id": [one.client_id for one in clients]}
-    resolved = {
-        (row["user"], row["client_id"], row["quota_type"]): row["bound"]
-        for row in engine.resolve(pa.table(names)).to_pylist()
-    }
-    return {(one.user, one.client_id): resolved[one.user, one.client_id, _TYPE_OF_ROLE[one.role]] for one in clients}
+    types = {(one.user, one.client_id): _TYPE_OF_ROLE[one.role] for one in (*DEMO_CLIENTS, *STOCK_CLIENTS)}
+    names = {name: [client[place] for client in types] for place, name in enumerate(("user", "client_id"))}
+    rows = engine.resolve(pa.table(names)).to_pylist()
+    bounds = {(row["user"], row["client_id"], row["quota_type"]): row["bound"] for row in rows}
+    return {client: bounds[*client, quota_type] for client, quota_type in types.items()}

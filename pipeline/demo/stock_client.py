@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from types import FrameType
 from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -42,7 +41,6 @@ class StockWork:
     Attributes:
         shares: For each partition, the part of the requests that go there; a consumer reads all partitions.
         bytes_per_second: What a producer sends while nothing slows it; a consumer reads whatever there is.
-        requests_per_second: Into how many requests a second that is cut.
         options: Of the client class of kafka-python: address, sign-in, client_id.
     """
 
@@ -73,15 +71,11 @@ class StockProducer:
         self._work = work
         self._stopping = stopping
         self.client = _PRODUCER(**work.options, delivery_timeout_ms=int(_PATIENCE_SECONDS * 1000))
-        self._threads = [
-            Thread(target=self._send, args=(partition,), name=f"partition {partition}", daemon=True)
-            for partition in range(len(self.shares))
-        ]
 
     def start(self) -> None:
         """Begin. Once only."""
-        for thread in self._threads:
-            thread.start()
+        for partition in range(len(self.shares)):
+            Thread(target=self._send, args=(partition,), name=f"partition {partition}", daemon=True).start()
 
     def close(self) -> None:
         """Leave; what has not been sent is lost."""
@@ -101,17 +95,14 @@ class StockProducer:
                 self.client.send(self._work.topic, value, partition=partition).get(_PATIENCE_SECONDS)
             except KafkaError as exc:
                 due = time.monotonic() + _RETRY_SECONDS
-                self._tell(exc)
+                if not self._stopping.is_set():
+                    log.error("%s; retrying", exc)
                 continue
             self.answer_ms.append((time.monotonic() - began) * 1000)
             self.sent_bytes[partition] += len(value)
             self.requests[partition] += 1
             span_seconds = 1 / (self._work.requests_per_second * share)
             due = max(due, time.monotonic() - span_seconds) + span_seconds
-
-    def _tell(self, failure: KafkaError) -> None:
-        if not self._stopping.is_set():
-            log.error("%s; retrying", failure)
 
 
 class StockConsumer:
@@ -174,10 +165,8 @@ def broker_throttle_ms(client: Any) -> tuple[float, float]:
 
     Its own metrics show it, from the throttle time that each answer carries.
     """
-    found: dict[str, float] = {}
-    for group, metrics in (client.metrics() or {}).items():
-        if group in {"producer-metrics", "consumer-metrics"}:  # of all brokers together
-            found = metrics
+    metrics = client.metrics() or {}
+    found = metrics.get("producer-metrics") or metrics.get("consumer-metrics") or {}  # of all brokers together
     mean, longest = (float(found.get(f"throttle-time-{kind}", 0.0)) for kind in ("avg", "max"))
     return (mean if math.isfinite(mean) else 0.0, longest if math.isfinite(longest) else 0.0)
 
@@ -212,12 +201,8 @@ def main(path: str) -> None:
     logging.basicConfig(level=logging.ERROR)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # it logs every throttle, and every retry
     stopping = Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stopping.set())
     run(StockWork(**json.loads(Path(path).read_text(encoding="utf-8"))), stopping)
 
 

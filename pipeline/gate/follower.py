@@ -43,13 +43,7 @@ class Found(NamedTuple):
 
 
 class ThrottleTopicReader:
-    """One consumer of the throttle topic at a time. One thread.
-
-    Records that are not throttle records are skipped and counted.
-
-    Args:
-        options: Further kafka-python options, as of `client_properties.kafka_options`.
-    """
+    """One consumer of the throttle topic at a time. One thread. What is not a throttle record is skipped, counted."""
 
     def __init__(self, bootstrap_servers: str, topic: str, options: Mapping[str, Any] | None = None) -> None:
         self.unreadable = 0
@@ -66,8 +60,7 @@ class ThrottleTopicReader:
         """Begin at the start of the topic, or continue where it was if it was read before.
 
         Raises:
-            PipelineError: It is not there.
-            ClusterUnreachable, Unreachable: No broker lets us in.
+            PipelineError: It is not there, or no broker lets us in.
             KafkaError: Anything else; `line_of` makes a line of it.
         """
         self.close()
@@ -140,15 +133,15 @@ class ThrottleTopicReader:
 
     def line_of(self, error: BaseException) -> str:
         """What one of these calls has raised, in one line."""
-        error = permission_missing(error, self._acls, self._options, self._servers) or error
-        if isinstance(error, PermissionMissing):
-            return str(error)
-        text = error.message if isinstance(error, PipelineError) else f"{type(error).__name__}: {first_line(error)}"
-        return text[:300]
+        known = self.as_pipeline_error(error)
+        if isinstance(known, PermissionMissing):
+            return str(known)
+        return (f"{type(error).__name__}: {first_line(error)}" if known is None else known.message)[:300]
 
     def as_pipeline_error(self, error: BaseException) -> PipelineError | None:
         """The same as an error that an operator can act on; None if it is not known as one."""
-        return error if isinstance(error, PipelineError) else self._permission_missing(error)
+        known = error if isinstance(error, PipelineError) else None
+        return known or permission_missing(error, self._acls, self._options, self._servers)
 
     def close(self) -> None:
         """Leave the cluster. May be repeated."""
@@ -163,9 +156,6 @@ class ThrottleTopicReader:
         assigned = self._consumer.assignment()
         if assigned:
             self._consumer.seek_to_beginning(*assigned)
-
-    def _permission_missing(self, error: BaseException) -> PermissionMissing | None:
-        return permission_missing(error, self._acls, self._options, self._servers)
 
     def _throttle_of(self, value: bytes | None) -> ThrottleRecord | None:
         if value is None:  # a tombstone: the topic forgets the key
@@ -186,10 +176,9 @@ def _raise_if_refused(consumer: Any, topic: str) -> None:
     """
     try:
         consumer.end_offsets([TopicPartition(topic, 0)], timeout_ms=REFUSAL_WAIT_MS)
-    except TopicAuthorizationFailedError:
-        raise
-    except KafkaError:
-        return
+    except KafkaError as exc:
+        if isinstance(exc, TopicAuthorizationFailedError):
+            raise
 
 
 FollowerState = Literal["connecting", "catching-up", "following", "stale", "closed"]
@@ -300,12 +289,9 @@ class KafkaFollower:
                 if self._state != "connecting":
                     self._state = "stale"
                 # One warning per failure, not one per attempt.
-                level = logging.WARNING if failures == 1 else logging.DEBUG
-                log.log(
-                    level,
-                    "the throttle topic cannot be followed, new throttles are not seen: %s",
-                    self._reader.line_of(exc),
-                )
+                write = log.warning if failures == 1 else log.debug
+                reason = self._reader.line_of(exc)
+                write("the throttle topic cannot be followed, new throttles are not seen: %s", reason)
                 self._stopping.wait(wait_seconds)
             finally:
                 self._reader.close()
@@ -357,11 +343,7 @@ BEGINNING: Final = 0
 
 
 class Tailed(NamedTuple):
-    """A record as it is shown.
-
-    Attributes:
-        extends: Whether it makes a running throttle longer: a violation under the id of the decision that began it.
-    """
+    """A record, and whether it extends a running throttle: a violation under the id of the decision that began it."""
 
     record: ThrottleRecord
     extends: bool
@@ -390,8 +372,7 @@ class ThrottleTail:
     extension.
 
     Args:
-        since_ms: Records that were written at this instant or later, by wall clock; `BEGINNING` = all that the topic
-            still has; None = those that come from now on.
+        since_ms: When they were written, by wall clock; `BEGINNING` = all that the topic still has; None = from now on.
     """
 
     def __init__(self, reader: ThrottleTopicReader, since_ms: int | None) -> None:
@@ -406,10 +387,8 @@ class ThrottleTail:
     def step(self, wait_ms: int) -> list[Tailed]:
         """The next wanted records; empty while the topic is read for the first time, or if nothing comes.
 
-        A broker that is away is logged once; the next records come when it is back.
-
-        Raises:
-            KafkaError: The topic can no longer be read.
+        A broker that is away is logged once; the next records come when it is back. Raises KafkaError if the topic can
+        no longer be read.
         """
         if self._reader.take_is_new_topic():
             self._ends, self._decisions = {}, RunningDecisions()

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock, local
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from pipeline.clock import Clock, SystemClock
@@ -155,9 +154,7 @@ class TaskPassage:
             raise
         return Passage(was_throttled=True, waited_ms=self._waiting_room.now_ms() - began_ms)
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_failure: object) -> None:
         if self._caller is not None:
             self._waiting_room.leave(self._caller)
 
@@ -379,9 +376,7 @@ class Gate:
         self.start()
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         self.close()
 
 

@@ -159,7 +159,7 @@ TOKEN_VARIABLE: Final = "KQUOTA_GATE_TOKEN"  # noqa: S105 - the name of a variab
 _FINISH_SECONDS: Final = 5
 
 
-class GateServer:
+class GateServer(WebServer):
     """One listening socket in front of a gate that is started. `run` closes it at the end.
 
     Raises:
@@ -170,25 +170,20 @@ class GateServer:
         self, gate: Gate, listen: Listen, token: str | None, registry: CollectorRegistry | None = None
     ) -> None:
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
-        self._server = WebServer(build_app(gate, token, registry), listen, finish_seconds=_FINISH_SECONDS)
+        super().__init__(build_app(gate, token, registry), listen, finish_seconds=_FINISH_SECONDS)
         self._closing = Thread(target=gate.close, args=(1.0,), name="gate-closing")
-
-    @property
-    def port(self) -> int:
-        """The port in use."""
-        return self._server.port
 
     def run(self) -> None:
         """Answer requests until `stop`. Returns when all waiting requests have been answered, or after 5 s."""
         try:
-            self._server.run()
+            super().run()
         finally:
             self.stop()
             self._closing.join()
 
     def stop(self) -> None:
         """Answer the waiting requests and make `run` return. From any thread or signal handler; may be repeated."""
-        self._server.stop()
+        super().stop()
         if self._closing.ident is None:
             self._closing.start()
 

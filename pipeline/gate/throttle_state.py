@@ -56,9 +56,7 @@ class ThrottleState:
         return sum(map(len, self._clusters.values()))
 
     def apply(self, record: ThrottleRecord, until_ms: int | None = None) -> bool:
-        """Apply one record; False for one of another cluster, which is ignored.
-
-        A release ends the throttle at once, and nothing is kept of it.
+        """Apply one record; False for one of another cluster, which is ignored. Of a release nothing is kept.
 
         Args:
             until_ms: Its end on another clock than the wall clock; None: `throttled_until_ms`.
@@ -78,16 +76,12 @@ class ThrottleState:
         clusters, self._clusters = self._clusters, {}
         return [key for of_cluster in clusters.values() for key in of_cluster]
 
-    def lease(self, user: str, client_id: str, broker_id: str = "") -> Lease | None:
+    def lease_of(self, client: ClientKey) -> Lease | None:
         """The throttle of a client, which may have ended; None if there is none.
 
         With a broker: the one that ends later of that broker's throttle and the whole cluster's. Without a broker:
-        only the whole cluster's.
+        only the whole cluster's. It runs for every waiting caller, so it is quick.
         """
-        return self.lease_of(ClientKey(broker_id, user, client_id))
-
-    def lease_of(self, client: ClientKey) -> Lease | None:
-        """`lease` for callers that have the key already. It runs for every waiting caller, so it is quick."""
         keys = (client, client._replace(broker_id="")) if client.broker_id else (client,)
         found: Lease | None = None
         for of_cluster in list(self._clusters.values()):
@@ -98,16 +92,9 @@ class ThrottleState:
         return found
 
     def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:
-        """End of the throttle, exclusive, in epoch ms; 0 without a throttle or after a release.
-
-        The end may be in the past.
-        """
-        lease = self.lease(user, client_id, broker_id)
+        """End of the throttle, exclusive; 0 without a throttle or after a release. It may be in the past."""
+        lease = self.lease_of(ClientKey(broker_id, user, client_id))
         return 0 if lease is None else lease.until_ms
-
-    def remaining_ms(self, user: str, client_id: str, now_ms: int, broker_id: str = "") -> int:
-        """The time that the client must still wait, at `now_ms`; 0 at the end of the throttle and after it."""
-        return max(0, self.blocked_until_ms(user, client_id, broker_id) - now_ms)
 
     def running(self, now_ms: int) -> Iterator[Lease]:
         """The throttles that have not ended, in no order."""
@@ -122,10 +109,9 @@ class ThrottleState:
         """Forget the throttles that have ended; returns how many."""
         pruned = 0
         for of_cluster in self._clusters.values():
-            ended = [key for key, lease in list(of_cluster.items()) if lease.until_ms <= now_ms]
-            for key in ended:
+            for key in [key for key, lease in list(of_cluster.items()) if lease.until_ms <= now_ms]:
                 del of_cluster[key]
-            pruned += len(ended)
+                pruned += 1
         return pruned
 
 
@@ -177,12 +163,15 @@ class ThrottleView:
         self._follower.close(timeout_seconds)
 
     def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:
-        """See `ThrottleState.blocked_until_ms`."""
+        """End of the client's throttle, exclusive, in epoch ms; 0 without a throttle or after a release.
+
+        The end may be in the past. With a broker: the later end of that broker's throttle and the whole cluster's.
+        """
         return self.state.blocked_until_ms(user, client_id, broker_id)
 
     def remaining_ms(self, user: str, client_id: str, now_ms: int, broker_id: str = "") -> int:
-        """See `ThrottleState.remaining_ms`."""
-        return self.state.remaining_ms(user, client_id, now_ms, broker_id)
+        """The time that the client must still wait, at `now_ms`; 0 at the end of the throttle and after it."""
+        return max(0, self.blocked_until_ms(user, client_id, broker_id) - now_ms)
 
     def _apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool) -> None:
         if is_new_topic:

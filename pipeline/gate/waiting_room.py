@@ -56,9 +56,6 @@ class RequestSizeRefused(PipelineError, ValueError):
         )
 
 
-# A waiting caller.
-
-
 class Gatekeeper(Protocol):
     """What a waiting caller needs: the end of its throttle, and memory after it."""
 
@@ -83,33 +80,18 @@ class WaitingCaller(DelayedOperation):
 
     Attributes:
         keys: Watch keys: the client on the whole cluster, and on its broker if one was named.
-        size_bytes: What its request takes in memory; 0 takes none.
         has_memory: It does not wait for memory (any more). Guarded by the lock of the gatekeeper.
         allocation: Its bytes in the pool; None while it waits for memory, and when it needs none of the pool.
     """
 
     __slots__ = (
-        "_gatekeeper",
-        "_timer",
-        "_until_ms",
-        "_wake",
-        "allocation",
-        "client",
-        "has_memory",
-        "keys",
-        "size_bytes",
-    )
+        "_gatekeeper", "_timer", "_until_ms", "_wake", "allocation", "client", "has_memory", "keys", "size_bytes"
+    )  # fmt: skip
 
     def __init__(
         self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: SystemTimer, wake: Callable[[], None]
     ) -> None:
-        """Make a caller that is not watched yet and has no time-out and no memory yet.
-
-        Args:
-            client: Who waits; `broker_id` "" means only throttles of the whole cluster count.
-            gatekeeper: Says when the throttle ends, and whether there is memory then.
-            wake: Called once, from any thread, when the caller may pass. It must be quick.
-        """
+        """Make a caller without a watch, a time-out or memory. `wake` is called once, from any thread: it is quick."""
         super().__init__(delay_ms=0)
         self.client = client
         cluster_wide = client._replace(broker_id="")
@@ -148,9 +130,6 @@ class WaitingCaller(DelayedOperation):
             self._timer.add(self)
             if self.is_completed:  # completed between the two lines above, so that its own cancel came too early
                 self.cancel()
-
-
-# Gauges.
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,20 +210,12 @@ class RequestMemory:
         return len(self._intake.muted)
 
     def check_size(self, size_bytes: int) -> None:
-        """Check the size of a request; 0 is allowed.
-
-        Raises:
-            RequestSizeRefused: It is below 0 or above `max_request_bytes`.
-        """
+        """Raise `RequestSizeRefused` for a request below 0 or above `max_request_bytes`."""
         if not 0 <= size_bytes <= self.pool.max_allocation_bytes:
             raise RequestSizeRefused(size_bytes, self.pool.max_allocation_bytes)
 
     def take(self, caller: WaitingCaller) -> None:
-        """Give a new caller memory from the pool, or let it wait for memory (`has_memory` False).
-
-        Raises:
-            GateDepleted: The pool has nothing left and `when_full` is refuse.
-        """
+        """Give a new caller memory from the pool, or let it wait for memory; raises `GateDepleted` if it refuses."""
         if caller.size_bytes == 0:
             caller.has_memory = True
         elif self._refuses:
@@ -260,10 +231,7 @@ class RequestMemory:
                 self._count(caller)
 
     def give_back(self, caller: WaitingCaller) -> list[WaitingCaller]:
-        """Take the memory of a caller that leaves; returns the callers that got memory from the pool by that.
-
-        Call it once per caller, whether the caller has memory or waits for it.
-        """
+        """Take the memory of a caller that leaves, if it has any; returns the callers that got memory by that."""
         self._intake.forget(caller)
         mine = self._of(caller.client)
         mine.waiting.pop(caller, None)
@@ -304,16 +272,6 @@ class RequestMemory:
 _PRUNE_EVERY_MS: Final = 60_000
 
 
-class _SteadyTime:
-    """The clock's steady time in the form that the purgatory needs."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def monotonic_ms(self) -> int:
-        return self._clock.now().steady_ms
-
-
 class WaitingRoom:
     """Makes callers wait while their client is throttled.
 
@@ -328,8 +286,6 @@ class WaitingRoom:
     tried may take it.
 
     Args:
-        limits: How many bytes may wait.
-        cluster: See `ThrottleState`.
         wake_together: Makes a `with` block for work that may wake many callers. Whoever wakes them may wait until the
             end of the block and then wake all of them at once.
     """
@@ -344,10 +300,9 @@ class WaitingRoom:
         self._clock = clock
         self._wake_together = wake_together
         self._state = ThrottleState(cluster)
-        steady_time = _SteadyTime(clock)
-        self._timer = SystemTimer(steady_time)
+        self._timer = SystemTimer(self)
         self._purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self._timer)
-        self._memory = RequestMemory(limits, steady_time)
+        self._memory = RequestMemory(limits, self)
         self._callers: set[WaitingCaller] = set()
         self._lock = Lock()
         self._closed = False
@@ -364,8 +319,7 @@ class WaitingRoom:
             The waiting caller. It must be given to `leave`, whether it was woken or not.
 
         Raises:
-            GateDepleted: The client is throttled, the pool has nothing left and `when_full` is refuse.
-            RequestSizeRefused: size_bytes is below 0 or above `max_request_bytes`.
+            GateDepleted, RequestSizeRefused: See `RequestMemory`.
         """
         self._memory.check_size(size_bytes)
         if self.blocked_until_ms(client) <= self.now_ms():
@@ -382,10 +336,7 @@ class WaitingRoom:
         return caller
 
     def leave(self, caller: WaitingCaller) -> None:
-        """Leave: the work is done, or the caller gave up. May be repeated.
-
-        Its bytes go to those who wait for memory.
-        """
+        """Leave: the work is done, or the caller gave up. Its bytes go to those who wait for some. May be repeated."""
         caller.force_complete()
         self._purgatory.forget(caller, caller.keys)
         with self._lock:
@@ -399,12 +350,7 @@ class WaitingRoom:
             each.safe_try_complete()
 
     def apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool = False) -> None:
-        """Apply records of the throttle topic and wake the callers that may pass now.
-
-        Args:
-            records: Each once; those of one client in the order of the topic.
-            is_new_topic: They are the first ones of a topic that was recreated: all earlier ones are forgotten.
-        """
+        """Apply records of the throttle topic, as a `Follower` hands them over, and wake the callers that may pass."""
         now = self._clock.now()
         clients = dict.fromkeys(self._state.forget() if is_new_topic else ())
         changed = [record for record in records if self._state.apply(record, lease_end_ms(record, now))]
@@ -444,7 +390,7 @@ class WaitingRoom:
         return [] if self._closed else list(self._state.running(self.now_ms()))
 
     def blocked_until_ms(self, client: ClientKey) -> int:
-        """See `pipeline.gate.waiting_room.Gatekeeper`."""
+        """See `Gatekeeper`."""
         lease = None if self._closed else self._state.lease_of(client)
         return 0 if lease is None else lease.until_ms
 
@@ -452,8 +398,10 @@ class WaitingRoom:
         """The present steady time."""
         return self._clock.now().steady_ms
 
+    monotonic_ms = now_ms  # as the purgatory has it
+
     def find_memory(self, caller: WaitingCaller) -> bool:
-        """See `pipeline.gate.waiting_room.Gatekeeper`."""
+        """See `Gatekeeper`."""
         with self._lock:
             self._memory.serve_own(caller.client)  # in their order; each of them tries for itself, at the same event
             return caller.has_memory

@@ -37,6 +37,9 @@ from quota.units import age_text
 _LITTLE_SPACE_BYTES = 1 << 30
 
 
+Check = Callable[[Settings], Iterator["Diagnosis"]]
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """One thing that was looked at."""
@@ -48,39 +51,29 @@ class Diagnosis:
 
 def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
-    yield from _guarded("java", _java)
-    yield from _guarded("jars", lambda: _jars(settings))
-    yield from _guarded("lock", lambda: _lock(settings))
-    yield from _guarded("disk", lambda: _disk(settings))
-    yield from _guarded("store", lambda: _store(settings))
-    yield from _meter(settings)
-    yield from _state(settings)
-    if settings.kafka.bootstrap_servers:
-        yield from _guarded("cluster", lambda: _cluster(settings))
-        yield from _guarded("sync", lambda: _sync(settings))
+    checks: list[Check] = [_java, _jars, _lock, _disk, _store, _meter]
+    if known_place(settings.tables.root) is not None:
+        checks += [_tables, _clock, _quotas, _checkpoint]
     else:
-        yield Diagnosis("warning", "cluster", "not looked at: no --bootstrap-server")
+        checks.append(_no_tables)
+    checks += [_cluster, _sync] if settings.kafka.bootstrap_servers else [_no_cluster]
+    for check in checks:
+        try:
+            yield from check(settings)
+        except PipelineError as exc:
+            yield Diagnosis("error", check.__name__.removeprefix("_"), str(exc))
 
 
-def _state(settings: Settings) -> Iterator[Diagnosis]:
-    if known_place(settings.tables.root) is None:
-        reason = TablesInCatalog(settings.tables.root)
-        yield Diagnosis("warning", "tables", f"not looked at, nor quotas and checkpoint: {reason}")
-        return
-    yield from _guarded("tables", lambda: _tables(settings))
-    yield from _guarded("clock", lambda: _time(settings))
-    yield from _guarded("quotas", lambda: _quotas(settings))
-    yield from _guarded("checkpoint", lambda: _checkpoint(settings))
+def _no_tables(settings: Settings) -> Iterator[Diagnosis]:
+    reason = TablesInCatalog(settings.tables.root)
+    yield Diagnosis("warning", "tables", f"not looked at, nor quotas and checkpoint: {reason}")
 
 
-def _guarded(subject: str, check: Callable[[], Iterator[Diagnosis]]) -> Iterator[Diagnosis]:
-    try:
-        yield from check()
-    except PipelineError as exc:
-        yield Diagnosis("error", subject, str(exc))
+def _no_cluster(_settings: Settings) -> Iterator[Diagnosis]:
+    yield Diagnosis("warning", "cluster", "not looked at: no --bootstrap-server")
 
 
-def _java() -> Iterator[Diagnosis]:
+def _java(_settings: Settings) -> Iterator[Diagnosis]:
     java = find_java()
     kind = "JDK" if java.has_compiler else "JRE"
     another = "" if java.origin == CHOSEN else f" ({CHOSEN} chooses another)"
@@ -136,7 +129,7 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
 
 
-def _time(settings: Settings) -> Iterator[Diagnosis]:
+def _clock(settings: Settings) -> Iterator[Diagnosis]:
     batch = newest_batch_under(settings.tables.root)
     if batch is None:
         return

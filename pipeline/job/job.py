@@ -148,7 +148,8 @@ class Job:
                 raise QueryFailed(at_start, _SAME_TWICE)
             before = at_start
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
-                raise _given_up(failure, failures)
+                is_ours = isinstance(failure, PipelineError)
+                raise failure if is_ours else QueryFailed(f"{first_line(failure)}, at attempt {failures}")
             if outage is None:
                 rest_seconds = _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS)) - 1]
                 log.error("%s. Starting again in %g s (%d in a row)", _reason(failure), rest_seconds, failures)
@@ -163,7 +164,7 @@ class Job:
                 return
 
     def _outage(self, failure: BaseException, place: Place) -> ClusterUnreachable | None:
-        """Why the cluster is away, if it is: the failure says so, or it does not answer now."""
+        """Why the cluster is away, if it is: by the failure, or because it does not answer now."""
         if isinstance(failure, ClusterUnreachable):
             return failure
         try:
@@ -248,7 +249,7 @@ def _ahead_ms(now: Moment) -> int:
 def _may_pass(failure: BaseException) -> bool:
     """Whether an outside service may be the cause, which is tried again also if it fails alike twice.
 
-    Errors of ours say by their exit code what forbids another try; the others are mostly a store's. Spark hides the
+    The exit codes of our own errors show what forbids another try; the others are mostly a store's. Spark hides the
     Java exceptions that caused its own.
     """
     if isinstance(failure, PipelineError) and not isinstance(failure, QueryFailed):
@@ -264,13 +265,6 @@ def _may_pass(failure: BaseException) -> bool:
 
 def _reason(failure: BaseException) -> str:
     return failure.reason if isinstance(failure, QueryFailed) else first_line(failure)
-
-
-def _given_up(failure: BaseException, failures: int) -> PipelineError:
-    """What the process ends with: the failure if it has a fix, else one that does."""
-    if isinstance(failure, PipelineError):
-        return failure
-    return QueryFailed(f"{first_line(failure)}, at attempt {failures}")
 
 
 @contextmanager

@@ -115,7 +115,6 @@ class Upkeep:
         return kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)
 
     def _retention_end_ms(self, name: str) -> int:
-        """The instant from which the retention of a table is counted back."""
         # Dead letters come also without usage, so they have an instant of their own.
         newest_ms = (
             self._files.newest_value(name, _TIME_OF[name])
@@ -181,16 +180,20 @@ class JobRun:
             quotas_refused=self._quotas.is_refused,
             spark_progress=lambda: self._query.progress() if self._query is not None else None,
         )
-        self._reaper = Background("reaper", self._reap, self._failed)
-        self._looker = Background("looker", self._look, self._failed)
-        self._quota_poller = Background("quota-poller", self._poll_quotas, self._failed)
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
-        # Its first minute the machine is left to the start of the job.
-        self._roll_up = Background(
-            "roll-up", self._write_roll_ups, self._failed, settings.stream.rollup_interval_ms / 1000
-        )
         upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
-        self._upkeep = Background("upkeep", upkeep.round, self._failed)
+        tick_ms, rollup_ms = settings.purgatory.tick_ms, settings.stream.rollup_interval_ms
+        self._threads = [
+            Background("reaper", _again(self._purgatory.hand_out, tick_ms), self._failed),
+            Background("looker", _again(self._purgatory.tick, tick_ms), self._failed),
+            Background("quota-poller", _again(self._poll_quotas, settings.stream.trigger_ms), self._failed),
+        ]
+        # What they have not finished at the end, the next start finishes.
+        self._patient = [Background("upkeep", upkeep.round, self._failed)]
+        if rollup_ms:
+            # Its first minute the machine is left to the start of the job.
+            roll_up = Background("roll-up", _again(self._roll_ups.step, rollup_ms), self._failed, rollup_ms / 1000)
+            self._patient.append(roll_up)
 
     def take_over(self) -> Recovered:
         """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.
@@ -237,12 +240,8 @@ class JobRun:
         place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
         self._query = UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
         self._query.start()
-        self._reaper.start()
-        self._looker.start()
-        self._quota_poller.start()
-        self._upkeep.start()
-        if settings.stream.rollup_interval_ms:
-            self._roll_up.start()
+        for thread in (*self._threads, *self._patient):
+            thread.start()
         self._listeners.began(self._gauges)
 
     def has_done_a_batch(self) -> bool:
@@ -261,12 +260,10 @@ class JobRun:
         """Stop the query between two batches, then the threads, then leave the topic."""
         if self._query is not None:
             self._query.stop()
-        # What they have not finished, the next start finishes.
-        self._roll_up.close(_UPKEEP_PATIENCE_SECONDS)
-        self._upkeep.close(_UPKEEP_PATIENCE_SECONDS)
-        self._quota_poller.close()
-        self._looker.close()
-        self._reaper.close()
+        for thread in reversed(self._patient):
+            thread.close(_UPKEEP_PATIENCE_SECONDS)
+        for thread in reversed(self._threads):
+            thread.close()
         self._purgatory.close()
 
     def _note_batch(self, report: BatchReport) -> None:
@@ -290,27 +287,24 @@ class JobRun:
             return stream.starting_offsets
         return starting_offsets(kafka.usage_topic, recovered.end_offsets, spans)
 
-    def _reap(self) -> float:
-        self._purgatory.hand_out()
-        return self._settings.purgatory.tick_ms / 1000
-
-    def _look(self) -> float:
-        self._purgatory.tick()
-        return self._settings.purgatory.tick_ms / 1000
-
-    def _poll_quotas(self) -> float:
+    def _poll_quotas(self) -> None:
         snapshot = self._quotas.poll()
         if snapshot is not None:
             log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
         self._purgatory.quotas_changed(self._quotas.pin())
-        return self._settings.stream.trigger_ms / 1000
-
-    def _write_roll_ups(self) -> float:
-        self._roll_ups.step()
-        return self._settings.stream.rollup_interval_ms / 1000
 
     def _usage_read_until_ms(self) -> int | None:
         return self._roll_ups.written_until_ms if self._settings.stream.rollup_interval_ms else None
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure
+
+
+def _again(step: Callable[[], object], rest_ms: int) -> Callable[[], float]:
+    """A step of `Background` that rests for so long after each."""
+
+    def stepped() -> float:
+        step()
+        return rest_ms / 1000
+
+    return stepped

@@ -88,7 +88,6 @@ def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
 
 
 def _offsets(text: Any) -> Mapping[str, Mapping[str, int]]:
-    """Offsets as Spark prints them: JSON, or what was read from it already; none for None."""
     found: Any = json.loads(text) if isinstance(text, str) else text
     return found or {}
 

@@ -213,7 +213,6 @@ def _with_throttles(line: Line, throttles: Sequence[Mapping[str, Any]]) -> Line:
 
 
 def _row_for(by_entity: Mapping[tuple[str, str], Mapping[str, Any]], throttle: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row of the quota table that a throttled client is under; empty if there is none any more."""
     for level in Level:
         row = by_entity.get(entity_at(level, throttle["user"], throttle["client_id"]))
         if row is not None and row.get("mode", "enforce") == "enforce" and row.get(throttle["quota_type"]) is not None:

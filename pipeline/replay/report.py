@@ -17,12 +17,7 @@ _NOTHING = Outcome()
 
 @dataclass(frozen=True, slots=True)
 class ClientComparison:
-    """One client: what really happened to it, and what each replay found.
-
-    Attributes:
-        happened: What really happened, by the stored decisions and records.
-        live: Replay with the quotas that were in force, so that one replay is compared with another.
-    """
+    """One client: what really happened to it, and what the replays with live quotas and with the candidate found."""
 
     client: ClientKey
     happened: Outcome
@@ -68,12 +63,9 @@ class Totals:
 
     Attributes:
         newly_throttled: Of these, clients that the live quotas do not throttle.
-        no_longer_throttled: Clients that the live quotas throttle and the candidate does not.
         windows_throttled: Sample windows in which a client is over the candidate, summed over clients.
-        throttle_seconds: Time that clients would be held, summed over clients.
-        throttle_seconds_change: The same, minus the time under the live quotas.
-        bytes_deferred: Bytes that clients used while they would have been held.
-        bytes_deferred_change: The same, minus the bytes under the live quotas.
+        throttle_seconds: Time that clients would be held, summed over clients; its change is against the live quotas.
+        bytes_deferred: Bytes that clients used while they would have been held; its change likewise.
     """
 
     clients: int
@@ -91,15 +83,10 @@ def compare(
     live: ReplayResult, candidate: ReplayResult, happened: Mapping[ClientKey, Outcome]
 ) -> list[ClientComparison]:
     """Every client in any of the three; the largest change of throttle time first, then by name."""
-    clients = {*live.outcomes, *candidate.outcomes, *happened}
+    results = happened, live.outcomes, candidate.outcomes
     comparisons = [
-        ClientComparison(
-            client,
-            happened.get(client, _NOTHING),
-            live.outcomes.get(client, _NOTHING),
-            candidate.outcomes.get(client, _NOTHING),
-        )
-        for client in clients
+        ClientComparison(client, *(outcomes.get(client, _NOTHING) for outcomes in results))
+        for client in set().union(*results)
     ]
     return sorted(
         comparisons, key=lambda line: (-abs(line.throttle_change_ms), -line.candidate.throttle_ms, line.client)
@@ -108,17 +95,18 @@ def compare(
 
 def totals_of(comparisons: Sequence[ClientComparison]) -> Totals:
     """Totals of all clients."""
-    changes = [line.change for line in comparisons]
+    changes, candidate = [line.change for line in comparisons], [line.candidate for line in comparisons]
+    deferred_bytes = sum(one.deferred_bytes for one in candidate)
     return Totals(
         clients=len(comparisons),
-        throttled=sum(line.candidate.windows > 0 for line in comparisons),
+        throttled=sum(one.windows > 0 for one in candidate),
         newly_throttled=changes.count("newly throttled"),
         no_longer_throttled=changes.count("no longer throttled"),
-        windows_throttled=sum(line.candidate.windows for line in comparisons),
-        throttle_seconds=sum(line.candidate.throttle_ms for line in comparisons) / 1000,
+        windows_throttled=sum(one.windows for one in candidate),
+        throttle_seconds=sum(one.throttle_ms for one in candidate) / 1000,
         throttle_seconds_change=sum(line.throttle_change_ms for line in comparisons) / 1000,
-        bytes_deferred=sum(line.candidate.deferred_bytes for line in comparisons),
-        bytes_deferred_change=sum(line.candidate.deferred_bytes - line.live.deferred_bytes for line in comparisons),
+        bytes_deferred=deferred_bytes,
+        bytes_deferred_change=deferred_bytes - sum(line.live.deferred_bytes for line in comparisons),
     )
 
 
@@ -133,29 +121,18 @@ def to_document(comparisons: Sequence[ClientComparison], totals: Totals, about: 
     return {"about": dict(about), "totals": asdict(totals), "clients": rows}
 
 
-# `--fail-if`: a total compared with a number.
-
 METRICS: Final = tuple(field.name for field in fields(Totals))
 
 _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
+    **{">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le},
+    **{"==": operator.eq, "!=": operator.ne},
 }
 _FORM: Final = re.compile(r"\s*([a-z_]+)\s*(>=|<=|==|!=|>|<)\s*([-+]?\d+(?:\.\d+)?(?:e\d+)?)\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class FailCondition:
-    """One comparison. The report fails if it is true.
-
-    Attributes:
-        metric: A field of `Totals`.
-        comparison: One of > >= < <= == !=.
-    """
+    """`--fail-if`: a field of `Totals` compared with a number. The report fails if it is true."""
 
     metric: str
     comparison: str
@@ -163,11 +140,7 @@ class FailCondition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an expression like `newly_throttled>3`; spaces are ignored.
-
-        Raises:
-            UsageError: It is not a comparison of a known metric with a number.
-        """
+        """Read an expression like `newly_throttled>3`; spaces are ignored. Anything else is a `UsageError`."""
         found = _FORM.fullmatch(text)
         if found is None or found[1] not in METRICS:
             msg = f"cannot read --fail-if {text}; write a metric, one of > >= < <= == !=, and a number"

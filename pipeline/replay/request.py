@@ -24,23 +24,16 @@ if TYPE_CHECKING:
 
 def usage_not_kept(uri: str) -> NotFound:
     """The error of a range of which the table at a URI has no usage."""
-    return NotFound(
-        f"{uri} has no usage of this range",
-        "give another range: `usage` is kept for `tables.usage_retention_ms`, and usage_by_second is written some "
-        "minutes after it (what-if reads the exact batches with --from usage)",
-    )
-
-
-# Quotas: those that were in force, by time, or those of a file.
+    kept = "`usage` is kept for `tables.usage_retention_ms`, and usage_by_second is written some minutes after it"
+    fix = f"give another range: {kept} (what-if reads the exact batches with --from usage)"
+    return NotFound(f"{uri} has no usage of this range", fix)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Which quotas were in force when. Plain values, so that it can be sent to other processes.
 
-    Attributes:
-        from_ms: When each snapshot came into force, ascending. The first one also holds before its time.
-        snapshots: The quotas, one for each entry of `from_ms`.
+    `from_ms` is when each snapshot came into force, ascending. The first one also holds before its time.
     """
 
     from_ms: tuple[int, ...]
@@ -57,11 +50,7 @@ class Timeline:
 
 
 def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> Timeline:
-    """The quotas that were in force in a range, by the times of their commits. Invalid versions are left out.
-
-    Args:
-        since_ms: Begin of the range. Of the older versions only the one in force at that time is kept.
-    """
+    """The quotas that were in force from an instant on, by the times of their commits, without invalid versions."""
     in_force: list[tuple[int, QuotaSnapshot]] = []
     for commit in table.history(None):
         try:
@@ -90,7 +79,6 @@ class ReplayRequest:
 
     Attributes:
         slicing: How throttles are cut, looked at and renewed.
-        since_ms: Begin of the range, inclusive.
         until_ms: End of the range, exclusive.
         quotas: Of each replay: one snapshot throughout, or those that were in force.
         version: Of the table with the usage; None = the newest.
@@ -117,15 +105,9 @@ class ReplayRequest:
 
     def reader(self, share: Share = ALL_USERS) -> UsageReader:
         """Reads the usage, of all users or of a share of them."""
-        return UsageReader(
-            self.root,
-            self.source,
-            self.scope == "broker",
-            self.settings.sample_window_ms,
-            self.version,
-            share,
-            reads_times=any(quota.bounds[REQUEST] is not None for quota in self._all_quotas()),
-        )
+        reads_times = any(quota.bounds[REQUEST] is not None for quota in self._all_quotas())
+        place, by_broker = (self.root, self.source), self.scope == "broker"
+        return UsageReader(*place, by_broker, self.settings.sample_window_ms, self.version, share, reads_times)
 
     def _all_quotas(self) -> Iterator[Quota]:
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
@@ -134,11 +116,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process does: one replay of the whole range, for a share of the users.
-
-    Attributes:
-        replay: Position in `ReplayRequest.quotas`.
-    """
+    """What one process does: one replay (its position in `ReplayRequest.quotas`), for a share of the users."""
 
     replay: int
     share: Share
@@ -162,15 +140,11 @@ class Plan:
 
     @classmethod
     def of(cls, request: ReplayRequest, slice_ms: int | None = None) -> "Plan":
-        """Cut the range into slices; each replay is one part, for all users.
-
-        Args:
-            slice_ms: How long a slice is, about; None = `slice_length_ms`.
+        """Cut the range into slices of about `slice_ms` (None = `slice_length_ms`); each replay is one part.
 
         Raises:
             UsageError: The source has one row per second, and the sample windows are not whole seconds.
-            TableMissing: The root has no such table.
-            TablesInCatalog: The root is in a catalog, and `tables.location` is not set.
+            TableMissing, TablesInCatalog: The root has no such table, or no path.
         """
         w = request.settings.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:
@@ -186,12 +160,9 @@ class Plan:
         return cls(pinned, parts, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
 
     def for_processes(self, processes: int) -> "Plan":
-        """The same, divided so that as many processes have something to do.
+        """The same, divided so that as many processes, at least 1, have something to do.
 
         If there are more processes than replays, the users are divided between them, if the quotas allow it.
-
-        Args:
-            processes: How many parts can run at the same time, at least 1.
         """
         replays = len(self.request.quotas)
         shares = max(processes // replays, 1) if self.request.can_be_divided() else 1
@@ -244,17 +215,9 @@ def slice_length_ms(whole_ms: int, rows: int) -> int:
     return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), _LONGEST_MS), _SHORTEST_MS)
 
 
-# The part of a range that stored usage covers.
-
-
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The covered part of a range. Both ends lie in the range.
-
-    Attributes:
-        since_ms: Inclusive.
-        until_ms: Exclusive.
-    """
+    """The part of a range that stored usage covers. Both ends lie in the range; `until_ms` is exclusive."""
 
     since_ms: int
     until_ms: int
@@ -269,12 +232,7 @@ class Coverage:
         rows of older epochs count where they lie before it: the clock that dated them was ahead.
         No data file is read, but for those with rows of several epochs.
 
-        Args:
-            since_ms: Begin of the range, inclusive.
-            until_ms: End of the range, exclusive.
-
-        Returns:
-            The whole range if the table has no rows or is missing, so that reading it says which.
+        The whole range if the table has no rows or is missing, so that reading it shows which.
         """
         column = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
         try:

@@ -20,8 +20,6 @@ from quota.holds import Holds
 from quota.replay import ReplayEngine
 from quota.snapshot import QuotaSnapshot
 
-# One replay of a range, for all clients or for a share of the users: batch by batch, with the looks between them.
-
 
 def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> ReplayResult:
     """Replay the whole range: rates, buckets, and every throttle with its looks and renewals.
@@ -38,8 +36,6 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 
 
 class _Replay:
-    """The engine and the holds of one replay."""
-
     def __init__(self, request: ReplayRequest, part: Part) -> None:
         self.reader = request.reader(part.share)
         self._since_ms, self._until_ms = request.since_ms, request.until_ms
@@ -141,11 +137,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
 
 
 def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
-    """The results of all parts, in the order of `plan.parts`, as one result per replay.
-
-    Raises:
-        NotFound: Nothing was evaluated.
-    """
+    """The results of all parts, in the order of `plan.parts`, as one per replay; `NotFound` if there are no batches."""
     of_replay = [ReplayResult() for _ in plan.request.quotas]
     for part, result in zip(plan.parts, results, strict=True):
         of_replay[part.replay].add_users(result)
@@ -182,13 +174,9 @@ def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count:
         while not queue.empty():
             queue.get()
             count.one_more()
-    if not any(future.exception() for future in futures):
-        _take_last(queue, count)
-
-
-def _take_last(queue: "Queue[None]", count: Count) -> None:
-    """Take the reports that are still on their way: a process hands over its result on another one."""
-    with suppress(Empty):
+    if any(future.exception() for future in futures):
+        return
+    with suppress(Empty):  # reports still on their way: a process hands over its result on another one
         while not count.is_whole:
             queue.get(timeout=_LAST_REPORT_SECONDS)
             count.one_more()

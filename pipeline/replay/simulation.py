@@ -22,26 +22,21 @@ from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleEventRow, ThrottleRecord
 from schemas.usage import UsageEvent
 
-# Events in the micro-batches that a job with a given trigger would have made.
-
-_SCHEMA: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("broker_id", "user", "client_id")),
-        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", "produced_bytes", "fetched_bytes")),
-        *((name, pa.int64()) for name in ("io_time_ns", "network_time_ns")),
-    ]
-)
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")
+_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ClientKey._fields),
+        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", *_BYTES, *_TIMES)),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBatch:
-    """One micro-batch.
+    """One micro-batch, whose trigger is the first one after its newest event.
 
-    Attributes:
-        trigger_ms: When it runs: the first trigger after its newest event.
-        usage: Columns for `QuotaEngine.record`, one row per sample window and client.
+    `usage` has the columns of `QuotaEngine.record`, one row per sample window and client.
     """
 
     trigger_ms: int
@@ -65,18 +60,11 @@ def batches_of_events(events: Iterable[UsageEvent], trigger_ms: int, sample_wind
 
 
 def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> SimulatedBatch:
-    rows: dict[tuple[int, str, str, str], dict[str, Any]] = {}
+    rows: dict[tuple[int, ClientKey], dict[str, Any]] = {}
     for event in events:
         start_ms = event.event_time_ms // sample_window_ms * sample_window_ms
-        row = rows.setdefault(
-            (start_ms, event.broker_id, event.user, event.client_id),
-            {
-                "broker_id": event.broker_id,
-                "user": event.user,
-                "client_id": event.client_id,
-                "sample_start_ms": start_ms,
-            },
-        )
+        client = ClientKey(event.broker_id, event.user, event.client_id)
+        row = rows.setdefault((start_ms, client), {**client._asdict(), "sample_start_ms": start_ms})
         row["last_event_ms"] = event.event_time_ms
         # The time of an exempt request counts in no rate, but its bytes do.
         for name in _BYTES if event.throttle_exempt else (*_BYTES, *_TIMES):
@@ -84,22 +72,6 @@ def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> 
             if amount is not None:
                 row[name] = row.get(name, 0) + amount
     return SimulatedBatch(trigger_ms, events[-1].event_time_ms, pa.Table.from_pylist(list(rows.values()), _SCHEMA))
-
-
-# Events of a file, checked as the stream does.
-
-
-@dataclass(frozen=True, slots=True)
-class EventFile:
-    """The content of a file of events.
-
-    Attributes:
-        events: The valid events, in the order of the file.
-        refused: One sentence for each line or element that is not a valid event.
-    """
-
-    events: list[UsageEvent]
-    refused: list[str]
 
 
 def holds_events(text: str) -> bool:
@@ -113,10 +85,11 @@ def holds_events(text: str) -> bool:
     return any(isinstance(element, dict) and "event_time_ms" in element for element in elements)
 
 
-def read_events(text: str) -> EventFile:
-    """The events of a text. Each line is a value as on the usage topic: an object, or an array of objects.
+def read_events(text: str) -> tuple[list[UsageEvent], list[str]]:
+    """The events of a text, and a sentence for each line or element that is not a valid event.
 
-    As in the stream, each element that is not a valid event is refused alone; null values and empty arrays are ignored.
+    Each line is a value as on the usage topic: an object, or an array of objects. As in the stream, each element that
+    is not a valid event is refused alone; null values and empty arrays are ignored.
     """
     events: list[UsageEvent] = []
     refused: list[str] = []
@@ -133,7 +106,7 @@ def read_events(text: str) -> EventFile:
                 events.append(UsageEvent.model_validate_json(json.dumps(element)))
             except ValidationError as exc:
                 refused.append(f"{where}: {_mistakes(exc.errors(include_url=False))}")
-    return EventFile(events, refused)
+    return events, refused
 
 
 def _elements(value: Any, number: int) -> Iterator[tuple[str, Any]]:
@@ -152,11 +125,8 @@ def _mistakes(errors: Sequence[Any]) -> str:
     )
 
 
-# Ports of a simulation: the clock is set by hand, and nothing is stored or sent.
-
-
 class SimulatedClock:
-    """`pipeline.clock.Clock` on event time. Wall time and steady time are the same."""
+    """`pipeline.clock.Clock` on event time, set by hand. Wall time and steady time are the same."""
 
     def __init__(self, start_ms: int) -> None:
         self.now_ms = start_ms
@@ -170,7 +140,7 @@ class NoOutbox:
     """`pipeline.throttle.publisher.Outbox` of a job that has never run before. It stores nothing."""
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """Accept the rows and drop them."""
+        """Drop the rows."""
         del rows, versions, metadata
         return True
 
@@ -196,7 +166,7 @@ class NoTopic:
         return None
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
-        """Accept the records and drop them."""
+        """Drop the records."""
         del records, marker
 
     def end(self) -> TopicEnd:
@@ -216,11 +186,9 @@ class ClientStory:
     """What happened to one client.
 
     Attributes:
-        violations: How often a batch began a throttle or made it longer.
-        renewals: How often a look made a throttle longer.
+        violations: How often a batch began a throttle or made it longer; `renewals`: how often a look did.
         shadowed: Batches in which a shadow quota would have throttled it.
         throttle_ms: How long it was held, all throttles together.
-        held_since_ms: Begin of the running throttle; None while it is not throttled.
     """
 
     violations: int = 0
@@ -248,11 +216,8 @@ class ClientStory:
 class Simulation:
     """Decides batches, and does the looks and ends of throttles between and after them at their exact times.
 
-    The clients ignore throttles: usage is what the events contain, whether a client is throttled or not.
-
-    Args:
-        scope: `cluster` or `broker`.
-        show: Called for every record, with the instant at which it is written.
+    The clients ignore throttles: usage is what the events contain, whether a client is throttled or not. `show` gets
+    every record, with the instant at which it is written.
     """
 
     def __init__(

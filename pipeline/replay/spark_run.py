@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from typing import Final
 
@@ -45,11 +46,8 @@ def replay_session(settings: SparkSettings) -> Iterator[SparkSession]:
     found = SparkSession.getActiveSession()
     os.environ["JAVA_HOME"] = str(find_java().home)
     with ExecutorWatch() as watch:
-        session = when_master_answers(
-            settings.master or "",
-            lambda: build_spark_session(settings, spark_jars(), app_name="kquota what-if"),
-            Event(),
-        )
+        build = partial(build_spark_session, settings, spark_jars(), app_name="kquota what-if")
+        session = when_master_answers(settings.master or "", build, Event())
         try:
             if not str(session.sparkContext.master).startswith("local"):
                 ship_package(session)
@@ -64,8 +62,7 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     """All replays of a range, one task per part; as many parts as the cluster has cores.
 
     Raises:
-        Unreachable: The Python of the executors cannot run a replay.
-        Unreachable: They do not find the table.
+        Unreachable: The Python of the executors cannot run a replay, or they do not find the table.
         NotFound: The range has no usage.
     """
     context = session.sparkContext

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
@@ -25,8 +25,8 @@ from quota.replay import (
     NumberedUsage,
     Replayed,
     SnapshotAt,
-    StoredBatch,
     batches_of,
+    evaluation_of,
     replay,
     with_time_epoch,
 )
@@ -48,7 +48,6 @@ class UsageBatch:
     """Usage that is decided together, at one instant.
 
     Attributes:
-        time_epoch: Of that instant.
         quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
         usage: What `ReplayEngine.throttles` takes.
         used_bytes: Produced and fetched bytes of each row.
@@ -76,9 +75,6 @@ class UsageReader:
         sample_window_ms: The engine's; must be whole seconds for `usage_by_second`.
         version: Of the table; None = the newest.
         reads_times: False = request times are null, because no quota bounds them: reading them takes time.
-
-    Attributes:
-        epochs: The time epochs of the table, in order.
     """
 
     def __init__(
@@ -108,15 +104,9 @@ class UsageReader:
         return self._numbers
 
     def read(self, slices: Sequence[Slice]) -> Iterator[Iterator[UsageBatch]]:
-        """The batches of consecutive slices; to be taken in order.
+        """The batches of each slice, to be taken in order; the slices are in order of epoch and time.
 
         While the batches of one slice are taken, the rows of the next one are read. So the rows of two are in memory.
-
-        Args:
-            slices: Those of each time epoch in order of time, and one epoch after the other.
-
-        Yields:
-            The batches of each slice.
         """
         with ThreadPoolExecutor(1) as ahead:
             coming = deque(ahead.submit(self._rows, one) for one in slices[:1])
@@ -172,7 +162,6 @@ class UsageReader:
             yield UsageBatch(instant, time_epoch, None, usage.rows(begin, end), used_bytes[begin:end])
 
     def _kept(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Which rows are of users of the share."""
         if self._share == ALL_USERS:
             return np.ones(rows.num_rows, np.bool_)
         users = rows["user"].combine_chunks()
@@ -181,7 +170,6 @@ class UsageReader:
         return kept
 
     def _numbered(self, rows: pa.Table) -> Ints:
-        """The number of the client of each row; a new client gets the next number."""
         names = self._names
         local = np.zeros(rows.num_rows, np.int64)
         for name in names:
@@ -189,12 +177,8 @@ class UsageReader:
             local = local * len(column.dictionary) + column.indices.to_numpy(zero_copy_only=False)
         _, first, of_row = np.unique(local, return_index=True, return_inverse=True)
         found = rows.select(names).take(pa.array(first)).to_pylist()
-        numbers = [
-            self._numbers.setdefault(
-                ClientKey(row.get("broker_id", ""), row["user"], row["client_id"]), len(self._numbers)
-            )
-            for row in found
-        ]
+        clients = (ClientKey(row.get("broker_id", ""), row["user"], row["client_id"]) for row in found)
+        numbers = [self._numbers.setdefault(client, len(self._numbers)) for client in clients]
         return np.array(numbers, np.int64)[of_row]
 
 
@@ -217,8 +201,7 @@ class RecordedBatches:
     """Consecutive batches of one time epoch with the same engine settings.
 
     Attributes:
-        first_ms: Instant at which the first one was evaluated.
-        last_ms: Instant at which the last one was evaluated.
+        first_ms: Instant at which the first one was evaluated; `last_ms` the last one.
         time_epoch: The epoch that these instants belong to. At its begin the engine's sample windows were empty.
         begins_after: The engine began empty after this batch: its sample windows and those of the settings do not
             divide each other. None if there is no such batch.
@@ -263,21 +246,13 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
         known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
     """
     ordered = sorted(rows, key=_order)
-    groups: list[list[dict[str, Any]]] = []
-    for row in ordered:
-        alike = groups and _alike(groups[-1][0], row)
-        if alike:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
+    groups = [
+        list(alike)
+        for _, alike in groupby(ordered, lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
+    ]
     return [
         replace(RecordedBatches.from_rows(one), begins_after=_begins_after(one[0], known or rows)) for one in groups
     ]
-
-
-def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    same = all(one[name] == other[name] for name in ("cluster", "engine_settings"))
-    return same and _order(one)[0] == _order(other)[0]
 
 
 def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
@@ -285,12 +260,10 @@ def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluat
     span_ms = _window_ms(first["engine_settings"])
     unfit = (row for row in known if not windows_divide(_window_ms(row["engine_settings"]), span_ms))
     newest = max((row for row in unfit if _order(row) < _order(first)), key=_order, default=None)
-    names = ("query_id", "batch_id", "evaluated_at_ms")
-    return (
-        None
-        if newest is None
-        else Evaluation(**{name: newest[name] for name in names}, quota_version=-1, time_epoch=_order(newest)[0])
-    )
+    if newest is None:
+        return None
+    identity = {name: newest[name] for name in ("query_id", "batch_id", "evaluated_at_ms")}
+    return Evaluation(**identity, quota_version=-1, time_epoch=_order(newest)[0])
 
 
 def _order(row: dict[str, Any]) -> tuple[int, int, int, str]:
@@ -309,21 +282,22 @@ def decided_again(
     snapshot_at: SnapshotAt,
     sensor: tuple[tuple[str, str], ...] = (),
 ) -> Iterator[tuple[int, list[Replayed]]]:
-    """Decide batches again, slice by slice.
+    """Decide batches again, slice by slice: the end of each slice in ms, exclusive, and its batches with usage.
 
     Args:
         usage: The table `usage` by `evaluated_at_ms`.
         sensor: Conditions on the names, to read the usage of one sensor only. Its decisions need no other usage.
-
-    Yields:
-        The end of the slice in ms, exclusive, and those of the batches in it that have usage.
     """
-    engine = new_engine(recorded.settings, scope)
+    engine, unfit = new_engine(recorded.settings, scope), recorded.begins_after
+    window_ms, last_query_id = recorded.settings.sample_window_ms, recorded.last_query_id
     for start_ms, end_ms in recorded.slices():
-        stored = batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), recorded.last_query_id)
-        batches = (_on_windows(batch, recorded) for batch in stored if _counts(batch, recorded))
+        batches = (
+            replace(batch, usage=on_windows(batch.usage, window_ms))
+            for batch in batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), last_query_id)
+            if unfit is None or evaluation_of(batch).is_after(unfit, last_query_id)
+        )
         again = replay(engine, batches, snapshot_at)
-        yield end_ms, [one for one in again if _identity(one.batch) in recorded.batches]
+        yield end_ms, [one for one in again if (one.batch.query_id, one.batch.batch_id) in recorded.batches]
 
 
 def usage_of(
@@ -332,19 +306,6 @@ def usage_of(
     """The rows of `usage` of a slice of time, in the time epoch of these batches; see `decided_again`."""
     rows = with_time_epoch(usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor))
     return rows.filter(pc.equal(rows["time_epoch"], recorded.time_epoch))
-
-
-def _counts(batch: StoredBatch, recorded: RecordedBatches) -> bool:
-    unfit = recorded.begins_after
-    return unfit is None or batch.is_after(unfit, recorded.last_query_id)
-
-
-def _on_windows(batch: StoredBatch, recorded: RecordedBatches) -> StoredBatch:
-    return replace(batch, usage=on_windows(batch.usage, recorded.settings.sample_window_ms))
-
-
-def _identity(batch: StoredBatch) -> tuple[str, int]:
-    return batch.query_id, batch.batch_id
 
 
 # Results of a replay: how long each client would be held, and its usage.
@@ -372,7 +333,7 @@ class ReplayResult:
     """What a replay found.
 
     Attributes:
-        outcomes: One outcome for every client that sent usage.
+        outcomes: Of every client that sent usage.
         throttle_ms_by_bin: Time held, summed over all clients, in each of `BINS` equal parts of the range.
         has_batch: Whether a batch was decided in each of these parts.
         evaluations: How many batches of the range were decided.
@@ -399,20 +360,15 @@ class ReplayResult:
 _LONGEST_THROTTLE_MS: Final = 3_600_000
 _EVER: Final = 2**62
 _THROTTLE_RECORD: Final = ("publish_seq", "action", "time_epoch", "evaluated_at_ms", "throttle_time_ms")
-_CLIENT_RECORDED_THROTTLES: Final = ("broker_id", "user", "client_id")
 
 
 def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms: int) -> dict[ClientKey, Outcome]:
     """For each client the sample windows with an applied decision, and the time it was throttled, renewals included.
 
-    `deferred_bytes` is always 0: how many bytes a client held back is not known.
-
-    Args:
-        since_ms: Inclusive.
-        until_ms: Exclusive.
+    `deferred_bytes` is always 0: how many bytes a client held back is not known. `until_ms` is exclusive.
     """
     decisions = TimeSlices(table_uri(root, "decisions"), "evaluated_at_ms")
-    columns = [*_CLIENT_RECORDED_THROTTLES, "time_epoch", "evaluated_at_ms", "applied"]
+    columns = [*_NAMES, "time_epoch", "evaluated_at_ms", "applied"]
     rows = with_time_epoch(decisions.read(columns, since_ms, until_ms))
     windows: dict[ClientKey, set[tuple[int, int]]] = defaultdict(set)
     for row in rows.filter(rows["applied"]).to_pylist():
@@ -422,16 +378,14 @@ def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms:
     for row in _throttle_events(root, since_ms, until_ms, epochs).sort_by("publish_seq").to_pylist():
         by_client[_client(row)].append(row)
     throttled_ms = {client: throttled_in(rows, since_ms, until_ms, epochs) for client, rows in by_client.items()}
-    return {
-        client: Outcome(len(windows.get(client, ())), throttled_ms.get(client, 0))
-        for client in {*windows, *throttled_ms}
-    }
+    clients = {*windows, *throttled_ms}
+    return {client: Outcome(len(windows.get(client, ())), throttled_ms.get(client, 0)) for client in clients}
 
 
 def _throttle_events(root: str, since_ms: int, until_ms: int, epochs: Sequence[EpochSpan]) -> pa.Table:
     """The records that say who was throttled in a range: of the range, and of before it or before an epoch in it."""
     events = TimeSlices(table_uri(root, "throttle_events"), "evaluated_at_ms")
-    columns = [*_CLIENT_RECORDED_THROTTLES, *_THROTTLE_RECORD]
+    columns = [*_NAMES, *_THROTTLE_RECORD]
     ends = [(one.last_ms - _LONGEST_THROTTLE_MS, one.last_ms + _LONGEST_THROTTLE_MS) for one in epochs[:-1]]
     spans = joined_spans([(since_ms - _LONGEST_THROTTLE_MS, until_ms), *ends])
     return pa.concat_tables([with_time_epoch(events.read(columns, *span)) for span in spans])
@@ -460,8 +414,6 @@ def throttled_in(
 
     Args:
         events: Its rows of `throttle_events`, in the order of `publish_seq`.
-        since_ms: Inclusive.
-        until_ms: Exclusive.
         epochs: The time epochs, in order.
     """
     whole_ms = 0
@@ -471,7 +423,7 @@ def throttled_in(
             next_epoch, next_ms = (_EVER, _EVER) if event is None else (event["time_epoch"], event["evaluated_at_ms"])
             for time_epoch, from_ms, to_ms in _throttled_spans(last, next_epoch, epochs):
                 cut_ms = min(to_ms, next_ms) if time_epoch == next_epoch else to_ms
-                whole_ms += _overlap(from_ms, cut_ms, since_ms, until_ms)
+                whole_ms += max(min(cut_ms, until_ms) - max(from_ms, since_ms), 0)
         last = event
     return whole_ms
 
@@ -490,10 +442,6 @@ def _throttled_spans(
             time_epoch, from_ms, to_ms = begun.time_epoch, begun.first_ms, begun.first_ms + to_ms - end_ms
     if time_epoch <= last_epoch:
         yield time_epoch, from_ms, to_ms
-
-
-def _overlap(from_ms: int, to_ms: int, since_ms: int, until_ms: int) -> int:
-    return max(min(to_ms, until_ms) - max(from_ms, since_ms), 0)
 
 
 def _client(row: Mapping[str, Any]) -> ClientKey:

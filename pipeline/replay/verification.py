@@ -32,10 +32,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Verification:
-    """What the comparison of a range has found.
+    """What the comparison of a range has found, from its first batch to its last one.
 
     Attributes:
-        since_ms: Instant of the first batch that was compared.
         batches: How many batches with usage were decided again.
         mismatches: Every row that differs, is missing, or should not be there.
     """
@@ -49,12 +48,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedDecision:
-    """What the comparison of one decision has found.
-
-    Attributes:
-        usage_rows: How many rows of usage it was recomputed from.
-        difference: What differs; None if the rows are equal.
-    """
+    """How many rows of usage a decision was recomputed from, and what differs; None if the rows are equal."""
 
     usage_rows: int
     difference: Difference | None
@@ -66,11 +60,7 @@ def verify(
     """Decide all stored batches of a range again and compare every row of `decisions`.
 
     Only batches whose rates can be recomputed in full are compared: their windows must not reach back further than
-    the stored usage. Batches that a running job adds meanwhile are left out.
-
-    Args:
-        since_ms: First instant, inclusive.
-        until_ms: Last instant, inclusive.
+    the stored usage. Batches that a running job adds meanwhile are left out. `until_ms` is inclusive.
 
     Raises:
         NotFound: No batch of the range can be recomputed.
@@ -97,10 +87,7 @@ def verify(
 
 
 def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: dict[str, Any]) -> VerifiedDecision:
-    """Recompute one decision from the usage of its sensor, up to its own batch inclusive.
-
-    Args:
-        stored: The row of `decisions`.
+    """Recompute one row of `decisions` from the usage of its sensor, up to its own batch inclusive.
 
     Raises:
         PipelineError: Its batch is not in `batches`, so the settings of its engine are not known.
@@ -172,14 +159,8 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
         if not rows.num_rows:
             continue
         ids = decision_id_column(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
-        constants = {
-            "query_id": batch.query_id,
-            "batch_id": batch.batch_id,
-            "cluster": cluster,
-            "time_epoch": batch.time_epoch,
-            "evaluated_at_ms": batch.evaluated_at_ms,
-            "quota_version": batch.quota_version,
-        }
+        copied = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
+        constants = {"cluster": cluster} | {name: getattr(batch, name) for name in copied}
         columns = {name: pa.repeat(pa.scalar(value), rows.num_rows) for name, value in constants.items()}
         columns |= dict(zip(rows.column_names, rows.columns, strict=True))
         tables.append(pa.table({**columns, "decision_id": ids}).select(_ROWS.names).cast(_ROWS))
@@ -187,6 +168,5 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
 
 
 def _sensor_of(stored: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The names that all usage of a decision's sensor has, as conditions (column, text)."""
     tags = (("user", "sensor_user"), ("client_id", "sensor_client_id"), ("broker_id", "broker_id"))
     return tuple((column, stored[tag]) for column, tag in tags if stored[tag])

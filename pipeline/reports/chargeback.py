@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from pipeline.reports.page import Bars, Line, Parts, bar_chart, minute_text, page, table, time_chart
+from pipeline.reports.page import BARS, Bars, Line, Parts, bar_chart, page, span_facts, table, time_chart
 from pipeline.reports.periods import OwnerTimes, Period, whole_minutes
 from pipeline.tables.minute_sums import Client, Minutes
 from quota.units import rate_text
@@ -16,13 +16,7 @@ from quota.units import rate_text
 
 @dataclass(slots=True)
 class Use:
-    """What was used.
-
-    Attributes:
-        produced_bytes: Bytes produced.
-        fetched_bytes: Bytes fetched.
-        request_time_ns: Time of io and network threads, without that of exempt requests.
-    """
+    """What was used; `request_time_ns` of io and network threads is without that of exempt requests."""
 
     produced_bytes: int = 0
     fetched_bytes: int = 0
@@ -43,12 +37,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What an owner is charged for, in one period.
-
-    Attributes:
-        owner: The owner; None for clients that no quota row with an owner covers.
-        clients: What each of the owner's clients used.
-    """
+    """What an owner is charged for, in one period; owner None: clients that no quota row with an owner covers."""
 
     period: str
     owner: str | None
@@ -74,12 +63,9 @@ class Charge:
 
 
 def charges(minutes: Minutes, owner_times: OwnerTimes, periods: Iterable[Period]) -> list[Charge]:
-    """What each owner used in each period: in the order of the periods, the owner with most bytes first.
+    """What each owner used in each period, by `usage_by_minute`: in order of the periods, then of the bytes.
 
     A minute belongs to the period, and to the owners, of the instant at which it begins.
-
-    Args:
-        minutes: `usage_by_minute`.
     """
     found = []
     for period in periods:
@@ -103,30 +89,19 @@ def _used(minutes: Minutes, begin_ms: int, end_ms: int) -> Iterator[tuple[Client
 
 # The page.
 
-_BARS: Final = 20
 _SERIES: Final = ("produced", "fetched")
-_NOBODY: Final = "no owner"
+NO_OWNER: Final = "no owner"
 
 
 def chargeback_page(charges: Sequence[Charge], minutes: Minutes, span_ms: tuple[int, int]) -> str:
-    """The page.
-
-    Args:
-        minutes: `usage_by_minute`.
-    """
-    about = {"from": f"{minute_text(span_ms[0])} UTC", "to": f"{minute_text(span_ms[1])} UTC"}
-    clients = [row for one in charges for row in one.client_rows()]
-    return page(
-        "Chargeback · kquota",
-        "Usage by owner",
-        about,
-        {
-            "Bytes per second, all clients": _time_chart(minutes, span_ms),
-            "Bytes by owner": _bars(charges),
-            "Owners": table([_readable(one.to_row()) for one in charges]),
-            "Clients": table([_readable(row) for row in clients]),
-        },
-    )
+    """The page; `minutes` is `usage_by_minute`."""
+    sections = {
+        "Bytes per second, all clients": _time_chart(minutes, span_ms),
+        "Bytes by owner": _bars(charges),
+        "Owners": table([_readable(one.to_row()) for one in charges]),
+        "Clients": table([_readable(row) for one in charges for row in one.client_rows()]),
+    }
+    return page("Chargeback · kquota", "Usage by owner", span_facts(span_ms), sections)
 
 
 def _time_chart(minutes: Minutes, span_ms: tuple[int, int]) -> str:
@@ -145,15 +120,15 @@ def _bars(charges: Sequence[Charge]) -> str:
     by_owner: dict[str | None, Use] = {}
     for one in charges:
         by_owner.setdefault(one.owner, Use()).add(one.use)
-    largest = sorted(by_owner.items(), key=lambda item: -item[1].total_bytes)[:_BARS]
-    bars = [Bars(owner or _NOBODY, (use.produced_bytes, use.fetched_bytes)) for owner, use in largest]
+    largest = sorted(by_owner.items(), key=lambda item: -item[1].total_bytes)[:BARS]
+    bars = [Bars(owner or NO_OWNER, (use.produced_bytes, use.fetched_bytes)) for owner, use in largest]
     return bar_chart("Bytes by owner", _SERIES, bars, lambda value: _rate(value).removesuffix("/s"))
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
     shown = {name: value for name, value in row.items() if not name.endswith("_ns")}
     times = {name.replace("_ns", "_s"): value / 1e9 for name, value in row.items() if name.endswith("_ns")}
-    return shown | {"owner": row["owner"] or _NOBODY} | times
+    return shown | {"owner": row["owner"] or NO_OWNER} | times
 
 
 def _rate(value: float) -> str:

@@ -33,11 +33,7 @@ rect.c0{fill:var(--c0)}rect.c1{fill:var(--c1)}rect.c2{fill:var(--c2)}rect.c3{fil
 
 
 def page(title: str, heading: str, about: Mapping[str, Any], sections: Mapping[str, str]) -> str:
-    """The page.
-
-    Args:
-        sections: Heading -> HTML, made by this module and `pipeline.reports.page`.
-    """
+    """The page; `about` are facts by name, `sections` HTML of this module by heading."""
     facts = "".join(f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in about.items())
     body = "".join(f"<h2>{_text(name)}</h2>{html}" for name, html in sections.items())
     return (
@@ -55,11 +51,8 @@ def paragraph(text: str) -> str:
 
 def figures(values: Mapping[str, Any]) -> str:
     """A table of names and numbers."""
-    rows = "".join(
-        f'<tr><th>{_text(name.replace("_", " "))}</th><td class="n">{value:,}</td></tr>'
-        for name, value in values.items()
-    )
-    return f"<table>{rows}</table>"
+    rows = (f'<tr><th>{_text(name.replace("_", " "))}</th><td class="n">{values[name]:,}</td></tr>' for name in values)
+    return f"<table>{''.join(rows)}</table>"
 
 
 def table(rows: Sequence[Mapping[str, Any]], marks: Mapping[str, str] | None = None) -> str:
@@ -93,23 +86,26 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return escape(printable(str(value)))
 
 
-# Instants, in UTC.
+def span_facts(span_ms: tuple[int, int]) -> dict[str, Any]:
+    """A range, as facts of a page."""
+    return {name: f"{_minute_text(end_ms)} UTC" for name, end_ms in zip(("from", "to"), span_ms, strict=True)}
 
 
-def minute_text(instant_ms: int) -> str:
-    """An instant to the minute, without the zone: `2026-11-22 17:10`."""
+def _minute_text(instant_ms: int) -> str:
+    """An instant to the minute, in UTC without the zone: `2026-11-22 17:10`."""
     return f"{datetime.fromtimestamp(instant_ms / 1000, UTC):%Y-%m-%d %H:%M}"
 
 
 # Charts as SVG: lines over time with gaps where there is no data, and bars.
 
-PARTS: Final = 120
-"""Into how many parts a range is divided for a chart over time."""
+BARS: Final = 20
+"""How many names a chart of bars has, at most."""
 
+_PARTS: Final = 120
 _WIDTH: Final = 900
 _HEIGHT: Final = 220
 _LEFT: Final = 60
@@ -139,12 +135,12 @@ class Bars:
 
 
 def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms: tuple[int, int], text: Text) -> str:
-    """Lines over time. Where nothing is known there is a gap, and not zero.
+    """Lines over time, at most 4. Where nothing is known there is a gap, and not zero.
 
     Args:
         title: What the chart shows, for those who cannot see it.
-        lines: At most 4, each with as many values as `known`.
-        known: Whether each part of the range has data. A gap of less than a minute is none.
+        known: Whether each part of the range has data: as many as each line has values. A gap of less than a minute is
+            none.
     """
     most = max((max(line.values) for line in lines if line.values), default=0) or 1e-9
     stretches = list(_stretches(known, (span_ms[1] - span_ms[0]) / max(len(known), 1)))
@@ -155,42 +151,37 @@ def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms
     )
     gaps = "".join(_gap(begin, end, len(known)) for begin, end in _between(stretches, len(known)))
     labels = (
-        f'<text x="0" y="12">{_escaped(text(most))}</text><text x="0" y="{_HEIGHT}">0</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT + 16}">{minute_text(span_ms[0])}</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT + 16}" text-anchor="end">{minute_text(span_ms[1])} UTC</text>'
+        f'<text x="0" y="12">{_text(text(most))}</text><text x="0" y="{_HEIGHT}">0</text>'
+        f'<text x="{_LEFT}" y="{_HEIGHT + 16}">{_minute_text(span_ms[0])}</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT + 16}" text-anchor="end">{_minute_text(span_ms[1])} UTC</text>'
     )
     names = [line.name for line in lines] + (["no data"] if gaps else [])
     return _svg(title, _HEIGHT + 44, gaps + paths + labels + _legend(names, _HEIGHT + 36))
 
 
 def bar_chart(title: str, series: Sequence[str], bars: Sequence[Bars], text: Text) -> str:
-    """Horizontal bars: under each name one for each of the series.
-
-    Args:
-        title: What the chart shows, for those who cannot see it.
-        series: Names of the series, at most 4.
-    """
+    """Horizontal bars: under each name one for each of the series, at most 4; `title` as in `time_chart`."""
     most = max((value for one in bars for value in one.values if value is not None), default=0) or 1
     room = _WIDTH - _NAMES_WIDTH - _TEXTS_WIDTH
     step = len(series) * _BAR_HEIGHT + 8
     drawn = []
     for place, one in enumerate(bars):
         top = place * step
-        drawn.append(f'<text x="0" y="{top + 12}">{_escaped(_short(one.name))}</text>')
+        drawn.append(f'<text x="0" y="{top + 12}">{_text(_short(one.name))}</text>')
         for row, value in enumerate(one.values):
             if value is None:
                 continue
             y, width = top + row * _BAR_HEIGHT, value / most * room
             drawn.append(
                 f'<rect class="c{row}" x="{_NAMES_WIDTH}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT - 2}"/>'
-                f'<text x="{_NAMES_WIDTH + 5 + width:.1f}" y="{y + 12}">{_escaped(text(value))}</text>'
+                f'<text x="{_NAMES_WIDTH + 5 + width:.1f}" y="{y + 12}">{_text(text(value))}</text>'
             )
     bottom = len(bars) * step
     return _svg(title, bottom + 20, "".join(drawn) + _legend(series, bottom + 12))
 
 
 def _svg(title: str, height: int, inner: str) -> str:
-    name = _escaped(title)
+    name = _text(title)
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{name}"><title>{name}</title>{inner}</svg>'
 
 
@@ -199,13 +190,9 @@ def _legend(names: Sequence[str], y: int) -> str:
     for place, name in enumerate(names):
         mark = "gap" if name == "no data" else f"c{place}"
         drawn.append(f'<rect class="{mark}" x="{x}" y="{y - 9}" width="10" height="10"/>')
-        drawn.append(f'<text x="{x + 14}" y="{y}">{_escaped(_short(name))}</text>')
+        drawn.append(f'<text x="{x + 14}" y="{y}">{_text(_short(name))}</text>')
         x += 34 + 7 * min(len(name), _LONGEST_NAME)
     return "".join(drawn)
-
-
-def _escaped(text: str) -> str:
-    return escape(printable(text))
 
 
 def _short(name: str) -> str:
@@ -213,12 +200,7 @@ def _short(name: str) -> str:
 
 
 def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int]]:
-    """The stretches of the range that have data: first part, and end (exclusive). Between them is a gap.
-
-    Args:
-        known: Whether each part of the range has data.
-        part_ms: Length of a part. Parts without data that last less than a minute together are not a gap.
-    """
+    """The stretches of the range that have data: first part, and end (exclusive). Between them is a gap."""
     begin, end = None, 0
     for place in (place for place, has_data in enumerate(known) if has_data):
         if begin is None:
@@ -232,7 +214,6 @@ def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int
 
 
 def _between(stretches: Sequence[tuple[int, int]], parts: int) -> Iterator[tuple[int, int]]:
-    """The gaps: what is before, between and after the stretches."""
     ends = [0, *(place for stretch in stretches for place in stretch), parts]
     yield from ((begin, end) for begin, end in zip(ends[::2], ends[1::2], strict=True) if begin < end)
 
@@ -253,18 +234,9 @@ def _points(values: Sequence[float], most: float, begin: int, end: int) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-# A range in parts, for charts over time.
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A range, divided into parts of whole minutes.
-
-    Attributes:
-        start_ms: Begin of the range, inclusive.
-        part_ms: Length of each part; the last one may be shorter.
-        end_ms: End of the range, exclusive.
-    """
+    """A range, divided into parts of whole minutes for a chart over time; the last one may be shorter."""
 
     start_ms: int
     part_ms: int
@@ -272,10 +244,10 @@ class Parts:
 
     @classmethod
     def of(cls, span_ms: tuple[int, int]) -> Self:
-        """At most `PARTS` parts."""
+        """At most 120 parts."""
         start_ms, end_ms = span_ms
         minutes = -(-(end_ms - start_ms) // MINUTE_MS)
-        return cls(start_ms, -(-minutes // PARTS) * MINUTE_MS, end_ms)
+        return cls(start_ms, -(-minutes // _PARTS) * MINUTE_MS, end_ms)
 
     @property
     def lengths_ms(self) -> list[int]:

@@ -17,13 +17,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period, as far as it lies in the range of a report.
-
-    Attributes:
-        name: `2026-11-23`, `2026-W48` or `2026-11`.
-        start_ms: its begin, inclusive.
-        end_ms: its end, exclusive.
-    """
+    """A period, as far as it lies in the range of a report; its name is `2026-11-23`, `2026-W48` or `2026-11`."""
 
     name: str
     start_ms: int
@@ -52,11 +46,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[date], date], Callable[[date], date],
 
 
 def known_period(given: str) -> str:
-    """`day`, `week` or `month`.
-
-    Raises:
-        UsageError: It is another word.
-    """
+    """`day`, `week` or `month`; another word is a `UsageError`."""
     if given not in _KINDS:
         msg = f"unknown period --by {given}; use day, week or month"
         raise UsageError(msg, "for example --by week")
@@ -64,13 +54,7 @@ def known_period(given: str) -> str:
 
 
 def periods(by: str, since_ms: int, until_ms: int) -> Iterator[Period]:
-    """The periods of a range, in order; the first and the last one may be cut.
-
-    Args:
-        by: `day`, `week` or `month`.
-        since_ms: Begin of the range, inclusive.
-        until_ms: End of the range, exclusive. Not after the begin: no period.
-    """
+    """The periods of a range, in order; the first and the last one may be cut. `until_ms` is exclusive."""
     first, following, name = _KINDS[by]
     day = first(datetime.fromtimestamp(since_ms / 1000, UTC).date())
     while (start_ms := _epoch_ms(day)) < until_ms:
@@ -111,9 +95,7 @@ class OwnerTimes:
     Usage without an owner when it happened is that of the first owner named later. So owners that are given to clients
     after a month hold for that month too, and a client that changes hands is still charged to whom it belonged.
 
-    Attributes:
-        from_ms: When each came into force, ascending. The first one also holds before its time.
-        owners: One for each entry of `from_ms`.
+    `from_ms` is when each came into force, ascending. The first one also holds before its time.
     """
 
     from_ms: tuple[int, ...]

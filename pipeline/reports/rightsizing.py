@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from pipeline.reports.page import Bars, bar_chart, minute_text, page, paragraph, table
+from pipeline.reports.page import BARS, Bars, bar_chart, page, paragraph, span_facts, table
 from pipeline.tables.minute_sums import Client, Minutes
 from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, REQUEST, Level, entity_at
@@ -27,13 +27,10 @@ _DIGITS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A bound, and what was used of it.
+    """The bound T of a quota entity (bytes per second, or percent of one thread), and what was used of it.
 
     Attributes:
-        user: User of the quota entity; a name, `<default>` or "".
-        bound: T, bytes per second or percent of one thread.
         p95: The 95th percentile of the rate per minute, of the sensor for which it is largest; None for no use.
-        p99: The 99th percentile, likewise.
         sensors: How many sensors have this bound: one, but for an entity with `<default>`.
         was_throttled: Whether one of its clients was throttled.
         suggested: The bound that would fit; None for no use.
@@ -43,11 +40,11 @@ class Sized:
     client_id: str
     quota_type: str
     bound: float
-    p95: float | None = None
-    p99: float | None = None
-    sensors: int = 0
-    was_throttled: bool = False
-    suggested: float | None = None
+    p95: float | None
+    p99: float | None
+    sensors: int
+    was_throttled: bool
+    suggested: float | None
 
     @property
     def is_default(self) -> bool:
@@ -74,15 +71,8 @@ class Sized:
 
     def to_row(self) -> dict[str, Any]:
         """One flat row for printing."""
-        return {
-            "user": self.user,
-            "client_id": self.client_id,
-            "quota_type": self.quota_type,
-            "bound": self.bound,
-            "p95": self.p95,
-            "p99": self.p99,
-            "advice": self.advice,
-            "suggested": self.suggested,
+        columns = ("user", "client_id", "quota_type", "bound", "p95", "p99", "advice", "suggested")
+        return {name: getattr(self, name) for name in columns} | {
             "throttled": self.was_throttled,
             "sensors": self.sensors,
         }
@@ -106,11 +96,7 @@ class Question:
 
 
 def sized(minutes: Minutes, question: Question) -> list[Sized]:
-    """Every bound of the table, compared with its use in a range; the most used share first, unused ones last.
-
-    Args:
-        minutes: `usage_by_minute`.
-    """
+    """Every bound, compared with its use in `usage_by_minute`; the most used share first, unused ones last."""
     engine = QuotaEngine()
     engine.load_quotas(question.snapshot)
     clients = minutes.clients(*question.span_ms)
@@ -120,12 +106,13 @@ def sized(minutes: Minutes, question: Question) -> list[Sized]:
         bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
         held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in question.throttled}
         by_entity = _figures(minutes, quota_type, bound_rows, question)
-        for user, client_id, bound in _bounds(question.snapshot, quota_type):
-            figures = by_entity.get((user, client_id), [])
-            sensors = len({one["sensor"] for one in figures})
-            held = (user, client_id) in held_entities
-            one = Sized(user, client_id, quota_type, bound, sensors=sensors, was_throttled=held)
-            found.append(_with_use(one, figures, question.headroom))
+        for entity, bound in _bounds(question.snapshot, quota_type):
+            figures = by_entity.get(entity, [])
+            busiest = max(figures, key=lambda sensor: sensor["p99"], default={"p95": None, "p99": None})
+            p99, sensors = busiest["p99"], len({one["sensor"] for one in figures})
+            suggested = rounded_up(p99 * (1 + question.headroom / 100), quota_type) if p99 else None
+            held = entity in held_entities
+            found.append(Sized(*entity, quota_type, bound, busiest["p95"], p99, sensors, held, suggested))
     return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
 
 
@@ -148,18 +135,17 @@ def rounded_up(value: float, quota_type: str) -> float:
     return round(steps * 10.0**place, max(-place, 0))
 
 
-def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[str, str, float]]:
+def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[Client, float]]:
     place = QUOTA_TYPES.index(quota_type)
     for quota in snapshot.quotas:
         bound = quota.bounds[place]
         if bound is not None and quota.mode != "exempt":
-            yield quota.user, quota.client_id, bound
+            yield (quota.user, quota.client_id), bound
 
 
 def _figures(
     minutes: Minutes, quota_type: str, rows: Sequence[Mapping[str, Any]], question: Question
 ) -> dict[Client, list[dict[str, Any]]]:
-    """Of each entity the percentiles of its sensors that were used."""
     if not rows:
         return {}
     numbers: dict[Client, int] = {}
@@ -181,50 +167,27 @@ def _entity(row: Mapping[str, Any]) -> Client:
     return entity_at(Level(row["level"]), row["sensor_user"], row["sensor_client_id"])
 
 
-def _with_use(one: Sized, figures: Sequence[Mapping[str, Any]], headroom: float) -> Sized:
-    if not figures:
-        return one
-    busiest = max(figures, key=lambda sensor: sensor["p99"])
-    p95, p99 = busiest["p95"], busiest["p99"]
-    suggested = rounded_up(p99 * (1 + headroom / 100), one.quota_type) if p99 > 0 else None
-    return Sized(
-        one.user, one.client_id, one.quota_type, one.bound, p95, p99, one.sensors, one.was_throttled, suggested
-    )
-
-
 # The page.
 
-_BARS: Final = 20
 _SERIES: Final = ("p99 of the rate per minute", "bound", "suggested")
 _MARKS: Final = {"raise": "new", "lower": "gone"}
 
 
 def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span_ms: tuple[int, int]) -> str:
-    """The page.
-
-    Args:
-        headroom: How far above p99 a bound should be, in percent.
-    """
-    about = {
-        "from": f"{minute_text(span_ms[0])} UTC",
-        "to": f"{minute_text(span_ms[1])} UTC",
-        "quotas": f"v{version}",
-        "headroom": f"{headroom:g} %",
-    }
-    charts = {f"The most used of each bound: {quota_type}": _bars(found, quota_type) for quota_type in QUOTA_TYPES}
-    return page(
-        "Rightsizing · kquota",
-        "Recommended quotas",
-        about,
-        {**charts, "Bounds": table([_readable(one) for one in found], _MARKS)},
-    )
+    """The page; `headroom` is in percent."""
+    about = {**span_facts(span_ms), "quotas": f"v{version}", "headroom": f"{headroom:g} %"}
+    sections = {f"The most used of each bound: {quota_type}": _bars(found, quota_type) for quota_type in QUOTA_TYPES}
+    sections["Bounds"] = table([_readable(one) for one in found], _MARKS)
+    return page("Rightsizing · kquota", "Recommended quotas", about, sections)
 
 
 def _bars(found: Sequence[Sized], quota_type: str) -> str:
-    used = [one for one in found if one.quota_type == quota_type and one.p99 is not None][:_BARS]
+    used = [one for one in found if one.quota_type == quota_type and one.p99 is not None][:BARS]
     if not used:
         return paragraph("No bound of this type was used.")
-    bars = [Bars(_name(one), (one.p99, one.bound, one.suggested)) for one in used]
+    bars = [
+        Bars("/".join(filter(None, (one.user, one.client_id))), (one.p99, one.bound, one.suggested)) for one in used
+    ]
     return bar_chart(f"Bounds and use: {quota_type}", _SERIES, bars, partial(rate_text, quota_type))
 
 
@@ -235,7 +198,3 @@ def _readable(one: Sized) -> dict[str, Any]:
         for name in ("bound", "p95", "p99", "suggested")
     }
     return row | rates | {"throttled": "yes" if one.was_throttled else "no"}
-
-
-def _name(one: Sized) -> str:
-    return "/".join(part for part in (one.user, one.client_id) if part)

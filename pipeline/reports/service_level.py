@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipeline.errors import UsageError
-from pipeline.reports.page import Bars, Line, Parts, bar_chart, minute_text, page, paragraph, table, time_chart
+from pipeline.reports.page import BARS, Bars, Line, Parts, bar_chart, page, paragraph, span_facts, table, time_chart
 from pipeline.reports.periods import MINUTE_MS, OwnerOf, Period, length_ms, whole_minutes
 from pipeline.tables.minute_sums import Minutes
 
@@ -29,11 +29,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Read `30m`, `2h`, `1d` or `99.9%`.
-
-        Raises:
-            UsageError: It is none of these.
-        """
+        """Read `30m`, `2h`, `1d` or `99.9%`; another text is a `UsageError`."""
         if time := re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])", text):
             return cls(text, float(time[1]) * _UNITS_MINUTES[time[2]])
         if (share := re.fullmatch(r"(\d+(?:\.\d+)?)\s?%", text)) and float(share[1]) <= 100:
@@ -54,8 +50,7 @@ class Held:
     """How a client was held in one period.
 
     Attributes:
-        client_id: Its client-id; may be "".
-        owner: Who was responsible when it was held last; or who is now. None if no quota row names anybody.
+        owner: Who was responsible when it was held last; or who is now. None if no quota row names an owner.
         minutes: Minutes in which it was held for any time, at any broker.
         allowed_minutes: How many minutes the target allows in the whole period.
         held_ms: Time held; summed over brokers, if quotas hold for each broker.
@@ -80,11 +75,7 @@ class Held:
     def to_row(self) -> dict[str, Any]:
         """One flat row for printing."""
         return {
-            "period": self.period,
-            "user": self.user,
-            "client_id": self.client_id,
-            "owner": self.owner,
-            "minutes": self.minutes,
+            **{name: getattr(self, name) for name in ("period", "user", "client_id", "owner", "minutes")},
             "target_minutes": self.allowed_minutes,
             "target": "met" if self.is_met else "missed",
             "held_seconds": self.held_ms / 1000,
@@ -96,12 +87,10 @@ class Held:
 def held_by_period(
     minutes: Minutes, by: str, periods: Iterable[Period], target: Target, owner_now: OwnerOf
 ) -> list[Held]:
-    """The clients that were throttled in each period: in the order of the periods, those throttled longest first.
+    """The clients that were throttled, by `throttle_by_minute`: in order of the periods, then of the time throttled.
 
     Args:
-        minutes: `throttle_by_minute`.
-        by: What the periods are: `day`, `week` or `month`.
-        periods: The periods, in order. One that is cut has the target of the whole one.
+        by: What the periods are: `day`, `week` or `month`. One that is cut has the target of the whole one.
     """
     found = []
     for period in periods:
@@ -116,35 +105,21 @@ def held_by_period(
 
 # The page.
 
-_BARS: Final = 20
 _MARKS: Final = {"missed": "new", "met": "gone"}
 
 
 def service_level_page(
     held: Sequence[Held], target: Target, by: str, usage: Minutes, throttles: Minutes, span_ms: tuple[int, int]
 ) -> str:
-    """The page.
-
-    Args:
-        usage: `usage_by_minute`: it has the times with data.
-        throttles: `throttle_by_minute`.
-    """
-    about = {
-        "from": f"{minute_text(span_ms[0])} UTC",
-        "to": f"{minute_text(span_ms[1])} UTC",
-        "target": f"{target.text} a {by}",
-        "targets missed": sum(not one.is_met for one in held),
+    """The page, by `usage_by_minute`, which has the times with data, and `throttle_by_minute`."""
+    missed = sum(not one.is_met for one in held)
+    about = {**span_facts(span_ms), "target": f"{target.text} a {by}", "targets missed": missed}
+    sections = {
+        "Clients held at once, on average": _time_chart(usage, throttles, span_ms),
+        "Minutes throttled": _bars(held),
+        "Clients": table([one.to_row() for one in held], _MARKS),
     }
-    return page(
-        "Service level · kquota",
-        "How long were clients throttled?",
-        about,
-        {
-            "Clients held at once, on average": _time_chart(usage, throttles, span_ms),
-            "Minutes throttled": _bars(held),
-            "Clients": table([one.to_row() for one in held], _MARKS),
-        },
-    )
+    return page("Service level · kquota", "How long were clients throttled?", about, sections)
 
 
 def _time_chart(usage: Minutes, throttles: Minutes, span_ms: tuple[int, int]) -> str:
@@ -164,5 +139,5 @@ def _bars(held: Sequence[Held]) -> str:
     minutes: Counter[str] = Counter()
     for one in held:
         minutes[f"{one.user}/{one.client_id}"] += one.minutes
-    bars = [Bars(name, (count,)) for name, count in minutes.most_common(_BARS)]
+    bars = [Bars(name, (count,)) for name, count in minutes.most_common(BARS)]
     return bar_chart("Minutes throttled", ("minutes throttled",), bars, lambda value: f"{value:,.0f} min")

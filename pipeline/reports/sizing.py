@@ -13,19 +13,16 @@ from typing import Any, Final, Self
 
 from quota.snapshot import LARGEST_COUNT
 
-# The figures that `python -m bench scale --write` has measured.
-
 PATH: Final = Path(__file__).with_name("measured.json")
+"""The figures that `python -m bench scale --write` has measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A job under one load.
+    """A job under one load: `entities` clients sent, all in turn.
 
     Attributes:
-        entities: How many clients sent, all in turn.
-        driver_mb: The most memory that the Python process has held.
-        jvm_mb: The most memory that Spark's JVM has held, in local mode.
+        driver_mb: The most memory that the Python process has held; `jvm_mb` likewise, in local mode.
         cores: CPU seconds of both per second.
         back_s: From kill -9 until a micro-batch is done.
     """
@@ -48,9 +45,8 @@ class Point:
 class Measured:
     """What was measured, and where.
 
-    Attributes:
-        points: The first ones differ in entities only, from few to many. The last one has as many entities as another
-            of them, and more events.
+    The first points differ in entities only, from few to many. The last one has as many entities as another of them,
+    and more events.
     """
 
     machine: str
@@ -75,12 +71,10 @@ _ROOM: Final = 1.5  # between what is used mostly and what must be there
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What one job needs.
+    """What one job needs: see `Point`.
 
     Attributes:
         trigger_ms: The shortest trigger that leaves room for slow batches.
-        jvm_mb: Memory of Spark's JVM in local mode.
-        back_s: From kill -9 until the next decisions.
         is_measured: False if there are more entities or events than were measured.
     """
 
@@ -94,12 +88,7 @@ class Size:
 
 
 def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
-    """What a job needs.
-
-    Args:
-        entities: Clients with usage in the last minutes, > 0.
-        events_per_second: Of all together, >= 0.
-    """
+    """What a job needs for so many clients with usage in the last minutes (> 0), and events of all together (>= 0)."""
     *few_events, most_events = measured.points
     figures = {
         name: _at(entities, few_events, name)
@@ -118,10 +107,8 @@ def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
 def shards_for(entities: int, events_per_second: int, measured: Measured) -> int | None:
     """The number of jobs that should share the users, so that none needs more than one driver should.
 
-    Each of them reads all events, and decides for its part of the entities.
-
-    Returns:
-        1 if one job is enough; None if no number is: then it is the events that are too many.
+    Each of them reads all events, and decides for its part of the entities. None if no number is enough: then it is the
+    events that are too many.
     """
     for count in range(1, LARGEST_COUNT + 1):
         size = size_of(math.ceil(entities / count), events_per_second, measured)

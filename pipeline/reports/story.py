@@ -30,12 +30,7 @@ def exact_seconds(duration_ms: int) -> str:
 
 
 def record_lines(events: Sequence[Mapping[str, Any]], min_hold_ms: int) -> list[str]:
-    """One line per record, after a line with the time held in all.
-
-    Args:
-        events: Rows of `throttle_events` of one decision, in their order; at least one.
-        min_hold_ms: `purgatory.min_hold_ms`.
-    """
+    """A line with the time held in all, and one for each row of `throttle_events` of a decision; at least one."""
     ends = [*map(written_ms, events[1:]), events[-1]["throttled_until_ms"]]
     held_ms = sum(
         max(min(event["throttled_until_ms"], end_ms) - written_ms(event), 0)
@@ -50,10 +45,9 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
     record = found.record or {}
     record_name = f"record #{record.get('publish_seq')} of decision {record.get('decision_id')}"
     if found.cause == "too_old" and found.age_ms is not None:
-        age = f"{exact_seconds(found.age_ms)} old when it was collected"
         return (
-            f"published: nothing: it was {age}, more than stream.max_decision_age_ms = {max_age_ms}; "
-            "so its usage charges the bucket down to -N * w * T at most"
+            f"published: nothing: it was {exact_seconds(found.age_ms)} old when it was collected, more than "
+            f"stream.max_decision_age_ms = {max_age_ms}; so its usage charges the bucket down to -N * w * T at most"
         )
     if found.cause == "too_short":
         soon = ", twice as long soon after a release" if found.record else ""
@@ -123,16 +117,8 @@ def _clock(epoch_ms: int) -> str:
 def on_brokers_row(one: "Enforced") -> dict[str, Any]:
     """For programs: the columns of the row of `broker_quotas`."""
     change = one.change
-    return {
-        **change.key._asdict(),
-        "cluster": one.cluster,
-        "value": change.new,
-        "bound": change.bound,
-        "kind": change.kind,
-        "cause": change.cause,
-        "demand": change.demand,
-        "since_ms": one.at_ms,
-    }
+    rest = {name: getattr(change, name) for name in ("bound", "kind", "cause", "demand")}
+    return {**change.key._asdict(), "cluster": one.cluster, "value": change.new, **rest, "since_ms": one.at_ms}
 
 
 def on_brokers_line(one: "Enforced") -> str:
@@ -194,7 +180,6 @@ def words_of(
     """Describe the decision, how its numbers are computed, its samples and the records published for it.
 
     Args:
-        origin: The edit that set the bound, if it is known.
         unpublished: Why there are no records; None if there are.
         on_brokers: What the brokers themselves enforce now for its quota type, if kquota wrote it.
     """
@@ -235,19 +220,12 @@ def _in_words(decision: dict[str, Any], rate: float) -> str:
 def _facts(row: dict[str, Any]) -> list[tuple[str, str]]:
     unit = "% of one thread" if row["quota_type"] == "request_percentage" else "bytes/s"
     observed, bound, window_ms = row["observed"], row["bound"], row["window_ms"]
-    shared = " and ".join(
-        part
-        for part in (
-            row["sensor_user"] and f"user {row['sensor_user']}",
-            row["sensor_client_id"] and f"client-id {row['sensor_client_id']}",
-        )
-        if part
-    )
-    level = f"level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}"
+    tags = (("user", row["sensor_user"]), ("client-id", row["sensor_client_id"]))
+    shared = " and ".join(f"{kind} {name}" for kind, name in tags if name)
     computed = computed_time(observed, bound, window_ms, row["raw_throttle_time_ms"])
     facts = [
         ("at", f"{clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, {applied_text(row)}"),
-        ("quota", level),
+        ("quota", f"level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}"),
         ("sensor", f"{shared}: everything that shares it is counted together"),
         ("observed", f"O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}"),
         ("bound", f"T = {bound:.1f} {unit}{_in_words(row, bound)}"),

@@ -1,13 +1,13 @@
 """The page of `kquota what-if`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from pipeline.replay.report import ClientComparison, Totals, throttled_clients
 from pipeline.replay.usage_batches import ReplayResult
-from pipeline.reports.page import Bars, Line, bar_chart, figures, page, paragraph, table, time_chart
+from pipeline.reports.page import BARS, Bars, Line, bar_chart, figures, page, paragraph, table, time_chart
 
-_BARS: Final = 20
 _SERIES: Final = ("live quotas", "candidate")
 _MARKS: Final = {"newly throttled": "new", "no longer throttled": "gone"}
 
@@ -22,17 +22,13 @@ def what_if_page(
 ) -> str:
     """The page."""
     throttled = throttled_clients(comparisons)
-    return page(
-        "kquota what-if",
-        "What if these quotas had been in force?",
-        about,
-        {
-            "Totals": figures({name: getattr(totals, name) for name in Totals.__dataclass_fields__}),
-            "Time clients would be held": _time_chart(live, candidate, span_ms),
-            "Clients with the largest change": _bars(throttled[:_BARS]),
-            "Clients": table([_row(line) for line in throttled], _MARKS),
-        },
-    )
+    sections = {
+        "Totals": figures(asdict(totals)),
+        "Time clients would be held": _time_chart(live, candidate, span_ms),
+        "Clients with the largest change": _bars(throttled[:BARS]),
+        "Clients": table([_row(line) for line in throttled], _MARKS),
+    }
+    return page("kquota what-if", "What if these quotas had been in force?", about, sections)
 
 
 def _time_chart(live: ReplayResult, candidate: ReplayResult, span_ms: tuple[int, int]) -> str:

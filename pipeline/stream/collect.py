@@ -63,7 +63,10 @@ class Collector:
         else:
             batch = collect_on_executors(frame, self._rules)
         if message_count:
-            self._learn(batch, message_count)
+            event_count = batch.good_count + batch.others_count + batch.dead_count
+            weighed_count = event_count - (1 - _PACKED_SHARE) * batch.packed_event_count
+            self._events_per_message = weighed_count / message_count
+            self._bytes_per_event = batch.size_bytes / max(weighed_count, message_count)
         return batch.for_share(self._rules.share)
 
     def is_small(self, message_count: int) -> bool:
@@ -72,12 +75,6 @@ class Collector:
         if message_count * events_per_message > EVENTS_OF_DRIVER:
             return False
         return events_per_message * self._bytes_per_event * _LARGER <= largest_bytes(message_count)
-
-    def _learn(self, batch: CollectedBatch, message_count: int) -> None:
-        event_count = batch.good_count + batch.others_count + batch.dead_count
-        weighed_count = event_count - (1 - _PACKED_SHARE) * batch.packed_event_count
-        self._events_per_message = weighed_count / message_count
-        self._bytes_per_event = batch.size_bytes / max(weighed_count, message_count)
 
 
 def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -> CollectedBatch:

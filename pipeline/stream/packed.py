@@ -211,7 +211,6 @@ def _letters_of(
 
 
 def _texts(message: pa.RecordBatch, wanted: Sequence[int]) -> Sequence[bytes]:
-    """Events as JSON: what their dead letters hold."""
     rows = message.take(pa.array(wanted, pa.int64())).to_pylist()
     fields = [{name: value for name, value in row.items() if value is not None} for row in rows]
     return [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() for one in fields]

@@ -194,7 +194,6 @@ class UsageQuery:
         return call
 
     def _run_guarded(self, frame: DataFrame, batch_id: int) -> bool:
-        """Run the batch; returns False if the query must end."""
         if self._stopping.is_set():
             return False
         try:
@@ -208,7 +207,6 @@ class UsageQuery:
 
 
 def _is_idle_within(query: SparkQuery, seconds: float) -> bool:
-    """Wait at most this long for the batch under way to end."""
     deadline = time.monotonic() + seconds
     while query.isActive and query.status["isTriggerActive"]:
         if time.monotonic() > deadline:

@@ -105,7 +105,6 @@ def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snaps
 def _rows_since(
     tables: JobTables, newest: Evaluation, batches: tuple[StoredBatch, ...], snapshot: Snapshot | None
 ) -> pa.Table:
-    """The rows of `batches` from the first of these batches and the snapshot on."""
     begins = [newest, *map(evaluation_of, batches[:1]), *([] if snapshot is None else [snapshot[0]])]
     epoch = min(one.time_epoch for one in begins)
     since_ms = min(one.evaluated_at_ms for one in begins if one.time_epoch == epoch)
@@ -135,7 +134,6 @@ def _with_ends_of_epochs(
 
 
 def _newest_unfit(rows: pa.Table, newest: BatchFacts, sample_window_ms: int) -> Evaluation | None:
-    """The newest batch with sample windows that can not be put on the given ones; None without such a batch."""
     if not windows_divide(newest.settings.sample_window_ms, sample_window_ms):
         return newest.evaluation
     fits = {
@@ -205,12 +203,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
 
 
 def _decide_again(
-    stored: StoredUsage,
-    quotas: QuotaSource,
-    decider: Decider,
-    at: Moment,
-    last_query_id: str,
-    max_decision_age_ms: int,
+    stored: StoredUsage, quotas: QuotaSource, decider: Decider, at: Moment, last_query_id: str, max_decision_age_ms: int
 ) -> Decided | None:
     """Record all stored batches; returns the outcome of the last one, None without batches."""
     decided: Decided | None = None

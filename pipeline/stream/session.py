@@ -214,10 +214,7 @@ _LOCAL_CHECKPOINT_MANAGER = (
 
 
 def build_spark_session(
-    spark: SparkSettings,
-    jars: Sequence[Path],
-    checkpoint_is_local: bool = True,
-    app_name: str = "kquota",
+    spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool = True, app_name: str = "kquota"
 ) -> SparkSession:
     """Start (or join) the classic Spark session of this process.
 
@@ -320,19 +317,17 @@ def _spark_connect_refused(found_in: str) -> UsageError:
 
 def refuse_spark_connect(spark: SparkSettings) -> None:
     """Refuse an environment or settings that ask for Spark Connect."""
-    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
-        if name in os.environ:
-            raise _spark_connect_refused(found_in=f"the environment variable {name}")
-    if "spark.remote" in spark.conf:
-        raise _spark_connect_refused(found_in="the setting spark.remote")
+    variables = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+    found = [f"the environment variable {name}" for name in variables if name in os.environ]
+    found += ["the setting spark.remote"] if "spark.remote" in spark.conf else []
     if spark.plain_conf().get("spark.api.mode", "classic").lower() != "classic":
-        raise _spark_connect_refused(found_in="the setting spark.api.mode")
-    if (spark.master or "").startswith("sc://"):
-        raise _spark_connect_refused(found_in=f"the master {spark.master}")
+        found.append("the setting spark.api.mode")
+    found += [f"the master {spark.master}"] if (spark.master or "").startswith("sc://") else []
+    if found:
+        raise _spark_connect_refused(found[0])
 
 
 def _prepare_local_process() -> None:
-    """Set what Spark reads before its JVM starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise a host name that does not resolve is fatal
     # Otherwise glibc gives the JVM's many threads eight arenas per core, and none of them ever shrinks.

@@ -5,9 +5,9 @@ the model `UsageEvent`.
 
 Event times are limited twice; see docs/design.md, "Event time". An event is never later than its record, nor later
 than the driver's clock when its batch is collected. The evaluation follows the newest event time, and never goes back:
-without a limit, one message of a host whose clock is five minutes ahead would make the usage of everybody else late for
-five minutes. The driver's limit changes with every batch. As a literal in the query it would make Spark generate and
-compile code for every batch, so it is applied to the sums that were collected.
+without a limit, one message of a host whose clock is five minutes ahead would make all other usage late for five
+minutes. The driver's limit changes with every batch. As a literal in the query it would make Spark generate and compile
+code for every batch, so it is applied to the sums that were collected.
 """
 
 import logging
@@ -154,7 +154,7 @@ EVENT_SCHEMA: Final = pa.schema([(rule.name, _TYPES[rule.spark_type]) for rule i
 """The fields of `UsageEvent` as columns."""
 _NOT_SUMMED: Final = frozenset({"event_time_ms", "broker_throttle_ms", "schema_version"})
 COUNTED: Final = tuple(name for name in EVENT_SCHEMA.names if name not in _NOT_SUMMED)
-"""The fields that are summed, or say how."""
+"""The fields that are summed, or that decide how."""
 _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
 
 
@@ -235,7 +235,6 @@ def merge_usage(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _newest(times_ms: Iterable[int | None]) -> int | None:
-    """The largest; None if there is none."""
     return max((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
 
@@ -387,7 +386,6 @@ def limit_event_times(
 
 
 def _set_back(ahead: pa.Table, limit_ms: int, sample_window_ms: int) -> pa.Table:
-    """Rows that hold events after the limit, as of the limit."""
     limit_start_ms = limit_ms - limit_ms % sample_window_ms
     is_whole = pc.greater(ahead["sample_start_ms"], limit_start_ms)
     columns = {
@@ -429,5 +427,4 @@ class ClockWarning:
 
 
 def _shortened(name: str) -> str:
-    """A name as it can be logged: in quotes, without control characters, and not long."""
     return ascii(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…")

@@ -4,7 +4,7 @@
 is one JSON object, an array of objects, or packed (`packed`). What is JSON, and what is a usage event, is decided here
 and in `FIELD_RULES`, and in no other place:
 
-* JSON is what RFC 8259 says, of at most `MOST_LEVELS` nested levels. Anything else is one dead letter.
+* JSON is that of RFC 8259, with at most `MOST_LEVELS` nested levels. Anything else is one dead letter.
 * Each element of an array is taken or refused by itself. An element with bytes that are not UTF-8 is refused.
 * Of a name that is there twice in an object, the last member counts. Unknown names are ignored.
 * A number is an integer if it is written without a fraction and without an exponent. A null counts as missing.
@@ -115,7 +115,6 @@ class _Found:
 
 
 def _slices(values: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
-    """Runs of messages, as (begin, end), that are read at once."""
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy()
     number = np.cumsum(sizes, dtype=np.int64) // BYTES_AT_ONCE
     begins = np.flatnonzero(np.diff(number, prepend=-1)).tolist()
@@ -161,7 +160,6 @@ def _read_json(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
 
 
 def _events_of(read: Sequence[Sequence[Any] | None], appended_at_ms: Times) -> tuple[list[Any], EventTimes, Times]:
-    """The events of all messages, their times, and of which message each is."""
     events = list(chain.from_iterable(filter(None, read)))
     places = np.repeat(np.arange(len(read)), [len(found) if found else 0 for found in read])
     sent_ms = np.fromiter(map(attrgetter("event_time_ms"), events), np.int64, len(events))
@@ -228,8 +226,6 @@ _DECODER: Final[Any] = msgspec.json.Decoder(_EVENT | list[_EVENT])
 
 
 class _Message(NamedTuple):
-    """What a message holds: its good events, and what is refused of it."""
-
     events: list[Any]
     letters: list[DeadLetter]
     dead_count: int
@@ -283,7 +279,6 @@ def _bytes_of_elements(text: str, wanted: Sequence[int]) -> list[bytes]:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the elements of an array begin and end."""
     at = _after_blanks(text, text.index("[") + 1)
     while text[at] != "]":
         _, end = _scanned(text, at)

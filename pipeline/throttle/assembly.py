@@ -77,7 +77,6 @@ def nominal_slicing(settings: Settings) -> Slicing:
 
 
 def _slicing(settings: Settings) -> Slicing:
-    """How throttles are cut; the lead is the floor, until it has been measured."""
     return Slicing(
         lead_ms=settings.purgatory.min_renew_lead_ms,
         min_hold_ms=settings.purgatory.min_hold_ms,

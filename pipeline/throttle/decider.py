@@ -154,7 +154,7 @@ class Decider:
         return Standing(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own))
 
     def adopt(self, snapshot: QuotaSnapshot) -> bool:
-        """Put a quota version in force for looks if it is newer, and say if it is; batches pin their own."""
+        """Put a quota version in force for looks if it is newer; returns whether it is. Batches pin their own."""
         with self._lock:
             if self._in_force is not None and snapshot.version <= self._in_force.version:
                 return False

@@ -37,7 +37,6 @@ _NO_NUMBERS: Final = np.zeros(0, np.int64)
 
 
 def _with_room(array: NDArray[Any], size: int, fill: Any) -> NDArray[Any]:
-    """The array, made longer if it has fewer places than `size`."""
     if size <= len(array):
         return array
     grown = np.full(size + size // 2, fill, array.dtype)
@@ -274,7 +273,7 @@ class ThrottleLedger:
         numbers = _each_once(rows)
         self._num_held += int(np.count_nonzero(self._begun[numbers] == _NONE))
         begin = rows[self._begun[rows] == _NONE]
-        # Backwards: of several rows of one client the first one says when it began.
+        # Backwards: of several rows of one client the first one decides when it began.
         self._begun[begin[::-1]] = np.arange(self._next_begun, self._next_begun + len(begin))[::-1]
         self._next_begun += len(begin)
         self._due.schedule(numbers, self._clients.column("due_ms", numbers))

@@ -81,8 +81,14 @@ class DeltaOutbox:
     def __init__(self, table: TableWriter, job: str) -> None:
         self._table = table
         self._app_id = publish_app_id(job)
-        self.append = table.append
-        self.is_fenced = table.is_fenced
+
+    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
+        """See `Outbox`."""
+        return self._table.append(rows, versions, metadata)
+
+    def is_fenced(self) -> bool:
+        """See `Outbox`."""
+        return self._table.is_fenced()
 
     def rows_from(self, publish_seq: int) -> pa.Table:
         """See `Outbox`."""
@@ -124,7 +130,7 @@ class TopicEnd(NamedTuple):
 
     Attributes:
         publish_seq: The highest among the committed records; -1 if there are none.
-        job: The job that published it; "" if there are none, or if it does not say (written by an older version).
+        job: The job that published it; "" if there are none, or if it is not known (written by an older version).
     """
 
     publish_seq: int
@@ -278,7 +284,6 @@ class Publisher:
         self._failures = 0
 
     def _missing_from(self, marker: int | None, now: Moment) -> pa.Table:
-        """Stored rows that are not on the topic."""
         since_ms = 0
         if marker is None:
             end = self._topic.end()

@@ -217,7 +217,6 @@ class ThrottlePurgatory:
         return replace(self._base_slicing, lead_ms=self._lead.lead_ms)
 
     def _held(self, written: pa.Table, now: Moment) -> pa.Table:
-        """The throttles that these records of `WRITTEN` begin or go on with."""
         return _held_until(written, now.steady_ms + int64s(written, "throttle_time_ms"), now, self._slicing.lead_ms)
 
 

@@ -101,7 +101,6 @@ _NUMBERS: Final[dict[Any, pa.DataType]] = {
 
 
 def _fields_of(record: type, parts: dict[Any, pa.Schema]) -> Iterator[pa.Field]:
-    """The fields of a class as columns, those that are objects themselves taken apart."""
     for one in fields(record):
         yield from parts.get(one.type, [pa.field(one.name, _NUMBERS.get(one.type, pa.string()))])
 

@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient
 from bench.split_client import UsageRecorder
 from pipeline.brokers.native import describe_request, quotas_in
 from pipeline.clock import wall_ms
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import EmbeddedCluster
 from pipeline.demo.stock_client import StockProducer, StockWork
 
 BOUND: Final = 100_000.0

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo import broker as broker_java
-from pipeline.demo import broker_archive_making
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.demo.class_archives import make_broker_archive
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_java
 
@@ -19,7 +19,7 @@ def test_the_broker_uses_an_earlier_ones_archive_and_does_without_a_damaged_one(
 ) -> None:
     fetch()
     monkeypatch.setattr("pipeline.jvm.java.cache_folder", lambda _environ: tmp_path / "cache")
-    assert broker_archive_making.make().endswith(" MB")
+    assert make_broker_archive().endswith(" MB")
     archive = broker_java.broker_archive(find_java(), broker_java.broker_jars())
     assert archive.stat().st_size > 10_000_000
     assert {path.name for path in archive.parent.iterdir()} == {archive.name, "made-for"}

@@ -10,8 +10,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster
 from pipeline.errors import Conflict
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

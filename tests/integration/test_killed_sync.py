@@ -13,7 +13,7 @@ import pytest
 from bench.split_client import UsageRecorder
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.cluster import EmbeddedCluster
+from pipeline.demo.broker import EmbeddedCluster
 from pipeline.jvm.jars import fetch
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit

@@ -1,97 +1,280 @@
-"""Makes an edit of the quota table, or shows as a dry run what it would change and for which clients."""
+"""Edits of the quota table: `kquota quotas alter`, `delete` and `sql`, and how every edit is made and printed.
 
+`alter` and `delete` have the flags and the answers of kafka-configs.
+"""
+
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.options import flags
-from pipeline.cli.output import Layout
-from pipeline.errors import printable
-from quota.entity import label
+from pipeline.cli.options import Bundle, Output, QuotasOutput, Source, TablesSource, source_of
+from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cli.quotas.entity import EntityFilter, OneEntity
+from pipeline.command_line import command_text
+from pipeline.errors import NotFound, UsageError, printable
+from pipeline.text_file import read_text_file
+from quota.entity import QUOTA_TYPES, label, may_apply
+from quota.snapshot import MODES
+from quota.units import Mistakes, parse_bound
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaEdit
 
-Reason = Annotated[str, typer.Option("--reason", help="Why; stored with the edit.")]
-IfVersion = Annotated[
-    int | None,
-    typer.Option("--if-version", help="Edit only if the table has this version; else exit with 4.", show_default=False),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Show changes and affected clients; save nothing."),
-]
+Rows = Sequence[Mapping[str, Any]]
+Change = Callable[[Sequence[dict[str, Any]]], Rows]
+"""An edit, as a function from the old rows of `quotas` to the new ones."""
 
 CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("entity", "old", "new"))
 _MOVED: Final = Layout(dropped_first=("old_level", "new_level", "old_mode", "new_mode"))
+_SHOWN: Final = 5
+
+Reason = Annotated[str, typer.Option(help="Why; stored with the edit.")]
 
 
-def make_edit(
-    change: Callable[[Sequence[dict[str, Any]]], Sequence[Mapping[str, Any]]],
-    *,
-    answer: str | None,
-    reason: str,
-    if_version: int | None,
-    dry_run: bool,
-    config: Path | None,
-    tables: str | None,
-    output: str,
-    once_stored: Sequence[Mapping[str, Any]] = (),
-) -> "QuotaEdit":
-    """Make an edit, or only plan it, and print the result.
+class Edit(NamedTuple):
+    """How an edit is made, by the options of its command.
 
-    Args:
-        answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have.
+    Attributes:
         if_version: The version the table must have; None = any.
-        dry_run: Write nothing. The changes are printed as a table even with `-o kafka`, which has no form for them.
+        dry_run: Write nothing.
         output: kafka (if there is an answer), or one of `pipeline.cli.output.FORMATS`.
-
-    Raises:
-        TableMissing: There is no quota table; an edit never creates it.
     """
-    from pipeline.settings.loading import load_settings
-    from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quotas.history import differences, entity_texts
+
+    reason: str
+    if_version: int | None
+    dry_run: bool
+    source: Source
+    output: str
+
+    def make(self, change: Change, answer: str | None = None, once_stored: Rows = ()) -> "QuotaEdit":
+        """Make the edit, or only plan it, and print the result. The table must exist; see `QuotaTable.edit`.
+
+        Args:
+            answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have. The changes of
+                a dry run are printed as a table even then: Kafka has no form for them.
+        """
+        from pipeline.tables.from_settings import open_quota_table
+        from pipeline.tables.quotas.history import differences, entity_texts
+        from pipeline.tables.quotas.table import local_audit
+
+        settings = self.source.settings()
+        table = open_quota_table(settings.tables)
+        if self.dry_run:
+            edit = table.plan(change, self.if_version, once_stored)
+        else:
+            edit = table.edit(change, local_audit(self.reason), self.if_version, once_stored)
+        if self.output == "kafka" and not self.dry_run:
+            # Kafka's line names only a part of a pair, so stderr has the changes. stdout is as Kafka's.
+            sys.stdout.write(f"{printable(str(answer))}\n")
+            texts = entity_texts(differences(edit.before.rows, edit.rows))
+            sys.stderr.write("".join(f"{printable(text)}\n" for text in texts))
+        else:
+            _print(settings, edit, "table" if self.output == "kafka" else self.output, with_clients=self.dry_run)
+        changed = edit.rows != edit.before.rows
+        note = ", dry run, nothing was written" if self.dry_run else "" if changed else ", nothing to change"
+        sys.stderr.write(f"quotas v{edit.version}{note}\n")
+        return edit
+
+
+_IF_VERSION: Final = typer.Option(help="Edit only if the table has this version; else exit with 4.", show_default=False)
+_DRY_RUN: Final = typer.Option("--dry-run", help="Show changes and affected clients; save nothing.")
+
+
+def _edit_flags(output: Any, default: str) -> Bundle:
+    tables = source_of("config", "tables")
+
+    def read(context: typer.Context, given: Mapping[str, Any]) -> Edit:
+        source = tables.read(context, {name: given[name] for name in tables.options})
+        return Edit(given["reason"], given["if_version"], given["dry_run"], source, given["output"])
+
+    options = {
+        "reason": (Reason, ""),
+        "if_version": (Annotated[int | None, _IF_VERSION], None),
+        "dry_run": (Annotated[bool, _DRY_RUN], False),
+        **tables.options,
+        "output": (output, default),
+    }
+    return Bundle(options, read)
+
+
+EditOptions = Annotated[Edit, _edit_flags(Output, "table")]
+KafkaEditOptions = Annotated[Edit, _edit_flags(QuotasOutput, "kafka")]
+
+
+def alter(
+    entity: OneEntity,
+    *,
+    add_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V,…",
+            help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate (1048576, 1MB/s, 1MiB/s), request_percentage "
+            "(50%), mode, owner, note; \\[a,b] keeps commas together.",
+        ),
+    ] = None,
+    add_config_file: Annotated[
+        Path | None, typer.Option("-f", "--file", "--add-config-file", help="A file with the same as lines of k=v.")
+    ] = None,
+    delete_config: Annotated[list[str] | None, typer.Option(metavar="K,…", help="The names of what to delete.")] = None,
+    edit: KafkaEditOptions,
+) -> None:
+    """Change the quota of one entity; a running job uses it from its next micro-batch on.
+
+    Flags and answers are those of kafka-configs --alter. The edit is one commit under the table's lock, with who made
+    it, where, when and why. A quota without any bound is deleted, unless its mode is exempt.
+    """
+    change = _alteration(entity, _one(add_config, "add-config"), add_config_file, _one(delete_config, "delete-config"))
+    edit.make(change, entity.completed())
+
+
+def delete(entity: OneEntity, edit: KafkaEditOptions) -> None:
+    """Delete the quota of one entity: all its bounds, its mode, owner and note. Exits with 3 if it has none."""
+
+    def remove(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        rest = [row for row in rows if not entity.matches(row)]
+        if len(rest) == len(rows):
+            alike = [label(row["user"], row["client_id"]) for row in may_apply(rows, entity.user, entity.client_id)]
+            more = [f"{len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else []
+            instead = f"; there is one for {'; '.join([*alike[:_SHOWN], *more])}" if alike else ""
+            msg = f"no quota found for {label(entity.user, entity.client_id)}{instead}"
+            raise NotFound(msg, f"see which exist: {command_text('quotas', 'describe')}")
+        return rest
+
+    edit.make(remove, entity.completed())
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(help="UPDATE, INSERT, DELETE or MERGE on the table `quotas`.")],
+    *,
+    reason: Reason = "",
+    source: TablesSource,
+    output: Output = "table",
+) -> None:
+    """Run one Spark SQL statement on the quota table, under the same lock as every other edit.
+
+    On a local disk no other SQL writer may touch the table at the same time: Spark and delta-rs do not see each
+    other's commits in time there. In an object store the statement runs on a copy, and its outcome is one edit.
+    """
+    from pipeline.stream.quota_sql import run_sql
     from pipeline.tables.quotas.table import local_audit
 
-    settings = load_settings(config, flags(tables=tables))
-    table = open_quota_table(settings.tables)
-    if dry_run:
-        edit = table.plan(change, if_version, once_stored)
-    else:
-        edit = table.edit(change, local_audit(reason), if_version, once_stored)
-    if output == "kafka" and not dry_run:
-        # Kafka's line names only a part of a pair, so stderr has the changes. stdout is as Kafka's.
-        sys.stdout.write(f"{printable(str(answer))}\n")
-        texts = entity_texts(differences(edit.before.rows, edit.rows))
-        sys.stderr.write("".join(f"{printable(text)}\n" for text in texts))
-    else:
-        print_edit(settings, edit, "table" if output == "kafka" else output, with_clients=dry_run)
-    changed = edit.rows != edit.before.rows
-    note = "dry run, nothing was written" if dry_run else "" if changed else "nothing to change"
-    sys.stderr.write(f"quotas v{edit.version}{f', {note}' if note else ''}\n")
-    return edit
+    print_rows(run_sql(source.settings(), statement, local_audit(reason)), output)
 
 
-def print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
+def _alteration(entity: EntityFilter, added: str | None, added_file: Path | None, deleted: str | None) -> Change:
+    from pipeline.cluster.properties_file import parse_properties
+    from pipeline.tables.quotas.edit import QuotaChange, altered, edit_refused, refuse_absent
+
+    if added is not None and added_file is not None:
+        msg = "Only one of --add-config or --add-config-file must be specified"
+        raise UsageError(msg, f"put {added} into {added_file}, or give one of the two")
+    if added is None and added_file is None and deleted is None:
+        msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        fix = "for example --add-config producer_byte_rate=1MB/s, or --delete-config producer_byte_rate"
+        raise UsageError(msg, fix)
+    mistakes = Mistakes()
+    values: dict[str, Any] = {}
+    if added is not None:
+        values = parse_added(added, entity.names, mistakes.at("--add-config"))
+    elif added_file is not None:
+        text = read_text_file("--add-config-file", added_file)
+        values = _checked(parse_properties(text, str(added_file)), entity.names, mistakes.at(str(added_file)))
+    taken = _parse_deleted(deleted, entity.names, mistakes.at("--delete-config")) if deleted is not None else {}
+    both = sorted(values.keys() & taken.keys())
+    if both:
+        mistakes.add(f"--add-config sets and --delete-config deletes {', '.join(both)}")
+    if mistakes.found:
+        raise edit_refused(mistakes.found)
+
+    def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        refuse_absent(rows, entity.user, entity.client_id, taken)
+        return altered(rows, [QuotaChange(entity.user, entity.client_id, {**values, **taken})])
+
+    return change
+
+
+def _one(values: Sequence[str] | None, option: str) -> str | None:
+    """The value of an option that may be given once. A second one is refused, as by Kafka, not lost silently."""
+    if values and len(values) > 1:
+        msg = f"Found multiple arguments for option {option}, but you asked for only one"
+        raise UsageError(msg, f"separate them by commas: --{option} '{','.join(values)}'")
+    if values and not values[0]:
+        msg = f"Option {option} requires an argument"
+        raise UsageError(msg, f'see whether the variable in --{option} "$VALUES" is set')
+    return values[0] if values else None
+
+
+_OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
+_SEPARATOR: Final = re.compile("," + _OUTSIDE_BRACKETS)
+_EQUALS: Final = re.compile(r"\s*=\s*" + _OUTSIDE_BRACKETS)
+_FORMAT: Final = (
+    'Invalid entity config: all configs to be added must be in the format "key=val" or "key=[val1,val2]" '
+    "to group values which contain commas"
+)
+
+
+def parse_added(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[str, Any]:
+    """Read `--add-config` as kafka-configs does: bounds with or without a unit, mode, owner and note as text.
+
+    Square brackets keep commas together: `note=[until May, then less]`. What is wrong goes to `mistakes`.
+    """
+    pairs = [_EQUALS.split(part) for part in _SEPARATOR.split(text)]
+    if any(len(pair) != 2 for pair in pairs):
+        mistakes.add(_FORMAT)
+    # Given twice, the last one counts, as it does in Kafka.
+    given = {pair[0].strip(): re.sub(r"[\[\]]", "", pair[1]).strip() for pair in pairs if len(pair) == 2}
+    return _checked(given, types, mistakes)
+
+
+def _checked(given: Mapping[str, str], types: Iterable[str], mistakes: Mistakes) -> dict[str, Any]:
+    from pipeline.tables.quotas.edit import LABELS
+
+    values: dict[str, Any] = {}
+    _refuse_unknown("added", given, types, mistakes)
+    for key, text in given.items():
+        if key in QUOTA_TYPES:
+            with mistakes.bound():
+                values[key] = parse_bound(key, text)
+        elif key == "mode" and text not in MODES:
+            mistakes.add(f"unknown mode {text}; use {', '.join(MODES)}")
+        elif key in LABELS:
+            values[key] = text
+    return values
+
+
+def _parse_deleted(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[str, Any]:
+    """Read `--delete-config`: the values to delete; the mode becomes enforce. Unknown names go to `mistakes`."""
+    keys = list(filter(None, (piece.strip() for piece in text.split(","))))
+    _refuse_unknown("deleted", keys, types, mistakes)
+    return {key: "enforce" if key == "mode" else None for key in keys}
+
+
+def _refuse_unknown(done: str, keys: Iterable[str], types: Iterable[str], mistakes: Mistakes) -> None:
+    """Refuse names that are not quota configs, in Kafka's words without its part on SCRAM."""
+    from pipeline.tables.quotas.edit import LABELS
+
+    known = (*QUOTA_TYPES, *LABELS)
+    if unknown := [key for key in keys if key not in known]:
+        kind = next(iter(types), "users")
+        names = f"Unexpected config names: {', '.join(unknown)}; known are {', '.join(known)}"
+        mistakes.add(f"Only quota configs can be {done} for '{kind}'. {names}")
+
+
+def _print(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
     """Print every value that an edit changes, and on request the live clients that get another level or bound."""
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.tables.quotas.history import differences
 
     changes = differences(edit.before.rows, edit.rows)
     clients = _moved_clients(settings, edit) if with_clients else []
     if not is_table(output):
         rows = [change.as_row() for change in changes]
-        document = {
-            "version": edit.version,
-            "previous_version": edit.before.version,
-            "dry_run": with_clients,
-            "changes": rows,
-        }
+        versions = {"version": edit.version, "previous_version": edit.before.version}
+        document = {**versions, "dry_run": with_clients, "changes": rows}
         print_rows(rows, output, document={**document, "clients": clients} if with_clients else document)
         return
     print_rows([change_line(change) for change in changes], output, CHANGES)

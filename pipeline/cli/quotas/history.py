@@ -6,18 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import (
-    BootstrapServers,
-    CommandConfig,
-    ConfigFile,
-    Output,
-    QuotasOutput,
-    TablesRoot,
-    quota_table,
-)
-from pipeline.cli.output import Layout
-from pipeline.cli.quotas.edit import CHANGES, DryRun, IfVersion, Reason, change_line, make_edit
-from pipeline.cli.quotas.entity import EntityFilter, for_entities
+from pipeline.cli.options import JobSource, Output, QuotasOutput, TablesSource, parse_instant
+from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cli.quotas.edit import CHANGES, EditOptions, change_line
+from pipeline.cli.quotas.entity import Entities
 from pipeline.cli.quotas.show import print_quotas
 from pipeline.cli.quotas.sync import print_broker_differences
 from pipeline.clock import wall_ms
@@ -31,48 +23,44 @@ _VERSIONS: Final = Layout(dropped_first=("host",), texts=("reason", "changes"))
 
 
 def history(
+    *,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many versions, newest first.", min=1)] = 20,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Print the versions of the quota table: when, who, from where, why, and old → new of every value.
 
     The table shows the first changes of a version; -o json and `quotas diff` show all.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.tables.quotas.history import versions
 
-    found = list(versions(quota_table(config, tables), limit))
+    found = versions(source.quota_table(), limit)
     print_rows([_short(version) if is_table(output) else _full(version) for version in found], output, _VERSIONS)
 
 
 def diff(
     old: Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")] = None,
     new: Annotated[int | None, typer.Argument(help="A version; by default the newest.")] = None,
+    *,
     brokers: Annotated[
         bool, typer.Option("--brokers", help="Compare what the brokers hold with what the table wants there.")
     ] = False,
-    config: ConfigFile = None,
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
-    tables: TablesRoot = None,
+    source: JobSource,
     output: Output = "table",
 ) -> None:
     """Print every value that differs between two versions of the quotas, or between them and the brokers.
 
     With --brokers: what `kquota quotas sync` would write now, and what it leaves alone because others wrote it.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.tables.quotas.history import differences
 
     if brokers:
         if old is not None:
             message = "OLD and --brokers contradict each other"
             raise UsageError(message, "leave out one of them")
-        print_broker_differences(config, bootstrap_server, command_config, tables, output)
+        print_broker_differences(source, output)
         return
-    table = quota_table(config, tables)
+    table = source.quota_table()
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
     changes = differences(before.rows, after.rows)
@@ -81,48 +69,30 @@ def diff(
     sys.stderr.write(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}\n")
 
 
-@for_entities
 def at(
     time: Annotated[str, typer.Argument(help="ISO 8601, UTC if it has no offset, or an age: -15m, -2h, 3d.")],
-    entity: EntityFilter,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    entity: Entities,
+    source: TablesSource,
     output: QuotasOutput = "kafka",
 ) -> None:
     """Print the quotas as they were at a time, as `describe` does."""
-    from pipeline.cli.options import parse_instant
     from pipeline.tables.quotas.history import version_at
 
     instant = datetime.fromtimestamp(parse_instant("TIME", time, wall_ms()) / 1000, UTC)
-    table = quota_table(config, tables)
+    table = source.quota_table()
     print_quotas(table.read(version_at(table, instant)), entity, output)
 
 
 def rollback(
-    version: Annotated[int, typer.Argument(help="The version to go back to.", min=0)],
-    reason: Reason = "",
-    if_version: IfVersion = None,
-    dry_run: DryRun = False,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
-    output: Output = "table",
+    version: Annotated[int, typer.Argument(help="The version to go back to.", min=0)], edit: EditOptions
 ) -> None:
     """Write the quotas of an earlier version as a new version; nothing of the history is lost.
 
     The table's mode (`kquota mode`) stays as it is.
     """
-    rows = quota_table(config, tables).read(version).rows
-    make_edit(
-        lambda _rows: rows,
-        answer=None,
-        reason=f"rollback to v{version}" + (f": {reason}" if reason else ""),
-        if_version=if_version,
-        dry_run=dry_run,
-        config=config,
-        tables=tables,
-        output=output,
-        once_stored=rows,
-    )
+    rows = edit.source.quota_table().read(version).rows
+    reason = f"rollback to v{version}" + (f": {edit.reason}" if edit.reason else "")
+    edit._replace(reason=reason).make(lambda _rows: rows, once_stored=rows)
 
 
 def _full(version: "QuotaVersion") -> dict[str, Any]:

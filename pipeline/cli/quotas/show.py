@@ -1,49 +1,39 @@
-"""`kquota quotas describe`: the quotas, by default in kafka-configs' lines."""
+"""`kquota quotas describe` and `effective`: the quotas, and those that apply to one client."""
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ConfigFile, Output, QuotasOutput, TablesRoot, flags
-from pipeline.cli.output import Layout
-from pipeline.cli.quotas.entity import ClientNames, EntityFilter, for_client, for_entities
+from pipeline.cli.options import Output, QuotasOutput, TablesSource
+from pipeline.cli.output import Layout, Row, is_table, print_rows
+from pipeline.cli.quotas.entity import Client, Entities, EntityFilter, described_line
 from pipeline.command_line import command_text
-from pipeline.errors import UsageError, printable
+from pipeline.errors import NotFound, UsageError, printable
 from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
+from quota.units import bound_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pipeline.cli.output import Row
     from pipeline.tables.quotas.table import QuotaTableState
-    from quota.effective import EffectiveQuota
-
 
 _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 _SHOWN: Final = 10
 
 
-@for_entities
-def describe(
-    entity: EntityFilter,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
-    output: QuotasOutput = "kafka",
-) -> None:
+def describe(entity: Entities, source: TablesSource, output: QuotasOutput = "kafka") -> None:
     """Print the quotas, all of them or those of the entity given; exits with 3 if there are none.
 
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
     --entity-name alice --entity-type clients are all of these. -o wide shows the current rate with each bound, the
     nearest to its bound first: the rates at the newest micro-batch, from the stored usage.
     """
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.from_settings import open_quota_table
 
-    settings = load_settings(config, flags(tables=tables))
+    settings = source.settings()
     table = open_quota_table(settings.tables)
 
-    def with_rates(rows: "Sequence[Mapping[str, Any]]") -> None:
+    def with_rates(rows: Sequence[Row]) -> None:
         from pipeline.cli.quotas.rates import print_with_rates
 
         print_with_rates(settings, table, rows)
@@ -52,22 +42,13 @@ def describe(
 
 
 def print_quotas(
-    state: "QuotaTableState",
-    wanted: EntityFilter,
-    output: str,
-    wide: "Callable[[Sequence[Mapping[str, Any]]], None] | None" = None,
+    state: "QuotaTableState", wanted: EntityFilter, output: str, wide: Callable[[Sequence[Row]], None] | None = None
 ) -> None:
-    """Print the quotas of one version that are meant, and on stderr the version.
+    """Print the quotas of one version that are meant, and on stderr the version. Exits with 3, if there are none.
 
     Args:
         wide: Prints them for `-o wide`; None = as a table with all columns.
-
-    Raises:
-        typer.Exit: With 3, if there are none.
     """
-    from pipeline.cli.output import print_rows
-    from pipeline.cli.quotas.entity import described_line
-
     rows = [row for row in state.rows if wanted.matches(row)]
     if output == "wide" and wide is not None and rows:
         wide(rows)
@@ -77,28 +58,25 @@ def print_quotas(
         print_rows(rows, output, _LAYOUT, shown=_readable)
     sys.stderr.write(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}\n")
     if not rows:
-        _tell_what_applies(state.rows, wanted)
-        raise typer.Exit(3)
+        _print_what_applies(state.rows, wanted)
+        raise typer.Exit(NotFound.exit_code)
 
 
-def _tell_what_applies(rows: "Sequence[Mapping[str, Any]]", wanted: EntityFilter) -> None:
-    """Say on stderr which quotas clients of the entity have, although none is set on the entity itself."""
-    from pipeline.cli.quotas.entity import described_line
-
+def _print_what_applies(rows: Sequence[Row], wanted: EntityFilter) -> None:
     who = label(wanted.user, wanted.client_id)
     if not who or DEFAULT in wanted.names.values():
         return
     found = may_apply(rows, wanted.user, wanted.client_id)
-    lines = [described_line(row) for row in found[:_SHOWN]]
-    more = [f"and {len(found) - _SHOWN} more: {command_text('quotas', 'describe')}"] if len(found) > _SHOWN else []
     instead = (
         "these apply in its place, the most specific first:" if found else "and no other quota applies in its place"
     )
-    lines_shown = [f"{who} has no quota of its own; {instead}", *(f"  {line}" for line in (*lines, *more))]
-    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines_shown))
+    lines = [f"{who} has no quota of its own; {instead}", *(f"  {described_line(row)}" for row in found[:_SHOWN])]
+    if len(found) > _SHOWN:
+        lines.append(f"  and {len(found) - _SHOWN} more: {command_text('quotas', 'describe')}")
+    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
 
 
-def _readable(row: "Mapping[str, Any]") -> "Mapping[str, Any]":
+def _readable(row: Row) -> Row:
     from pipeline.tables.quotas.history import shown
 
     return {column: shown(column, value) for column, value in row.items()}
@@ -110,28 +88,21 @@ _LEVELS: Final = Layout(dropped_first=("matches",), texts=("bounds", "matches"))
 _BY_TYPE: Final = Layout(dropped_first=("mode",), texts=("shared_with",))
 
 
-@for_client
 def effective(
-    user: Annotated[
-        str | None, typer.Argument(metavar="USER", help="The user; or --user USER.", show_default=False)
-    ] = None,
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="The user; or --user USER.")] = None,
     client_id: Annotated[
-        str | None,
-        typer.Argument(metavar="CLIENT_ID", help="The client-id, if it has one; or --client-id.", show_default=False),
+        str | None, typer.Argument(metavar="CLIENT_ID", help="The client-id, if it has one; or --client-id.")
     ] = None,
     *,
-    client: ClientNames,
-    config: ConfigFile = None,
-    tables: TablesRoot = None,
+    client: Client,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
     """Print the eight levels for a client, the row that matches each type, and the clients that share its sensors.
 
     The clients are those of the last five minutes of recorded usage.
     """
-    from pipeline.cli.output import is_table, print_rows
     from pipeline.reports.story import on_brokers_line, on_brokers_row
-    from pipeline.settings.loading import load_settings
     from pipeline.tables.address import table_uri
     from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table
@@ -144,7 +115,7 @@ def effective(
         message = "name a user"
         raise UsageError(message, "write the user, and the client-id after it if it has one")
     client_id = client_id or ""
-    settings = load_settings(config, flags(tables=tables))
+    settings = source.settings()
     snapshot = QuotaSource(open_quota_table(settings.tables), settings.share).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     found = resolved(snapshot, user, client_id, clients)
@@ -152,33 +123,23 @@ def effective(
     if is_table(output):
         print_rows(levels, output, _LEVELS, shown=_readable_of_effective)
         sys.stdout.write("\n")
-    about = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
     on_brokers = enforced_for(settings.tables.root, user, client_id, QUOTA_TYPES)
-    rows = [on_brokers_row(one) for one in on_brokers]
-    document = [{**about, "levels": levels, "effective": by_type, "on_brokers": rows}]
-    print_rows(by_type, output, _BY_TYPE, shown=_readable_of_effective, document=document)
+    about = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
+    rows = {"levels": levels, "effective": by_type, "on_brokers": [on_brokers_row(one) for one in on_brokers]}
+    print_rows(by_type, output, _BY_TYPE, shown=_readable_of_effective, document=[about | rows])
     if is_table(output):
         for one in on_brokers:
             sys.stderr.write(f"{printable(f'{one.change.key.quota_type}: {on_brokers_line(one)}')}\n")
     sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
 
 
-def _quota_row(one: "EffectiveQuota") -> dict[str, Any]:
-    return {
-        "quota_type": one.quota_type,
-        "level": one.level,
-        "mode": one.mode,
-        "bound": one.bound,
-        "sensor_user": one.sensor_user,
-        "sensor_client_id": one.sensor_client_id,
-        "shared_with": [f"{user}/{client_id}" for user, client_id in one.shared_with],
-    }
+def _quota_row(one: Any) -> dict[str, Any]:
+    columns = ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id")
+    shared_with = [f"{user}/{client_id}" for user, client_id in one.shared_with]
+    return {**{name: getattr(one, name) for name in columns}, "shared_with": shared_with}
 
 
-def _readable_of_effective(row: "Row") -> "Row":
-    """Convert bounds, lists and mappings to readable text, and None to a dash."""
-    from quota.units import bound_text
-
+def _readable_of_effective(row: Row) -> Row:
     shown = {}
     for name, value in row.items():
         if isinstance(value, dict):

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.alerts.alerter import AlertsMetrics, Delivery, rest_ms
 from pipeline.alerts.receivers import Webhook
+from pipeline.settings.model import AlertsSettings
 from tests.pipeline.alerts.receiving import Inbox, receiving
 from tests.waiting import wait_until
 
@@ -29,8 +30,9 @@ class Queue:
         self.seconds = 0.0
         self.registry = CollectorRegistry()
         counts = AlertsMetrics(self.registry).of_receiver("ops")
+        limits = AlertsSettings(queue_messages=most, longest_retry_ms=60_000)
         hook = Webhook("ops", inbox.url, None, 60_000)
-        self.delivery = Delivery(hook, [], most, 60_000, counts, lambda: self.seconds)
+        self.delivery = Delivery(hook, [], limits, counts, lambda: self.seconds)
 
     def count(self, name: str) -> float | None:
         return self.registry.get_sample_value(f"kquota_alerts_{name}_total", {"receiver": "ops"})

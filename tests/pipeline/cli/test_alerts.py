@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.services import alerts_beside
+from pipeline.cli.options import Source
+from pipeline.cli.services import running_alerts
 from pipeline.errors import UsageError
 from pipeline.settings.loading import load_settings
 from tests.metrics_reading import metrics_named_in
@@ -88,14 +89,12 @@ def test_beside_a_job_it_ends_with_it_and_is_refused_without_receivers(
     tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = settings_file(tmp_path, "[alerts.webhooks]", f'ops = "{inbox.url}"')
-    with alerts_beside(True, load_settings(file), file, None):
+    with running_alerts(load_settings(file), Source(file)):
         wait_until(lambda: bool(inbox.requests), "the alert")
     assert "alerts go to ops" in capfd.readouterr().err
-    with alerts_beside(False, load_settings(file), file, None):
-        pass
     monkeypatch.chdir(tmp_path)
     with (
         pytest.raises(UsageError, match="no receiver"),
-        alerts_beside(True, load_settings(settings_file(tmp_path)), file, None),
+        running_alerts(load_settings(settings_file(tmp_path)), Source(file)),
     ):
         pass

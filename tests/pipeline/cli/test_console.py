@@ -5,7 +5,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from pipeline.cli.console import MOST_LINES, log_throttles
+from pipeline.cli.services import MOST_LINES, log_throttles
 from pipeline.throttle.explain import line_with_command
 from pipeline.throttle.publisher import write_down
 from pipeline.throttle.shapes import Written, records_of

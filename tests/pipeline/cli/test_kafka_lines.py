@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.cli.quotas.edit import parse_added
 from pipeline.cli.quotas.entity import described_line, java_double
-from pipeline.cli.quotas.values import parse_added
 from quota.units import Mistakes, parse_double
 
 

@@ -19,7 +19,7 @@ from tests.quota.factories import usage_row
 from tests.waiting import PATIENCE_SECONDS
 
 NEVER = ("pyspark", "py4j", "delta", "pandas", "kafka", "starlette", "uvicorn", "pyarrow.dataset", "rich.console")
-OTHER_COMMANDS = ("pipeline.cli.what_if", "pipeline.cli.meter", "pipeline.cli.quotas.alter")
+OTHER_COMMANDS = ("pipeline.cli.what_if", "pipeline.cli.meter", "pipeline.cli.quotas.files")
 # What reads a few rows needs no columns of numbers, no lock, no row model of another table, and its settings no library
 # that also knows cloud stores.
 QUICK = (

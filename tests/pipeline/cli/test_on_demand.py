@@ -6,7 +6,7 @@ from typing import Any
 from typer.main import get_command
 
 from pipeline.cli.main import app
-from pipeline.cli.on_demand import Place, group_of
+from pipeline.cli.on_demand import group_of
 from tests.pipeline.cli.running import kquota
 
 
@@ -22,7 +22,7 @@ def test_every_command_is_where_it_is_said_to_be() -> None:
 
 
 def test_a_command_that_is_not_looked_at_is_not_loaded() -> None:
-    made: Any = group_of({"one": Place("antigravity", "fly"), "two": Place("no.such.module", "x")})(name="g")
+    made: Any = group_of({"one": "antigravity:fly", "two": "no.such.module:x"})(name="g")
     assert list(made.commands) == ["one", "two"]
     assert "one" in made.commands
     assert "three" not in made.commands

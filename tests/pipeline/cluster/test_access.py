@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli.checks import app
+from pipeline.cli.main import app
 from pipeline.cli.options import flags
 from pipeline.cluster.access import ClusterAccess
 from pipeline.errors import UsageError
@@ -52,7 +52,7 @@ def test_no_secret_is_printed(tmp_path: Path, command_config: Path) -> None:
     access = ClusterAccess.from_settings(settings.kafka)
     file = tmp_path / "kquota.toml"
     file.write_text(f'[kafka.client]\n"sasl.password" = "{PASSWORD}"\n')
-    shown = CliRunner().invoke(app, ["show", "--config", str(file), "-o", "json"])
+    shown = CliRunner().invoke(app, ["config", "show", "--config", str(file), "-o", "json"])
     keys = {row["key"]: row["value"] for row in json.loads(shown.stdout)}
 
     assert keys["kafka.client.sasl.password"] == "**********"

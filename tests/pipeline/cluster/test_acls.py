@@ -4,7 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from pipeline.cli.topics import app
+from pipeline.cli.main import app
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
 
 NAMES = Names("u", "t", "m", "j1", "a")
@@ -57,31 +57,31 @@ def test_every_role_names_its_own_resources_and_none_twice() -> None:
 def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> None:
     invoke = CliRunner().invoke
 
-    every = invoke(app, ["check", "--acls", "--bootstrap-server", "b:9092"])
+    every = invoke(app, ["topics", "check", "--acls", "--bootstrap-server", "b:9092"])
     assert every.exit_code == 0
     assert [line.partition(":")[0] for line in every.stdout.splitlines() if line[0] == "#"] == [
         f"# {role}" for role in ROLES
     ]
     assert "--allow-principal User:kquota-job --operation Write --transactional-id kquota-kquota" in every.stdout
 
-    one = invoke(app, ["check", "--role", "meter", "--principal", "User:m", "--usage-topic", "u"])
+    one = invoke(app, ["topics", "check", "--role", "meter", "--principal", "User:m", "--usage-topic", "u"])
     names = Names("u", "quota.throttle.v1", "quota.marker.v1", "kquota")
     assert one.stdout.splitlines()[1:] == grant_commands(acls_of("meter", names), "User:m", "BROKER:9092")
 
-    rows = json.loads(invoke(app, ["check", "--acls", "--role", "gate", "-o", "json"]).stdout)
+    rows = json.loads(invoke(app, ["topics", "check", "--acls", "--role", "gate", "-o", "json"]).stdout)
     assert [(row["operation"], row["resource"], row["name"]) for row in rows] == [
         ("Read", "topic", "quota.throttle.v1")
     ]
 
-    alerts = invoke(app, ["check", "--role", "alerts", "--alerts-topic", "told"])
+    alerts = invoke(app, ["topics", "check", "--role", "alerts", "--alerts-topic", "told"])
     assert alerts.stdout.splitlines()[1:] == [
         "kafka-acls --bootstrap-server BROKER:9092 --add --allow-principal User:kquota-alerts --operation Write "
         "--topic told"
     ]
-    without = invoke(app, ["check", "--role", "alerts"])
+    without = invoke(app, ["topics", "check", "--role", "alerts"])
     assert without.stdout.splitlines() == [
         "# alerts: kquota alerts run and test, where alerts.topic is set; as the settings are, it needs no right"
     ]
 
-    unknown = invoke(app, ["check", "--role", "root"])
+    unknown = invoke(app, ["topics", "check", "--role", "root"])
     assert "unknown role 'root'; roles are job, meter, gate, operator, import, sync, alerts" in str(unknown.exception)

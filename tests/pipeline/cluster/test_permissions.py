@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli.topics import app
+from pipeline.cli.main import app
 from pipeline.cluster.acls import Acl, Names, PermissionMissing, Role, acls_of, grant_commands
 from pipeline.cluster.connecting import missing_acls, refuse_unpermitted
 from pipeline.cluster.topics import check_topics, create_topics, topic_specs
@@ -156,13 +156,13 @@ def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missi
     options += ["--command-config", str(file)]
     invoke = CliRunner().invoke
 
-    refused = invoke(app, ["check", *options])
+    refused = invoke(app, ["topics", "check", *options])
     assert isinstance(refused.exception, PermissionMissing)
     assert "Describe on topic 'op.usage', DescribeConfigs on topic 'op.usage'" in str(refused.exception)
-    refused = invoke(app, ["create", *options])
+    refused = invoke(app, ["topics", "create", *options])
     assert "'User:operator' is not allowed Create on topic 'op.usage'" in str(refused.exception)
 
     topics.allow("operator", acls_of("operator", named))
     for command in ("create", "check"):
-        done = invoke(app, [command, *options])
+        done = invoke(app, ["topics", command, *options])
         assert (done.exit_code, done.exception) == (0, None), done.output

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from typer.testing import CliRunner
 
-from pipeline.cli.topics import app
+from pipeline.cli.main import app
 from pipeline.cluster.topics import (
     Finding,
     TopicSpec,
@@ -168,19 +168,19 @@ def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker)
     common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2", *names]
     invoke = CliRunner().invoke
 
-    before = invoke(app, ["check", *common, "-o", "json"])
+    before = invoke(app, ["topics", "check", *common, "-o", "json"])
     assert before.exit_code == 5
     assert [finding["topic"] for finding in json.loads(before.stdout)] == list(NAMES)
 
-    created = invoke(app, ["create", *common])
+    created = invoke(app, ["topics", "create", *common])
     assert (created.exit_code, created.stdout.count("created")) == (0, 3)
 
-    after = invoke(app, ["check", *common, "-o", "json"])
+    after = invoke(app, ["topics", "check", *common, "-o", "json"])
     assert (after.exit_code, json.loads(after.stdout)) == (0, [])
     assert after.stderr.startswith("the topics at 127.0.0.1:")
 
     alter(admin, "t.usage", message_timestamp_type="CreateTime")
-    unfit = invoke(app, ["create", *common])
+    unfit = invoke(app, ["topics", "create", *common])
     assert unfit.exit_code == 5
     assert "error: topic 't.usage': 'message.timestamp.type' is CreateTime, not LogAppendTime" in unfit.stderr
 
@@ -191,13 +191,15 @@ def test_the_topic_of_the_alerts_is_created_and_checked_where_it_is_named(admin:
     common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2", *names]
     invoke = CliRunner().invoke
 
-    created = invoke(app, ["create", *common, "--alerts-topic", "t.alerts"])
+    created = invoke(app, ["topics", "create", *common, "--alerts-topic", "t.alerts"])
     assert (created.exit_code, created.stdout.count("created")) == (0, 4)
-    assert invoke(app, ["check", *common, "--alerts-topic", "t.alerts"]).exit_code == 0
+    assert invoke(app, ["topics", "check", *common, "--alerts-topic", "t.alerts"]).exit_code == 0
 
     delete(admin, ["t.alerts"])
-    assert invoke(app, ["check", *common]).exit_code == 0, "the job does not need it"
-    (missing,) = json.loads(invoke(app, ["check", *common, "--alerts-topic", "t.alerts", "-o", "json"]).stdout)
+    assert invoke(app, ["topics", "check", *common]).exit_code == 0, "the job does not need it"
+    (missing,) = json.loads(
+        invoke(app, ["topics", "check", *common, "--alerts-topic", "t.alerts", "-o", "json"]).stdout
+    )
     assert (missing["topic"], missing["severity"], missing["got"]) == ("t.alerts", "error", "none")
     assert missing["fix"].endswith("--alerts-topic t.alerts")
 

@@ -13,16 +13,11 @@ CLIENT = DemoClient("alice", "etl", "produce", "demo.orders", 100_000, 2.0)
 CAUSE = "Producer is closed forcefully"
 
 
-class NeverBlocked:
-    def remaining_ms(self, user: str, client_id: str, now_ms: int) -> int:
-        return 0
-
-
 class Failing(DemoClientThread):
     """Its broker is gone; it is told to stop before its first failure, or after the second."""
 
     def __init__(self, stopping: Event, failures_before_the_end: int) -> None:
-        super().__init__(CLIENT, {}, NeverBlocked(), stopping, Event())
+        super().__init__(CLIENT, {}, lambda *_: 0, stopping, Event())
         self._left = failures_before_the_end
         self._told = stopping
 

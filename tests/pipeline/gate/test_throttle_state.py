@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import Moment
-from pipeline.gate.throttle_state import ThrottleState, lease_end_ms
+from pipeline.gate.throttle_state import ThrottleState, ThrottleView, lease_end_ms
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release
 
@@ -19,12 +20,13 @@ def state_after(*records: ThrottleRecord, cluster: str | None = "c") -> Throttle
 
 def test_a_client_without_records_is_not_blocked() -> None:
     assert ThrottleState().blocked_until_ms("alice", "etl") == 0
-    assert ThrottleState().remaining_ms("alice", "etl", now_ms=0) == 0
 
 
 @pytest.mark.parametrize(("now_ms", "remaining_ms"), [(4_000, 1_000), (4_999, 1), (5_000, 0), (9_000, 0)])
 def test_a_throttle_ends_by_itself(now_ms: int, remaining_ms: int) -> None:
-    assert state_after(record(until_ms=5_000)).remaining_ms("alice", "etl", now_ms) == remaining_ms
+    view = ThrottleView("127.0.0.1:1")
+    view.state.apply(record(until_ms=5_000))
+    assert view.remaining_ms("alice", "etl", now_ms) == remaining_ms
 
 
 def test_only_the_named_pair_is_blocked() -> None:
@@ -132,10 +134,9 @@ def test_running_throttles_are_those_that_have_not_ended() -> None:
 def test_the_lease_of_a_client_has_the_record_that_counts() -> None:
     state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
 
-    assert state.lease("bob", "etl") is None
-    assert [getattr(state.lease("alice", "etl", broker), "until_ms", None) for broker in ("", "1", "2")] == [
-        5_000, 9_000, 5_000,
-    ]  # fmt: skip
+    assert state.lease_of(ClientKey("", "bob", "etl")) is None
+    leases = (state.lease_of(ClientKey(broker, "alice", "etl")) for broker in ("", "1", "2"))
+    assert [lease and lease.until_ms for lease in leases] == [5_000, 9_000, 5_000]
 
 
 def test_records_of_two_clusters_are_counted_apart() -> None:

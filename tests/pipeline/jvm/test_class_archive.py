@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from pipeline.demo import spark_archive_making
+from pipeline.demo import class_archives
 from pipeline.jvm.java import class_archive, find_java, make_archive, options_to_make, store_archive
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.session import jvm_settings
@@ -92,13 +92,13 @@ def test_an_archive_that_is_there_is_kept(
     place: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = find_java()
-    monkeypatch.setattr(spark_archive_making, "find_java", lambda: java)
-    monkeypatch.setattr(spark_archive_making, "spark_jars", list)
+    monkeypatch.setattr(class_archives, "find_java", lambda: java)
+    monkeypatch.setattr(class_archives, "spark_jars", list)
     monkeypatch.setattr("pipeline.stream.session.pyspark_jars_folder", lambda: tmp_path / "jars")
     archive = class_archive("spark", java.home, [tmp_path / "jars"])
     archive.parent.mkdir(parents=True)
     archive.write_bytes(bytes(3_000_000))
-    assert spark_archive_making.make() == "3 MB, kept"
+    assert class_archives.make_spark_archive() == "3 MB, kept"
 
 
 def test_the_same_jars_in_another_order_have_another_archive(place: Callable[[str], Path], tmp_path: Path) -> None:

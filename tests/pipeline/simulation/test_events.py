@@ -9,8 +9,8 @@ GOOD = {"event_time_ms": 5, "user": "alice", "client_id": "etl"}
 
 def test_objects_arrays_and_blank_lines_are_read_as_on_the_topic() -> None:
     text = "\n".join([json.dumps(GOOD), "", json.dumps([GOOD, {**GOOD, "user": "bob"}]), "null", "[]"])
-    found = read_events(text)
-    assert ([event.user for event in found.events], found.refused) == (["alice", "alice", "bob"], [])
+    events, refused = read_events(text)
+    assert ([event.user for event in events], refused) == (["alice", "alice", "bob"], [])
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def test_objects_arrays_and_blank_lines_are_read_as_on_the_topic() -> None:
     ],
 )
 def test_what_is_no_event_is_refused_by_itself_with_its_place(line: str, refusal: str) -> None:
-    found = read_events(f"{line}\n{json.dumps(GOOD)}")
-    assert [sentence.startswith(refusal) for sentence in found.refused] == [True]
-    assert found.events[-1].user == "alice"
+    events, refused = read_events(f"{line}\n{json.dumps(GOOD)}")
+    assert [sentence.startswith(refusal) for sentence in refused] == [True]
+    assert events[-1].user == "alice"
 
 
 @pytest.mark.parametrize(

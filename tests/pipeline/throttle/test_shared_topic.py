@@ -14,6 +14,7 @@ from pipeline.errors import Conflict
 from pipeline.gate.throttle_state import ThrottleState
 from pipeline.throttle.publisher import Publisher, TopicEnd
 from pipeline.throttle.topic import KafkaThrottleTopic
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import record
@@ -50,7 +51,9 @@ def test_each_shard_goes_on_after_its_own_records(broker: EmbeddedBroker) -> Non
     state = ThrottleState()
     for read in read_topic(servers, name):
         state.apply(ThrottleRecord.from_value(read.value))
-    found = {user: state.lease(user, record(0).client_id, record(0).broker_id) for user in ("alice", "bob")}
+    found = {
+        user: state.lease_of(ClientKey(record(0).broker_id, user, record(0).client_id)) for user in ("alice", "bob")
+    }
     assert {user: lease and lease.record.publish_seq for user, lease in found.items()} == {"alice": 600, "bob": 0}
     for one in (first, second, stranger):
         one.close()
