@@ -4,15 +4,20 @@ The same question about two versions of the quotas shows for which clients an ed
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from quota.engine import QuotaEngine
-from quota.entity import QUOTA_TYPES, Level, can_name, entity_at
+from quota.entity import DEFAULT, QUOTA_TYPES, Level, can_name, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
+from quota.throttle_time import throttle_time_ms
+from quota.units import age_text, rate_text
 
 _SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
 _COMPARED: Final = ("level", "bound", "mode")
@@ -124,3 +129,87 @@ def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnaps
         for was, now in zip(old, new, strict=True)
         if any(was[name] != now[name] for name in _COMPARED)
     ]
+
+
+# Bounds that clients could not work with.
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+"""`request.timeout.ms` of Kafka's clients by default."""
+
+_BYTES: Final = {"producer_byte_rate": "produced_bytes", "consumer_byte_rate": "fetched_bytes"}
+
+
+def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: QuotaEngine) -> list[str]:
+    """What an edit would do to clients as they are now, a sentence for each client and type that it would stop.
+
+    A byte rate below what the client used in one sample window is less than one of its batches or fetches may be. At a
+    wait above `REQUEST_TIMEOUT_MS` its requests expire, and it sends them again.
+
+    Args:
+        moved: of `standing_changes`. Bounds that rise, are removed, or are not enforced are left alone.
+        usage: recent rows of `usage`, as `QuotaEngine.record` takes them.
+        engine: new, with the quotas after the edit, in the scope that they hold in.
+    """
+    lowered = [row for row in moved if row["new_mode"] == "enforce" and _is_lower(row["old_bound"], row["new_bound"])]
+    if not lowered or not usage.num_rows:
+        return []
+    largest = _largest_windows(usage, engine.sample_window_ms)
+    now_ms = pc.max(usage["last_event_ms"]).as_py()
+    engine.record(usage, now_ms)
+    clients = pa.table({name: [row[name] for row in lowered] for name in ("user", "client_id")})
+    rows = engine.evaluate(clients.append_column("broker_id", pa.array([""] * len(lowered))), now_ms).to_pylist()
+    waits_ms = {(row["user"], row["client_id"], row["quota_type"]): _wait_ms(row) for row in rows}
+    found = []
+    for row in lowered:
+        client, quota_type, bound = (row["user"], row["client_id"]), row["quota_type"], row["new_bound"]
+        who = f"{'/'.join(client)}: {quota_type} {rate_text(quota_type, bound)}"
+        per_second = largest.get((*client, _BYTES.get(quota_type, "")), 0.0)
+        if per_second > bound:
+            found.append(f"{who} is less than it used in one second, {rate_text(quota_type, per_second)}")
+        wait_ms = waits_ms[*client, quota_type]
+        if wait_ms > REQUEST_TIMEOUT_MS:
+            limit = age_text(REQUEST_TIMEOUT_MS)
+            found.append(
+                f"{who} would make it wait {age_text(wait_ms)} at its present rate; requests expire at {limit}"
+            )
+    return found
+
+
+def name_warnings(entity: tuple[str, str], clients: Iterable[tuple[str, str]]) -> list[str]:
+    """The names of a quota entity that no client has, with the most similar name that one has.
+
+    Args:
+        entity: user and client-id, as in a row of `quotas`.
+        clients: user and client-id of every client that was seen; without any nothing is said.
+    """
+    seen = list(clients)
+    found = []
+    for place, word in enumerate(("user", "client-id")):
+        name, names = entity[place], sorted({client[place] for client in seen})
+        if seen and name not in {"", DEFAULT, *names}:
+            alike = get_close_matches(name, names, n=1)
+            found.append(f"{word} '{name}' was never seen" + (f"; did you mean {alike[0]}?" if alike else ""))
+    return found
+
+
+def _is_lower(old: float | None, new: float | None) -> bool:
+    return new is not None and (old is None or new < old)
+
+
+def _wait_ms(row: Mapping[str, Any]) -> int:
+    if row["bound"] is None:
+        return 0
+    figures = (np.array([row[name]]) for name in ("observed", "bound", "window_ms"))
+    return int(throttle_time_ms(*figures)[0])
+
+
+def _largest_windows(usage: pa.Table, sample_window_ms: int) -> dict[tuple[str, str, str], float]:
+    """User, client-id and measure -> bytes per second of the sample window in which it was largest."""
+    keys = ["user", "client_id"]
+    sums = usage.group_by([*keys, "sample_start_ms"]).aggregate([(name, "sum") for name in _BYTES.values()])
+    most = sums.group_by(keys).aggregate([(f"{name}_sum", "max") for name in _BYTES.values()]).to_pylist()
+    return {
+        (row["user"], row["client_id"], name): (row[f"{name}_sum_max"] or 0) * 1000 / sample_window_ms
+        for row in most
+        for name in _BYTES.values()
+    }

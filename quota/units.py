@@ -43,6 +43,7 @@ _TOO_LARGE: Final = 1e19  # the upper end of the table's CHECK constraints
 _FRACTION_TOLERANCE: Final = 1e-6
 _LONGS: Final = frozenset(QUOTA_TYPES) - {_PERCENTAGE}
 _SHOWN_LENGTH: Final = 60
+_SUGGESTED_DIGITS: Final = 2
 
 _AGE_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
@@ -130,6 +131,16 @@ def bound_text(quota_type: str, value: float) -> str:
     """A bound exactly, followed by a readable size where it is large: "1048576 (1.0 MB/s)", "999 B/s", "50 %"."""
     name, size = rate_unit(quota_type, value)
     return f"{exact_text(value)} {name}" if size == 1.0 else f"{exact_text(value)} ({rate_text(quota_type, value)})"
+
+
+def rounded_up(value: float, quota_type: str) -> float:
+    """A value above 0, rounded up to two digits; a byte rate is at least 1, and whole."""
+    place = math.floor(math.log10(value)) - _SUGGESTED_DIGITS + 1
+    if quota_type != _PERCENTAGE:
+        place = max(place, 0)
+    # So that 1.2 * 100 stays 120, whatever the last bit of the product is.
+    steps = math.ceil(round(value / 10.0**place, 6))
+    return round(steps * 10.0**place, max(-place, 0))
 
 
 def seconds_text(seconds: float) -> str:

@@ -22,6 +22,7 @@ _OF_THE_JOB: Final = frozenset({"pyspark", "delta", "py4j"})
 _COMMANDS: Final[Places] = {
     "run": ".services:run",
     "demo": ".demo:demo",
+    "observe": ".observe:observe",
     "mode": ".tables:mode",
     "doctor": ".checks:doctor",
     "status": ".checks:status",
@@ -78,6 +79,7 @@ _COMMANDS: Final[Places] = {
         "Turn what a broker observes into usage events.",
         {
             "request-log": ".meter:request_log",
+            "reporter": ".meter:reporter",
             "prometheus": ".metering:prometheus",
             "enable": ".metering:enable",
             "disable": ".metering:disable",

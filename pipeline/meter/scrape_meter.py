@@ -22,6 +22,7 @@ import numpy as np
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pipeline.clock import Clock, Moment
+from pipeline.command_line import command_text
 from pipeline.errors import UsageError
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable
@@ -376,7 +377,8 @@ class ScrapeMeter:
         if twin is not None:
             self._tell(target, f"it shows the broker of {twin.url}, whose usage would be charged twice")
             return
-        self._tell(target, "" if page.shown else "it shows no quota sensors (kquota meter status)")
+        status = command_text("meter", "status", about="cluster")
+        self._tell(target, "" if page.shown else f"it shows no quota sensors ({status})")
         self._tell_refused(target, page)
         target.observe(page, answer[1])
 

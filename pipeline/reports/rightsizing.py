@@ -5,7 +5,6 @@ the broker where it is largest. Only minutes in which it was used count, so a cl
 measured in that hour. A client that was throttled sent less than it wanted to: its bound is never lowered.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,15 +13,14 @@ from typing import Any, Final, Literal
 from pipeline.reports.page import BARS, Bars, bar_chart, page, paragraph, span_facts, table
 from pipeline.tables.minute_sums import Client, Minutes
 from quota.engine import QuotaEngine
-from quota.entity import DEFAULT, QUOTA_TYPES, REQUEST, Level, entity_at
+from quota.entity import DEFAULT, QUOTA_TYPES, Level, entity_at
 from quota.snapshot import QuotaSnapshot
-from quota.units import rate_text
+from quota.units import rate_text, rounded_up
 
 Advice = Literal["raise", "lower", "keep", "unused"]
 
 _SPACIOUS: Final = 2.0
 """A bound is lowered only if it is more than this many times what is suggested."""
-_DIGITS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +121,6 @@ def candidate_rows(rows: Sequence[Mapping[str, Any]], found: Sequence[Sized]) ->
         {**row, **{name: bounds.get((row["user"], row["client_id"], name), row[name]) for name in QUOTA_TYPES}}
         for row in rows
     ]
-
-
-def rounded_up(value: float, quota_type: str) -> float:
-    """A value above 0, rounded up to two digits; a byte rate is at least 1, and whole."""
-    place = math.floor(math.log10(value)) - _DIGITS + 1
-    if quota_type != QUOTA_TYPES[REQUEST]:
-        place = max(place, 0)
-    # So that 1.2 * 100 stays 120, whatever the last bit of the product is.
-    steps = math.ceil(round(value / 10.0**place, 6))
-    return round(steps * 10.0**place, max(-place, 0))
 
 
 def _bounds(snapshot: QuotaSnapshot, quota_type: str) -> Iterator[tuple[Client, float]]:

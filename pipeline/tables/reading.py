@@ -329,13 +329,22 @@ def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
     The minutes are counted back from the newest batch, so the answer is the same while the job is stopped. Rows of
     older time epochs do not count: a clock that was set back since has dated them. No rows without usage or a table.
     """
+    found = _recent(usage_uri, ["user", "client_id"], recent_ms, " GROUP BY 1, 2 ORDER BY 1, 2")
+    return _NONE if found is None else found
+
+
+def recent_usage(usage_uri: str, columns: Sequence[str], recent_ms: int = _RECENT_MS) -> pa.Table | None:
+    """The rows of `usage` of the last minutes, counted as `live_clients` does; None if there are none, or no table."""
+    return _recent(usage_uri, columns, recent_ms, "")
+
+
+def _recent(usage_uri: str, columns: Sequence[str], recent_ms: int, grouped: str) -> pa.Table | None:
     try:
         table = open_table(usage_uri)
     except TableMissing:
-        return _NONE
+        return None
     newest = newest_instant_in(table)
     if newest is None:
-        return _NONE
+        return None
     since: Condition = ("sample_start_ms", ">=", newest.evaluated_at_ms - recent_ms)
-    rows = rows_where(["user", "client_id"], [since, *of_newest_epoch(newest.time_epoch)])
-    return run(table, f"{rows} GROUP BY 1, 2 ORDER BY 1, 2")
+    return run(table, f"{rows_where(columns, [since, *of_newest_epoch(newest.time_epoch)])}{grouped}")

@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.errors import InvalidBound
-from quota.units import UNITS, age_text, bound_text, exact_text, parse_bound, parse_double, rate_text, seconds_text
+from quota.units import (
+    UNITS,
+    age_text,
+    bound_text,
+    exact_text,
+    parse_bound,
+    parse_double,
+    rate_text,
+    rounded_up,
+    seconds_text,
+)
 
 RATE = "producer_byte_rate"
 PERCENT = "request_percentage"
@@ -221,3 +231,21 @@ def test_an_age_has_one_or_two_units(age_ms: float, text: str) -> None:
 )
 def test_a_time_is_shown_in_seconds_with_one_decimal(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "quota_type", "rounded"),
+    [
+        (100.0, RATE, 100.0),
+        (1.2 * 100, RATE, 120.0),
+        (121.0, RATE, 130.0),
+        (99.5, RATE, 100.0),
+        (0.01, RATE, 1.0),
+        (1.2, RATE, 2.0),
+        (987_654_321.0, "consumer_byte_rate", 990_000_000.0),
+        (0.0123, PERCENT, 0.013),
+        (33.4, PERCENT, 34.0),
+    ],
+)
+def test_a_suggestion_has_two_digits_and_is_never_too_small(value: float, quota_type: str, rounded: float) -> None:
+    assert rounded_up(value, quota_type) == rounded

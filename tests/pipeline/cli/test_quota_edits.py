@@ -32,13 +32,14 @@ def version(root: str) -> int:
     return number
 
 
-def use(root: str, user: str, client_id: str, sample_start_ms: int) -> None:
+def use(root: str, user: str, client_id: str, sample_start_ms: int, **measures: int) -> None:
     """A row of `usage` whose other columns do not matter here."""
     create_missing(root, [TABLES["usage"]])
     zero = {"string": "", "int64": 0, "date32[day]": 0}
     schema = arrow_schema(UsageRow)
     row = {field.name: zero.get(str(field.type), 0) for field in schema}
     row |= {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms, "evaluated_at_ms": NEWEST_MS}
+    row |= {"last_event_ms": sample_start_ms, **measures}
     write_deltalake(f"{root}/usage", pa.Table.from_pylist([row], schema=schema), mode="append")
 
 
@@ -213,3 +214,16 @@ def test_the_mode_is_printed_and_set_with_a_reason(root: str) -> None:
     assert newest["mode"] == {"old": "enforce", "new": "shadow"}
     assert kquota("mode", "off", "--tables", root).exit_code == 2
     assert version(root) == before + 1
+
+
+def test_a_dry_run_warns_of_clients_that_the_bound_would_stop_and_of_names_never_seen(root: str) -> None:
+    use(root, "alice", "etl", NEWEST_MS, produced_bytes=900)
+    told = "alice/etl: producer_byte_rate 10.0 B/s is less than it used in one second, 900.0 B/s"
+    answer = alter(root, "--add-config", "producer_byte_rate=10", "--dry-run")
+    assert f"warning: {told}\n" in answer.stderr
+    document = json.loads(alter(root, "--add-config", "producer_byte_rate=10", "--dry-run", "-o", "json").stdout)
+    assert document["warnings"][0] == told
+    misspelt = ("quotas", "alter", "--user", "alcie", "--add-config", "producer_byte_rate=10MB/s", "--dry-run")
+    answer = kquota(*misspelt, "--tables", root)
+    assert "warning: user 'alcie' was never seen; did you mean alice?\n" in answer.stderr
+    assert "warning" not in alter(root, "--add-config", "producer_byte_rate=10MB/s", "--dry-run").stderr

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.command_line import command_text
 from pipeline.errors import Conflict, UsageError
 from pipeline.meter import scrape_meter
 from pipeline.meter.scrape_meter import Address, ScrapeMeter, addresses, scrape_metrics, with_brokers
@@ -22,6 +23,7 @@ from tests.waiting import wait_until
 
 LOGGER = "pipeline.meter.scrape_meter"
 START_MS = 1_732_000_000_000
+NO_SENSORS = f"it shows no quota sensors ({command_text('meter', 'status', about='cluster')})"
 HTML = b"<!doctype html><title>Sign in</title>"
 
 
@@ -105,8 +107,8 @@ BAD = [
     pytest.param(page(b"", status=302), "it answered with status 302", id="moved"),
     pytest.param(page(f"{produce(9e9)}\n".encode(), length=10_000), "its page was cut off", id="cut off"),
     pytest.param(endless, "its page has more than 1 MiB: let it show kafka.server:type=… only", id="100 MB"),
-    pytest.param(page(b""), "it shows no quota sensors (kquota meter status)", id="nothing"),
-    pytest.param(page(b"\x00\xff" * 1000), "it shows no quota sensors (kquota meter status)", id="junk"),
+    pytest.param(page(b""), NO_SENSORS, id="nothing"),
+    pytest.param(page(b"\x00\xff" * 1000), NO_SENSORS, id="junk"),
 ]
 
 

@@ -4,31 +4,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.reports.rightsizing import rounded_up
 from quota.entity import QUOTA_TYPES
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.reports.minutes_kept import KeptMinutes
 
 PRODUCED, FETCHED, REQUEST = QUOTA_TYPES
 SPAN = ("--since", "2026-11-23T00:00:00", "--until", "2026-11-24T00:00:00")
-
-
-@pytest.mark.parametrize(
-    ("value", "quota_type", "rounded"),
-    [
-        (100.0, PRODUCED, 100.0),
-        (1.2 * 100, PRODUCED, 120.0),
-        (121.0, PRODUCED, 130.0),
-        (99.5, PRODUCED, 100.0),
-        (0.01, PRODUCED, 1.0),
-        (1.2, PRODUCED, 2.0),
-        (987_654_321.0, FETCHED, 990_000_000.0),
-        (0.0123, REQUEST, 0.013),
-        (33.4, REQUEST, 34.0),
-    ],
-)
-def test_a_suggestion_has_two_digits_and_is_never_too_small(value: float, quota_type: str, rounded: float) -> None:
-    assert rounded_up(value, quota_type) == rounded
 
 
 @pytest.fixture

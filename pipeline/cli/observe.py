@@ -1,0 +1,362 @@
+"""`kquota observe`: what clients use under the brokers' own quotas, live, and what follows from it. Writes nothing."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
+from pipeline.cli.output import UNKNOWN_WIDTH, Layout, fitted, print_rows, until_reader_goes
+from pipeline.cli.top import Styled, bar
+from pipeline.clock import SystemClock, clock_time
+from pipeline.command_line import command_text
+from pipeline.errors import UsageError, printable
+from quota.entity import QUOTA_TYPES
+from quota.units import age_text, rate_unit
+
+if TYPE_CHECKING:
+    from pipeline.clock import Clock
+    from pipeline.cluster.access import ClusterAccess
+    from pipeline.observe.findings import Findings
+    from pipeline.observe.observation import Line, Observation
+    from pipeline.observe.sources import FollowedQuotas, Source, SourceState
+
+_STEP_SECONDS: Final = 0.05
+_DRAW_MS: Final = 1_000
+_PRINT_MS: Final = 10_000
+_PRINTED_LINES: Final = 10
+_SUMMARY_ROWS: Final = 10
+
+
+def observe(
+    *,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
+    ] = None,
+    usage_topic: Annotated[
+        str | None, typer.Option(help="Or the usage topic, which a reporter or meter fills.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="How long to observe.", min=0.1)] = 10,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the findings to this file, as a page.", callback=writable)
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the findings to this file, as JSON.", callback=writable)
+    ] = None,
+    name_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map", metavar="NAME=MEANING", help="Other names on the pages, as of kquota meter prometheus; repeatable."
+        ),
+    ] = None,
+    source: ClusterSource,
+) -> None:
+    """Watch a cluster for some minutes, and say who gets more than its quota, who would be throttled, and why.
+
+    Shows live how much each client uses of its native quota, on each broker and in sum. At the end, or at Ctrl-C: who
+    gets more than its quota because it holds per broker; who would be throttled if it held for the cluster; whose bound
+    is too small to work with; who has no quota. Needs no job, no tables and no Java. It only reads: DescribeConfigs on
+    the cluster, and Read on the usage topic if that is the source.
+    """
+    from pipeline.cluster.access import ClusterAccess
+
+    if bool(targets) == bool(usage_topic):
+        msg = "give one source of usage: --targets or --usage-topic"
+        raise UsageError(msg, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
+    access = ClusterAccess.from_settings(source.settings().kafka)
+    with _without_log():
+        found, progress = _watched(
+            access, _opener(access, targets or [], usage_topic, name_map or []), minutes * 60_000
+        )
+    _print_summary(found, progress, access.bootstrap_servers)
+    _write(found, progress, access.bootstrap_servers, page, json_file)
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """The view itself shows what does not answer."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+class Progress(NamedTuple):
+    """How an observation goes on.
+
+    Attributes:
+        quotas: How many entities have native quotas.
+        has_no_sensors: As of `Source`.
+    """
+
+    now_ms: int
+    observed_ms: int
+    span_ms: int
+    states: "Sequence[SourceState]"
+    quotas: int
+    quota_trouble: str
+    has_no_sensors: bool
+
+
+Open = Callable[["FollowedQuotas", "Clock"], "Source"]
+Show = Callable[[Progress, "Sequence[Line]"], None]
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is observed, and from where."""
+
+    seen: "Observation"
+    source: "Source"
+    quotas: "FollowedQuotas"
+    clock: "Clock"
+    span_ms: int
+    begun_ms: int
+    quota_count: int = 0
+
+    def step(self) -> int:
+        """Take in what there is; returns for how long has been observed."""
+        from pipeline.brokers.native import imported
+        from quota.snapshot import QuotaSnapshot
+
+        native = self.quotas.take()
+        if native is not None:
+            declared = imported(native, factor=1).declared
+            rows = [{"user": one.user, "client_id": one.client_id, **one.bounds} for one in declared]
+            self.quota_count = len(rows)
+            self.seen.load(QuotaSnapshot.from_rows(rows, version=0))
+        self.seen.add(self.source.take())
+        now = self.clock.now()
+        self.seen.settle(now.wall_ms)
+        return now.steady_ms - self.begun_ms
+
+    def progress(self, observed_ms: int) -> Progress:
+        """The state of now."""
+        states = self.source.states()
+        return Progress(
+            self.clock.now().wall_ms,
+            observed_ms,
+            self.span_ms,
+            states,
+            self.quota_count,
+            self.quotas.trouble,
+            self.source.has_no_sensors,
+        )
+
+    def follow(self, wait: Callable[[float], bool], show: Show, every_ms: int) -> None:
+        """Show it again and again, until the time is over or it is stopped; at once when there is a first figure."""
+        due_ms, has_lines, observed_ms = 0, False, 0
+        while observed_ms < self.span_ms and not wait(_STEP_SECONDS):
+            observed_ms = self.step()
+            if observed_ms >= due_ms or (not has_lines and self.seen.brokers):
+                lines = self.seen.lines(self.clock.now().wall_ms)
+                has_lines = bool(self.seen.brokers)
+                due_ms = observed_ms + every_ms
+                show(self.progress(observed_ms), lines)
+
+
+def _opener(access: "ClusterAccess", targets: Sequence[str], usage_topic: str | None, name_map: Sequence[str]) -> Open:
+    """Opens the source that the options name. Options that cannot be read are refused before."""
+    from pipeline.meter.scrape_meter import addresses, with_brokers
+    from pipeline.meter.scrapes import NameMap
+    from pipeline.observe.sources import ScrapedSource, TopicSource
+
+    if usage_topic is not None:
+        return lambda quotas, clock: TopicSource(access, usage_topic, quotas.broker_ids, clock)
+    given = addresses(targets)
+    try:
+        names = NameMap.of(name_map)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from exc
+
+    def scraped(_quotas: "FollowedQuotas", clock: "Clock") -> "Source":
+        with access.admin() as admin:
+            brokers = with_brokers(given, admin.describe_cluster()["brokers"])
+        return ScrapedSource(brokers, names, clock)
+
+    return scraped
+
+
+def _watched(access: "ClusterAccess", open_source: Open, span_ms: float) -> "tuple[Findings, Progress]":
+    """Observe until the time is over, or the command is to stop."""
+    from pipeline.observe.findings import findings_of
+    from pipeline.observe.observation import Observation
+    from pipeline.observe.sources import FollowedQuotas
+
+    clock = SystemClock()
+    with FollowedQuotas(access) as quotas, closing(open_source(quotas, clock)) as source:
+        seen = Observation(source.lag_ms, source.is_exact)
+        watch = _Watch(seen, source, quotas, clock, round(span_ms), clock.now().steady_ms)
+        with until_reader_goes(), wait_until_stopped() as wait, _screen() as (show, every_ms):
+            watch.follow(wait, show, every_ms)
+        return findings_of(seen.figures()), watch.progress(clock.now().steady_ms - watch.begun_ms)
+
+
+@contextmanager
+def _screen() -> "Iterator[tuple[Show, int]]":
+    """How a state is shown, and how often."""
+    if not sys.stdout.isatty():
+        yield _print_view, _PRINT_MS
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+
+        def show(progress: Progress, lines: "Sequence[Line]") -> None:
+            width, height = console.size
+            text = Text("\n", no_wrap=True, overflow="crop").join(
+                Text(line, style) for style, line in view(progress, lines, width, height)
+            )
+            live.update(text, refresh=True)
+
+        yield show, _DRAW_MS
+
+
+def _print_view(progress: Progress, lines: "Sequence[Line]") -> None:
+    shown = view(progress, lines, _width(), _PRINTED_LINES + 3 + len(progress.states))
+    sys.stdout.write("".join(f"{line}\n" for _, line in shown) + "\n")
+    sys.stdout.flush()
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((UNKNOWN_WIDTH, 0)).columns
+
+
+# The live view. Pure.
+
+_COLUMNS: Final = ("client", "type", "used", "rate", "brokers")
+_LAYOUT: Final = Layout(dropped_first=("brokers", "type"))
+_MANY: Final = 10
+_MOST_BROKERS: Final = 4
+_NEAR: Final = 0.8
+
+
+def view(progress: Progress, lines: "Sequence[Line]", width: int, height: int) -> list[Styled]:
+    """The lines of the view, each with its style; the most critical clients first.
+
+    Args:
+        width: Cells in a line.
+        height: Most lines in all.
+    """
+    head = [(style, printable(text)[:width]) for style, text in _head(progress)]
+    if not lines:
+        return [*head, ("dim", "no client has used anything yet")]
+    shown = lines[: max(height - len(head) - 2, 1)]
+    header, *rows = fitted(
+        _COLUMNS, [[printable(cell) for cell in _cells(line)] for line in shown], _LAYOUT, width
+    ).lines
+    left = len(lines) - len(shown)
+    more = [("dim", f"and {left} more, further from their bounds")] if left else []
+    styles = ["bold red" if line.used > 1 else "yellow" if line.used >= _NEAR else "" for line in shown]
+    return [*head, ("bold underline", header), *zip(styles, rows, strict=True), *more]
+
+
+def _head(progress: Progress) -> list[Styled]:
+    answering = sum(not state.trouble for state in progress.states)
+    left = age_text(max(progress.span_ms - progress.observed_ms, 0))
+    lines = [
+        (
+            "bold",
+            f"{clock_time(progress.now_ms)[:-2]} UTC  observed {age_text(progress.observed_ms)}, {left} left · "
+            f"{answering} of {len(progress.states)} brokers answer · {progress.quotas} native quotas",
+        )
+    ]
+    lines += [("yellow", f"{state.name}: {state.trouble}") for state in progress.states if state.trouble]
+    if progress.quota_trouble:
+        lines.append(("yellow", f"quotas as of before: {progress.quota_trouble}"))
+    return lines
+
+
+def _cells(line: "Line") -> list[str]:
+    sensor = line.sensor
+    quota_type = QUOTA_TYPES[sensor.quota_type]
+    unit, size = rate_unit(quota_type, sensor.bound or line.observed)
+    used = "" if sensor.bound is None else f"{bar(line.used)} {_used(line.used)}"
+    of = "no quota" if sensor.bound is None else f"of {sensor.bound / size:.1f}"
+    rate = (
+        f"{line.observed / size:.1f} {unit}, {of}"
+        if sensor.bound is None
+        else f"{line.observed / size:.1f} {of} {unit}"
+    )
+    largest = sorted(line.by_broker.items(), key=lambda one: -one[1])
+    brokers = [f"{name or '?'}: {amount / size:.1f}" for name, amount in largest[:_MOST_BROKERS]]
+    brokers += [f"and {len(largest) - _MOST_BROKERS} more"] if len(largest) > _MOST_BROKERS else []
+    who = f"{sensor.user or '*'}/{sensor.client_id or '*'}"
+    return [who, quota_type.partition("_")[0], used, rate, ", ".join(brokers)]
+
+
+def _used(used: float) -> str:
+    # Cut off, so that 100 % is not below the bound.
+    return f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T"
+
+
+# What is left at the end: a summary, a page, a document.
+
+_FINDINGS: Final = Layout(texts=("why",))
+
+
+def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
+    """What each of three commands does, and the command, as it can be pasted."""
+    address = "--bootstrap-server", bootstrap_servers
+
+    def of_cluster(*words: str) -> str:
+        return command_text(*words, *address, about="cluster")
+
+    imports = of_cluster("quotas", "import", "--from-cluster", "--no-confirm")
+    return [
+        ("these quotas as a table in this folder", f"{command_text('tables', 'create')} && {imports}"),
+        ("decide and record, throttle nobody", f"{command_text('mode', 'shadow')} && {of_cluster('topics', 'create')}"),
+        ("start the job (docs/adopt.md has the four weeks)", of_cluster("run")),
+    ]
+
+
+def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: str) -> None:
+    from pipeline.observe.page import HEADINGS, NONE_FOUND, readable
+
+    out = sys.stdout
+    out.write(f"observed {age_text(findings.seconds * 1000)}, {findings.clients} clients\n")
+    for state in progress.states:
+        if state.trouble:
+            out.write(f"{printable(state.name)}: {printable(state.trouble)}\n")
+    if progress.has_no_sensors:
+        enable = command_text("meter", "enable", "--bootstrap-server", bootstrap_servers, about="cluster")
+        out.write(f"the brokers show no quota sensors: brokers measure only clients with a quota. Fix: {enable}\n")
+    for name, heading in HEADINGS.items():
+        rows = readable(findings, name)
+        out.write(f"\n{heading if rows else NONE_FOUND[name]}\n")
+        out.flush()
+        print_rows(rows[:_SUMMARY_ROWS], "table", _FINDINGS)
+        if len(rows) > _SUMMARY_ROWS:
+            out.write(f"and {len(rows) - _SUMMARY_ROWS} more: see --page and --json\n")
+    out.write("\nNot known: " + "; ".join(findings.not_known) + ".\n\nWhat next:\n")
+    for what, command in next_steps(bootstrap_servers):
+        out.write(f"  # {what}\n  {command}\n")
+
+
+def _write(
+    findings: "Findings", progress: Progress, bootstrap_servers: str, page: Path | None, json_file: Path | None
+) -> None:
+    states = {state.name: state.trouble or "answers" for state in progress.states}
+    if json_file is not None:
+        document: dict[str, Any] = {"cluster": bootstrap_servers, "sources": states, **findings.to_document()}
+        document["next"] = [command for _, command in next_steps(bootstrap_servers)]
+        json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        sys.stderr.write(f"written: {json_file}\n")
+    if page is not None:
+        from pipeline.observe.page import findings_page
+
+        html = findings_page(findings, {"cluster": bootstrap_servers, **states}, next_steps(bootstrap_servers))
+        write_page(page, html)

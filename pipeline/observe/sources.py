@@ -1,0 +1,285 @@
+"""Where an observation gets usage and quotas from: metrics pages or the usage topic, and the brokers. Only reads.
+
+Both sources give what the job would read: scrapes go through the meter of `kquota meter prometheus`, whose topic is
+memory here, and messages through the job's reader.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from pipeline.brokers.native import NativeQuota, NativeQuotas
+from pipeline.clock import Clock
+from pipeline.cluster.access import ClusterAccess, topic_missing
+from pipeline.cluster.acls import Acl
+from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.transactions import Mark
+from pipeline.errors import PipelineError
+from pipeline.meter.log_follower import LogPlace
+from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ScrapeMeter
+from pipeline.meter.scrapes import NameMap
+from pipeline.meter.usage_messages import JSON, Message
+from pipeline.meter.usage_topic import NO_PLACE, SCRAPES, UsagePublisher
+from pipeline.observe.observation import SECOND_MS
+from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
+
+QUOTAS_EVERY_SECONDS: Final = 30.0
+
+_STOP_SECONDS: Final = 5.0
+_POLL_MS: Final = 50
+_QUIET_MS: Final = 15_000
+_BEGIN_BEFORE_MS: Final = 12_000
+_MOST_AGE_MS: Final = 3_600_000
+_RULES: Final = ReadingRules(sample_window_ms=SECOND_MS, max_event_age_ms=_MOST_AGE_MS)
+
+
+class SourceState(NamedTuple):
+    """A broker as a source of usage.
+
+    Attributes:
+        trouble: Why nothing is known of it now; "" = it answers.
+    """
+
+    name: str
+    trouble: str
+
+
+class Source(Protocol):
+    """Gives usage. One caller at a time."""
+
+    lag_ms: int
+    is_exact: bool
+
+    def take(self) -> pa.Table:
+        """The usage since the last call, `USAGE_SCHEMA` in windows of one second. Waits some milliseconds at most."""
+        ...
+
+    def states(self) -> Sequence[SourceState]:
+        """Every broker, and whether it answers."""
+        ...
+
+    @property
+    def has_no_sensors(self) -> bool:
+        """Whether brokers answer, and none shows a quota sensor."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
+def _read(messages: Sequence[tuple[bytes | None, int]]) -> pa.Table:
+    """The usage of messages, given with their append times."""
+    if not messages:
+        return USAGE_SCHEMA.empty_table()
+    values, appended_at_ms = zip(*messages, strict=True)
+    count = len(values)
+    columns = [values, [""] * count, [0] * count, range(count), appended_at_ms]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, MESSAGE_SCHEMA, strict=True)]
+    return read_usage(pa.Table.from_arrays(arrays, schema=MESSAGE_SCHEMA), _RULES).usage
+
+
+class _Memory:
+    """`pipeline.meter.usage_topic.UsageWriter` that keeps the messages until they are taken."""
+
+    partition_count = 1
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._mark: Mark | None = None
+
+    def place_of(self, mark: Mark) -> LogPlace:
+        """No place: nothing is read again."""
+        del mark
+        return NO_PLACE
+
+    def open(self) -> Mark | None:
+        """There is no other writer."""
+        return self._mark
+
+    def committed(self) -> Mark | None:
+        """The last mark."""
+        return self._mark
+
+    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
+        """Keep the messages."""
+        self.messages += messages
+        self._mark = mark
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class ScrapedSource:
+    """Usage from the metrics pages of brokers.
+
+    Args:
+        targets: Broker-id and address of each, as of `with_brokers`.
+    """
+
+    lag_ms = LONGEST_INTERVAL_MS + SECOND_MS
+    is_exact = False
+
+    def __init__(self, targets: Iterable[tuple[str, str]], names: NameMap, clock: Clock) -> None:
+        self._clock, self._memory = clock, _Memory()
+        publisher = UsagePublisher(SCRAPES, self._memory, "memory")
+        publisher.take_over()
+        self._meter = ScrapeMeter(targets, names, publisher, JSON, clock, lambda _seconds: False)
+
+    def take(self) -> pa.Table:
+        """See `Source.take`."""
+        self._meter.step()
+        messages, self._memory.messages = self._memory.messages, []
+        now_ms = self._clock.now().wall_ms
+        return _read([(message.value, now_ms) for message in messages])
+
+    def states(self) -> Sequence[SourceState]:
+        """See `Source.states`."""
+        return [
+            SourceState(target.name, target.trouble or ("" if target.counts.scrapes else "no answer yet"))
+            for target in self._meter.targets
+        ]
+
+    @property
+    def has_no_sensors(self) -> bool:
+        """See `Source.has_no_sensors`."""
+        answered = [one.counts for one in self._meter.targets if one.counts.scrapes > one.counts.failed]
+        return bool(answered) and not any(counts.sensors for counts in answered)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        for target in self._meter.targets:
+            if target.scrape is not None:
+                target.scrape.abort()
+
+
+class TopicSource:
+    """Usage from the usage topic, from some seconds before now on. It joins no group and commits nothing.
+
+    Args:
+        broker_ids: All brokers of the cluster.
+
+    Raises:
+        PipelineError: The topic does not exist.
+        PermissionMissing: It may not be read.
+        ClusterUnreachable, Unreachable: There is no connection.
+    """
+
+    lag_ms = 2 * SECOND_MS
+    is_exact = True
+    has_no_sensors = False
+
+    def __init__(self, access: ClusterAccess, topic: str, broker_ids: Iterable[int], clock: Clock) -> None:
+        self._topic, self._clock = topic, clock
+        self._seen_ms: dict[str, int | None] = dict.fromkeys(map(str, broker_ids))
+        self._consumer: Any = access.open(
+            KafkaConsumer,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            group_id=None,
+            auto_offset_reset="latest",
+            allow_auto_create_topics=False,
+        )
+        try:
+            self._begin(access, clock.now().wall_ms - _BEGIN_BEFORE_MS)
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def take(self) -> pa.Table:
+        """See `Source.take`."""
+        found = self._consumer.poll(_POLL_MS).values()
+        usage = _read([(record.value, record.timestamp) for records in found for record in records])
+        now_ms = self._clock.now().steady_ms
+        self._seen_ms |= dict.fromkeys(usage["broker_id"].unique().to_pylist(), now_ms)
+        return usage
+
+    def states(self) -> Sequence[SourceState]:
+        """See `Source.states`."""
+        now_ms = self._clock.now().steady_ms
+        return [
+            SourceState(f"broker {broker_id or 'without an id'}", self._trouble(seen_ms, now_ms))
+            for broker_id, seen_ms in self._seen_ms.items()
+        ]
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._consumer.close()
+
+    def _trouble(self, seen_ms: int | None, now_ms: int) -> str:
+        if seen_ms is None:
+            return f"no usage on {self._topic} yet"
+        quiet_ms = now_ms - seen_ms
+        return f"no usage on {self._topic} for {quiet_ms // SECOND_MS} s" if quiet_ms > _QUIET_MS else ""
+
+    def _begin(self, access: ClusterAccess, since_ms: int) -> None:
+        with as_cluster_error(access.bootstrap_servers):
+            try:
+                numbers = self._consumer.partitions_for_topic(self._topic)
+                if not numbers:
+                    raise topic_missing(self._topic, access.bootstrap_servers, "usage")
+                partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
+                self._consumer.assign(partitions)
+                found = self._consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+                for partition in partitions:
+                    place = found.get(partition)
+                    if place is None:
+                        self._consumer.seek_to_end(partition)
+                    else:
+                        self._consumer.seek(partition, place.offset)
+            except KafkaError as exc:
+                raise access.refusal(exc, [Acl("topic", self._topic, "Read")]) or exc from exc
+
+
+class FollowedQuotas:
+    """The native quotas, read again from time to time by a thread of their own. Use it in a `with` block.
+
+    Attributes:
+        trouble: Why they could not be read the last time; "" = they could.
+    """
+
+    def __init__(self, access: ClusterAccess, every_seconds: float = QUOTAS_EVERY_SECONDS) -> None:
+        self.trouble = ""
+        self._every_seconds = every_seconds
+        self._stopping = threading.Event()
+        self._native = NativeQuotas(access, pauses_seconds=(), stopping=self._stopping)
+        self._found: SimpleQueue[list[NativeQuota]] = SimpleQueue()
+        try:
+            self._found.put(self._native.describe())
+            self.broker_ids = self._native.broker_ids()
+        except BaseException:
+            self._native.close()
+            raise
+        self._thread = threading.Thread(target=self._follow, name="native-quotas", daemon=True)
+
+    def take(self) -> list[NativeQuota] | None:
+        """The newest quotas; None if they were not read again since the last call."""
+        newest = None
+        with suppress(Empty):
+            while True:
+                newest = self._found.get_nowait()
+        return newest
+
+    def __enter__(self) -> "FollowedQuotas":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(_STOP_SECONDS)
+
+    def _follow(self) -> None:
+        while not self._stopping.wait(self._every_seconds):
+            try:
+                self._found.put(self._native.describe())
+                self.trouble = ""
+            except PipelineError as exc:
+                self.trouble = exc.message
+        self._native.close()

@@ -1,0 +1,107 @@
+"""Usage of metrics pages: real connections, on a clock that is moved by hand."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow.compute as pc
+import pytest
+
+from pipeline.meter.scrapes import NameMap
+from pipeline.observe.observation import Observation
+from pipeline.observe.sources import ScrapedSource
+from tests.fakes.clock import ManualClock
+from tests.pipeline.meter.metric_pages import Exporter, exporter, page
+from tests.pipeline.observe.observed import ALICE, BOUND
+from tests.waiting import wait_until
+
+RATE = BOUND * 9 // 10
+
+
+def line(rate: int) -> bytes:
+    return f'kafka_server_produce_byte_rate{{user="alice",client_id=""}} {rate}\n'.encode()
+
+
+# Two pages with the very same rates are of one broker.
+
+
+@pytest.fixture
+def brokers() -> Iterator[tuple[Exporter, Exporter]]:
+    with exporter(page(line(RATE))) as one, exporter(page(line(RATE + 1))) as two:
+        yield one, two
+
+
+class Watched:
+    """A source and what it has given."""
+
+    def __init__(self, *brokers: Exporter) -> None:
+        self.clock = ManualClock()
+        targets = [(str(number), one.url) for number, one in enumerate(brokers, 1)]
+        self.brokers = brokers
+        self.source = ScrapedSource(targets, NameMap(), self.clock)
+        self.seen = Observation(self.source.lag_ms, self.source.is_exact)
+        self.seen.load(ALICE)
+
+    def round(self, seconds: float = 3.0) -> None:
+        """Every target is asked once more, and its usage is taken in."""
+        before = [one.asked for one in self.brokers]
+        self.clock.advance(round(seconds * 1000))
+        self.seen.add(self.source.take())
+
+        def is_answered() -> bool:
+            self.seen.add(self.source.take())
+            asked = [one.asked > then for one, then in zip(self.brokers, before, strict=True)]
+            return all(asked) and all(target.scrape is None for target in self.source._meter.targets)
+
+        wait_until(is_answered, "answers")
+        self.clock.advance(1_000)
+        self.seen.add(self.source.take())
+        self.seen.settle(self.clock.wall_ms)
+
+
+def test_two_scrapes_are_enough_for_a_first_figure(brokers: tuple[Exporter, Exporter]) -> None:
+    watched = Watched(*brokers)
+    with closing(watched.source):
+        watched.round()
+        watched.round(2.6)
+        (found,) = watched.seen.lines(watched.clock.wall_ms)
+        assert found.used == pytest.approx(1.8, rel=0.1)
+        assert set(found.by_broker) == {"1", "2"}
+        assert {state.trouble for state in watched.source.states()} == {""}
+
+
+def test_a_broker_that_went_away_is_named_and_the_other_goes_on(brokers: tuple[Exporter, Exporter]) -> None:
+    watched = Watched(*brokers)
+    with closing(watched.source):
+        for _ in range(5):
+            watched.round()
+        brokers[1].answer = page(b"", status=503)
+        for _ in range(8):
+            watched.round()
+        one, two = watched.source.states()
+        assert (one.trouble, two.trouble) == ("", "it answered with status 503")
+        assert two.name == f"broker 2 at {brokers[1].url}"
+        (found,) = watched.seen.lines(watched.clock.wall_ms)
+        assert set(found.by_broker) == {"1"}
+
+
+def test_pages_without_a_sensor_are_known_as_such(brokers: tuple[Exporter, Exporter]) -> None:
+    watched = Watched(*brokers)
+    with closing(watched.source):
+        assert not watched.source.has_no_sensors
+        for one in brokers:
+            one.answer = page(b"jvm_threads 4\n")
+        watched.round()
+        assert watched.source.has_no_sensors
+        brokers[0].answer = page(line(RATE))
+        watched.round()
+        assert not watched.source.has_no_sensors
+
+
+def test_what_scrapes_do_not_know_is_not_made_up(brokers: tuple[Exporter, Exporter]) -> None:
+    watched = Watched(*brokers)
+    with closing(watched.source):
+        watched.round()
+        watched.round()
+        usage = watched.source.take()
+        assert not watched.source.is_exact
+        assert not pc.any(pc.greater(usage["request_count"], 0)).as_py()

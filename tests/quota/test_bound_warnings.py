@@ -1,0 +1,71 @@
+"""What a lower bound would do to clients as they are, and names that no client has."""
+
+from typing import Any
+
+import pytest
+
+from quota.effective import bound_warnings, name_warnings, standing_changes
+from quota.snapshot import QuotaSnapshot
+from tests.quota.factories import loaded, quota_row, table, usage_row
+
+NOW_MS = 1_700_000_000_000
+
+
+def warnings(
+    new: dict[str, Any], *rows: dict[str, Any], old: dict[str, Any] | None = None, mode: str = "enforce"
+) -> list[str]:
+    usage = table(rows or [usage_row(NOW_MS, produced_bytes=0)])
+    before = QuotaSnapshot.from_rows([quota_row(**old)] if old else [], 0)
+    after = QuotaSnapshot.from_rows([quota_row(**new, mode=mode)], 1)
+    moved = standing_changes(table([usage_row(NOW_MS)]), before, after)
+    return bound_warnings(moved, usage, loaded(quota_row(**new, mode=mode)))
+
+
+@pytest.mark.parametrize(
+    ("bound", "found"),
+    [
+        (1_001.0, []),
+        (1_000.0, []),
+        (999.0, ["u/c: producer_byte_rate 999.0 B/s is less than it used in one second, 1.0 kB/s"]),
+    ],
+)
+def test_a_bound_below_the_largest_second_is_warned_of(bound: float, found: list[str]) -> None:
+    rows = [usage_row(NOW_MS, produced_bytes=600, broker_id="1"), usage_row(NOW_MS + 1, produced_bytes=400)]
+    old = [usage_row(NOW_MS - 9_000, produced_bytes=999)]
+    assert warnings({"producer_byte_rate": bound}, *rows, *old) == found
+
+
+@pytest.mark.parametrize(("times", "is_found"), [(40, False), (42, True)])
+def test_a_wait_longer_than_a_request_may_take_is_warned_of(times: int, is_found: bool) -> None:
+    found = warnings({"producer_byte_rate": 1_000.0}, usage_row(NOW_MS, produced_bytes=1_000 * times))
+    assert any("would make it wait" in text and text.endswith("requests expire at 30 s") for text in found) == is_found
+
+
+@pytest.mark.parametrize("mode", ["shadow", "exempt"])
+def test_a_quota_that_is_not_enforced_stops_nobody(mode: str) -> None:
+    assert warnings({"producer_byte_rate": 1.0}, usage_row(NOW_MS, produced_bytes=1_000), mode=mode) == []
+
+
+def test_a_bound_that_is_raised_is_left_alone() -> None:
+    row = usage_row(NOW_MS, produced_bytes=1_000)
+    assert warnings({"producer_byte_rate": 2.0}, row, old={"producer_byte_rate": 1.0}) == []
+    assert warnings({"producer_byte_rate": 1.0}, row, old={"producer_byte_rate": 2.0}) != []
+
+
+@pytest.mark.parametrize(
+    ("entity", "found"),
+    [
+        (("alice", ""), []),
+        (("alice", "etl"), []),
+        (("<default>", "<default>"), []),
+        (("alcie", ""), ["user 'alcie' was never seen; did you mean alice?"]),
+        (("", "elt"), ["client-id 'elt' was never seen; did you mean etl?"]),
+        (("zoe", "etl"), ["user 'zoe' was never seen"]),
+    ],
+)
+def test_a_name_that_no_client_has_is_warned_of(entity: tuple[str, str], found: list[str]) -> None:
+    assert name_warnings(entity, [("alice", "etl"), ("bob", "app")]) == found
+
+
+def test_before_any_client_was_seen_no_name_is_wrong() -> None:
+    assert name_warnings(("alice", ""), []) == []
