@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run pythons coverage test test-long explore pages deploy-check lint typecheck bench bench-peers faults soak cluster object-store dist clean ready
+.PHONY: help run pythons coverage test test-long explore pages deploy-check lint typecheck bench bench-peers faults soak cluster object-store reporter dist clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -56,7 +56,10 @@ faults: ready ## kill the job at every failpoint, restart it, verify all it wrot
 soak: ready ## load, kills, a broker that comes and goes, edits and garbage for MINUTES=1.5, then the same verifier
 	@exec $(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),1.5) $(ARGS)
 
-dist: ready ## dist/: the wheel to install, and the list of its parts with hashes and licences (CycloneDX)
+reporter: ready ## the jar that reports usage from inside a broker (needs a JDK)
+	@$(VENV)/bin/python -m deploy.reporter
+
+dist: reporter ## dist/: the wheel to install, and the list of its parts with hashes and licences (CycloneDX)
 	@rm -rf dist
 	@$(VENV)/bin/python -m hatchling build --target wheel --directory dist
 	@$(VENV)/bin/python -m deploy.sbom dist
@@ -68,5 +71,5 @@ object-store: ready ## the job with its tables in an object store: kills, verifi
 	@exec $(VENV)/bin/python -m bench.object_store $(ARGS)
 
 clean: ## remove the environment and what tools left behind; the demo's data in .kquota stay
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist pipeline/meter/kquota-reporter.jar .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

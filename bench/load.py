@@ -30,8 +30,8 @@ from schemas.names import USAGE_TOPIC
 _VERSION: Final = 9
 
 
-def produce_request(topic: str, partition: int, records: bytes) -> bytes:
-    """The request with its length and header; acks=1, of the client-id `load`."""
+def produce_request(topic: str, partition: int, records: bytes, client_id: str = "load") -> bytes:
+    """The request with its length and header; acks=1."""
     data = ProduceRequest.TopicProduceData
     part = data.PartitionProduceData(index=partition, records=records)
     request: Any = ProduceRequest(
@@ -41,7 +41,7 @@ def produce_request(topic: str, partition: int, records: bytes) -> bytes:
         topic_data=[data(name=topic, partition_data=[part])],
         version=_VERSION,
     )
-    request.with_header(client_id="load")
+    request.with_header(client_id=client_id)
     return bytes(request.encode(header=True, framed=True))
 
 

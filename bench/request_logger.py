@@ -17,7 +17,8 @@ import struct
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,7 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 
 _TOPIC: Final = "load"
+_ADMIN: Final[Callable[..., Any]] = KafkaAdminClient  # has no types
 _CONNECTIONS: Final = 16
 _STEP_SECONDS: Final = 0.001
 
@@ -88,33 +90,48 @@ def measure(logged: bool, requests_per_second: int, seconds: float) -> Cost:
     """One broker, with its request log or without."""
     options = BrokerOptions(request_log=logged, heap_mib=1024, quick_start=False)
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), options=options) as broker:
-        admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        create_topics(admin, [TopicSpec(_TOPIC, "demo", _CONNECTIONS, "any", {}, {})])
-        admin.close()
-        host, port = broker.bootstrap_servers.split(":")
-        connections = [Connection(host, int(port)) for _ in range(_CONNECTIONS)]
-        try:
-            load(connections, requests_per_second, seconds / 3)
-            pid = broker.pid or 0
-            cpu_began_seconds, log_bytes, began = (
-                cpu_seconds(pid),
-                _log_bytes(broker.request_log_path),
-                time.monotonic(),
-            )
-            waited_ms = np.array(load(connections, requests_per_second, seconds)) * 1_000
-            spent = time.monotonic() - began
-            cpu_percent = (cpu_seconds(pid) - cpu_began_seconds) / spent * 100
-            log_megabytes = (_log_bytes(broker.request_log_path) - log_bytes) / 1e6
-        finally:
-            for connection in connections:
-                connection.socket.close()
+        return measure_broker(broker, requests_per_second, seconds)
+
+
+def measure_broker(
+    broker: EmbeddedBroker, requests_per_second: int, seconds: float, client_ids: Sequence[str] = ("load",)
+) -> Cost:
+    """What the load costs a broker that runs, after a third of the time to warm up."""
+    with connected(broker) as connections:
+        requests = requests_of(client_ids)
+        load(connections, requests, requests_per_second, seconds / 3)
+        pid = broker.pid or 0
+        cpu_began_seconds, log_bytes, began = cpu_seconds(pid), _log_bytes(broker.request_log_path), time.monotonic()
+        waited_ms = np.array(load(connections, requests, requests_per_second, seconds)) * 1_000
+        spent = time.monotonic() - began
+        cpu_percent = (cpu_seconds(pid) - cpu_began_seconds) / spent * 100
+        log_megabytes = (_log_bytes(broker.request_log_path) - log_bytes) / 1e6
     p50, p99 = np.percentile(waited_ms, [50, 99])
     return Cost(cpu_percent, log_megabytes / spent, len(waited_ms) / spent, float(p50), float(p99))
 
 
-def load(connections: list[Connection], requests_per_second: int, seconds: float) -> list[float]:
+@contextmanager
+def connected(broker: EmbeddedBroker) -> Iterator[list[Connection]]:
+    """Connections to a broker, with the topic that they write to."""
+    with closing(_ADMIN(bootstrap_servers=broker.bootstrap_servers)) as admin:
+        create_topics(admin, [TopicSpec(_TOPIC, "demo", _CONNECTIONS, "any", {}, {})])
+    host, port = broker.bootstrap_servers.split(":")
+    connections = [Connection(host, int(port)) for _ in range(_CONNECTIONS)]
+    try:
+        yield connections
+    finally:
+        for connection in connections:
+            connection.socket.close()
+
+
+def requests_of(client_ids: Sequence[str]) -> list[bytes]:
+    """Requests to be sent in turn, as many as a multiple of the connections; the client-ids in turn."""
+    count = -(-len(client_ids) // _CONNECTIONS) * _CONNECTIONS
+    return [request(number % _CONNECTIONS, client_ids[number % len(client_ids)]) for number in range(count)]
+
+
+def load(connections: list[Connection], requests: list[bytes], requests_per_second: int, seconds: float) -> list[float]:
     """Send requests for a time, and wait for the last response; how long each one took, in seconds."""
-    requests = [request(number) for number in range(len(connections))]
     waited: list[float] = []
     with selectors.DefaultSelector() as selector:
         for connection in connections:
@@ -124,7 +141,7 @@ def load(connections: list[Connection], requests_per_second: int, seconds: float
             due = min(wanted, int((time.monotonic() - began) * requests_per_second))
             for number in range(sent, due):
                 place = number % len(connections)
-                connections[place].send(requests[place], began + number / requests_per_second)
+                connections[place].send(requests[number % len(requests)], began + number / requests_per_second)
             sent = max(sent, due)
             for key, _ in selector.select(_STEP_SECONDS):
                 for at in key.data.receive():
@@ -132,11 +149,11 @@ def load(connections: list[Connection], requests_per_second: int, seconds: float
     return waited
 
 
-def request(partition: int) -> bytes:
+def request(partition: int, client_id: str) -> bytes:
     builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1_024)
     builder.append(timestamp=time.time_ns() // 1_000_000, key=None, value=bytes(100), headers=[])
     builder.close()
-    return produce_request(_TOPIC, partition, bytes(builder.buffer()))
+    return produce_request(_TOPIC, partition, bytes(builder.buffer()), client_id)
 
 
 def _log_bytes(log: Path) -> int:

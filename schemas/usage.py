@@ -76,6 +76,9 @@ class UsageEvent(BaseModel):
     throttle_exempt: Annotated[c.Flag, _unless_null(False)] = c.field(
         "True exempts the request time of the event. Its bytes count in any case.", default=False
     )
+    broker_throttle_ms: c.DurationMs | None = c.field(
+        "How long the broker itself has made the client wait; null if it is not known. It is in no rate.", **_MEASURE
+    )
     schema_version: Annotated[c.Number, _unless_null(1)] = c.field(
         "Version of this schema. New versions only add fields; no field changes its meaning.", default=1, ge=1, lt=2**63
     )

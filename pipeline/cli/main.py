@@ -79,6 +79,7 @@ _COMMANDS: Final[Places] = {
         "Turn what a broker observes into usage events.",
         {
             "request-log": ".meter:request_log",
+            "reporter": ".meter:reporter",
             "prometheus": ".metering:prometheus",
             "enable": ".metering:enable",
             "disable": ".metering:disable",

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.options import ClusterSource, MetricsPort
+from pipeline.cli.options import BootstrapServers, ClusterSource, MetricsPort
 from pipeline.clock import SystemClock
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.log import set_up_logging
@@ -119,6 +119,25 @@ def request_log(
     with endpoint, closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
         places = (log_file, from_beginning, state_path, old_place)
         _run(*places, parser, publisher, f"{topic} at {address}", stopping, register)
+
+
+def reporter(
+    *,
+    jar: Annotated[Path, typer.Option("--jar", help="Write the jar here: a file, or a folder that exists.")],
+    bootstrap_server: BootstrapServers = None,
+    topic: Annotated[str, typer.Option(help="The usage topic.")] = USAGE_TOPIC,
+) -> None:
+    """Write the jar that reports usage from inside a broker, and print its lines of server.properties.
+
+    The jar belongs into the broker's libs/ folder, and the lines into server.properties of each broker; then restart
+    it. The reporter needs no request log and sends what the broker's own quota sensors record, each 250 ms.
+    """
+    from pipeline.meter.reporter import reporter_settings, write_reporter
+
+    written = write_reporter(jar)
+    typer.echo(f"wrote {written}", err=True)
+    for name, value in reporter_settings(bootstrap_server or "localhost:9092", topic).items():
+        typer.echo(f"{name}={value}")
 
 
 def _run(

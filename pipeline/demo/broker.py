@@ -73,6 +73,8 @@ class BrokerOptions:
         quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
         settings: broker settings that replace or join ours.
         tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
+        jars: of the broker, in place of the locked ones; empty = those.
+        more_jars: at the end of the class path, such as that of a plug-in that `settings` name.
         archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
@@ -83,6 +85,8 @@ class BrokerOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     tls_listeners: tuple[str, ...] = ()
     java_options: tuple[str, ...] = ()
+    jars: tuple[Path, ...] = ()
+    more_jars: tuple[Path, ...] = ()
     archive_draft: Path | None = None
 
     def listeners_of(self, *, controls: bool) -> tuple[str, ...]:
@@ -219,10 +223,11 @@ def _logger(key: str, name: str, level: str, appender: str = "server") -> list[s
 
 def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     """The command up to the main class, with the class archive of this machine if there is one."""
-    java, jars = find_java(), broker_jars()
+    java, jars = find_java(), list(options.jars) or broker_jars()
     archive = broker_archive(java, jars)
     uses = options.archive_draft is None and archive.exists()
-    return java_command(java.executable, jars, options, log4j2, options_to_use(archive) if uses else [])
+    class_path = [*jars, *options.more_jars]
+    return java_command(java.executable, class_path, options, log4j2, options_to_use(archive) if uses else [])
 
 
 def training_options(options: BrokerOptions) -> list[str]:

@@ -10,7 +10,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
 from typing import Final
@@ -29,6 +28,7 @@ from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import Heartbeat
 from pipeline.settings.model import Settings
+from pipeline.stream.executors import when_it_answers
 from pipeline.stream.session import SparkStarter, jar_sets, with_store
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import open_catalog
@@ -36,7 +36,6 @@ from pipeline.tables.from_settings import open_catalog
 log = logging.getLogger(__name__)
 
 _RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
-_RETRY_SECONDS = (1, 2, 4, 8, 16, 30)
 _HEALTHY_AFTER_SECONDS = 60
 _POLL_SECONDS = 0.2
 _OUTSIDE_IN_JAVA: Final = re.compile(
@@ -99,16 +98,7 @@ class Job:
 
     def _reached_place(self, access: ClusterAccess) -> Place | None:
         """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile."""
-        for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
-            try:
-                return self._place(access)
-            except ClusterUnreachable as exc:
-                if not self._waits:
-                    raise
-                log.warning("%s; next try in %g s", exc, rest_seconds)
-            if self._stopping.wait(rest_seconds):
-                break
-        return None
+        return when_it_answers(lambda: self._place(access), ClusterUnreachable, self._stopping, self._waits)
 
     def _place(self, access: ClusterAccess) -> Place:
         with access.admin() as admin, as_cluster_error(access.bootstrap_servers):

@@ -146,8 +146,8 @@ JSON: Final = UsageCodec(element_of, _with_comma, _array, opening_bytes=1, max_e
 # default.
 
 _SCHEMA: Final = pa.schema([(column.name, pa.type_for_alias(column.type.arrow)) for column in columns(UsageEvent)])
-# Seven numbers, three ends of texts, and the bits of ten columns.
-_MEASURES_BYTES: Final = 7 * 8 + 3 * 4 + 3
+# Eight numbers, three ends of texts, and the bits of eleven columns.
+_MEASURES_BYTES: Final = 8 * 8 + 3 * 4 + 3
 # Names and types of the columns, and what fills each column up to a multiple of 8 bytes.
 _OPENING_BYTES: Final = 4_096
 

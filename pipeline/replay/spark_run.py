@@ -24,7 +24,7 @@ from pipeline.replay.request import Plan
 from pipeline.replay.run import joined, replay_part
 from pipeline.replay.usage_batches import ReplayResult
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.collect import executor_python_unfit, unfit_python
+from pipeline.stream.collect import executor_python_unfit
 from pipeline.stream.executors import NEEDED_TO_REPLAY, ExecutorWatch, ship_package, when_master_answers
 from pipeline.stream.session import build_spark_session, refuse_spark_connect
 
@@ -72,14 +72,14 @@ def run_on_spark(plan: Plan, session: SparkSession) -> tuple[list[ReplayResult],
     try:
         results = replayed.collect()
     except (Py4JJavaError, PySparkException) as exc:
-        missing, cause = _OUT_OF_REACH.search(str(exc)), unfit_python(exc)
+        missing = _OUT_OF_REACH.search(str(exc))
         if missing is not None:
             msg = f"the executors of {context.master} cannot read {plan.uri}: {missing[1]}"
             fix = "use a store or a folder that every machine mounts under the same path; or leave out --on spark"
             raise Unreachable(msg, fix) from exc
-        if cause is None:
-            raise
-        raise executor_python_unfit(str(context.master), str(context.pythonExec), cause, NEEDED_TO_REPLAY) from exc
+        if unfit := executor_python_unfit(context, exc, NEEDED_TO_REPLAY):
+            raise unfit from exc
+        raise
     return joined(plan, results), f"Spark {session.version} at {context.master}, {tasks} tasks"
 
 

@@ -8,7 +8,7 @@ all cores of the executors. Only sums, counts and dead letters come back.
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
@@ -110,23 +110,19 @@ def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     try:
         rows = messages.mapInArrow(partial(read_partition, rules=rules), "part BINARY").toArrow()
     except (Py4JJavaError, PySparkException) as exc:
-        if unfit := unfit_python(exc):
-            context = raw.sparkSession.sparkContext
-            raise executor_python_unfit(str(context.master), str(context.pythonExec), unfit, NEEDED_TO_READ) from exc
+        if unfit := executor_python_unfit(raw.sparkSession.sparkContext, exc, NEEDED_TO_READ):
+            raise unfit from exc
         raise
     return from_partitions(rows)
 
 
-def executor_python_unfit(master: str, python: str, cause: str, needed: Sequence[str]) -> Unreachable:
-    """The error of executors whose Python lacks a package, has another version, or is not there."""
+def executor_python_unfit(context: Any, failure: Exception, needed: Sequence[str]) -> Unreachable | None:
+    """The error of executors whose Python lacks a package, has another version, or is not there; None if it fits."""
+    found = _UNFIT.search(str(failure))
+    if found is None:
+        return None
     return Unreachable(
-        f"the executors of {master} can not run this job's Python, '{python}': {cause}",
+        f"the executors of {context.master} can not run this job's Python, '{context.pythonExec}': {found[0]}",
         f"give every worker that Python in the driver's version, with {', '.join(needed)} (the easiest is to "
         "install kafka-quota-pipeline for it), and name it in PYSPARK_PYTHON",
     )
-
-
-def unfit_python(failure: Exception) -> str | None:
-    """What the Python of the executors lacks, if that is why a job of Spark has failed."""
-    found = _UNFIT.search(str(failure))
-    return None if found is None else found[0]

@@ -208,30 +208,46 @@ _STOPPED: Final = "stopped SparkContext"
 
 
 def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, waits: bool = True) -> Made:
-    """Make a session as soon as the master answers; tried again without end, with a line in the log for each try.
+    """Make a session as soon as the master answers; `PipelineError` if given up before.
 
     Spark itself tries for a minute, writes stack traces, and then leaves a stopped context behind. A master that is not
     `spark://host:port` is not waited for.
+    """
+    places = _places(master)
+
+    def made() -> Made:
+        if not places:
+            return make()
+        _refuse_silent(master, places)
+        return _made(master, make)
+
+    session = when_it_answers(made, MasterUnreachable, given_up, waits)
+    if session is None:
+        message = "the job stopped while Spark was starting"
+        raise PipelineError(message, "start it again")
+    return session
+
+
+def when_it_answers(
+    reach: Callable[[], Made], away: type[PipelineError], given_up: Event, waits: bool = True
+) -> Made | None:
+    """What is reached, as soon as it answers; tried again without end, with a line in the log for each try.
 
     * `waits`: Whether to wait; if not, the first failure is raised.
 
-    Raises:
-        PipelineError: `given_up` is set.
+    Returns:
+        None if `given_up` was set meanwhile.
     """
-    places = _places(master)
     for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
         try:
-            if places:
-                _refuse_silent(master, places)
-            return _made(master, make) if places else make()
-        except MasterUnreachable as exc:
+            return reach()
+        except away as exc:
             if not waits:
                 raise
             log.warning("%s; next try in %g s", exc, rest_seconds)
         if given_up.wait(rest_seconds):
             break
-    message = "the job stopped while Spark was starting"
-    raise PipelineError(message, "start it again")
+    return None
 
 
 def _places(master: str) -> list[tuple[str, int]]:

@@ -75,7 +75,11 @@ class SensorStateTable:
             return False
         self._written_at_ms = now.steady_ms
         buckets = decider.buckets()
-        is_new = self._table.append(self._rows(buckets, last), {last.query_id: last.batch_id}, {})
+        at = {name: value for name, value in asdict(last).items() if name != "quota_version"}
+        placeholder = [{**_PLACEHOLDER, "refilled_at_ms": last.evaluated_at_ms}]
+        stored = buckets if buckets.num_rows else pa.Table.from_pylist(placeholder)
+        rows = conform(stored, SensorStateRow, cluster=self._cluster, **at)
+        is_new = self._table.append(rows, {last.query_id: last.batch_id}, {})
         failpoint("sensor_state.appended")
         if is_new:
             decider.restore_buckets(buckets)
@@ -92,12 +96,6 @@ class SensorStateTable:
         own = (pc.field("batch_id") == newest.batch_id) & (pc.field("query_id") == newest.query_id)
         has_parts = (pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != "")
         return newest, rows.filter(own & has_parts)
-
-    def _rows(self, buckets: pa.Table, last: Evaluation) -> pa.Table:
-        if not buckets.num_rows:
-            buckets = pa.Table.from_pylist([{**_PLACEHOLDER, "refilled_at_ms": last.evaluated_at_ms}])
-        at = {name: value for name, value in asdict(last).items() if name != "quota_version"}
-        return conform(buckets, SensorStateRow, cluster=self._cluster, **at)
 
 
 class DriverEpoch:

@@ -152,7 +152,8 @@ FIELD_RULES: Final = tuple(
 )
 EVENT_SCHEMA: Final = pa.schema([(rule.name, _TYPES[rule.spark_type]) for rule in FIELD_RULES])
 """The fields of `UsageEvent` as columns."""
-COUNTED: Final = tuple(name for name in EVENT_SCHEMA.names if name not in {"event_time_ms", "schema_version"})
+_NOT_SUMMED: Final = frozenset({"event_time_ms", "broker_throttle_ms", "schema_version"})
+COUNTED: Final = tuple(name for name in EVENT_SCHEMA.names if name not in _NOT_SUMMED)
 """The fields that are summed, or that decide how."""
 _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
 

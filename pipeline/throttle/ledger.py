@@ -294,7 +294,10 @@ class ThrottleLedger:
         self._begun[numbers] = _NONE
         self._num_held -= len(numbers)
         if len(self._clients) > 2 * self._num_held + self._slack:
-            self._forget()
+            kept = np.flatnonzero(self._begun[: len(self._clients)] != _NONE)
+            self._clients.keep(kept)
+            self._due.renumber(kept)
+            self._begun = self._begun[kept]
 
     def hand_out(self, now_ms: int) -> int:
         """Take what is due from the wheel, stamped with now; returns how many now wait to be looked at.
@@ -312,12 +315,6 @@ class ThrottleLedger:
     def next_due_ms(self) -> int | None:
         """A lower bound of the next due time, None when nothing is held."""
         return self._due.next_due_ms()
-
-    def _forget(self) -> None:
-        kept = np.flatnonzero(self._begun[: len(self._clients)] != _NONE)
-        self._clients.keep(kept)
-        self._due.renumber(kept)
-        self._begun = self._begun[kept]
 
 
 def _each_once(numbers: Ints) -> Ints:

@@ -81,7 +81,8 @@ class KafkaThrottleTopic:
             KafkaConsumer, isolation_level="read_committed", enable_auto_commit=False, group_id=None
         )
         try:
-            return max(self._end_of(consumer, partition) for partition in self._partitions(consumer))
+            numbers = consumer.partitions_for_topic(self._topic) or {0}
+            return max(self._end_of(consumer, TopicPartition(self._topic, number)) for number in numbers)
         except kafka_errors.KafkaError as exc:
             refused = self._access.refusal(exc, [Acl("topic", self._topic, "Read")])
             raise refused or ClusterUnreachable(self._access.bootstrap_servers, detail_of(exc), RETRIED) from exc
@@ -101,9 +102,6 @@ class KafkaThrottleTopic:
     def _send_batches(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
         parts = records.parts(_PART_BYTES)
         return self._columns.send(producer, (part.message_columns(self._job) for part in parts))
-
-    def _partitions(self, consumer: KafkaConsumer) -> list[TopicPartition]:
-        return [TopicPartition(self._topic, number) for number in consumer.partitions_for_topic(self._topic) or {0}]
 
     def _end_of(self, consumer: KafkaConsumer, partition: TopicPartition) -> TopicEnd:
         consumer.assign([partition])

@@ -51,6 +51,13 @@ def test_what_the_demo_shows_and_starts_from_is_among_them(wheel: Path) -> None:
     assert inside[LOCK] == (ROOT / "deploy" / "jvm" / "jars.lock").read_bytes()
 
 
+def test_the_reporters_jar_is_among_them_once_it_is_made(wheel: Path) -> None:
+    jar = ROOT / "pipeline" / "meter" / "kquota-reporter.jar"
+    if not jar.exists():
+        pytest.skip("`make reporter` was not run in this checkout")
+    assert content(wheel)["pipeline/meter/kquota-reporter.jar"] == jar.read_bytes()
+
+
 def test_a_second_build_is_the_same_to_the_byte(wheel: Path, tmp_path: Path) -> None:
     assert build(tmp_path).read_bytes() == wheel.read_bytes()
 

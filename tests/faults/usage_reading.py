@@ -63,7 +63,7 @@ def is_event(element: Any) -> bool:
     if not isinstance(element, dict):
         return False
     time_ms = element.get("event_time_ms")
-    numbers = {name: element.get(name) for name in (*MEASURES, "request_count", "schema_version")}
+    numbers = {name: element.get(name) for name in (*MEASURES, "request_count", "broker_throttle_ms", "schema_version")}
     return (
         _is_integer_within(time_ms, 2**63 - 1)
         and _is_name(element.get("user"))

@@ -1,6 +1,7 @@
 """One broker for the tests of native quotas alone, and its quotas, which every test finds empty."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,3 +47,16 @@ def kafka_configs() -> Iterator["KafkaConfigs"]:
     fetch()
     with KafkaConfigs(jdk) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def made_reporter() -> Path:
+    """The reporter's jar, made of the sources as they are; without a JDK a test is skipped."""
+    from deploy.reporter.__main__ import make  # noqa: PLC0415
+    from pipeline.jvm.java import find_jdk  # noqa: PLC0415
+    from pipeline.meter.reporter import REPORTER_JAR  # noqa: PLC0415
+
+    if find_jdk() is None:
+        pytest.skip("compiles Java: needs a JDK; none in JAVA_HOME or on PATH")
+    make(REPORTER_JAR)
+    return REPORTER_JAR

@@ -16,6 +16,7 @@ from pipeline.meter.usage_topic import SCRAPES, UsagePublisher
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
+from tests.pipeline.cli.running import kquota
 from tests.pipeline.meter.metered_broker import events_of
 from tests.pipeline.meter.metric_pages import Exporter, endless, exporter, page, silent
 from tests.waiting import wait_until
@@ -294,3 +295,24 @@ def test_the_broker_of_a_target_is_the_one_on_its_host() -> None:
 def test_a_target_whose_broker_is_not_clear_is_refused(given: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         with_brokers(addresses([given]), BROKERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            ("--targets", "b1:9404"),
+            "target 'b1:9404' is not an address of metrics. Fix: write http://HOST:PORT/metrics",
+        ),
+        (
+            ("--targets", "http://b1/m,http://b1/m"),
+            "two targets have the same address: http://b1/m. Fix: give each broker",
+        ),
+        (("--targets", "http://b1/m", "--map", "x=y"), "'x=y' is not NAME=MEANING"),
+        (("--targets", "http://b1/m"), "'kafka.bootstrap_servers', is not set"),
+    ],
+)
+def test_the_command_refuses_what_cannot_work_before_it_connects(options: tuple[str, ...], reason: str) -> None:
+    answer = kquota("meter", "prometheus", *options)
+    assert answer.exit_code == 2
+    assert reason in " ".join(answer.stderr.replace("│", " ").split())

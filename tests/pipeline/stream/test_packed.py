@@ -40,6 +40,7 @@ random_events = st.fixed_dictionaries(
         "io_time_ns": measures,
         "network_time_ns": measures,
         "request_count": measures,
+        "broker_throttle_ms": measures,
         "throttle_exempt": st.none() | st.booleans(),
         "schema_version": st.none() | st.sampled_from([0, 1, 2]),
     },

@@ -15,7 +15,7 @@ def test_every_field_of_the_model_has_a_rule_in_its_place() -> None:
 
 
 def test_measures_are_optional_and_bounded_on_both_sides() -> None:
-    for name in ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns"):
+    for name in ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "broker_throttle_ms"):
         rule = RULES[name]
         assert (rule.spark_type, rule.required, rule.default) == ("BIGINT", False, None)
         assert (rule.at_least, rule.at_most) == (0, LARGEST_MEASURE)

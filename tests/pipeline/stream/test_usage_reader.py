@@ -168,6 +168,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"request_count": -1}, "'request_count' must be at least 0"),
     ({"throttle_exempt": "yes"}, "'throttle_exempt' must be true or false"),
     ({"throttle_exempt": 1}, "'throttle_exempt' must be true or false"),
+    ({"broker_throttle_ms": 0.5}, "'broker_throttle_ms' must be a JSON integer"),
     ({"schema_version": 0}, "'schema_version' must be at least 1"),
     ({"produced_bytes": -1, "unknown": "\n", "throttle_exempt": 5}, "'produced_bytes' must be at least 0"),
 ]
@@ -298,6 +299,10 @@ def test_null_in_place_of_an_optional_field_is_its_default() -> None:
     optional = ["broker_id", "produced_bytes", "io_time_ns", "request_count", "throttle_exempt", "schema_version"]
     row = the_row(read(message(**dict.fromkeys(optional)), message(produced_bytes=...)))
     assert (row["broker_id"], row["request_count"], row["event_count"]) == ("", 2, 2)
+
+
+def test_how_long_the_broker_made_a_client_wait_changes_no_sum() -> None:
+    assert the_row(read(message(broker_throttle_ms=5_000))) == the_row(read(message()))
 
 
 def test_a_sum_is_null_only_if_no_event_had_the_measure() -> None:

@@ -1,0 +1,107 @@
+package io.kquota.reporter;
+
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.lang.reflect.Field;
+import java.util.List;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.stats.Rate;
+import org.apache.kafka.common.metrics.stats.SampledStat;
+
+/**
+ * Reads what was recorded into a sensor since the last look, of the sample windows that the sensor keeps.
+ *
+ * Windows are a ring. Records go into the current one only, and one record moves it on by one at most. A window that
+ * is left keeps its sum until it is reused, after {@code samples + 1} windows, or purged by a reader of the rate, after
+ * {@code samples} windows without a record. So nothing is missed by looks that are closer than that. Starts of windows
+ * are not in order where the broker's clock was set back.
+ *
+ * The fields are not public. If Kafka's classes look different, this class does not load, or a read throws.
+ */
+final class SampleReader {
+    private static final MethodHandle LOCK = getter(KafkaMetric.class, "lock", Object.class);
+    private static final MethodHandle STAT = getter(Rate.class, "stat", Object.class);
+    private static final MethodHandle SAMPLES = getter(SampledStat.class, "samples", Object.class);
+    private static final MethodHandle CURRENT = getter(SampledStat.class, "current", int.class);
+    private static final Class<?> SAMPLE = nestedClass(SampledStat.class, "Sample");
+    private static final MethodHandle START_MS = getter(SAMPLE, "startTimeMs", long.class);
+    private static final MethodHandle VALUE = getter(SAMPLE, "value", double.class);
+    private static final MethodHandle COUNT = getter(SAMPLE, "eventCount", long.class);
+
+    /** Where the last look at a sensor ended. Before the first one, all that the sensor holds is new. */
+    static final class Place {
+        private int current = -1;
+        private long startMs;
+        private double value;
+        private long count;
+    }
+
+    /** The sum of what was recorded since the last look; may be negative, because a broker takes back fetches. */
+    double value;
+    /** How many records that were. */
+    long count;
+
+    private SampleReader() {}
+
+    /** Throws if Kafka's classes are not as this class knows them. */
+    static SampleReader open() throws Throwable {
+        return new SampleReader();
+    }
+
+    /** Look at a sensor; false if nothing was recorded. Holds the sensor's own lock for less than a microsecond. */
+    boolean read(KafkaMetric metric, Place place) throws Throwable {
+        Object measurable = metric.measurable();
+        SampledStat stat = (SampledStat) (measurable instanceof Rate
+                ? (Object) STAT.invokeExact(measurable) : measurable);
+        value = 0;
+        count = 0;
+        synchronized ((Object) LOCK.invokeExact((Object) metric)) {
+            List<?> samples = (List<?>) (Object) SAMPLES.invokeExact((Object) stat);
+            if (samples.isEmpty()) return false;
+            int current = (int) CURRENT.invokeExact((Object) stat);
+            Object sample = samples.get(current);
+            long startMs = (long) START_MS.invokeExact(sample);
+            long currentCount = (long) COUNT.invokeExact(sample);
+            if (current == place.current && startMs == place.startMs && currentCount == place.count) return false;
+            if (place.current >= 0) addRest(samples.get(place.current), place);
+            for (int i = place.current; i != current; ) {
+                i = (i + 1) % samples.size();
+                add(samples.get(i), 0, 0);
+            }
+            place.current = current;
+            place.startMs = startMs;
+            place.value = (double) VALUE.invokeExact(sample);
+            place.count = currentCount;
+        }
+        return count > 0;
+    }
+
+    /** What came into the window that was the current one; if it was purged since, all that it holds is new. */
+    private void addRest(Object sample, Place place) throws Throwable {
+        boolean isSame = (long) START_MS.invokeExact(sample) == place.startMs
+                && (long) COUNT.invokeExact(sample) >= place.count;
+        if (isSame) add(sample, place.value, place.count);
+        else add(sample, 0, 0);
+    }
+
+    private void add(Object sample, double formerValue, long formerCount) throws Throwable {
+        value += (double) VALUE.invokeExact(sample) - formerValue;
+        count += (long) COUNT.invokeExact(sample) - formerCount;
+    }
+
+    private static MethodHandle getter(Class<?> owner, String name, Class<?> type) {
+        try {
+            Field field = owner.getDeclaredField(name);
+            field.setAccessible(true);
+            return MethodHandles.lookup().unreflectGetter(field).asType(MethodType.methodType(type, Object.class));
+        } catch (ReflectiveOperationException | RuntimeException failure) {
+            throw new IllegalStateException("field " + owner.getSimpleName() + "." + name + " can not be read", failure);
+        }
+    }
+
+    private static Class<?> nestedClass(Class<?> owner, String name) {
+        for (Class<?> nested : owner.getDeclaredClasses()) if (nested.getSimpleName().equals(name)) return nested;
+        throw new IllegalStateException("class " + owner.getSimpleName() + "." + name + " is missing");
+    }
+}

@@ -1,0 +1,128 @@
+package io.kquota.reporter;
+
+import java.lang.reflect.Proxy;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.common.MetricName;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.Measurable;
+import org.apache.kafka.common.metrics.MetricConfig;
+import org.apache.kafka.common.metrics.Metrics;
+import org.apache.kafka.common.metrics.Sensor;
+import org.apache.kafka.common.metrics.stats.Rate;
+import org.apache.kafka.common.utils.Time;
+
+/** What the reporter does with Kafka's own classes on a hand-set clock. Prints what test_reporter_rules.py expects. */
+public final class ReporterCheck {
+    private static long nowMs = 1_700_000_000_000L;
+    private static final Time CLOCK = (Time) Proxy.newProxyInstance(ReporterCheck.class.getClassLoader(),
+            new Class<?>[] {Time.class}, (proxy, method, args) -> method.getName().equals("milliseconds") ? nowMs : 0L);
+    private static final MetricConfig QUOTA = new MetricConfig().timeWindow(1, TimeUnit.SECONDS).samples(11);
+
+    public static void main(String[] args) throws Throwable {
+        if (args[0].equals("sums")) sums(Long.parseLong(args[1]));
+        else if (args[0].equals("events")) events();
+        else if (args[0].equals("other-class")) otherClass();
+        else if (args[0].equals("other-field")) reporter().init(List.of());
+        else full();
+    }
+
+    /** Random records, some taken back, rates that are read (which purges windows), pauses, and clocks that step. */
+    private static void sums(long seed) throws Throwable {
+        Random draw = new Random(seed);
+        Metrics metrics = new Metrics(QUOTA, CLOCK);
+        Sensor sensor = metrics.sensor("Produce-alice");
+        MetricName name = metrics.metricName("byte-rate", "Produce", "", Map.of("user", "alice", "client-id", "etl"));
+        sensor.add(name, new Rate());
+        KafkaMetric metric = metrics.metric(name);
+        SampleReader reader = SampleReader.open();
+        SampleReader.Place place = new SampleReader.Place();
+        long recorded = 0, read = 0, records = 0, count = 0, sinceLookMs = 0;
+        for (int step = 0; step < 20_000; step++) {
+            long passedMs = draw.nextInt(10) > 0 ? draw.nextInt(300) : draw.nextInt(9_000);
+            if (draw.nextInt(500) == 0) passedMs = -draw.nextInt(60_000); // the clock is set back
+            nowMs += passedMs;
+            sinceLookMs += Math.max(passedMs, 0);
+            if (sinceLookMs >= 10_000 || draw.nextInt(4) == 0) {
+                nowMs -= sinceLookMs >= 10_000 ? passedMs : 0;
+                if (reader.read(metric, place)) {
+                    read += (long) reader.value;
+                    count += reader.count;
+                }
+                sinceLookMs = 0;
+            }
+            if (draw.nextInt(3) == 0) metric.metricValue();
+            for (int i = draw.nextInt(3); i > 0; i--) {
+                long bytes = draw.nextInt(1 << 20) - (draw.nextInt(20) == 0 ? 1 << 19 : 0);
+                sensor.record(bytes, nowMs);
+                recorded += bytes;
+                records++;
+            }
+        }
+        if (reader.read(metric, place)) {
+            read += (long) reader.value;
+            count += reader.count;
+        }
+        System.out.println(read - recorded + " " + (count - records));
+    }
+
+    /** Amounts as events: parts of a nanosecond are carried, large sums divided, what was taken back is awaited. */
+    private static void events() {
+        Client client = new Client(Map.entry("al\"ice", "\u0001\ud800é"), "1");
+        client.sensors = client.requestSensors = 2;
+        for (int i = 0; i < 3; i++) {
+            client.add(Client.REQUEST_TIME, 0.00000005, 1, 100 + i);
+            print(client);
+        }
+        client.add(Client.PRODUCED, Client.LARGEST_MEASURE + 5.0, 1, 200);
+        print(client);
+        print(client);
+        client.add(Client.FETCHED, 10, 1, 300);
+        print(client);
+        client.add(Client.FETCHED, -10, 1, 400);
+        print(client);
+        client.add(Client.FETCHED, 25, 1, 500);
+        client.add(Client.THROTTLED, 1_500, 2, 501);
+        Client.Event refused = client.take();
+        client.add(Client.FETCHED, 1, 1, 600);
+        client.putBack(refused);
+        print(client);
+        print(client);
+    }
+
+    private static void print(Client client) {
+        Client.Event event = client.take();
+        StringBuilder text = new StringBuilder();
+        if (event != null) client.append(event, text);
+        System.out.println(event == null ? "nothing" : text);
+    }
+
+    /** A quota metric that is no rate of samples. */
+    private static void otherClass() throws InterruptedException {
+        UsageReporter reporter = reporter();
+        MetricName name = new MetricName("byte-rate", "Fetch", "", Map.of("user", "alice", "client-id", "etl"));
+        reporter.init(new ArrayList<>());
+        for (int i = 0; i < 3; i++) {
+            reporter.metricChange(new KafkaMetric(new Object(), name, (Measurable) (config, now) -> 1, QUOTA, CLOCK));
+            Thread.sleep(600);
+        }
+        reporter.close();
+    }
+
+    private static void full() {
+        UsageReporter reporter = reporter();
+        for (int i = 0; i < UsageReporter.MOST_SENSORS + 3; i++) {
+            MetricName name = new MetricName("byte-rate", "Fetch", "", Map.of("user", "alice", "client-id", "" + i));
+            reporter.metricChange(new KafkaMetric(new Object(), name, new Rate(), QUOTA, CLOCK));
+        }
+    }
+
+    private static UsageReporter reporter() {
+        UsageReporter reporter = new UsageReporter();
+        reporter.configure(Map.of("node.id", "1", "kquota.reporter.bootstrap.servers", "127.0.0.1:1"));
+        return reporter;
+    }
+}

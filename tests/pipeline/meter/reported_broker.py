@@ -1,0 +1,103 @@
+"""The real broker with the reporter in it: how it is started, what it reports, and what its request log says."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+from pipeline.brokers.native import NativeEntity, NativeQuotas
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.demo import process
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, plain_sign_in
+from pipeline.meter.reporter import reporter_jar, reporter_settings
+from pipeline.meter.request_log import MalformedLine, RequestLogParser
+from schemas.names import USAGE_TOPIC
+from tests.pipeline.meter.metered_broker import all_events
+from tests.waiting import PATIENCE_SECONDS
+
+USERS: Final = {"alice": "alice-secret", "b$b": "bob-secret"}  # Kafka writes the second one as b%24b
+DATA: Final = "data"
+HUGE_QUOTA: Final = {"producer_byte_rate": 1e15, "consumer_byte_rate": 1e15, "request_percentage": 1e9}
+
+Sums = Mapping[tuple[str, str, str], int]
+
+
+@contextmanager
+def reported_broker(folder: Path, jars: tuple[Path, ...] = ()) -> Iterator[EmbeddedBroker]:
+    """A broker with the reporter, whose sensors exist for each `<user, client-id>`, and a topic for data."""
+    (port,) = process.free_ports(1)
+    reporting = reporter_settings(f"127.0.0.1:{port}", USAGE_TOPIC) | {"broker.session.timeout.ms": "1000"}
+    options = BrokerOptions(request_log=True, settings=reporting, jars=jars, more_jars=(reporter_jar(),))
+    with EmbeddedBroker(folder, USERS, ports={"PLAINTEXT": port}, options=options) as broker:
+        make_topics(broker, USAGE_TOPIC, DATA)
+        with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
+            assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
+        yield broker
+
+
+def make_topics(broker: EmbeddedBroker, *names: str) -> None:
+    with closing(admin_of(broker)) as admin:
+        create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in names])
+
+
+def admin_of(broker: EmbeddedBroker) -> Any:
+    admin: Any = KafkaAdminClient
+    return admin(bootstrap_servers=broker.bootstrap_servers)
+
+
+def produce(broker: EmbeddedBroker, user: str, client_id: str, sizes: list[int]) -> None:
+    """Requests of one record each, by a client that comes and goes."""
+    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, USERS[user])
+    with closing(KafkaProducer(**sign_in, client_id=client_id, acks=1)) as producer:
+        for size in sizes:
+            producer.send(DATA, bytes(size)).get(PATIENCE_SECONDS)
+
+
+def consume(broker: EmbeddedBroker, user: str, client_id: str) -> None:
+    """Read all of the data once."""
+    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, USERS[user])
+    with closing(KafkaConsumer(**sign_in, client_id=client_id, group_id=None)) as consumer:
+        partition = TopicPartition(DATA, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        while consumer.position(partition) < consumer.end_offsets([partition])[partition]:
+            consumer.poll(500)
+
+
+def reported(broker: EmbeddedBroker) -> Sums:
+    """What the reporter has sent so far, by user, client-id and measure."""
+    return _sums((event["user"], event["client_id"], event) for event in all_events(broker, USAGE_TOPIC))
+
+
+def logged(broker: EmbeddedBroker) -> Sums:
+    """The same of the broker's request log."""
+    parser = RequestLogParser("1")
+    return _sums((event.user, event.client_id, event.model_dump()) for event in _parsed(parser, broker))
+
+
+def bytes_in(sums: Sums) -> Sums:
+    """The bytes of users that have signed in; the reporter's own and those of tools are left out."""
+    return {key: value for key, value in sums.items() if key[0] in USERS and key[2].endswith("_bytes")}
+
+
+def _parsed(parser: RequestLogParser, broker: EmbeddedBroker) -> Iterator[Any]:
+    for line in broker.request_log_path.read_bytes().splitlines():
+        try:
+            event = parser.parse(line)
+        except MalformedLine:  # the last line, as it is written
+            continue
+        if event is not None:
+            yield event
+
+
+def _sums(events: Iterator[tuple[str, str, Mapping[str, Any]]]) -> Sums:
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for user, client_id, event in events:
+        for name in ("produced_bytes", "fetched_bytes", "io_time_ns"):
+            if event.get(name) is not None:
+                sums[user, client_id, name] += event[name]
+    return dict(sums)

@@ -1,0 +1,135 @@
+"""The reporter in a real broker: the usage it sends, and what becomes of it when broker or topic go away."""
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from pipeline.brokers.native import NativeEntity, NativeQuotas
+from pipeline.cluster.access import ClusterAccess
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.jvm.java import find_jdk
+from pipeline.meter.reporter import REPORTER_CLIENT_ID
+from schemas.names import USAGE_TOPIC
+from tests.pipeline.meter.kafka_3_9 import kafka_3_9_jars
+from tests.pipeline.meter.metered_broker import all_events
+from tests.pipeline.meter.reported_broker import (
+    admin_of,
+    bytes_in,
+    consume,
+    logged,
+    make_topics,
+    produce,
+    reported,
+    reported_broker,
+)
+from tests.waiting import never, wait_until
+
+NEWEST_JAVA_OF_3_9 = 21
+
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("made_reporter")]
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory, made_reporter: Path) -> Iterator[EmbeddedBroker]:
+    """A broker that a test may stop and kill, if it starts it again."""
+    with reported_broker(tmp_path_factory.mktemp("reported")) as broker:
+        yield broker
+
+
+def wait_for_all(broker: EmbeddedBroker) -> None:
+    wait_until(lambda: bytes_in(reported(broker)) == bytes_in(logged(broker)), "all bytes of the request log")
+
+
+def come_and_go(own_broker: EmbeddedBroker) -> None:
+    draw = random.Random(7)
+    names = ["etl", "etl", 'a"b\\c,é\n', "", "late"]
+    clients = [(user, name, [draw.randrange(50_000) for _ in range(20)]) for name in names for user in ("alice", "b$b")]
+    threads = [Thread(target=produce, args=(own_broker, *client)) for client in clients[:6]]
+    for thread in threads:
+        thread.start()
+    for client in clients[6:]:
+        produce(own_broker, *client)
+    for thread in threads:
+        thread.join()
+    consume(own_broker, "b$b", "reader")
+    wait_for_all(own_broker)
+
+
+def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker: EmbeddedBroker) -> None:
+    come_and_go(own_broker)
+    sums, said = reported(own_broker), logged(own_broker)
+    assert {user for user, _, _ in sums} >= {"alice", "b$b"}
+    assert sums["b$b", "reader", "fetched_bytes"] > 100_000
+    times = [key for key in said if key[0] == "alice" and key[2] == "io_time_ns"]
+    # The network threads' time is in the sensors, and not in the log.
+    assert all(sums[key] > 0.9 * said[key] for key in times)
+
+
+def test_sums_are_those_of_the_request_log_on_kafka_3_9_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jdk = find_jdk()
+    assert jdk is not None
+    if jdk.version > NEWEST_JAVA_OF_3_9:
+        pytest.skip(f"Kafka 3.9 runs on Java {NEWEST_JAVA_OF_3_9} at most; the JDK of this machine is {jdk.version}")
+    monkeypatch.setenv("KQUOTA_JAVA_HOME", str(jdk.home))
+    with reported_broker(tmp_path, kafka_3_9_jars()) as broker:
+        come_and_go(broker)
+
+
+def test_the_reporter_does_not_report_itself(own_broker: EmbeddedBroker) -> None:
+    produce(own_broker, "alice", REPORTER_CLIENT_ID, [1_000])  # another user may not hide behind the name
+    wait_for_all(own_broker)
+    events = [event for event in all_events(own_broker, USAGE_TOPIC) if event["client_id"] == REPORTER_CLIENT_ID]
+    assert {event["user"] for event in events} == {"alice"}
+    assert {event["broker_id"] for event in events} == {"1"}
+
+
+def test_it_reports_how_long_the_broker_made_a_client_wait(own_broker: EmbeddedBroker) -> None:
+    with NativeQuotas(ClusterAccess(own_broker.bootstrap_servers)) as quotas:
+        quotas.alter({NativeEntity.of_row("alice", "held"): {"producer_byte_rate": 1_000}})
+    produce(own_broker, "alice", "held", [10_500, 100])
+    wait_for_all(own_broker)
+    events = [event for event in all_events(own_broker, USAGE_TOPIC) if event["client_id"] == "held"]
+    lines = [line for line in own_broker.request_log_path.read_text().splitlines() if '"clientId":"held"' in line]
+    throttles_ms = [
+        int(found) for line in lines for found in re.findall(r'"throttleTimeMs":(\d+),"responseQueue', line)
+    ]
+    assert sum(event.get("broker_throttle_ms", 0) for event in events) == sum(throttles_ms) > 0
+
+
+def test_usage_that_is_read_while_the_topic_is_away_is_sent_later(own_broker: EmbeddedBroker) -> None:
+    wait_for_all(own_broker)
+    with closing(admin_of(own_broker)) as admin:
+        admin.delete_topics([USAGE_TOPIC])
+    produce(own_broker, "alice", "meanwhile", [10_000, 20_000])
+    assert never(lambda: "kquota-reporter sends again" in own_broker.server_log_path.read_text(), 3)
+    make_topics(own_broker, USAGE_TOPIC)
+    key = ("alice", "meanwhile", "produced_bytes")
+    wait_until(lambda: reported(own_broker).get(key) == logged(own_broker)[key], "the usage of the client")
+
+
+def test_a_restarted_broker_reports_what_comes_then(own_broker: EmbeddedBroker) -> None:
+    own_broker.stop()
+    own_broker.start()
+    produce(own_broker, "alice", "after-restart", [10_000])
+    key = ("alice", "after-restart", "produced_bytes")
+    wait_until(lambda: reported(own_broker).get(key) == logged(own_broker)[key], "the usage of the client")
+
+
+def test_kill_9_loses_at_most_what_was_not_yet_sent(own_broker: EmbeddedBroker) -> None:
+    key = ("alice", "killed", "produced_bytes")
+    produce(own_broker, "alice", "killed", [10_000])
+    wait_until(lambda: reported(own_broker).get(key) == logged(own_broker)[key], "the usage before the kill")
+    sent = reported(own_broker)[key]
+    produce(own_broker, "alice", "killed", [20_000])
+    wait_until(lambda: logged(own_broker)[key] > sent, "the request in the log")
+    unsent = logged(own_broker)[key] - sent
+    own_broker.kill()
+    own_broker.start()
+    produce(own_broker, "alice", "killed", [40_000])
+    wait_until(lambda: reported(own_broker)[key] > sent + 40_000, "the usage after the restart")
+    assert logged(own_broker)[key] - reported(own_broker)[key] in {0, unsent}
