@@ -363,7 +363,7 @@ def imported(quotas: Iterable[NativeQuota], factor: int) -> NativeImport:
         scaled = {
             key: value * factor
             for key, value in quota.bounds.items()
-            if not is_metering(EntryKey(*names, key), value)  # a bound of nobody
+            if not is_metering(EntryKey(*names, key), value)  # it bounds no client
         }
         refused = {key: mistake for key, value in scaled.items() if (mistake := bound_mistake(key, value))}
         if scaled.keys() - refused.keys():
