@@ -147,7 +147,7 @@ def status(
 
     def readable(row: Any) -> dict[str, Any]:
         by = row["by"] or "nothing: only clients with a quota of their own are measured"
-        why = f"{row['entity']}, 1e15 (kquota meter enable)" if row["entity"] else ""
+        why = f"{row['entity']}, 1e15 (metering)" if row["entity"] else ""
         return {
             "quota_type": row["quota_type"],
             "every client is measured by": by,

@@ -153,6 +153,15 @@ def test_what_comes_late_is_in_the_sums() -> None:
     assert set(found.by_broker) == {name for name, *_ in rates}
 
 
+def test_what_comes_late_is_in_the_shadow() -> None:
+    seen = observation(ALICE)
+    for second in range(40):
+        send(seen, produced(TENTH, "1", user="bob"), second, second + 1)
+        if second:
+            seen.add(second_of(produced(3 * BOUND, "1"), second - 1))
+    assert [one.user for one in findings_of(seen.figures()).would_be_held] == ["alice"]
+
+
 def test_the_bound_that_was_read_last_counts() -> None:
     seen = observation(ALICE)
     send(seen, produced(9 * TENTH, "1", "2"), 0, 60)
