@@ -318,10 +318,7 @@ def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
     imports = of_cluster("quotas", "import", "--from-cluster", "--no-confirm")
     return [
         ("these quotas as a table in this folder", f"{command_text('tables', 'create')} && {imports}"),
-        (
-            "decide and record, throttle no client",
-            f"{command_text('mode', 'shadow')} && {of_cluster('topics', 'create')}",
-        ),
+        ("decide, record, throttle no client", f"{command_text('mode', 'shadow')} && {of_cluster('topics', 'create')}"),
         ("start the job (docs/adopt.md has the four weeks)", of_cluster("run")),
     ]
 

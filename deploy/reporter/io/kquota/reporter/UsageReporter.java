@@ -40,6 +40,7 @@ import org.slf4j.LoggerFactory;
 public final class UsageReporter implements MetricsReporter {
     static final String PREFIX = "kquota.reporter.";
     static final String CLIENT_ID = "kquota-reporter";
+    static final String NOT_SIGNED_IN = "ANONYMOUS"; // as Kafka calls a client that did not sign in
     static final long PERIOD_MS = 250;
     /** Sensors that are followed: three quota types with rate and throttle time are six for a client. */
     static final int MOST_SENSORS = 200_000;
@@ -103,7 +104,6 @@ public final class UsageReporter implements MetricsReporter {
     private long pauseMs = FIRST_PAUSE_MS;
     private boolean isProducerBroken;
     private boolean isStuck;
-    private boolean toldNoUser;
     private Throwable lastFailure;
 
     @Override
@@ -117,7 +117,7 @@ public final class UsageReporter implements MetricsReporter {
             Object id = config.get("node.id") != null ? config.get("node.id") : config.get("broker.id");
             brokerId = id == null ? "" : id.toString();
             Matcher jaasUser = JAAS_USER.matcher(own.getOrDefault("sasl.jaas.config", ""));
-            String signedIn = !jaasUser.find() ? "ANONYMOUS" : jaasUser.group(1) != null ? jaasUser.group(1) : jaasUser.group(2);
+            String signedIn = !jaasUser.find() ? NOT_SIGNED_IN : jaasUser.group(1) != null ? jaasUser.group(1) : jaasUser.group(2);
             ownUser = own.getOrDefault("user", signedIn);
             own.keySet().removeAll(List.of("topic", "user", "transactional.id"));
             producerConfig.put(ProducerConfig.COMPRESSION_TYPE_CONFIG, "gzip"); // what every consumer can read
@@ -252,13 +252,7 @@ public final class UsageReporter implements MetricsReporter {
         Map<String, String> tags = metric.metricName().tags();
         String user = Sanitizer.desanitize(tags.get("user"));
         String clientId = tags.getOrDefault("client-id", "");
-        if (user.isEmpty()) {
-            if (!toldNoUser)
-                log.warn("kquota-reporter leaves out sensors without a user: a quota of client-id '{}' alone hides users",
-                        clientId);
-            toldNoUser = true;
-            return null;
-        }
+        if (user.isEmpty()) user = NOT_SIGNED_IN; // under a quota of a client-id alone
         if (clientId.equals(CLIENT_ID) && user.equals(ownUser)) return null;
         return clients.computeIfAbsent(Map.entry(user, clientId), key -> new Client(key, brokerId));
     }
