@@ -96,7 +96,10 @@ def start_demo(folder: Path, *options: str, **popen: Any) -> "subprocess.Popen[b
 
 
 def has_happened(folder: Path) -> bool:
-    """Whether there is enough to look at: both clients throttled and released more than once, and a renewal."""
+    """Whether there is enough to look at: both clients throttled and released more than once, and a renewal.
+
+    And the brokers have held the stock clients for long enough to slow them.
+    """
     table = folder / "tables" / "throttle_events"
     if not (table / "_delta_log").exists():
         return False
@@ -108,7 +111,19 @@ def has_happened(folder: Path) -> bool:
         and min(releases) >= 1
         and sum(releases) >= 3
         and any(row["cause"] == "renewed" for row in rows)
+        and all(has_met_its_broker(folder, client.user) for client in STOCK_CLIENTS)
     )
+
+
+def has_met_its_broker(folder: Path, user: str) -> bool:
+    """Whether a user has sent for a whole window of its broker's since the sync has written its quota there."""
+    changes = read_table(str(folder / "tables" / "broker_quotas"), ["user", "result", "at_ms"]).to_pylist()
+    written_ms = [row["at_ms"] for row in changes if row["user"] == user and row["result"] == "applied"]
+    if not written_ms:
+        return False
+    usage = read_table(str(folder / "tables" / "usage"), ["user", "last_event_ms"]).to_pylist()
+    newest_ms = max((row["last_event_ms"] for row in usage if row["user"] == user), default=0)
+    return bool(newest_ms - min(written_ms) > BURST_SECONDS * 1_000)
 
 
 def test_the_two_noisy_clients_are_throttled_and_released_again_and_again(outcome: Outcome) -> None:
