@@ -40,7 +40,7 @@ def plan(settings: Settings, *, enable: bool) -> tuple[list[Change], list[Meteri
     """What must be written to the brokers, and what they measure now. Changes nothing.
 
     Raises:
-        PipelineError: The cluster or the quota table can not be read.
+        PipelineError: The cluster or the quota table cannot be read.
     """
     access = ClusterAccess.from_settings(settings.kafka)
     with KafkaQuotas(access) as cluster:
@@ -66,7 +66,7 @@ def write(settings: Settings, changes: list[Change]) -> None:
 
     Raises:
         Refused: The brokers refuse it.
-        PipelineError: The cluster or the table can not be written.
+        PipelineError: The cluster or the table cannot be written.
     """
     access = ClusterAccess.from_settings(settings.kafka)
     with KafkaQuotas(access) as cluster:

@@ -15,6 +15,9 @@ from pipeline.log import set_up_logging
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pipeline.meter.scrapes import NameMap
     from pipeline.settings.model import Settings
 
 _MEASURED: Final = Layout(("quota_type", "every client is measured by", "because of"))
@@ -57,30 +60,19 @@ def prometheus(
     The broker of a target is the one on its host; where that is not clear write ID=http://…. One process scrapes all
     brokers of a cluster; a second one ends the first, with 4. Runs until SIGTERM or Ctrl-C.
     """
-    from kafka import KafkaAdminClient
-
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_meter import ScrapeMeter, addresses, scrape_metrics, with_brokers
-    from pipeline.meter.scrapes import NameMap
     from pipeline.meter.usage_messages import JSON, PACKED
     from pipeline.meter.usage_topic import SCRAPES, KafkaUsageTopic, UsagePublisher
     from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 
-    given = addresses(targets)
-    try:
-        names = NameMap.of(name_map or ())
-    except ValueError as exc:
-        raise typer.BadParameter(str(exc)) from exc
-    topics, metrics, meter = (
-        {"usage_topic": topic, "marker_topic": marker_topic},
-        {"port": metrics_port},
-        {"codec": codec},
-    )
-    settings = source.settings(topics=topics, metrics=metrics, meter=meter)
+    given, names = addresses(targets), names_of(name_map)
+    topics = {"usage_topic": topic, "marker_topic": marker_topic}
+    settings = source.settings(topics=topics, metrics={"port": metrics_port}, meter={"codec": codec})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
-    with closing(access.open(KafkaAdminClient)) as admin:
+    with access.admin() as admin:
         brokers = with_brokers(given, admin.describe_cluster()["brokers"])
     usage_topic = KafkaUsageTopic(
         SCRAPES, settings.kafka.usage_topic, settings.kafka.marker_topic, access, settings.kafka.transaction_timeout_ms
@@ -106,6 +98,16 @@ def prometheus(
     if not stored:
         message = f"{scraper.unstored_events:,} usage events could not be stored on {destination}"
         raise Unreachable(message, "start the meter again; what was used meanwhile is not charged")
+
+
+def names_of(pairs: "Iterable[str] | None") -> "NameMap":
+    """What `--map` says; `typer.BadParameter` if a pair is not NAME=MEANING."""
+    from pipeline.meter.scrapes import NameMap
+
+    try:
+        return NameMap.of(pairs or ())
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from exc
 
 
 def enable(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
+from pipeline.cli.metering import names_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
 from pipeline.cli.output import UNKNOWN_WIDTH, Layout, fitted, print_rows, until_reader_goes
 from pipeline.cli.top import Styled, bar
@@ -166,16 +167,11 @@ class _Watch:
 def _opener(access: "ClusterAccess", targets: Sequence[str], usage_topic: str | None, name_map: Sequence[str]) -> Open:
     """Opens the source that the options name. Options that cannot be read are refused before."""
     from pipeline.meter.scrape_meter import addresses, with_brokers
-    from pipeline.meter.scrapes import NameMap
     from pipeline.observe.sources import ScrapedSource, TopicSource
 
     if usage_topic is not None:
         return lambda quotas, clock: TopicSource(access, usage_topic, quotas.broker_ids, clock)
-    given = addresses(targets)
-    try:
-        names = NameMap.of(name_map)
-    except ValueError as exc:
-        raise typer.BadParameter(str(exc)) from exc
+    given, names = addresses(targets), names_of(name_map)
 
     def scraped(_quotas: "FollowedQuotas", clock: "Clock") -> "Source":
         with access.admin() as admin:

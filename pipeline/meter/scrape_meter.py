@@ -319,11 +319,15 @@ class ScrapeMeter:
             while not self._store() and self._now_ms() < give_up_ms:
                 self._wait(_STEP_SECONDS)
         finally:
-            for target in self.targets:
-                if target.scrape is not None:
-                    target.scrape.abort()
-            self._publisher.close()
+            self.close()
         return not self._is_tried
+
+    def close(self) -> None:
+        """End the scrapes that are under way, and close the publisher."""
+        for target in self.targets:
+            if target.scrape is not None:
+                target.scrape.abort()
+        self._publisher.close()
 
     def step(self) -> None:
         """Begin the scrapes that are due, charge what was answered, and store it."""

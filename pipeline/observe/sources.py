@@ -155,9 +155,7 @@ class ScrapedSource:
 
     def close(self) -> None:
         """See `Source.close`."""
-        for target in self._meter.targets:
-            if target.scrape is not None:
-                target.scrape.abort()
+        self._meter.close()
 
 
 class TopicSource:
