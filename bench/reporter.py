@@ -13,12 +13,14 @@ each of which has its sensors. The usage topic is on the same broker. Broker and
 Last, clients that come and go on a broker with its request log: what the reporter has sent, against the log.
 """
 
+import math
 import os
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -31,24 +33,28 @@ from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo import process
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.reporter import REPORTER_JAR, reporter_settings
+from pipeline.meter.request_log import RequestLogParser
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.reported_broker import (
     HUGE_QUOTA,
     USERS,
+    Sums,
     bytes_in,
     consume,
-    logged,
     make_topics,
     produce,
     reported,
     reported_broker,
+    sums_of_lines,
 )
 
 CPU_LIMIT: Final = 1.03
 P99_LIMIT: Final = 1.05
 _KINDS: Final = ("no quota", "quota", "reporter")
 _THREADS: Final = ("kquota-reporter", "kafka-producer-")  # as the kernel has them, of 15 characters
+_REST_SECONDS: Final = 3  # until all is reported and logged
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -145,10 +151,8 @@ def sums(minutes: float) -> str:
         threads = [Thread(target=come_and_go, args=(broker, seed, until)) for seed in range(3)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
-        time.sleep(3)
-        ours, theirs = bytes_in(reported(broker)), bytes_in(logged(broker))
+        logged = followed(broker, threads)
+        ours, theirs = bytes_in(reported(broker)), bytes_in(logged)
     differ = {
         key: ours.get(key, 0) - theirs.get(key, 0) for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)
     }
@@ -156,12 +160,26 @@ def sums(minutes: float) -> str:
     return f"{total}: {'all as in the request log' if not differ else f'these differ: {differ}'}"
 
 
+def followed(broker: EmbeddedBroker, threads: Sequence[Thread]) -> Sums:
+    """The sums of the request log, which rolls every 64 MB, until some seconds after the threads have ended."""
+    parser, sums = RequestLogParser("1"), Counter[tuple[str, str, str]]()
+    with closing(LogFollower(broker.request_log_path, "beginning")) as follower:
+        ends_at = math.inf
+        while (lines := follower.read()) or time.monotonic() < ends_at:
+            sums.update(sums_of_lines(parser, (line for line in lines if isinstance(line, bytes))))
+            if not lines:
+                time.sleep(0.1)
+                if ends_at == math.inf and not any(thread.is_alive() for thread in threads):
+                    ends_at = time.monotonic() + _REST_SECONDS
+    return sums
+
+
 def come_and_go(broker: EmbeddedBroker, seed: int, until: float) -> None:
     """One client after the other, some of them again."""
     draw = random.Random(seed)
     while time.monotonic() < until:
         user, client_id = draw.choice(list(USERS)), f"client-{draw.randrange(20)}"
-        produce(broker, user, client_id, [draw.randrange(100_000) for _ in range(draw.randrange(1, 60))])
+        produce(broker, user, client_id, [draw.randrange(20_000) for _ in range(draw.randrange(1, 60))])
         if draw.random() < 0.2:
             consume(broker, user, client_id)
         time.sleep(draw.random())

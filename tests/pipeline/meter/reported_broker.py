@@ -1,7 +1,7 @@
 """The real broker with the reporter in it: how it is started, what it reports, and what its request log says."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -74,9 +74,13 @@ def reported(broker: EmbeddedBroker) -> Sums:
 
 
 def logged(broker: EmbeddedBroker) -> Sums:
-    """The same of the broker's request log."""
-    parser = RequestLogParser("1")
-    return _sums((event.user, event.client_id, event.model_dump()) for event in _parsed(parser, broker))
+    """The same of the broker's request log, of the file that is written now."""
+    return sums_of_lines(RequestLogParser("1"), broker.request_log_path.read_bytes().splitlines())
+
+
+def sums_of_lines(parser: RequestLogParser, lines: Iterable[bytes]) -> Sums:
+    """The same of some lines of a request log."""
+    return _sums((event.user, event.client_id, event.model_dump()) for event in _parsed(parser, lines))
 
 
 def bytes_in(sums: Sums) -> Sums:
@@ -84,8 +88,8 @@ def bytes_in(sums: Sums) -> Sums:
     return {key: value for key, value in sums.items() if key[0] in USERS and key[2].endswith("_bytes")}
 
 
-def _parsed(parser: RequestLogParser, broker: EmbeddedBroker) -> Iterator[Any]:
-    for line in broker.request_log_path.read_bytes().splitlines():
+def _parsed(parser: RequestLogParser, lines: Iterable[bytes]) -> Iterator[Any]:
+    for line in lines:
         try:
             event = parser.parse(line)
         except MalformedLine:  # the last line, as it is written
