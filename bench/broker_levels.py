@@ -4,10 +4,9 @@
     python -m bench.broker_levels [--page docs/broker-levels.md] [--seconds-only]
 
 Entities that want k · T on up to 30 brokers, each of which enforces the level with Kafka's rate rule and sees nothing
-of the others. Four controllers have the same loads: the rule of `quota.broker_levels.level_control`, the rule that was
-tried first,
-one that knows what is wanted where, and none: one broker that has all of T. Then the CPU time of a period for 10 000
-entities. Prints the tables, and writes them into the page, between the lines that begin with `<!-- tables`.
+of the others. Three controllers have the same loads: the rule of `quota.broker_levels.level_control`, one that knows
+what is wanted where, and none: one broker that has all of T. Then the CPU time of a period for 10 000 entities. Prints
+the tables, and writes them into the page, between the lines that begin with `<!-- tables`.
 """
 
 import time
@@ -29,7 +28,6 @@ from bench.level_runs import (
     SHOWN_OVERLOADS,
     ByKnowledge,
     ByRule,
-    BySimpleRule,
     Run,
     one_broker,
     run_all,
@@ -48,7 +46,6 @@ END: Final = "<!-- tables end -->"
 SETTLED: Final = 40
 """Seconds after the start or a move from which on the sum shall be within 5 % of T, in each window of 50 s."""
 FIRST_SPLITS: Final = ("2, even", "2, 90/10 → 10/90", "6, 50/20/10/10/5/5 → reversed", "30, even")
-UNSTEADY: Final = 0.3
 ENTITIES: Final = 10_000
 
 
@@ -58,8 +55,6 @@ class Runs:
 
     rule: list[Run]
     fresh: list[Run]
-    unsteady: list[Run]
-    simple: list[Run]
     known: list[Run]
     one: dict[float, Run]
 
@@ -69,8 +64,6 @@ class Runs:
         return cls(
             rule=run_all(loads, ByRule),
             fresh=run_all(loads, partial(ByRule, over_before=False)),
-            unsteady=run_all(loads, ByRule, UNSTEADY),
-            simple=run_all(loads, BySimpleRule),
             known=run_all(loads, ByKnowledge),
             one={run.scenario.overload: run for run in run_all(one_broker(), ByKnowledge)},
         )
@@ -108,7 +101,7 @@ def first_minute(runs: Runs) -> str:
     overloads = (1.2, 5.0, 20.0)
     rows = []
     for split in FIRST_SPLITS:
-        for name, of_rule in (("first tried", runs.simple), ("never over T before", runs.fresh), ("over T", runs.rule)):
+        for name, of_rule in (("never over T before", runs.fresh), ("over T", runs.rule)):
             chosen = by_split(of_rule, split, overloads)
             means = (" / ".join(f"{run.mean(0, span):.2f}" for run in chosen) for span in (10, 30, 60))
             rows.append([split.partition(" →")[0], name, *means])
@@ -135,11 +128,7 @@ def steady_state(runs: Runs) -> str:
 
 def verdicts(runs: Runs) -> str:
     rows = []
-    named = (
-        ("the rule", runs.rule),
-        (f"the rule, demand ± {UNSTEADY:.0%}", runs.unsteady),
-        ("level known", runs.known),
-    )
+    named = (("the rule", runs.rule), ("level known", runs.known))
     for name, of_rule in (*named, ("Kafka alone, one broker", list(runs.one.values()))):
         beyond = [outside(*settled(run), 0.95, 1.05) for run in of_rule]
         moved = [outside(after_move(run), after_move(run), 0.7, 1.2) for run in of_rule]
@@ -151,12 +140,10 @@ def verdicts(runs: Runs) -> str:
         spans = [settled(known), settled(runs.one[run.scenario.overload]), (0.95, 1.05)]
         worse.append(outside(*settled(run), min(low for low, _ in spans), max(high for _, high in spans)))
     rows.append(["each 50 s within 5 %, or what Kafka makes of the right level", *_met(worse, runs.rule)])
-    for name, of_rule in named[:2]:
-        close = [min(shortest_interval(run) - 10.0, 0.0) for run in of_rule]
-        rows.append([f"10 s between two alters of an entity: {name}", *_met(close, of_rule, " s")])
-    both = [*runs.rule, *runs.unsteady]
-    ranges = [outside(run.lowest, run.highest, 1.0 - 1e-9, 1.0) for run in both]
-    rows.append(["T / n ≤ level ≤ T, at every second", *_met(ranges, both)])
+    close = [min(shortest_interval(run) - 10.0, 0.0) for run in runs.rule]
+    rows.append(["10 s between two alters of an entity", *_met(close, runs.rule, " s")])
+    ranges = [outside(run.lowest, run.highest, 1.0 - 1e-9, 1.0) for run in runs.rule]
+    rows.append(["T / n ≤ level ≤ T, at every second", *_met(ranges, runs.rule)])
     return table(["target", "runs that meet it", "worst miss"], rows)
 
 

@@ -218,32 +218,6 @@ class ByRule:
         self._state = self._state.altered(rows, proposals.level[rows], now_ms)
 
 
-class BySimpleRule:
-    """What was tried first: O counts as the demand, and a broker whose O was above 0.97 · L in the last 30 s throttles.
-
-    Begins at T, and writes what differs by 5 %, or lowers the level while the sum is above T, in any period.
-    """
-
-    def __init__(self, size: int, brokers: int) -> None:
-        self.level = np.full(size, BOUND)
-        self._above_at_ms = np.full((size, brokers), NEVER_MS)
-
-    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
-        """A new broker was never above."""
-        known = np.append(self._above_at_ms, np.full((len(self.level), 1), NEVER_MS), axis=1)
-        self._above_at_ms = known[:, columns]
-        self.level = np.maximum(self.level, BOUND / len(columns))
-
-    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
-        """Water-filling without more ado."""
-        self._above_at_ms[view.observed > 0.97 * self.level[:, None]] = now_ms
-        saturated = (now_ms - self._above_at_ms < 30_000) & (self.level < BOUND)[:, None]
-        target = broker_levels(view.observed, saturated, np.full(len(self.level), BOUND))
-        moved = np.abs(target - self.level) >= 0.05 * self.level
-        above = (target < 0.99 * self.level) & (view.observed.sum(axis=1) > BOUND)
-        self.level = np.where(moved | above, target, self.level)
-
-
 class ByKnowledge:
     """Knows what is wanted where, at once: what the brokers themselves make of the right level."""
 
@@ -278,9 +252,7 @@ class Run:
         return float(means.min()), float(means.max())
 
 
-def run_all(
-    scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float = 0.0
-) -> list[Run]:
+def run_all(scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller]) -> list[Run]:
     """Simulate every scenario; those on the same brokers together.
 
     Returns:
@@ -293,7 +265,7 @@ def run_all(
         groups.setdefault(key, []).append(place)
     found: dict[int, Run] = {}
     for places in groups.values():
-        runs = _Cluster([scenarios[place] for place in places], new_controller, unsteady).run()
+        runs = _Cluster([scenarios[place] for place in places], new_controller).run()
         found.update(zip(places, runs, strict=True))
     return [found[place] for place in range(len(scenarios))]
 
@@ -301,12 +273,8 @@ def run_all(
 class _Cluster:
     """The brokers and entities of one run."""
 
-    def __init__(
-        self, scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float
-    ) -> None:
+    def __init__(self, scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller]) -> None:
         self._scenarios = scenarios
-        self._unsteady = unsteady
-        self._random = np.random.default_rng(1)
         self._shape = (len(scenarios), len(scenarios[0].shares(0)))
         size = self._shape[0] * self._shape[1]
         self._cells = np.arange(size).reshape(self._shape)
@@ -330,8 +298,6 @@ class _Cluster:
             corrected = self._controller.level
             _note(alters, second, levels[second], corrected)
             wanted = np.nan_to_num(shares) * self._overload * BOUND
-            if self._unsteady:
-                wanted *= self._random.gamma(self._unsteady**-2, self._unsteady**2, wanted.shape)
             self._second(second, wanted, sent[second], last_ms[second])
             known = second - LAG_SECONDS
             if known >= 0:
