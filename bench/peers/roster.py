@@ -14,10 +14,10 @@ from kafka import KafkaAdminClient
 
 from bench.peers.messages import PARTITIONS, Shape, messages_in
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
+from deploy.jvm.__main__ import write_lock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
-from pipeline.jvm.jar_lock_making import write_lock
-from pipeline.jvm.jars import JarStore, machine_sources, pyspark_jars_folder, read_lock
+from pipeline.jvm.jars import JarStore, read_lock
 from pipeline.jvm.java import cache_folder, find_java, find_jdk
 from pipeline.settings.model import KafkaSettings, Settings
 from pipeline.tables.layout import create_missing
@@ -41,11 +41,7 @@ def lock(arguments: Sequence[str]) -> int:
     if list(arguments) != ["lock"]:
         sys.stderr.write("usage: python -m bench.peers.roster lock\n")
         return 2
-    folder = pyspark_jars_folder()
-    downloads = [source for source in machine_sources(folder) if source.attempts > 1]
-    pom = LOCK.with_name("pom.xml")
-    locked = write_lock(pom, LOCK, downloads, folder or Path("pyspark", "jars"), sets=SETS, header=_HEADER)
-    sys.stdout.write(f"{len(locked)} jars locked\n")
+    write_lock(LOCK.with_name("pom.xml"), LOCK, SETS, _HEADER)
     return 0
 
 
