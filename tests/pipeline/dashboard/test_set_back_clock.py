@@ -148,7 +148,7 @@ def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: St
     assert story.events[0]["action"] == "throttle"
 
 
-@pytest.mark.parametrize("step_ms", STEPS_MS)
+@pytest.mark.parametrize("step_ms", [pytest.param(STEPS_MS[0], marks=pytest.mark.long), STEPS_MS[1]])
 def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_rolled_up(
     tmp_path: Path, step_ms: int
 ) -> None:
