@@ -17,7 +17,6 @@ BENCHES: Final = {
     "timers": "insert, cancel and expire: our batch wheel, heapq, Kafka's timer and a DelayQueue on the JVM",
     "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours object by object and in batches",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
-    "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catalog": "tables in Spark's own catalog: time of a micro-batch and latency by trigger; writes its page",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
@@ -25,6 +24,7 @@ BENCHES: Final = {
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
     "meter": "log lines a second of the meter of request logs, on one core, in JSON and packed; writes its page",
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
+    "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9, a release after an edit",
     "peers": "Kafka Streams, Flink, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "reporter": "what the reporter in a broker costs it: CPU, produce p99, 10 000 clients; its sums, to the byte",
@@ -32,6 +32,7 @@ BENCHES: Final = {
     "scale": "batch time, memory, a restart, roll-ups and a view with 10 k, 100 k and 1 M entities",
     "scrapes": "usage from scraped rates: sums, when violations begin, and the meter's CPU for ten brokers",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
+    "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
 }
 

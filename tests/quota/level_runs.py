@@ -15,6 +15,7 @@ broker, and does not make up for it later.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Protocol
 
 import numpy as np
@@ -95,7 +96,6 @@ class SimulatedBrokers:
 SECONDS: Final = 230
 MOVE_SECOND: Final = 100
 OVERLOADS: Final = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
-SHOWN_OVERLOADS: Final = (1.2, 5.0, 20.0, 50.0)
 
 Split = tuple[float | None, ...]
 """The share of each broker; None for one that is not there."""
@@ -348,3 +348,33 @@ class _Cluster:
 def _note(alters: list[list[tuple[int, float]]], second: int, before: Floats, after: Floats) -> None:
     for row in np.flatnonzero(before != after):
         alters[row].append((second, float(after[row] / BOUND)))
+
+
+# How near to T a run is.
+
+SETTLED: Final = 40
+"""Seconds after the start or a move from which on the sum shall be within 5 % of T, in each window of 50 s."""
+
+
+def settled(run: Run) -> tuple[float, float]:
+    """The smallest and the largest mean of 50 s, of windows that begin 40 s after the start or the move, or later."""
+    spans = ((SETTLED, MOVE_SECOND), (MOVE_SECOND + SETTLED, SECONDS))
+    lows, highs = zip(*(run.windows(50, *span) for span in spans), strict=True)
+    return min(lows), max(highs)
+
+
+def after_move(run: Run) -> float:
+    """The mean from 10 to 30 s after the move."""
+    return run.mean(MOVE_SECOND + 10, MOVE_SECOND + 30)
+
+
+def outside(low: float, high: float, lowest: float, highest: float) -> float:
+    """How far a span is beyond another: negative below it, positive above it, 0 if it is not."""
+    below, above = max(lowest - low, 0.0), max(high - highest, 0.0)
+    return -below if below > above else above
+
+
+def shortest_interval(run: Run) -> float:
+    """The shortest time between two alters, in seconds; infinity for fewer than two."""
+    seconds = [second for second, _ in run.alters]
+    return min((after - before for before, after in pairwise(seconds)), default=float("inf"))

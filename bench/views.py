@@ -1,0 +1,320 @@
+"""The dashboard's API over 10 000 clients and a week of minutes: the time of each view, and the server's memory.
+
+The tables are made first, and get a round of upkeep. The server is `kquota dashboard` in a process of its own;
+meanwhile another process runs a micro-batch every half second, and a round of upkeep every minute, as the job does.
+Requests come one after the other.
+
+    python -m bench.views [--clients 10000] [--days 7] [--requests 40]
+
+Targets: p95 200 ms for every view, 200 MB of memory at most.
+"""
+
+import json
+import random
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from deltalake import write_deltalake
+from pydantic import BaseModel
+
+from bench.machine import arguments, cpu_seconds, memory_of
+from bench.stage import await_ready, dashboard
+from pipeline.job.job_run import Upkeep
+from pipeline.settings.model import EngineSettings, Settings, StreamSettings
+from pipeline.stream.job_tables import RollUps
+from pipeline.tables.address import table_uri
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.upkeep import sort_day
+from schemas.arrow import conform
+from schemas.decisions import DecisionRow
+from schemas.rows import BatchRow
+from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
+from schemas.usage import UsageByMinuteRow, UsageRow
+from tests.faults.hand_job import HandJob
+
+USERS: Final = 500
+TRIGGER_MS: Final = 500
+HELD: Final = 30
+"""So many clients send more than they may."""
+_MINUTE_MS: Final = 60_000
+_DAY_MS: Final = 86_400_000
+_BOUND: Final = 1e6
+_USAGE_KEPT_MS: Final = 7_200_000
+_LIVED_STEPS: Final = 240
+_UNMERGED_MINUTES: Final = 150
+
+
+class Week:
+    """The tables, and the job that goes on to write them."""
+
+    def __init__(self, folder: Path, clients: int, days: int, now_ms: int) -> None:
+        self.job = HandJob(folder, {"producer_byte_rate": _BOUND})
+        self.job.settings = Settings(
+            job="hand",
+            cluster="week",
+            tables=self.job.settings.tables,
+            engine=EngineSettings(),
+            stream=StreamSettings(max_decision_age_ms=60_000),
+        )
+        self.root = self.job.settings.tables.root
+        self._random = np.random.default_rng(7)
+        self._clients = clients
+        self._days = days
+        self._users = np.array([f"team-{number % USERS:03}" for number in range(clients)])
+        self._client_ids = np.array([f"service-{number:05}" for number in range(clients)])
+        self._seq = -1
+        self._turn = 0
+        self._begin_ms = now_ms // _MINUTE_MS * _MINUTE_MS - 2 * _MINUTE_MS
+        rows = [
+            QuotaChange(f"team-{number:03}", "", {"producer_byte_rate": _BOUND * 20, "owner": f"owner-{number % 40}"})
+            for number in range(USERS)
+        ]
+        rows += [QuotaChange(*self.client(number), {"producer_byte_rate": _BOUND}) for number in range(HELD)]
+        self.job.quota_table.alter(rows, EditAudit("bench", "", "", "bench"))
+        self.job.clock.set_wall(self._begin_ms)
+        self.job.clock.steady_ms = self._begin_ms
+        self.job.start()
+        self._write_days()
+        self._write_usage()
+        self._write_last_minutes()
+        for _ in range(_LIVED_STEPS):
+            self.step(self.job.clock.wall_ms + TRIGGER_MS)
+        settings = self.job.settings.tables
+        RollUps(settings, self.job.tables, self.job.quota_table).step()
+
+    @property
+    def rows(self) -> int:
+        """Of `usage_by_minute`."""
+        return self._days * 1_440 * (self._clients // 10)
+
+    def client(self, number: int) -> tuple[str, str]:
+        """User and client-id; the first `HELD` ones are held all the time."""
+        return str(self._users[number]), str(self._client_ids[number])
+
+    def step(self, now_ms: int) -> None:
+        a_batch = self._clients // 10 * TRIGGER_MS // 1_000
+        others = (self._turn * a_batch + np.arange(a_batch)) % self._clients
+        self._turn += 1
+        events = [
+            {
+                "event_time_ms": now_ms - 100,
+                "user": str(self._users[number]),
+                "client_id": str(self._client_ids[number]),
+                "broker_id": "1",
+                "produced_bytes": int(_BOUND * 3) if number < HELD else 2_000 + int(number),
+                "fetched_bytes": 1_000,
+                "io_time_ns": 200_000,
+                "request_count": 3,
+            }
+            for number in {*range(HELD), *others.tolist()}
+        ]
+        self.job.send(json.dumps(events).encode())
+        self.job.clock.set_wall(now_ms)
+        self.job.clock.steady_ms = now_ms
+        self.job.step()
+
+    def keep_up(self) -> None:
+        """A round of the job's upkeep, and each day but the newest sorted, as its rounds did on that day."""
+        Upkeep(self.job.settings.tables, self.job.clock, lambda: 0).round()
+        for name in ("usage_by_minute", "throttle_by_minute"):
+            while sort_day(table_uri(self.root, name), many_files=1) is not None:
+                pass
+
+    def _write_days(self) -> None:
+        first_ms = self._begin_ms - self._days * _DAY_MS
+        for day_ms in range(first_ms, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS, _DAY_MS):
+            until_ms = min(day_ms + _DAY_MS, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS)
+            self._append("usage_by_minute", self._used(np.arange(day_ms, until_ms, _MINUTE_MS)), UsageByMinuteRow)
+            self._append("throttle_by_minute", self._held(day_ms, until_ms), ThrottleByMinuteRow)
+            batches, decisions, events = self._batches(day_ms, until_ms), self._decided(day_ms, until_ms), None
+            self._append("batches", batches, BatchRow, query_id="old", engine_settings="{}", quota_version=1)
+            self._append("decisions", decisions, DecisionRow, query_id="old", quota_version=1)
+            events = self._published(day_ms, until_ms)
+            self._append("throttle_events", events, ThrottleEventRow, query_id="old", quota_version=1)
+
+    def _write_last_minutes(self) -> None:
+        for minute_ms in range(self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS, self._begin_ms, _MINUTE_MS):
+            self._append("usage_by_minute", self._used(np.array([minute_ms])), UsageByMinuteRow)
+
+    def _write_usage(self) -> None:
+        for begin_ms in range(self._begin_ms - _USAGE_KEPT_MS, self._begin_ms, 10 * _MINUTE_MS):
+            seconds = np.arange(begin_ms, begin_ms + 10 * _MINUTE_MS, 1_000)
+            rows = self._used(seconds, "sample_start_ms")
+            rows = rows.append_column("evaluated_at_ms", pa.array(rows["sample_start_ms"].to_numpy() + 900))
+            self._append("usage", rows, UsageRow, query_id="old", batch_id=0, quota_version=1)
+
+    def _used(self, starts_ms: "np.ndarray[Any, Any]", name: str = "minute_start_ms") -> pa.Table:
+        active = np.concatenate([
+            self._random.choice(self._clients, self._clients // 10, replace=False) for _ in starts_ms
+        ])  # fmt: skip
+        starts = np.repeat(starts_ms, self._clients // 10)
+        amounts = self._random.integers(1_000, 1_000_000, len(active))
+        return pa.table({
+            name: starts, "last_event_ms": starts + 900, **self._names(active), "produced_bytes": amounts,
+            "fetched_bytes": amounts // 3, "io_time_ns": amounts * 100, "network_time_ns": amounts * 20,
+            "request_count": amounts % 1_000,
+        })  # fmt: skip
+
+    def _held(self, begin_ms: int, until_ms: int) -> pa.Table:
+        minutes = np.repeat(np.arange(begin_ms, until_ms, _MINUTE_MS), HELD)
+        held = np.tile(np.arange(HELD), len(minutes) // HELD)
+        kinds = {"quota_type": _same("producer_byte_rate", len(held)), "owner": _same("owner-1", len(held))}
+        counts = {"held_ms": 50_000, "throttle_count": 1, "renewal_count": 5}
+        figures = {name: np.full(len(held), value) for name, value in counts.items()}
+        return pa.table({"minute_start_ms": minutes, **self._names(held), **kinds, **figures})
+
+    def _batches(self, begin_ms: int, until_ms: int) -> pa.Table:
+        at_ms = np.arange(begin_ms, until_ms, TRIGGER_MS)
+        counts = ("good_count", "late_count", "clamped_count", "ignored_count", "dead_count")
+        offsets = {name: _same('{"usage":{"0":1234567}}', len(at_ms)) for name in ("start_offsets", "end_offsets")}
+        zeros = dict.fromkeys(counts, np.zeros(len(at_ms), np.int64))
+        ids = {"batch_id": at_ms // TRIGGER_MS}
+        return pa.table({**ids, "evaluated_at_ms": at_ms, "processed_at_ms": at_ms + 200, **offsets, **zeros})
+
+    def _decided(self, begin_ms: int, until_ms: int) -> pa.Table:
+        minutes = np.repeat(np.arange(begin_ms, until_ms, _MINUTE_MS // 6), HELD)
+        held = np.tile(np.arange(HELD), len(minutes) // HELD)
+        names = self._names(held)
+        figures = {"batch_id": 1, "window_ms": 10_000, "raw_throttle_time_ms": 20_000, "throttle_time_ms": 10_000}
+        figures |= {"level": 1, "max_throttle_time_ms": 10_000}
+        ids = np.char.add(np.char.add("d", minutes.astype(str)), names["client_id"])
+        kinds = {"quota_type": "producer_byte_rate", "mode": "enforce", "sensor_user": "", "sensor_client_id": ""}
+        return pa.table({
+            **names, "evaluated_at_ms": minutes, "decision_id": ids, "observed": np.full(len(held), _BOUND * 3),
+            "bound": np.full(len(held), _BOUND), "applied": np.ones(len(held), np.bool_),
+            **{name: np.full(len(held), value) for name, value in figures.items()},
+            **{name: _same(value, len(held)) for name, value in kinds.items()},
+        })  # fmt: skip
+
+    def _published(self, begin_ms: int, until_ms: int) -> pa.Table:
+        """A renewal of each held client every 10 s. Before the job's own records, which begin at 0."""
+        decided = self._decided(begin_ms, until_ms)
+        count = decided.num_rows
+        before = -int((self._begin_ms - begin_ms) // _MINUTE_MS * 6 * HELD) - 1
+        figures = {"schema_version": 1, "owed_ms": 10_000}
+        kinds = {"action": "throttle", "cause": "renewed"}
+        return pa.table({
+            **{name: decided[name] for name in decided.column_names},
+            "publish_seq": np.arange(before, before + count),
+            "throttled_until_ms": decided["evaluated_at_ms"].to_numpy() + 10_000,
+            **{name: np.full(count, value) for name, value in figures.items()},
+            **{name: _same(value, count) for name, value in kinds.items()},
+        })  # fmt: skip
+
+    def _names(self, numbers: "np.ndarray[Any, Any]") -> dict[str, Any]:
+        return {
+            "user": self._users[numbers],
+            "client_id": self._client_ids[numbers],
+            "broker_id": _same("1", len(numbers)),
+        }
+
+    def _append(self, name: str, rows: pa.Table, model: type[BaseModel], **constants: str | int) -> None:
+        uri = table_uri(self.root, name)
+        write_deltalake(uri, conform(rows, model, cluster="week", **constants), mode="append")
+
+
+def _same(value: str, count: int) -> "pa.Array[Any]":
+    return pa.repeat(value, count)
+
+
+_UPKEEP_SECONDS: Final = 60.0
+_RANGES: Final = ("15m", "1h", "6h", "24h", "7d")
+
+
+def main() -> None:
+    asked = arguments(__doc__, clients=10_000, days=7, requests=40)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _going_on(Path(folder), asked.clients, asked.days) as root,
+        dashboard(root) as (address, pid),
+    ):
+        await_ready(address)
+        _ask_all(address, pid, asked.clients, asked.requests)
+
+
+def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
+    print(f"memory of the server before the first request: {memory_of(pid)['VmHWM']:.0f} MB at most")
+    print(f"{f'ms, of {requests} requests':<24}{'p50':>8}{'p95':>8}{'most':>8}{'CPU':>8}{'bytes':>10}")
+    for name, path in _views(clients).items():
+        before = cpu_seconds(pid)
+        times_ms, size = [], 0
+        for _ in range(requests):
+            began = time.perf_counter()
+            with urllib.request.urlopen(f"{address}api/v1/{path()}", timeout=60) as answer:  # noqa: S310 - our server
+                size = len(answer.read())
+            times_ms.append((time.perf_counter() - began) * 1_000)
+        times_ms.sort()
+        cpu_ms = (cpu_seconds(pid) - before) / requests * 1_000
+        figures = (times_ms[requests // 2], times_ms[min(int(requests * 0.95), requests - 1)], times_ms[-1], cpu_ms)
+        print(f"{name:<24}" + "".join(f"{figure:>8.0f}" for figure in figures) + f"{size:>10}", flush=True)
+    memory = memory_of(pid)
+    print(
+        f"memory of the server: {memory['VmHWM']:.0f} MB at most, {memory['VmRSS']:.0f} MB at the end, of which "
+        f"{memory['RssFile']:.0f} MB are pages of files: the code of its libraries"
+    )
+
+
+def _views(clients: int) -> dict[str, Callable[[], str]]:
+    """Name -> makes the path of a request."""
+    chosen = random.Random(1)
+
+    def client(most: int) -> str:
+        number = chosen.randrange(most)
+        return f"user=team-{number % USERS:03}&client_id=service-{number:05}"
+
+    views: dict[str, Callable[[], str]] = {name: lambda name=name: name for name in ("summary", "throttles", "events")}  # type: ignore[misc]
+    for span in _RANGES:
+        views[f"client, {span}"] = lambda span=span: f"client?{client(clients)}&since={span}"  # type: ignore[misc]
+        views[f"held client, {span}"] = lambda span=span: f"client?{client(HELD)}&since={span}"  # type: ignore[misc]
+    views["explain"] = lambda: f"explain?{client(HELD)}"
+    views["quotas"] = lambda: "quotas"
+    views["quotas, search"] = lambda: "quotas?search=team-1"
+    views["quotas/history"] = lambda: "quotas/history"
+    views["pipeline"] = lambda: "pipeline"
+    views["dead_letters"] = lambda: "dead_letters"
+    return views
+
+
+@contextmanager
+def _going_on(folder: Path, clients: int, days: int) -> Iterator[str]:
+    """The root of the tables, once they are made. The job goes on in a process of its own."""
+    ours, its = get_context("spawn").Pipe()
+    job = get_context("spawn").Process(target=_run_job, args=(folder, clients, days, its))
+    job.start()
+    try:
+        root, told = ours.recv()
+        print(told, flush=True)
+        yield root
+    finally:
+        ours.send("over")
+        job.join()
+
+
+def _run_job(folder: Path, clients: int, days: int, other: "Connection[object, object]") -> None:
+    began = time.perf_counter()
+    week = Week(folder, clients, days, time.time_ns() // 1_000_000)
+    made_seconds = time.perf_counter() - began
+    week.keep_up()
+    kept_up_seconds = time.perf_counter() - began - made_seconds
+    told = f"{clients} clients, {week.rows} rows of usage_by_minute; made in {made_seconds:.0f} s, "
+    other.send((week.root, f"{told}one round of upkeep {kept_up_seconds:.0f} s"))
+    next_round = time.monotonic() + _UPKEEP_SECONDS
+    while not other.poll(TRIGGER_MS / 1_000):
+        week.step(time.time_ns() // 1_000_000)
+        if time.monotonic() >= next_round:
+            week.keep_up()
+            next_round = time.monotonic() + _UPKEEP_SECONDS
+
+
+if __name__ == "__main__":
+    main()
