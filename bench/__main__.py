@@ -1,8 +1,7 @@
-"""Runs benchmarks one after the other: `python -m bench [--report] [--resume] [NAME …] [-- OPTIONS]`.
+"""Runs benchmarks one after the other: `python -m bench [--report] [NAME …] [-- OPTIONS]`.
 
 Each prints the machine and a table. With `--report` what it printed is also written to docs/bench/NAME.md, so no figure
-is typed. With `--resume` those that have a report of this commit already are passed over. What stands after `--` goes
-to each of them, and into its report.
+is typed. What stands after `--` goes to each of them, and into its report.
 """
 
 import argparse
@@ -15,30 +14,23 @@ from typing import Final
 
 BENCHES: Final = {
     "engine": "one batch in the engine, 10 k to 1 M entities, compared with a NumPy group-sum",
-    "timers": "insert, cancel and expire: our timing wheels, heapq, Kafka's timer and a DelayQueue on the JVM",
+    "timers": "insert, cancel and expire: our batch wheel, heapq, Kafka's timer and a DelayQueue on the JVM",
     "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours object by object and in batches",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
-    "beside": "what a dashboard with one browser costs the job beside it: the time of its micro-batches",
-    "broker_levels": "one quota on 1 to 30 brokers: how near their sum is to T; writes docs/broker-levels.md",
-    "sync_on_broker": "keep the native quotas of 10 000 entities on a real broker: first sync, periods without changes",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
     "catalog": "tables in Spark's own catalog: time of a micro-batch and latency by trigger; writes its page",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
-    "junk": "what refused messages cost the others: 2 % of junk and a flood of it, in a job under load",
     "meter": "log lines a second of the meter of request logs, on one core, in JSON and packed; writes its page",
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
-    "packed": "events a second of packed messages, compared with JSON arrays; equal sums first",
     "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9, a release after an edit",
-    "peers": "Kafka Streams, Flink, Quix, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
+    "peers": "Kafka Streams, Flink, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
-    "recovery": "from kill -9 until the first record is readable, 100 k entities",
     "reporter": "what the reporter in a broker costs it: CPU, produce p99, 10 000 clients; its sums, to the byte",
     "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
     "scale": "batch time, memory, a restart, roll-ups and a view with 10 k, 100 k and 1 M entities",
     "scrapes": "usage from scraped rates: sums, when violations begin, and the meter's CPU for ten brokers",
-    "six_clients": "six stock clients of one broker, Java among them, while a quota is raised and cut in the table",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
     "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",
     "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
@@ -53,7 +45,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Runs benchmarks, one after the other.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(BENCHES)}; default: all")
     parser.add_argument("--report", action="store_true", help="write what each prints to docs/bench/NAME.md too")
-    parser.add_argument("--resume", action="store_true", help="pass over those with a report of this commit")
     own = list(arguments)
     options = own[own.index("--") + 1 :] if "--" in own else []
     asked = parser.parse_args(own[: len(own) - len(options) - 1] if "--" in own else own)
@@ -65,9 +56,6 @@ def main(arguments: Sequence[str]) -> int:
     commit, failed = commit_now(), 0
     for name in asked.names or BENCHES:
         print(f"\n== {name}: {BENCHES[name]}", flush=True)
-        if asked.resume and _is_reported(name, commit):
-            print(f"measured at this commit already: {_report(name)}", flush=True)
-            continue
         code, printed = _run(name, options)
         failed |= code != 0
         if asked.report and code == 0:
@@ -99,10 +87,6 @@ def _run(name: str, options: Sequence[str]) -> tuple[int, str]:
 
 def _report(name: str) -> Path:
     return REPORTS / f"{name}.md"
-
-
-def _is_reported(name: str, commit: str) -> bool:
-    return _report(name).exists() and f" at commit {commit}." in _report(name).read_text(encoding="utf-8")
 
 
 def commit_now() -> str:

@@ -1,6 +1,7 @@
 """Catching up after an outage: events per second of the whole reading path, compared with bare Spark.
 
-A real broker has two topics with the same events: one has an object per message, the other arrays of 100. Each of the
+A real broker has two topics with the same events, those of `bench.peers`: one has an object per message, the other
+arrays of 100. Each of the
 following reads a topic from its first to its last offset, in turns:
 
     consume only   the Kafka connector alone
@@ -9,28 +10,28 @@ following reads a topic from its first to its last offset, in turns:
     limit          and sums per second and client, fetched with `toArrow`; no check, no clamp, no dead letters
     kquota         all checks, sums and dead letters by the job's reader on the executors, as of a large micro-batch
 
-    python -m bench.catch_up [--events 1000000] [--clients 10000] [--rounds 5] [--cores 2]
+    python -m bench.catch_up [--events 1000000] [--clients 10000] [--rounds 5] [--cores 1 2]
 
 With several numbers of cores all of it, the broker too, runs on the first so many of the machine, in turns.
 """
 
 import argparse
 import os
-import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.machine import machine_line
+from bench.machine import arguments as options
+from bench.peers.messages import PARTITIONS, SHAPES, Backlog
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch, spark_jars
 from pipeline.jvm.java import find_java
@@ -42,9 +43,7 @@ from pipeline.stream.usage_columns import FIELD_RULES, ReadingRules
 
 EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
 """The fields of a usage event as a type of Spark."""
-_PARTITIONS: Final = 4
-_ARRAY_LENGTH: Final = 100
-_EVENTS_PER_SECOND: Final = 100_000  # of event time
+_AGO_MS: Final = 60_000  # when the outage began
 _SUMMED: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
 _WARM_UP_ROUNDS: Final = 2
 # A consumer that has read to the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by
@@ -56,10 +55,9 @@ Case = Callable[[DataFrame], object]
 
 
 def main() -> int:
-    arguments = _arguments()
+    arguments = options(__doc__, events=1_000_000, clients=10_000, rounds=5, cores=[os.cpu_count() or 1])
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)
-    print(machine_line(), flush=True)
     failed = 0
     for cores in arguments.cores:
         # A process of its own: Spark's JVM lives as long as the process that has started it.
@@ -93,48 +91,18 @@ def _run(arguments: argparse.Namespace, cores: int) -> None:
             spark.stop()
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Events per second after an outage, compared with bare Spark.")
-    parser.add_argument("--events", type=int, default=1_000_000, help="events in each topic")
-    parser.add_argument("--clients", type=int, default=10_000, help="distinct <user, client-id> pairs")
-    parser.add_argument("--rounds", type=int, default=5, help="measured runs of each case, after two unmeasured")
-    parser.add_argument("--cores", type=int, nargs="+", default=[os.cpu_count()], help="how many to use, in turns")
-    return parser.parse_args()
-
-
-def _events(count: int, clients: int) -> Iterator[str]:
-    draw = random.Random(7)
-    start_ms = int(time.time() * 1000) - count * 1000 // _EVENTS_PER_SECOND
-    for number in range(count):
-        client = draw.randrange(clients)
-        yield (
-            f'{{"event_time_ms":{start_ms + number * 1000 // _EVENTS_PER_SECOND},"user":"user-{client % 1000}",'
-            f'"client_id":"client-{client}","broker_id":"{client % 3}","produced_bytes":{draw.randrange(100_000)},'
-            f'"fetched_bytes":{draw.randrange(100_000)},"io_time_ns":{draw.randrange(1_000_000)},'
-            f'"network_time_ns":{draw.randrange(1_000_000)},"request_count":1}}'
-        )
-
-
 def _fill(bootstrap_servers: str, count: int, clients: int) -> None:
     admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
     wanted = {
-        "num_partitions": _PARTITIONS,
+        "num_partitions": PARTITIONS,
         "replication_factor": 1,
         "configs": {"message.timestamp.type": "LogAppendTime"},
     }
-    admin.create_topics({"object": wanted, "array": wanted})
+    admin.create_topics(dict.fromkeys(SHAPES, wanted), wait_for_metadata=True)
     admin.close()
-    producer = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=20, batch_size=262_144)
-    elements: list[str] = []
-    for number, event in enumerate(_events(count, clients)):
-        producer.send("object", event.encode(), partition=number % _PARTITIONS)
-        elements.append(event)
-        if len(elements) == _ARRAY_LENGTH:
-            value = f"[{','.join(elements)}]".encode()
-            producer.send("array", value, partition=number // _ARRAY_LENGTH % _PARTITIONS)
-            elements.clear()
-    producer.flush()
-    producer.close()
+    backlog = Backlog.build(count, clients, int(time.time() * 1000) - _AGO_MS)
+    for shape in SHAPES:
+        backlog.send(bootstrap_servers, shape, shape, 0)
 
 
 def _messages(spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:

@@ -1,22 +1,17 @@
-"""How soon the gate lets callers go after a release can be read, with a real broker.
+"""How soon the gate lets callers go after a job has let their clients go, with a real broker.
 
-    python -m bench.gate [--rounds 5] [--job-rounds 3] [--clients 50] [--threads 200] [--tasks 2000]
+    python -m bench.gate [--rounds 3] [--clients 50] [--threads 200] [--tasks 2000]
 
-All clients are throttled and all callers wait. Then the clients are let go. In the first part a publisher alone does
-it: it releases one client after the other at random times, or all in one transaction. In the second part a real job,
-`kquota run`, has throttled them because of their usage events. It releases each when its throttle ends, or all because
-their quota was raised.
+A real job, `kquota run`, throttles all clients because of their usage events, and all callers wait. Then it releases
+each client when its throttle ends, or all because their quota was raised.
 
 The time is measured from the instant at which a caller may go on. That is when a plain `read_committed` reader has the
 release of its client, or when the throttle comes to the end that its record names, whichever is first. A job releases a
-throttle after its end, so there the end is first. Broker, publisher or job, reader and gate are processes of one
-machine.
+throttle after its end, so there the end is first. Broker, job, reader and gate are processes of one machine.
 """
 
-import argparse
 import asyncio
 import json
-import random
 import statistics
 import subprocess
 import sys
@@ -32,36 +27,12 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from bench.machine import arguments as options
 from bench.stage import Stage, staged
-from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.process import terminate
 from pipeline.gate.gate import Gate
-from pipeline.throttle.topic import KafkaThrottleTopic
-from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.throttle_record import ThrottleRecord
 
 CLIENT_ID: Final = "service"
-_LEASE_MS: Final = 120_000
-
-
-def user_of(number: int) -> str:
-    return f"team-{number}"
-
-
-def publish(servers: str) -> None:
-    """Publish what stdin asks for, until stdin ends."""
-    topic = KafkaThrottleTopic("bench", THROTTLE_TOPIC, MARKER_TOPIC, ClusterAccess(servers), 15_000)
-    topic.open()
-    next_seq = 0
-    for line in sys.stdin:
-        action, first, last = line.split()
-        records = [
-            _record(action, user_of(number), next_seq + place)
-            for place, number in enumerate(range(int(first), int(last) + 1))
-        ]
-        _say(str(next_seq))
-        next_seq += len(records)
-        topic.publish(records, next_seq)
-    topic.close()
 
 
 def read(servers: str) -> None:
@@ -74,77 +45,11 @@ def read(servers: str) -> None:
             arrived_ns = time.monotonic_ns()
             for record in records:
                 throttle = ThrottleRecord.from_value(record.value)
-                _say(f"{throttle.action} {throttle.user} {throttle.throttled_until_ms} {arrived_ns}")
+                print(throttle.action, throttle.user, throttle.throttled_until_ms, arrived_ns, flush=True)
 
 
-def _record(action: str, user: str, publish_seq: int) -> ThrottleRecord:
-    length_ms = _LEASE_MS if action == "throttle" else 0
-    return ThrottleRecord.model_validate(
-        {
-            "action": action,
-            "cluster": "bench",
-            "broker_id": "",
-            "user": user,
-            "client_id": CLIENT_ID,
-            "throttle_time_ms": length_ms,
-            "throttled_until_ms": time.time_ns() // 1_000_000 + length_ms,
-            "quota_type": "producer_byte_rate",
-            "sensor": (user, CLIENT_ID),
-            "observed": 2e6,
-            "bound": 1e6,
-            "window_ms": 10_000,
-            "tokens": None,
-            "owed_ms": length_ms,
-            "cause": "violation" if action == "throttle" else "expired",
-            "decision_id": f"{user}/{publish_seq}",
-            "publish_seq": publish_seq,
-            "batch_id": 0,
-            "quota_version": 1,
-        }
-    )
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-ONE_BY_ONE: Final = "one by one"
 _BOUND, _BOUNDLESS = 1_000.0, 1e12
 _POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see an edit
-
-
-class Publisher:
-    """A child process (`bench.gate publish`) with a transactional producer. No throttle ends by itself."""
-
-    name = "publisher"
-    releases: tuple[str, ...] = (ONE_BY_ONE, "at once")
-
-    def __init__(self, child: "subprocess.Popen[str]", clients: int) -> None:
-        self._child = child
-        self._clients = clients
-
-    def throttle(self, release: str) -> list[str]:
-        del release
-        self._order("throttle", 0, self._clients - 1)
-        return list(map(user_of, range(self._clients)))
-
-    def release(self, release: str, users: Sequence[str]) -> None:
-        """One transaction per client, at random times; or one for all clients."""
-        if release != ONE_BY_ONE:
-            self._order("release", 0, self._clients - 1)
-            return
-        for client in range(len(users)):
-            self._order("release", client, client)
-            time.sleep(random.uniform(0.02, 0.08))
-
-    def _order(self, action: str, first: int, last: int) -> None:
-        orders, answers = self._child.stdin, self._child.stdout
-        if orders is None or answers is None:
-            sys.exit("the publisher has no pipes")
-        orders.write(f"{action} {first} {last}\n")
-        orders.flush()
-        answers.readline()
 
 
 class Job:
@@ -153,7 +58,6 @@ class Job:
     All clients share one quota. Each round has new users, because the rates of the earlier ones are still high.
     """
 
-    name = "job"
     releases: tuple[str, ...] = ("due, one by one", "due, at once", "by a quota edit")
 
     def __init__(self, producer: Any, stage: Stage, clients: int) -> None:
@@ -233,9 +137,6 @@ _REQUEST_BYTES: Final = 1_000
 _TARGET_P99_MS: Final = 50
 _TRIGGER_MS: Final = 250
 
-Source = Publisher | Job
-Maker = Callable[[ExitStack, Stage, int], Source]
-
 
 @dataclass
 class Run:
@@ -245,7 +146,7 @@ class Run:
     """
 
     gate: Gate
-    source: Source
+    job: Job
     readable: Readable
     threads: int
     tasks: int
@@ -253,7 +154,7 @@ class Run:
 
     def round(self, release: str) -> None:
         """Throttle all clients, start all callers, release, and note how long each caller took."""
-        users = self.source.throttle(release)
+        users = self.job.throttle(release)
         _await(lambda: all(self.gate.throttle_of(user, CLIENT_ID) for user in users))
         awake: list[tuple[str, str, int]] = []
         callers = [Thread(target=lambda: asyncio.run(self._tasks(users, awake)))]
@@ -261,7 +162,7 @@ class Run:
         for caller in callers:
             caller.start()
         _await(lambda: self.gate.stats().occupancy.waiting == self.threads + self.tasks)
-        self.source.release(release, users)
+        self.job.release(release, users)
         for caller in callers:
             caller.join()
         _await(lambda: self.readable.are_released(users))
@@ -282,56 +183,36 @@ class Run:
 
 
 def main() -> None:
-    arguments = options(__doc__, rounds=5, job_rounds=3, clients=50, threads=200, tasks=2_000)
-    print(f"{arguments.clients} clients, {arguments.threads} threads and {arguments.tasks} tasks; ", end="")
+    given = options(__doc__, rounds=3, clients=50, threads=200, tasks=2_000)
+    print(f"{given.clients} clients, {given.threads} threads and {given.tasks} tasks; ", end="")
     print(f"may go on (release readable or lease ended) -> goes on; target p99 {_TARGET_P99_MS} ms")
-    for make, rounds in ((_publisher, arguments.rounds), (_job, arguments.job_rounds)):
-        if rounds:
-            _measure(make, rounds, arguments)
-
-
-def _measure(make: Maker, rounds: int, arguments: argparse.Namespace) -> None:
     with ExitStack() as stack:
         stage = stack.enter_context(staged())
-        servers = stage.servers
-        source = make(stack, stage, arguments.clients)
-        reader = stack.enter_context(_child("read", servers))
-        gate = stack.enter_context(Gate.connect(servers))
-        run = Run(gate, source, Readable(reader.stdout or ()), arguments.threads, arguments.tasks)
-        run.round(source.releases[-1])  # not measured: it warms up
+        stack.enter_context(stage.job(_TRIGGER_MS))
+        producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
+        stack.callback(producer.close)
+        reader = stack.enter_context(_reader(stage.servers))
+        gate = stack.enter_context(Gate.connect(stage.servers))
+        job = Job(producer, stage, given.clients)
+        run = Run(gate, job, Readable(reader.stdout or ()), given.threads, given.tasks)
+        run.round(job.releases[-1])  # not measured: it warms up
         run.measured.clear()
-        for _ in range(rounds):
-            for release in source.releases:
+        for _ in range(given.rounds):
+            for release in job.releases:
                 run.round(release)
         occupancy = gate.stats().occupancy
     print(
-        f"by a {source.name}, {rounds} rounds; left in the purgatory {occupancy.purgatory_size}, "
+        f"{given.rounds} rounds; left in the purgatory {occupancy.purgatory_size}, "
         f"in the pool {occupancy.pool_used_bytes} bytes"
     )
     for (release, kind), measured in sorted(run.measured.items()):
         _tell(f"  {release}, {kind}", measured)
 
 
-def _publisher(stack: ExitStack, stage: Stage, clients: int) -> Source:
-    return Publisher(stack.enter_context(_child("publish", stage.servers)), clients)
-
-
-def _job(stack: ExitStack, stage: Stage, clients: int) -> Source:
-    stack.enter_context(stage.job(_TRIGGER_MS))
-    producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
-    stack.callback(producer.close)
-    return Job(producer, stage, clients)
-
-
 @contextmanager
-def _child(mode: str, servers: str) -> Iterator["subprocess.Popen[str]"]:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "bench.gate", mode, servers],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def _reader(servers: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "bench.gate", "read", servers]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         yield child
     finally:
@@ -355,7 +236,7 @@ def _tell(name: str, measured: list[tuple[float, bool]]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["publish"], ["read"]):  # one of the other two processes
-        {"publish": publish, "read": read}[sys.argv[1]](sys.argv[2])
+    if sys.argv[1:2] == ["read"]:
+        read(sys.argv[2])
     else:
         main()

@@ -1,13 +1,10 @@
 """What it costs to throttle many clients at once, and to renew and release them all at once.
 
-    python -m bench.held [--clients 100000] [--waves 3] [--no-broker] [--profile]
+    python -m bench.held [--clients 100000] [--waves 3]
 
 The job's own engine, purgatory and publisher on a clock set by hand; no Spark. Rows are appended to a real
 `throttle_events` by delta-rs, records are sent to a real broker in transactions. Every client has a user and a
-client-id of its own and is above its producer quota, with a debt of a quarter of an hour. All is measured twice:
-
-    batches       the records of a step are sent as prepared record batches, as the job does
-    each          they are given to the Kafka library one by one, as the job did before
+client-id of its own and is above its producer quota, with a debt of a quarter of an hour.
 
     throttle      a batch in which all clients begin to be over their quota
     again         a batch in which all of them are, while they are held: nothing new is told
@@ -26,11 +23,7 @@ client-id of its own and is above its producer quota, with a debt of a quarter o
 Milliseconds; those of the first five by the clock on the wall. Memory is that of this process.
 """
 
-import argparse
-import cProfile
-import pstats
 import statistics
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -48,14 +41,14 @@ from bench.machine import cpu_seconds, forget_peak, memory_mb, memory_of
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
-from pipeline.replay.simulation import NoTopic, SimulatedClock
+from pipeline.replay.simulation import SimulatedClock
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.publisher import DeltaOutbox, ThrottleTopic
-from pipeline.throttle.topic import MANY, KafkaThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 
@@ -66,7 +59,7 @@ FIGURES: Final = (*WALL, "all", "cpu", "broker", "late")
 class Spent:
     """Seconds by phase. Of phases inside each other the outer one does not count what the inner one took."""
 
-    def __init__(self, broker_pid: int | None) -> None:
+    def __init__(self, broker_pid: int) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.late_seconds = 0.0
         self._broker_pid = broker_pid
@@ -108,7 +101,7 @@ class Spent:
         self._began = self._cpu_seconds()
 
     def _cpu_seconds(self) -> tuple[float, float]:
-        return time.process_time(), cpu_seconds(self._broker_pid) if self._broker_pid else 0.0
+        return time.process_time(), cpu_seconds(self._broker_pid)
 
 
 START_MS: Final = 1_795_000_000_000
@@ -116,11 +109,9 @@ BOUND: Final = 1_000.0
 DEBT_SECONDS: Final = 900
 JOB: Final = "held"
 QUERY: Final = "query"
-WAYS: Final = {"batches": MANY, "each": sys.maxsize}
 WARM_CLIENTS, WARM_WAVES = 5_000, 10  # before what is measured, for the broker's compiler
-TIMEOUT_MS: Final = 120_000  # of a transaction, so that the slower way has its figure
+TIMEOUT_MS: Final = 120_000  # of a transaction
 REAP_SECONDS: Final = 0.01
-SHOWN_FUNCTIONS: Final = 25
 
 
 class TimedOutbox(DeltaOutbox):
@@ -248,22 +239,19 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
 
 
 @contextmanager
-def new_topic(broker: EmbeddedBroker | None, many: int) -> Iterator[ThrottleTopic]:
-    if broker is None:
-        yield NoTopic()
-        return
+def new_topic(broker: EmbeddedBroker) -> Iterator[ThrottleTopic]:
     access, name = ClusterAccess(broker.bootstrap_servers), f"throttle.{time.time_ns()}"
     with access.admin() as admin:
         create_topics(admin, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
-    topic = KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS, many)
+    topic = KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS)
     yield topic
     topic.close()
 
 
-def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tuple[dict[str, dict[str, float]], str]:
+def run(clients: int, waves: int, broker: EmbeddedBroker) -> tuple[dict[str, dict[str, float]], str]:
     """Milliseconds by step and phase, and a line on memory."""
-    with tempfile.TemporaryDirectory() as folder, new_topic(broker, WAYS[way]) as topic:
-        held = Held(clients, Path(folder), topic, Spent(broker.pid if broker else None))
+    with tempfile.TemporaryDirectory() as folder, new_topic(broker) as topic:
+        held = Held(clients, Path(folder), topic, Spent(broker.pid or 0))
         before_mb = memory_mb()
         forget_peak()
         with held.reaped():
@@ -272,38 +260,22 @@ def run(clients: int, waves: int, broker: EmbeddedBroker | None, way: str) -> tu
             f"{before_mb:.0f} MB before, {held_mb:.0f} MB while all are held, {memory_of()['VmHWM']:.0f} MB at most"
         )
         told, stored = clients * (waves + 2), topic.end().publish_seq + 1
-        if broker is not None and told != stored:
+        if told != stored:
             message = f"the topic has {stored} of {told} records"
             raise RuntimeError(message)
     return took, memory
 
 
 def main() -> None:
-    arguments = options(__doc__, clients=100_000, waves=3, no_broker=False, profile=False)
-    if arguments.no_broker:
-        show(arguments, None, "batches")
-        return
+    given = options(__doc__, clients=100_000, waves=3)
     big = BrokerOptions(heap_mib=1024, quick_start=False)
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker", options=big) as broker:
-        for way in WAYS:
-            run(min(WARM_CLIENTS, arguments.clients), WARM_WAVES, broker, way)
-        for way in WAYS:
-            show(arguments, broker, way)
-
-
-def show(arguments: argparse.Namespace, broker: EmbeddedBroker | None, way: str) -> None:
-    profile = cProfile.Profile()
-    if arguments.profile:
-        profile.enable()
-    took, memory = run(arguments.clients, arguments.waves, broker, way)
-    profile.disable()
-    title = f"{arguments.clients} clients, {way if broker else 'nothing sent'}"
-    print(f"{title:<24}" + "".join(f"{name:>8}" for name in FIGURES))
+        run(min(WARM_CLIENTS, given.clients), WARM_WAVES, broker)
+        took, memory = run(given.clients, given.waves, broker)
+    print(f"{f'{given.clients} clients':<24}" + "".join(f"{name:>8}" for name in FIGURES))
     for step, figures in took.items():
         print(f"{step:<24}" + "".join(f"{figures[name]:>8.0f}" for name in FIGURES))
     print(f"memory: {memory}")
-    if arguments.profile:
-        pstats.Stats(profile).sort_stats("tottime").print_stats(SHOWN_FUNCTIONS)
 
 
 if __name__ == "__main__":

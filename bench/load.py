@@ -1,13 +1,11 @@
 """Steady load on the usage topic, in a process of its own that costs little.
 
-    python -m bench.load BOOTSTRAP_SERVERS EVENTS_PER_SECOND CLIENTS [EVENTS_PER_MESSAGE [JUNK_PERCENT]]
+    python -m bench.load BOOTSTRAP_SERVERS EVENTS_PER_SECOND CLIENTS [EVENTS_PER_MESSAGE]
 
 A client library spends some 25 µs on each record, so 20 000 a second would take half a core from what is measured. Here
 the record batches are prepared once. To send one, only its event times and its checksum are written anew. The clients
 take turns; 50 record batches a second, each to the next partition of the one broker. It runs until it is terminated, or
 until the broker is gone.
-
-With junk, so many percent of the messages are refused ones, which come beside the good events.
 """
 
 import re
@@ -48,13 +46,6 @@ def produce_request(topic: str, partition: int, records: bytes, client_id: str =
 BATCHES_PER_SECOND: Final = 50
 _TIME: Final = b'"event_time_ms":'
 _DIGITS: Final = 13  # of an event time, from 2001 to 2286
-_JUNK: Final = (
-    b"no JSON",
-    b"\xff\xfe\x00 no text",
-    b'{"event_time_ms":1000000000000,"user":"cut o',
-    b'{"event_time_ms":1000000000000,"user":"junk","client_id":"c","produced_bytes":"many"}',
-    b'[{"event_time_ms":1000000000000,"user":"junk","client_id":[],"produced_bytes":1},7,{}]',
-)
 _POWERS: Final = 10 ** np.arange(_DIGITS - 1, -1, -1)
 _CRC_OFFSET: Final = DefaultRecordBatchBuilder.CRC_OFFSET
 _CHECKED_FROM: Final = DefaultRecordBatchBuilder.ATTRIBUTES_OFFSET
@@ -89,21 +80,14 @@ class TimedBatch:
         return self._bytes.tobytes()
 
 
-def prepared_batches(
-    events_per_second: int, clients: int, events_per_message: int, junk_percent: int = 0
-) -> list[TimedBatch]:
+def prepared_batches(events_per_second: int, clients: int, events_per_message: int) -> list[TimedBatch]:
     messages_per_batch = max(events_per_second // BATCHES_PER_SECOND // events_per_message, 1)
     per_batch = messages_per_batch * events_per_message
-    batches, good_count, junk_count = [], 0, 0
+    batches = []
     for first in range(0, clients, per_batch):
         events = [_event((first + number) % clients) for number in range(per_batch)]
         messages = [events[start : start + events_per_message] for start in range(0, per_batch, events_per_message)]
-        good_count += len(messages)
-        junk = range(junk_count, good_count * junk_percent // (100 - junk_percent))
-        junk_count += len(junk)
-        prepared = [_message(message, events_per_message) for message in messages]
-        prepared += [_JUNK[number % len(_JUNK)] for number in junk]
-        batches.append(TimedBatch(0, [(None, message) for message in prepared]))
+        batches.append(TimedBatch(0, [(None, _message(message, events_per_message)) for message in messages]))
     return batches
 
 
@@ -147,14 +131,12 @@ class BrokerConnection:
         return bytes(answer)
 
 
-def run(
-    bootstrap_servers: str, events_per_second: int, clients: int, events_per_message: int = 1, junk_percent: int = 0
-) -> None:
+def run(bootstrap_servers: str, events_per_second: int, clients: int, events_per_message: int = 1) -> None:
     """Send without end."""
     producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers)
     partitions = len(producer.partitions_for(USAGE_TOPIC))
     producer.close()
-    batches = prepared_batches(events_per_second, clients, events_per_message, junk_percent)
+    batches = prepared_batches(events_per_second, clients, events_per_message)
     connection = BrokerConnection(bootstrap_servers)
     began, sent = time.monotonic(), 0
     while True:

@@ -1,6 +1,5 @@
 """What benchmarks write into pages: tables, the part between two marks, and line charts as SVG files."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ GAP: Final = 40
 LEGEND_LINE: Final = 18
 COLOURS: Final = ("#0b6e4f", "#c1440e", "#1f5fa8", "#8a5a00", "#7b3fa0", "#444444", "#b03060", "#2fa4a4")
 _BOTTOM: Final = TOP + HEIGHT
-_DECADES: Final = {3: "1 k", 4: "10 k", 5: "100 k", 6: "1 M", 7: "10 M", 8: "100 M"}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> str:
@@ -37,42 +35,21 @@ def write_part(page: Path, begin: str, end: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis from 0 on, or a logarithmic one in whole decades; then low and high are exponents."""
+    """An axis from 0 on."""
 
     title: str
-    low: float
     high: float
-    is_log: bool = False
 
     def place(self, value: float) -> float:
         """The position of a value: 0 at the beginning, 1 at the end. A value outside is drawn at the edge."""
-        if self.is_log:
-            value = math.log10(value) if value > 0 else self.low
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+        return min(max(value / self.high, 0.0), 1.0)
 
     @property
     def ticks(self) -> dict[float, str]:
-        """The label of each value that has one: every decade, or about five round numbers."""
-        if self.is_log:
-            exponents = range(round(self.low), round(self.high) + 1)
-            return {10.0**exponent: _DECADES.get(exponent, f"{10.0**exponent:g}") for exponent in exponents}
+        """The labels of about five round numbers."""
         steps = (step * 10.0**power for power in range(-3, 9) for step in (1, 2, 5))
         step = next(step for step in steps if self.high / step <= 6)
         return {step * number: f"{step * number:g}" for number in range(int(self.high / step) + 1)}
-
-
-def axis(title: str, values: Sequence[float]) -> Axis:
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return Axis(title, low, max(high, low + 1), is_log=True)
-
-
-def write_plot(
-    path: Path, title: str, axes: tuple[str, str], panels: Mapping[str, Mapping[str, Points]], *, diagonal: bool = False
-) -> None:
-    across, up = zip(*(point for lines in panels.values() for line in lines.values() for point in line), strict=True)
-    both = axis(axes[0], across), axis(axes[1], up)
-    ends = [10.0 ** max(one.low for one in both), 10.0 ** min(one.high for one in both)]
-    _write(path, title, both, panels, [[(end, end) for end in ends]] if diagonal else [])
 
 
 def write_time_plot(
@@ -84,20 +61,10 @@ def write_time_plot(
     level: float,
     instants: Sequence[float] = (),
 ) -> None:
-    """Write a picture with axes from 0 on, and dashed lines at a level and at some instants."""
+    """Write a picture with a panel a heading, and dashed lines at a level and at some instants."""
     across, up = zip(*(point for lines in panels.values() for line in lines.values() for point in line), strict=True)
-    both = Axis(axes[0], 0, max(across)), Axis(axes[1], 0, max(level, *up) * 1.05)
-    dashed = [[(at, 0), (at, both[1].high)] for at in instants]
-    _write(path, title, both, panels, [[(0, level), (both[0].high, level)], *dashed])
-
-
-def _write(
-    path: Path,
-    title: str,
-    axes: tuple[Axis, Axis],
-    panels: Mapping[str, Mapping[str, Points]],
-    dashed: Sequence[Points],
-) -> None:
+    both = Axis(axes[0], max(across)), Axis(axes[1], max(level, *up) * 1.05)
+    dashed = [[(0, level), (both[0].high, level)], *([(at, 0), (at, both[1].high)] for at in instants)]
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     width, height = len(panels) * (LEFT + WIDTH + GAP), _BOTTOM + 60 + LEGEND_LINE * len(names)
     drawn = [
@@ -108,14 +75,11 @@ def _write(
     ]
     for number, (heading, lines) in enumerate(panels.items()):
         left = LEFT + number * (LEFT + WIDTH + GAP)
-        drawn += [f'<text x="{left}" y="{TOP - 8}">{escape(heading)}</text>', *_grid(left, axes)]
-        drawn += [_line(left, axes, line, "#888", ' stroke-dasharray="4 4"') for line in dashed]
+        drawn += [f'<text x="{left}" y="{TOP - 8}">{escape(heading)}</text>', *_grid(left, both)]
+        drawn += [_line(left, both, line, "#888", ' stroke-dasharray="4 4"') for line in dashed]
         for name, line in lines.items():
             colour = COLOURS[names.index(name) % len(COLOURS)]
-            drawn.append(_line(left, axes, line, colour))
-            if axes[0].is_log:
-                places = [_at(left, axes, point) for point in line]
-                drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+            drawn.append(_line(left, both, line, colour))
     for number, name in enumerate(names):
         y, colour = _BOTTOM + 56 + LEGEND_LINE * number, COLOURS[number % len(COLOURS)]
         drawn.append(f'<rect x="{LEFT}" y="{y - 8}" width="24" height="4" fill="{colour}"/>')
@@ -123,12 +87,9 @@ def _write(
     path.write_text("\n".join([*drawn, "</svg>", ""]), encoding="utf-8")
 
 
-def _at(left: float, axes: tuple[Axis, Axis], point: tuple[float, float]) -> tuple[float, float]:
-    return left + axes[0].place(point[0]) * WIDTH, _BOTTOM - axes[1].place(point[1]) * HEIGHT
-
-
 def _line(left: float, axes: tuple[Axis, Axis], points: Points, colour: str, more: str = "") -> str:
-    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in (_at(left, axes, point) for point in points))
+    places = ((left + axes[0].place(x) * WIDTH, _BOTTOM - axes[1].place(y) * HEIGHT) for x, y in points)
+    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     return f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"{more}/>'
 
 

@@ -78,10 +78,10 @@ class Stage:
         open_quota_table(self.settings.tables).alter([change], local_audit("bench"))
 
     def load(
-        self, events_per_second: int, clients: int, *more: int
+        self, events_per_second: int, clients: int, events_per_message: int = 1
     ) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-        """`bench.load` in a process of its own; more: events per message (1), percent of junk (0)."""
-        numbers = map(str, (events_per_second, clients, *more))
+        """`bench.load` in a process of its own."""
+        numbers = map(str, (events_per_second, clients, events_per_message))
         return child([sys.executable, "-m", "bench.load", self.servers, *numbers])
 
     @contextmanager

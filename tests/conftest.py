@@ -58,8 +58,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole programs run last: by then, the tests that run beside this process are often done."""
+    """Whole programs run last: by then, the tests that run beside this process are often done.
+
+    A file names the markers of its tests: deploy/test.sh looks for them there.
+    """
     items.sort(key=lambda item: "integration" in item.path.parts)
+    marked = {(name, item.path) for item in items for name in ("spark", "broker") if item.get_closest_marker(name)}
+    for name, path in marked:
+        if f"mark.{name}" not in path.read_text(encoding="utf-8"):
+            message = f"{path} does not name the marker {name} of its tests"
+            raise pytest.UsageError(message)
 
 
 def pytest_sessionfinish() -> None:

@@ -15,7 +15,6 @@ Each stage is kept under the cache folder for this commit. A run that is broken 
 `--only` runs some of them.
 """
 
-import argparse
 import os
 import sys
 from dataclasses import replace
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.__main__ import commit_now
-from bench.machine import machine_line
+from bench.machine import arguments, machine_line
 from bench.peers.report import markdown, write_page
 from bench.peers.roster import peers_folder
 from bench.peers.stages import Amounts, Stages, Store, measured
@@ -52,13 +51,7 @@ _QUICK: Final = Amounts(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, help="of each backlog, in place of a million")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="run the stages whose names match this pattern")
-    parser.add_argument("--fresh", action="store_true", help="measure anew what is known of this commit")
-    parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
-    parser.add_argument("--page", type=Path, help="the page to write the tables into; plots are put beside it")
-    given = parser.parse_args()
+    given = arguments(__doc__, events=0, only="", fresh=False, quick=False, page=None)
     amounts = _QUICK if given.quick else _WHOLE
     if given.events:
         amounts = replace(amounts, events=given.events)
@@ -71,7 +64,7 @@ def main() -> int:
     text = markdown(done, f"{machine_line()}, load average {os.getloadavg()[0]:.1f} at the end", str(amounts))
     print(f"\n{text}")
     if given.page:
-        write_page(given.page, text, done)
+        write_page(Path(given.page), text, done)
     return 0
 
 

@@ -2,13 +2,11 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +159,6 @@ class Life:
 
 
 _BACKLOG_SECONDS: Final = 240.0
-_STEP: Final = re.compile(r"(\w+)_ms=(\d+)")
-_ONE_STEP: Final = "collect_ms="
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,6 @@ class CaughtUp:
         rates: events per second of each backlog, from the moment at which the peer reads until its last result could
             be read. The first one is that of a cold process.
         memory_mb: peak of all its processes.
-        steps_ms: what the peer itself logged of its last backlog, such as `collect_ms=812`, added up by name.
         verdict: "right", or how the results differ from the right answer. Then the other figures mean nothing.
     """
 
@@ -185,7 +180,6 @@ class CaughtUp:
     first_result_seconds: float
     rates: list[float]
     memory_mb: float
-    steps_ms: dict[str, int]
     verdict: str
 
 
@@ -224,16 +218,8 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
         first_result_seconds=(min(book.first_ms.values(), default=life.spawned_ms) - life.spawned_ms) / 1000,
         rates=rates,
         memory_mb=memory_mb,
-        steps_ms=_steps_ms(line for at_ms, line in life.log if at_ms >= begins_ms[-1]),
         verdict=verdict,
     )
-
-
-def _steps_ms(lines: Iterable[str]) -> dict[str, int]:
-    steps_ms: Counter[str] = Counter()
-    for line in lines:
-        steps_ms.update({name: int(value) for name, value in _STEP.findall(line)} if _ONE_STEP in line else {})
-    return dict(steps_ms)
 
 
 def _last_ms(book: Book, expected: dict[Key, tuple[int, ...]]) -> float:

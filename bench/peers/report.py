@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bench.pages import table, write_part, write_time_plot
 from bench.peers.messages import SHAPES
-from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS
+from bench.peers.roster import KQUOTA, PEERS, STREAMS
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
 
 Measured = Mapping[str, Mapping[str, Any]]
@@ -22,8 +22,6 @@ _END: Final = "<!-- peers end -->"
 _PLOTS: Final = {"latency": "peers-latency.svg", "quotas": "peers-quotas.svg"}
 _MESSAGES: Final = {"object": "objects", "array": "arrays of 100"}
 _ANSWERED: Final = 0.9
-_STEPS: Final = ("collect", "append", "decide", "publish")
-_MS: Final = 1_000  # in a second
 _NOTHING: Final = ""
 
 
@@ -66,24 +64,8 @@ def _catch_up(measured: Measured) -> list[str]:
         if rows:
             head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
             told = [f"**Catching up, {_MESSAGES[shape]}**", table(head, rows)]
-            told += [line for line in (_target(measured, shape), _profile(measured, shape)) if line]
-            parts.append("\n\n".join(told))
+            parts.append("\n\n".join([*told, _target(measured, shape)]).rstrip())
     return parts
-
-
-def _profile(measured: Measured, shape: str) -> str:
-    """Where the time of our last backlog went, and what bare Spark needs for the reading alone."""
-    ours, bare = (measured.get(f"catch-up {name} {shape}", {}) for name in (KQUOTA, BARE))
-    steps_ms = {name: ours.get("steps_ms", {}).get(name, 0) for name in _STEPS}
-    if not (_is_right(ours) and _is_right(bare) and sum(steps_ms.values())):
-        return _NOTHING
-    whole_ms = _MS * ours["events"] / ours["rates"][-1]
-    bare_ms = _MS * ours["events"] / statistics.median(bare["rates"][1:] or bare["rates"])
-    steps = ", ".join(f"{name} {value} ms" for name, value in steps_ms.items())
-    return (
-        f"The last of these backlogs took {KQUOTA} {whole_ms:.0f} ms, by its own log: {steps}. "
-        f"For reading, parsing and summing alone {BARE} needs {bare_ms:.0f} ms."
-    )
 
 
 def _catch_up_cells(run: Mapping[str, Any]) -> list[str]:

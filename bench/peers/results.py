@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,58 +132,44 @@ def _from_json(value: bytes, at_ms: float) -> Result:
 
 
 class FileResults(AbstractContextManager[Any]):
-    """Results in Parquet files of a folder, each with the sums of new messages."""
+    """Results in files of a folder, each with the sums of new messages; here Parquet files of bare Spark."""
 
     adds = True
+    _pattern = "*.parquet"
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: set[Path] = set()
+        self._seen: set[Path] = set()
 
     def progress(self) -> object:
-        return len(self._files())
+        return self._files()[-1:]
 
     def read(self) -> Iterator[Result]:
         for file in self._files():
-            if file not in self._read:
-                self._read.add(file)
-                yield from parquet_results(file, file.stat().st_mtime_ns / 1e6, "second_ms")
+            if file not in self._seen:
+                self._seen.add(file)
+                yield from self._results(file, file.stat().st_mtime_ns / 1e6)
 
     def _files(self) -> list[Path]:
-        return sorted(self._folder.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+        return sorted(self._folder.glob(self._pattern), key=lambda file: (file.stat().st_mtime_ns, file.name))
+
+    def _results(self, file: Path, at_ms: float) -> Iterator[Result]:
+        return parquet_results(file, at_ms, "second_ms")
 
 
-class UsageTableResults(AbstractContextManager[Any]):
-    """Results in our Delta table `usage`: a row for each micro-batch, second, broker and client."""
+class UsageTableResults(FileResults):
+    """Results in our Delta table `usage`, commit by commit: a row for each micro-batch, second, broker and client."""
 
-    adds = True
+    _pattern = "_delta_log/*.json"
 
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __init__(self, table: Path) -> None:
-        self._table = table
-        self._read: set[str] = set()
-
-    def progress(self) -> object:
-        return self._commits()[-1:]
-
-    def read(self) -> Iterator[Result]:
-        for commit in self._commits():
-            if commit.name in self._read:
-                continue
-            self._read.add(commit.name)
-            at_ms = commit.stat().st_mtime_ns / 1e6
-            for line in commit.read_text(encoding="utf-8").splitlines():
-                added = json.loads(line).get("add")
-                if added and added["dataChange"]:
-                    yield from parquet_results(self._table / added["path"], at_ms, "sample_start_ms")
-
-    def _commits(self) -> Sequence[Path]:
-        return sorted((self._table / "_delta_log").glob("*.json"))
+    def _results(self, file: Path, at_ms: float) -> Iterator[Result]:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            added = json.loads(line).get("add")
+            if added and added["dataChange"]:
+                yield from parquet_results(self._folder / added["path"], at_ms, "sample_start_ms")
 
 
 def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:

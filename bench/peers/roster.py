@@ -14,10 +14,10 @@ from kafka import KafkaAdminClient
 
 from bench.peers.messages import PARTITIONS, Shape, messages_in
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
+from deploy.jvm.__main__ import write_lock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
-from pipeline.jvm.jar_lock_making import write_lock
-from pipeline.jvm.jars import JarStore, machine_sources, pyspark_jars_folder, read_lock
+from pipeline.jvm.jars import JarStore, read_lock
 from pipeline.jvm.java import cache_folder, find_java, find_jdk
 from pipeline.settings.model import KafkaSettings, Settings
 from pipeline.tables.layout import create_missing
@@ -41,11 +41,7 @@ def lock(arguments: Sequence[str]) -> int:
     if list(arguments) != ["lock"]:
         sys.stderr.write("usage: python -m bench.peers.roster lock\n")
         return 2
-    folder = pyspark_jars_folder()
-    downloads = [source for source in machine_sources(folder) if source.attempts > 1]
-    pom = LOCK.with_name("pom.xml")
-    locked = write_lock(pom, LOCK, downloads, folder or Path("pyspark", "jars"), sets=SETS, header=_HEADER)
-    sys.stdout.write(f"{len(locked)} jars locked\n")
+    write_lock(LOCK.with_name("pom.xml"), LOCK, SETS, _HEADER)
     return 0
 
 
@@ -105,8 +101,6 @@ def _run(command: list[str]) -> None:
 
 TRIGGER_MS: Final = 250
 HEAP: Final = "-Xmx1g"
-_QUIX_PROCESSES: Final = 2
-_QUIX_PART: Final = 0.1
 _LOGGED_TOPIC: Final[Mapping[str, Any]] = {
     "num_partitions": PARTITIONS,
     "replication_factor": 1,
@@ -156,7 +150,6 @@ class Peer:
         ready: text in its output from which on it reads.
         is_durable: whether it keeps its results and its place over a kill.
         environment: variables beside ours.
-        part: of the events of a backlog that it gets. A slow one would take minutes for all of them.
     """
 
     name: str
@@ -166,7 +159,6 @@ class Peer:
     ready: str = "READY"
     is_durable: bool = True
     environment: Callable[[Place], Mapping[str, str]] = field(default=lambda _: {})
-    part: float = 1.0
 
 
 def _topic(place: Place) -> Results:
@@ -193,12 +185,6 @@ def _flink_environment(_place: Place) -> Mapping[str, str]:
         message = f"Flink 2.1 is for Java 11 to 21; the only Java here is {java.version}"
         raise PeerMissing(message)
     return {"JAVA_HOME": str(java.home), "JVM_ARGS": HEAP}
-
-
-def _quix(place: Place) -> Sequence[str]:
-    program = str(Path(__file__).with_name("quix_peer.py"))
-    command = [str(python_of("quix")), program, place.bootstrap_servers, place.source, place.sink, place.shape]
-    return [*command, place.state, place.name, str(_QUIX_PROCESSES)]
 
 
 def _spark(place: Place) -> Sequence[str]:
@@ -264,14 +250,6 @@ PEERS: Final = (
         _flink,
         _topic,
         environment=_flink_environment,
-    ),
-    Peer(
-        "Quix Streams",
-        f"3.28.1 in Python, {_QUIX_PROCESSES} processes, exactly-once, commit interval 250 ms, RocksDB with changelog "
-        f"topic, a result for each event. It gets backlogs of {_QUIX_PART:.0%} of the size",
-        _quix,
-        _topic,
-        part=_QUIX_PART,
     ),
     Peer(
         BARE,

@@ -212,13 +212,13 @@ class Stages:
 
     def __init__(self, amounts: Amounts) -> None:
         self._amounts = amounts
-        self._backlogs: dict[float, Backlog] = {}
+        self._backlog: Backlog | None = None
 
-    def _backlog(self, part: float) -> Backlog:
-        if part not in self._backlogs:
+    def _built(self) -> Backlog:
+        if self._backlog is None:
             start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
-            self._backlogs[part] = Backlog.build(round(self._amounts.events * part), self._amounts.clients, start_ms)
-        return self._backlogs[part]
+            self._backlog = Backlog.build(self._amounts.events, self._amounts.clients, start_ms)
+        return self._backlog
 
     def all(self) -> list[Stage]:
         """In the order in which they run. Peers take turns in each shape, so that a slow hour meets all of them."""
@@ -235,9 +235,7 @@ class Stages:
         return [*stages, Stage("quotas", {**limits, **loaded}, self._quotas)]
 
     def _catch_up(self, peer: Peer, shape: Shape) -> dict[str, Any]:
-        return self._at_a_place(
-            shape, lambda place: catch_up(peer, place, self._backlog(peer.part), self._amounts.rounds)
-        )
+        return self._at_a_place(shape, lambda place: catch_up(peer, place, self._built(), self._amounts.rounds))
 
     def _steady(self, peer: Peer) -> dict[str, Any]:
         amounts = self._amounts

@@ -1,13 +1,13 @@
 """The published purgatory benchmark: the old design and the new one, in Python and on the JVM.
 
-    python -m bench.purgatory [--requests 1000000] [--limit-seconds 4] [--plots docs] [--quick]
+    python -m bench.purgatory [--requests 1000000] [--limit-seconds 4] [--quick]
 
 Requests arrive as a Poisson process at a target rate. Latencies are log-normal: median 20 and 75th percentile 60 ms
 (few time-outs), or 200 and 400 ms (half of the requests time out). The time-out is 200 ms, and every request is watched
 on the same three keys. A request whose latency is over before its time-out is completed from a second queue. Arrivals
 stop after `--requests` or `--limit-seconds`.
 
-    0.8 design        watch lists and a heap of requests, purged by the rule of 0.8.1 or of 0.8.2
+    0.8 design        watch lists and a heap of requests, purged by the rule of 0.8.2
     object by object  our DelayedOperationPurgatory over the timing wheel: one Python thread, as for the 0.8 design
     Kafka 4.3.1       its DelayedOperationPurgatory on the JVM: threads for arrivals, completions, expiry and executor
     0.8 on the JVM    the 0.8 design in Java, with a delay queue and a reaper thread
@@ -25,11 +25,10 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from bench.machine import arguments
-from bench.pages import table, write_plot
+from bench.pages import table
 from bench.purgatory.designs import (
     CASES,
     TIMEOUT_MS,
@@ -51,11 +50,9 @@ BATCH_PACED: Final = (100_000.0, 400_000.0, 800_000.0, 1_600_000.0, 3_200_000.0,
 JVM_OPTIONS: Final = ("-Xms1g", "-Xmx1g")
 
 OLD: Final = "0.8.2 design, Python"
-OLDER: Final = "0.8.1 design, Python"
 NEW: Final = "ours, object by object"
 KAFKA: Final = "Kafka 4.3.1, JVM"
 OLD_JVM: Final = "0.8.2 design, JVM"
-OLDER_JVM: Final = "0.8.1 design, JVM"
 BATCHES: Final = "ours, batches of 1 ms (single-threaded batch API)"
 BATCHES_BY_KEY: Final = "the same, completed by key"
 
@@ -80,12 +77,11 @@ def jvm_runs(design: str, case: Case, asked: argparse.Namespace) -> Iterator[Run
 def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
     """Run all designs in one case, in the order of the table. Prints every run."""
     sweeps: dict[str, Iterator[Run]] = {
-        OLDER: python_runs(lambda: OldDesign("0.8.1"), case, asked),
-        OLD: python_runs(lambda: OldDesign("0.8.2"), case, asked),
+        OLD: python_runs(OldDesign, case, asked),
         NEW: python_runs(NewDesign, case, asked),
     }
     if has_compiler():
-        jvm = ((OLDER_JVM, "0.8.1"), (OLD_JVM, "0.8.2"), (KAFKA, "kafka"))
+        jvm = ((OLD_JVM, "0.8.2"), (KAFKA, "kafka"))
         sweeps |= {name: jvm_runs(design, case, asked) for name, design in jvm}
     sweeps[BATCHES] = batch_runs(case, asked, by_key=False)
     sweeps[BATCHES_BY_KEY] = batch_runs(case, asked, by_key=True)
@@ -109,7 +105,7 @@ def highest(runs: Sequence[Run]) -> float:
 
 def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
     """Print for each design the highest rate at which it kept up, its highest rate, its least CPU, and some ratios."""
-    ratios = ((OLDER, NEW), (OLD, NEW), (OLDER_JVM, KAFKA), (OLD_JVM, KAFKA), (BATCHES, KAFKA), (BATCHES_BY_KEY, KAFKA))
+    ratios = ((OLD, NEW), (OLD_JVM, KAFKA), (BATCHES, KAFKA), (BATCHES_BY_KEY, KAFKA))
     for case, by_name in by_case.items():
         rates = {name: highest([run for run in runs if run.kept_up(case)]) for name, runs in by_name.items()}
         print(f"\nlatency {case}, {case.expired_share:.1%} must time out")
@@ -122,33 +118,14 @@ def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
                 print(f"{over} ÷ {under} = {rates[over] / rates[under]:.2f}")
 
 
-def draw(folder: Path, by_case: dict[Case, dict[str, list[Run]]]) -> None:
-    """Draw achieved rate and CPU against the target rate, without the runs that were not paced."""
-    pictures = (
-        ("purgatory-rate.svg", "Achieved against target rate", "achieved requests/s", "achieved_per_second", True),
-        ("purgatory-cpu.svg", "CPU per request", "CPU µs per request", "cpu_us", False),
-    )
-    for file, title, vertical, field, diagonal in pictures:
-        panels = {
-            f"latency {case}, time-out {TIMEOUT_MS} ms": {
-                name: [(r.target_per_second, getattr(r, field)) for r in sweep if math.isfinite(r.target_per_second)]
-                for name, sweep in runs.items()
-            }
-            for case, runs in by_case.items()
-        }
-        write_plot(folder / file, title, ("target requests/s", vertical), panels, diagonal=diagonal)
-
-
 def main() -> None:
-    asked = arguments(__doc__, requests=1_000_000, limit_seconds=4.0, plots=None, quick=False)
+    asked = arguments(__doc__, requests=1_000_000, limit_seconds=4.0, quick=False)
     if asked.quick:
         asked.requests, asked.limit_seconds = 100_000, 1.0
     if not has_compiler():
         print("no JDK (javac): the rows of the JVM are left out")
     by_case = {case: measure(case, asked) for case in CASES}
     summarise(by_case)
-    if asked.plots:
-        draw(Path(asked.plots), by_case)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,11 @@ The 0.8 design
 --------------
 The request purgatory of Kafka 0.8, as the benchmark's baseline: watch lists and one heap of all requests.
 
-A satisfied request stays in the heap and in the lists of all its keys until it is found there, or until a purge. There
-are two rules for a purge. They are tested once per turn of the reaper, which is after every request that expired:
+A satisfied request stays in the heap and in the lists of all its keys until it is found there, or until a purge. The
+rule is that of 0.8.2, tested once per turn of the reaper, which is after every request that expired: the lists have
+1 000 entries or more: scan them; the heap has 1 000 or more: scan it.
 
-    0.8.1   10 000 requests were watched since the last purge: scan the heap and all lists. The lists are array lists,
-            and removing an entry moves all entries behind it.
-    0.8.2   the lists have 1 000 entries or more: scan them. The heap has 1 000 or more: scan it. Linked lists.
-
-This is re-built from a description of the rules, with locks where Kafka had `synchronized`. Scanning the heap costs one
+This is re-built from a description of the rule, with locks where Kafka had `synchronized`. Scanning the heap costs one
 rebuild here; in Kafka it was quadratic.
 
 One by one
@@ -139,7 +136,6 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
     return [line.split() for line in answer.stdout.splitlines()]
 
 
-PURGE_INTERVAL = 10_000
 PURGE_THRESHOLD = 1_000
 
 
@@ -168,36 +164,25 @@ class _WatchList:
         with self.lock:
             self.requests.append(request)
 
-    def purge_one_by_one(self) -> None:
-        with self.lock:
-            index = 0
-            while index < len(self.requests):
-                if self.requests[index].satisfied.locked():
-                    del self.requests[index]
-                else:
-                    index += 1
-
     def purge(self) -> None:
         with self.lock:
             self.requests = [request for request in self.requests if not request.satisfied.locked()]
 
 
 class OldPurgatory:
-    """The purgatory of 0.8.1 or 0.8.2. The caller passes the time.
+    """The purgatory of 0.8.2. The caller passes the time.
 
     Attributes:
         expired: requests that timed out.
     """
 
-    def __init__(self, version: str, purge_threshold: int = PURGE_THRESHOLD) -> None:
+    def __init__(self, purge_threshold: int = PURGE_THRESHOLD) -> None:
         self.expired = 0
         self._purge_threshold = purge_threshold
-        self._array_lists = version == "0.8.1"
         self._lists: dict[int, _WatchList] = {}
         self._heap: list[tuple[int, int, OldRequest]] = []
         self._heap_lock = threading.Lock()
         self._watched = 0
-        self._watched_at_purge = 0
 
     def watch(self, request: OldRequest, keys: Iterable[int], now_ms: int) -> bool:
         """Satisfy a request now, or watch it on every key. Returns True if this call satisfied it."""
@@ -230,11 +215,14 @@ class OldPurgatory:
             self.purge()
 
     def purge(self) -> None:
-        """The end of a turn of the reaper: a purge, if the rule of the version demands one."""
-        if self._array_lists:
-            self._purge_by_interval()
-        else:
-            self._purge_by_threshold()
+        """The end of a turn of the reaper: a purge of what has become too long."""
+        if self.watched >= self._purge_threshold:
+            for watchers in self._lists.values():
+                watchers.purge()
+        if self.delayed >= self._purge_threshold:
+            with self._heap_lock:
+                self._heap = [entry for entry in self._heap if not entry[2].satisfied.locked()]
+                heapq.heapify(self._heap)
 
     @property
     def watched(self) -> int:
@@ -252,26 +240,6 @@ class OldPurgatory:
                 request = heapq.heappop(self._heap)[2]
             if request.satisfy():
                 return request
-
-    def _purge_by_interval(self) -> None:
-        if self._watched - self._watched_at_purge < PURGE_INTERVAL:
-            return
-        self._watched_at_purge = self._watched
-        self._purge_heap()
-        for watchers in self._lists.values():
-            watchers.purge_one_by_one()
-
-    def _purge_by_threshold(self) -> None:
-        if self.watched >= self._purge_threshold:
-            for watchers in self._lists.values():
-                watchers.purge()
-        if self.delayed >= self._purge_threshold:
-            self._purge_heap()
-
-    def _purge_heap(self) -> None:
-        with self._heap_lock:
-            self._heap = [entry for entry in self._heap if not entry[2].satisfied.locked()]
-            heapq.heapify(self._heap)
 
 
 REQUESTS_A_TURN: Final = 100
@@ -338,9 +306,9 @@ class NewDesign:
 class OldDesign:
     """The purgatory of Kafka 0.8."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self) -> None:
         self._clock = SystemMonotonicClock()
-        self._purgatory = OldPurgatory(version)
+        self._purgatory = OldPurgatory()
 
     @property
     def expired(self) -> int:

@@ -6,11 +6,7 @@ A round begins with n entries, whose expirations are uniform over the next 1 to 
 and cancels these in random order. Then it lets the first n expire, about one batch per step of the clock; once beside
 the remains of the cancelled ones, and once in a second structure without them. The figures are CPU time of the calling
 thread, the median of the rounds after one that warms up. With few entries, rounds are repeated until there are 50 000
-operations. Memory is the growth of the resident set (on the JVM: of the heap after a collection) when the first n
-entries come in.
-
-The second table has n = 1 000 000 and other sizes of batches. There the expirations are spread so that about one batch
-is due per step.
+operations.
 
 On the JVM every entry is an object and every call is for one entry. Measured are Kafka's `SystemTimer` (it hands each
 task to an executor, whose own time is not counted) and `java.util.concurrent.DelayQueue` (its cancel is O(n) and is
@@ -21,13 +17,11 @@ calls, and `SystemTimer` (three rounds).
 import gc
 import heapq
 import os
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
 from typing import Any, Final, Protocol
 
@@ -38,8 +32,6 @@ from bench.machine import arguments
 from bench.pages import table
 from bench.purgatory.designs import has_compiler, run_java
 from purgatory.batch_wheel import BatchTimingWheel
-from purgatory.timer import SystemTimer
-from purgatory.timing_wheel import TimerTask
 
 START_MS: Final = 1_795_000_000_000
 
@@ -84,62 +76,6 @@ class Batches:
         return len(self._wheel)
 
 
-class Scalars(Batches):
-    """The batch wheel, with one call per entry."""
-
-    def prepare(self, values: Int64s) -> Any:
-        return values.tolist()
-
-    def insert(self, expirations: Any) -> Any:
-        schedule = self._wheel.schedule
-        return [schedule(expiration_ms) for expiration_ms in expirations]
-
-    def cancel(self, entries: Iterable[int]) -> None:
-        cancel = self._wheel.cancel
-        for handle in entries:
-            cancel(handle)
-
-
-class _Task(TimerTask):
-    __slots__ = ()
-
-    def run(self) -> None:
-        pass
-
-
-class Objects:
-    """`SystemTimer` over Kafka's wheel, with a task object per entry."""
-
-    def __init__(self) -> None:
-        self.now_ms = START_MS
-        self._timer = SystemTimer(self)
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    def prepare(self, values: Int64s) -> list[int]:
-        delays: list[int] = (values - self.now_ms).tolist()
-        return delays
-
-    def insert(self, expirations: list[int]) -> list[TimerTask]:
-        tasks: list[TimerTask] = [_Task(delay_ms) for delay_ms in expirations]
-        for task in tasks:
-            self._timer.add(task)
-        return tasks
-
-    def cancel(self, entries: list[TimerTask]) -> None:
-        for task in entries:
-            task.cancel()
-
-    def expire(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-        while self._timer.advance_clock(0):
-            pass
-
-    def __len__(self) -> int:
-        return self._timer.size()
-
-
 class Heap:
     """heapq of (expiration, submission), and a dictionary of the pending submissions. Cancelling removes one there."""
 
@@ -174,8 +110,6 @@ class Heap:
 
 STRUCTURES: Final[dict[str, Callable[[], Structure]]] = {
     "batch wheel": Batches,
-    "batch wheel, scalar calls": Scalars,
-    "wheel of objects": Objects,
     "heapq": Heap,
 }
 
@@ -183,25 +117,22 @@ STRUCTURES: Final[dict[str, Callable[[], Structure]]] = {
 SPAN_MS: Final = 1000
 FEWEST_OPERATIONS: Final = 50_000
 MOST_OBJECTS: Final = 1_000_000
-FEWEST_FOR_MEMORY: Final = 100_000
 MOST_CALLS: Final = 5_000
-BATCHES: Final = (1, 10, 100, 1000, 10_000, 100_000)
 TARGETS: Final = {"insert": 30.0, "cancel": 60.0, "expire": 20.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Million operations per second of CPU time, and memory in bytes per entry. NaN for what was not measured."""
+    """Million operations per second of CPU time. NaN for what was not measured."""
 
     insert: float
     cancel: float
     expire: float
     expire_beside_cancelled: float
-    entry_bytes: float
 
     def cells(self) -> str:
         shown = [f"{value:.2f}" for value in (self.insert, self.cancel, self.expire, self.expire_beside_cancelled)]
-        return " | ".join([*shown, f"{self.entry_bytes:.0f}"]).replace("nan", "–")
+        return " | ".join(shown).replace("nan", "–")
 
 
 class Stopwatch:
@@ -225,11 +156,6 @@ def split(values: Int64s, batch: int) -> Iterator[Int64s]:
     return (values[start : start + batch] for start in range(0, len(values), batch))
 
 
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-    return pages * resource.getpagesize()
-
-
 def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int) -> Speed:
     """One round on a new structure. At most MOST_CALLS calls of each kind are measured."""
     random = np.random.default_rng(seed)
@@ -241,11 +167,8 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
     first = [structure.prepare(part) for part in split(pending_ms, 10_000)]
     later = START_MS + random.integers(1, span_ms + 1, operations)
     inserted = [structure.prepare(part) for part in split(later, batch)]
-    gc.collect()
-    before_bytes = resident_bytes()
     for part in first:
         structure.insert(part)
-    entry_bytes = (resident_bytes() - before_bytes) / pending if pending >= FEWEST_FOR_MEMORY else float("nan")
     del first
     entries: list[Any] = []
     with Stopwatch() as insert:
@@ -265,9 +188,7 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
     for part in split(pending_ms, 10_000):
         alone.insert(alone.prepare(part))
     millions = operations / 1e6
-    return Speed(
-        millions / insert.seconds, millions / cancel.seconds, expiry(alone, stops_ms), beside_cancelled, entry_bytes
-    )
+    return Speed(millions / insert.seconds, millions / cancel.seconds, expiry(alone, stops_ms), beside_cancelled)
 
 
 def expiry(structure: Structure, stops_ms: range) -> float:
@@ -283,17 +204,15 @@ def expiry(structure: Structure, stops_ms: range) -> float:
 
 
 def measure(name: str, pending: int, batch: int, rounds: int) -> Speed:
-    """The median of the rounds. The memory is that of the first round, when the process is new."""
+    """The median of the rounds after the first."""
     repeats = max(1, FEWEST_OPERATIONS // pending)
     make = STRUCTURES[name]
-    speeds = [one_round(make, pending, batch, seed) for seed in range(1 + rounds * repeats)]
-    timed = speeds[1:]
+    timed = [one_round(make, pending, batch, seed) for seed in range(1 + rounds * repeats)][1:]
     return Speed(
         median(speed.insert for speed in timed),
         median(speed.cancel for speed in timed),
         median(speed.expire for speed in timed),
         median(speed.expire_beside_cancelled for speed in timed),
-        speeds[0].entry_bytes,
     )
 
 
@@ -306,15 +225,15 @@ def in_fresh_process(name: str, pending: int, batch: int, rounds: int) -> Speed:
 def jvm_speeds(pending: list[int], rounds: int) -> Iterator[tuple[str, int, Speed]]:
     settings = [str(rounds), *map(str, pending)]
     for name, size, *figures in run_java("TimerBench.java", settings, ("-Xms6g", "-Xmx6g", "-XX:+UseParallelGC")):
-        insert, cancel, expire, entry_bytes = map(float, figures)
-        yield f"{name}, JVM", int(size), Speed(insert, cancel, expire, float("nan"), entry_bytes)
+        insert, cancel, expire, _ = map(float, figures)
+        yield f"{name}, JVM", int(size), Speed(insert, cancel, expire, float("nan"))
 
 
 def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
-    """Print the first table. Returns the batch wheel's speed at the largest size up to a million."""
+    """Print the table. Returns the batch wheel's speed at the largest size up to a million."""
     print(f"\nM/s of CPU time, batches of {batch:,}, load average {os.getloadavg()[0]:.1f}")
     beside = "expire, beside as many cancelled ones"
-    print(table(["", "pending", "insert", "cancel", "expire", beside, "bytes per entry"]))
+    print(table(["", "pending", "insert", "cancel", "expire", beside]))
     judged: Speed | None = None
     for name in STRUCTURES:
         for size in pending:
@@ -342,12 +261,6 @@ def main() -> None:
         return
     reached = " · ".join(f"{name} {getattr(judged, name):.0f} of {target:.0f}" for name, target in TARGETS.items())
     print(f"\nbatch wheel against its targets, M/s: {reached}")
-    size = min(max(pending), MOST_OBJECTS)
-    print(f"\nbatch wheel, {size:,} pending, M/s by size of the batch")
-    print(table(["batch", "insert", "cancel", "expire"]))
-    for batch in BATCHES:
-        speed = in_fresh_process("batch wheel", size, min(batch, size), asked.rounds)
-        print(f"| {batch:,} | {speed.insert:.2f} | {speed.cancel:.2f} | {speed.expire:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

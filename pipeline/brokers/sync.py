@@ -9,12 +9,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from pipeline.brokers.changes import ChangeWriter, ClusterQuotas, Written
 from pipeline.clock import Clock
 from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.opening import open_table, reading
+from pipeline.tables.opening import FollowedTable, reading
 from pipeline.tables.port import Condition, Instant
 from pipeline.tables.queries import newest_instant_in
 from pipeline.tables.quotas.source import QuotaSource, Scope
@@ -105,17 +104,14 @@ class SyncLog:
 
 _BATCH: Final = ("query_id", "batch_id")
 _TIME: Final = "evaluated_at_ms"
-# A handle gets slower with each version that it has followed; one that is opened from a checkpoint does not.
-_VERSIONS_PER_HANDLE: Final = 50
 
 
 class UsageFollower:
     """The new rows of the table, each time it is asked; the first begin `first_ms` before the newest evaluation."""
 
     def __init__(self, uri: str, first_ms: int) -> None:
-        self._uri = uri
+        self._table = FollowedTable(uri)
         self._first_ms = first_ms
-        self._open()
         self._read_version: int | None = None
         self._newest: Instant | None = None
         self.has_begun_anew = False
@@ -129,29 +125,15 @@ class UsageFollower:
 
     def new_rows(self) -> pa.Table | None:
         """The rows since the last call, with `COLUMNS`, in no order; None if there are none. 1 ms without a commit."""
-        table = self._refreshed()
+        table = self._table.look()
         if table.version() == self._read_version:
             return None
         rows = self._rows_after(table)
         self._read_version = table.version()
         return rows
 
-    def _refreshed(self) -> DeltaTable:
-        try:
-            self._handle.update_incremental()
-        except (DeltaError, OSError):
-            # The log entries after this version may be cleaned away: the newest version is opened without them.
-            self._open()
-        if self._handle.version() - self._opened_version > _VERSIONS_PER_HANDLE:
-            self._open()
-        return self._handle
-
-    def _open(self) -> None:
-        self._handle = open_table(self._uri)
-        self._opened_version = self._handle.version()
-
     def _rows_after(self, table: DeltaTable) -> pa.Table | None:
-        with reading(self._uri):
+        with reading(self._table.uri):
             newest = newest_instant_in(table)
         if newest is None:
             return None

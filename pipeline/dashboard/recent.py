@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_missing, table_uri
-from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table, reading
+from pipeline.tables.opening import FollowedTable, file_statistics, local_path, newest_in, oldest_in, reading
 from pipeline.tables.port import Condition, Instant, of_newest_epoch
 from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, newest_instant_in, rows_of, rows_where
 from pipeline.tables.reading import run
 
 # A Delta table that is kept open at its newest version, so that a look costs nothing while nothing is new.
 
-# A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
-_VERSIONS_PER_HANDLE: Final = 50
 # A local table is asked at least so often whether the version after ours was cleaned away before we saw it.
 _ASK_AGAIN_MS: Final = 5_000
 _OLDEST_KEPT_MS: Final = 60_000
@@ -38,8 +36,8 @@ class WatchedTable:
         self.failure: PipelineError | None = None
         """Why the last `refresh` could not see the table; None if it could."""
         self._seen_at_ms = 0
+        self._followed: FollowedTable | None = None
         self._table: DeltaTable | None = None
-        self._opened_version = 0
         self._asked_at_ms = 0
         self._oldest: dict[str, tuple[int, int | None]] = {}
 
@@ -55,7 +53,7 @@ class WatchedTable:
         try:
             self._look(now_ms)
         except PipelineError as exc:
-            self._table = None
+            self._followed = self._table = None
             self.failure = exc
         else:
             self.failure = None
@@ -130,12 +128,8 @@ class WatchedTable:
         is_due = abs(now_ms - self._asked_at_ms) >= _ASK_AGAIN_MS  # also if the clock was set back
         if table is not None and not is_due and not self._may_have_more(table):
             return
-        if table is None or table.version() - self._opened_version >= _VERSIONS_PER_HANDLE:
-            self._table = open_table(self.uri)
-            self._opened_version = self._table.version()
-        else:
-            with reading(self.uri):
-                table.update_incremental()
+        self._followed = self._followed or FollowedTable(self.uri)
+        self._table = self._followed.look()
         self._asked_at_ms = now_ms
 
     def _may_have_more(self, table: DeltaTable) -> bool:

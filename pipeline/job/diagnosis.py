@@ -23,9 +23,10 @@ from pipeline.stream.checkpoint import Checkpoint, open_without_spark, refuse_ga
 from pipeline.stream.session import jar_sets
 from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import open_quota_table, owner_of, tables_of_another_job
+from pipeline.tables.from_settings import open_quota_table, owner_of
 from pipeline.tables.layout import TABLES
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
+from pipeline.tables.port import tables_of_another_job
 from pipeline.tables.queries import newest_batch, newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable

@@ -46,12 +46,6 @@ ORIGINS = ("maven", "pyspark")
 # A checkout has the lock under deploy/; a wheel carries it next to this module.
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
-HEADER: Final = (
-    "# Jars in addition to those of pyspark. Written by `python -m pipeline.jvm.jars lock` from deploy/jvm/pom.xml.\n"
-)
-_FIELDS: Final = (
-    "# set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256\n"
-)
 
 
 class JarUnfit(PipelineError):
@@ -117,19 +111,6 @@ def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[Lock
 def jars_of(*with_sets: str) -> list[LockedJar]:
     """The locked jars that every machine needs, and those of the optional sets that are named."""
     return [jar for jar in read_lock() if jar.jar_set not in OPTIONAL_SETS or jar.jar_set in with_sets]
-
-
-def format_lock(jars: Sequence[LockedJar], sets: Sequence[str] = SETS, header: str = HEADER) -> str:
-    """The text of a lock file, set by set; `read_lock` of it with the same `sets` gives the same jars."""
-    blocks = [header + _FIELDS]
-    for jar_set in sets:
-        lines = []
-        for jar in jars:
-            if jar.jar_set == jar_set:
-                lines += [f"# {jar.note}"] if jar.note else []
-                lines.append(f"{jar_set} {jar.coordinates} {jar.origin} {jar.size_bytes} {jar.sha256}")
-        blocks.append("\n".join(lines) + "\n")
-    return "\n".join(blocks)
 
 
 def sha256_of(path: Path) -> str:
@@ -480,29 +461,17 @@ def _checked(jar_set: str) -> list[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `fetch` or `lock` and return the exit code. The result is one line on stdout; all else is on stderr."""
+    """Run `fetch` and return the exit code. The result is one line on stdout; all else is on stderr."""
+    if list(arguments) != ["fetch"]:
+        sys.stderr.write("usage: python -m pipeline.jvm.jars fetch\n")
+        return 2
     try:
-        if list(arguments) == ["fetch"]:
-            report = fetch(lambda line: sys.stderr.write(f"{line}\n"))
-            sys.stdout.write(f"{len(report.fetched)} fetched, {len(report.cached)} from cache\n")
-        elif list(arguments) == ["lock"]:
-            sys.stdout.write(f"{_write_lock()} jars locked\n")
-        else:
-            sys.stderr.write("usage: python -m pipeline.jvm.jars fetch|lock\n")
-            return 2
+        report = fetch(lambda line: sys.stderr.write(f"{line}\n"))
     except PipelineError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    sys.stdout.write(f"{len(report.fetched)} fetched, {len(report.cached)} from cache\n")
     return 0
-
-
-def _write_lock() -> int:
-    from pipeline.jvm.jar_lock_making import write_lock  # noqa: PLC0415 - needed for this command only
-
-    folder = pyspark_jars_folder()
-    downloads = [source for source in machine_sources(folder) if source.attempts > 1]
-    lock = lock_path()
-    return len(write_lock(lock.with_name("pom.xml"), lock, downloads, folder or Path("pyspark", "jars")))
 
 
 log = logging.getLogger(__name__)
@@ -523,7 +492,7 @@ def fetch_missing(store: JarStore | None = None) -> None:
 
 def _lock_invalid(path: Path, line_number: int, reason: str) -> PipelineError:
     place = f", line {line_number}," if line_number else ""
-    fix = "restore the file from the repository, or write it again: python -m pipeline.jvm.jars lock"
+    fix = "restore the file from the repository, or write it again: python -m deploy.jvm"
     return PipelineError(f"jar lock {path}{place} {reason}", fix)
 
 

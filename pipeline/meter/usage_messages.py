@@ -142,7 +142,7 @@ JSON: Final = UsageCodec(element_of, _with_comma, _array, opening_bytes=1, max_e
 
 
 # Packed: an Arrow IPC stream of one record batch, whose columns are the fields of `UsageEvent`. The job reads it
-# several times as fast as JSON (docs/bench/packed.md). A field that the log does not have is null, which means its
+# several times as fast as JSON (docs/measured.md). A field that the log does not have is null, which means its
 # default.
 
 _SCHEMA: Final = pa.schema([(column.name, pa.type_for_alias(column.type.arrow)) for column in columns(UsageEvent)])

@@ -32,7 +32,7 @@ _LARGEST_BYTES: Final = (
     (100_000, 1_310),
     (EVENTS_OF_DRIVER, 436),
 )
-# An event of a packed message costs the driver less than this share of one in JSON; see docs/bench/packed.md.
+# An event of a packed message costs the driver less than this share of one in JSON; see docs/measured.md.
 _PACKED_SHARE: Final = 0.3
 # Of a batch whose messages no batch has seen yet: what a meter sends at once.
 _EVENTS_PER_MESSAGE: Final = 100.0

@@ -10,6 +10,9 @@ from pipeline.settings.places import CatalogRoot, CatalogTable, StoreAddress, ab
 
 QUOTAS: Final = "quotas"
 """The name of the quota table."""
+OWNER: Final = "kquota.job"
+"""The property of `OWNER_TABLE` that has the name of the job that owns the tables."""
+OWNER_TABLE: Final = "batches"
 
 
 class TablesInCatalog(PipelineError):

@@ -4,7 +4,7 @@ Only `kquota quotas sync` writes it. Its epoch is recorded under one app id for 
 called: two of them on the same tables are never both right.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,12 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.enforced import APPLIED, KEY, NAME, OF_A_CHANGE, PENDING, demands, newest_changes
+from pipeline.tables.enforced import APPLIED, KEY, NAME, OF_A_CHANGE, PENDING, change_of, demands, newest_changes
 from pipeline.tables.port import checked_epoch
 from pipeline.tables.queries import TableRows
 from pipeline.tables.reading import newest_of_each, select
 from pipeline.tables.upkeep import committed, rows_before
-from quota.broker_levels.entries import EntryKey, EntryKind
+from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
 from schemas.arrow import arrow_schema, conform
 from schemas.rows import BrokerQuotaRow
@@ -100,14 +100,6 @@ def state_of(table: TableRows, cluster: str) -> StoredState:
         elif (ours := change.owned(row["at_ms"])) is not None:
             owned[change.key] = ours
     return StoredState(owned, undecided)
-
-
-def change_of(row: Mapping[str, Any], demand: dict[str, float | None]) -> Change:
-    """The change that a row is a step of, with its demand."""
-    key = EntryKey(*(row[name] for name in KEY))
-    kind = None if row["kind"] is None else EntryKind(row["kind"])
-    rest = {name: row[name] for name in OF_A_CHANGE if name not in {*KEY, "kind", "demand"}}
-    return Change(key=key, kind=kind, demand=demand, **rest)
 
 
 def _row(change: Change, result: str) -> dict[str, Any]:

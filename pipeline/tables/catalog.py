@@ -17,12 +17,11 @@ from pyspark.errors import PySparkException
 
 from pipeline.errors import PipelineError, TableMissing, UsageError, first_line
 from pipeline.settings.places import CatalogRoot, CatalogTable
-from pipeline.tables.address import full_address, table_missing, table_uri
+from pipeline.tables.address import OWNER, OWNER_TABLE, full_address, table_missing, table_uri
 from pipeline.tables.delta_spark import DeltaSparkReader, SparkTable, literal, reading_by_spark
-from pipeline.tables.from_settings import KEPT_IN, PROPERTY, tables_of_another_job
 from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
 from pipeline.tables.object_store import S3_SCHEMES, scheme_of
-from pipeline.tables.port import TableUnreadable
+from pipeline.tables.port import TableUnreadable, tables_of_another_job
 from pipeline.tables.quotas.table import QuotaTableState
 from pipeline.tables.upkeep import rows_before
 from schemas.columns import columns, spark_ddl
@@ -121,12 +120,12 @@ def _refusals(subject: str) -> Iterator[None]:
 
 def claim(spark: "SparkSession", root: CatalogRoot, job: str) -> None:
     """As `from_settings.claim_tables`; `TableUnwritable` if Spark refuses to store the name."""
-    table = SparkTable(spark, root.table(KEPT_IN))
-    owner = table.detail()["properties"].get(PROPERTY)
+    table = SparkTable(spark, root.table(OWNER_TABLE))
+    owner = table.detail()["properties"].get(OWNER)
     if owner is not None and owner != job:
         raise tables_of_another_job(root, job, owner)
     if owner is None:
-        table.change(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(PROPERTY)} = {literal(job)})")
+        table.change(f"ALTER TABLE {{table}} SET TBLPROPERTIES ({literal(OWNER)} = {literal(job)})")
 
 
 # Where the tables of a catalog lie, and who else can open them there.

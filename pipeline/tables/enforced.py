@@ -46,6 +46,18 @@ def demands(table: TableRows, rows: Iterable[Mapping[str, Any]]) -> dict[int, di
     return {seq: dict(by_seq[seq]) for seq in wanted if seq in by_seq}
 
 
+def change_of(row: Mapping[str, Any], demand: dict[str, float | None]) -> "Change":
+    """The change that a row is a step of, with its demand."""
+    # With the arithmetic of levels, which most clients' answers do not need.
+    from quota.broker_levels.entries import EntryKey, EntryKind  # noqa: PLC0415
+    from quota.broker_levels.writes import Change  # noqa: PLC0415
+
+    key = EntryKey(*(row[name] for name in KEY))
+    kind = None if row["kind"] is None else EntryKind(row["kind"])
+    rest = {name: row[name] for name in OF_A_CHANGE if name not in {*KEY, "kind", "demand"}}
+    return Change(key=key, kind=kind, demand=demand, **rest)
+
+
 _NAMED_CLIENT: Final = frozenset({Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT, Level.CLIENT})
 
 
@@ -77,9 +89,6 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
     rows = [row for row in rows if row["kind"] is not None and row["result"] == APPLIED]
     if not rows:
         return []
-    # Loads the arithmetic of levels with it, which most clients' answers do not need.
-    from pipeline.tables.broker_quotas import change_of  # noqa: PLC0415
-
     # Of each type the most specific level comes last, and of a level the newest row.
     rows.sort(key=lambda row: -level_of(row["user"], row["client_id"]))
     best = {row["quota_type"]: row for row in rows}

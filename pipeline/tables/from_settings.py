@@ -6,14 +6,14 @@ session open such tables by their address: see `pipeline.tables.address`.
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pipeline.errors import Conflict, Refused, TableMissing
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.settings.places import CatalogRoot
-from pipeline.tables.address import TablesInCatalog, is_local, place_of, shared_root, table_uri
+from pipeline.tables.address import OWNER, OWNER_TABLE, TablesInCatalog, is_local, place_of, shared_root, table_uri
 from pipeline.tables.opening import open_table
-from pipeline.tables.port import RolledTable, TableWriter
+from pipeline.tables.port import RolledTable, TableWriter, tables_of_another_job
 from pipeline.tables.quotas.source import QuotaVersions, newest_valid
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.errors import InvalidQuotas
@@ -135,22 +135,13 @@ def _session() -> "SparkSession":
 # The epoch, the record numbers and the transactional id depend on the job's name. If a second job wrote the same tables
 # under another name, neither would fence the other. So the tables store the name of the first job.
 
-PROPERTY: Final = "kquota.job"
-KEPT_IN: Final = "batches"
-
-
-def tables_of_another_job(root: str, job: str, owner: str) -> Conflict:
-    """The error of tables that a job of another name has written."""
-    fix = f"start with --job {owner}, or with --tables and --checkpoint of its own"
-    return Conflict(f"tables {root} belong to job {owner!r}, not to {job!r}", fix)
-
 
 def claim(root: str, job: str) -> None:
     """See `claim_tables`."""
     owner = owner_of(root)
     if owner is None:
-        table = open_table(table_uri(root, KEPT_IN))
-        table.alter.set_table_properties({PROPERTY: job}, raise_if_not_exists=False)
+        table = open_table(table_uri(root, OWNER_TABLE))
+        table.alter.set_table_properties({OWNER: job}, raise_if_not_exists=False)
     elif owner != job:
         raise tables_of_another_job(root, job, owner)
 
@@ -158,7 +149,7 @@ def claim(root: str, job: str) -> None:
 def owner_of(root: str) -> str | None:
     """The job name stored in the tables; None if no job has started on them, or if there are no tables."""
     try:
-        return open_table(table_uri(root, KEPT_IN)).metadata().configuration.get(PROPERTY)
+        return open_table(table_uri(root, OWNER_TABLE)).metadata().configuration.get(OWNER)
     except TableMissing:
         return None
 

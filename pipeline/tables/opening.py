@@ -70,6 +70,33 @@ def unreadable(table: str, failure: Exception) -> TableUnreadable:
     return TableUnreadable(table, ": ".join(causes), is_file_missing=is_gone)
 
 
+# A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
+_VERSIONS_PER_HANDLE: Final = 50
+
+
+class FollowedTable:
+    """A table whose handle is kept, so that a look takes 1 ms while nothing is new. Raises as `open_table`."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._open()
+
+    def look(self) -> DeltaTable:
+        """The handle, at the newest version now."""
+        try:
+            self._handle.update_incremental()
+        except (DeltaError, OSError):
+            # The log entries after this version may be cleaned away: the newest version is opened without them.
+            self._open()
+        if self._handle.version() - self._opened_version >= _VERSIONS_PER_HANDLE:
+            self._open()
+        return self._handle
+
+    def _open(self) -> None:
+        self._handle = open_table(self.uri)
+        self._opened_version = self._handle.version()
+
+
 # The newest and the oldest value of an INT64 column with statistics, from the Delta log. No data file is opened.
 
 

@@ -56,6 +56,12 @@ def lost_race(table: str, attempts: int) -> Conflict:
     return Conflict(f"a commit to {table} failed {attempts} times because other commits came first", fix)
 
 
+def tables_of_another_job(root: str, job: str, owner: str) -> Conflict:
+    """The error of tables that a job of another name has written."""
+    fix = f"start with --job {owner}, or with --tables and --checkpoint of its own"
+    return Conflict(f"tables {root} belong to job {owner!r}, not to {job!r}", fix)
+
+
 class Instant(NamedTuple):
     """An instant of event time; a later one is larger."""
 

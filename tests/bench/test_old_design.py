@@ -1,7 +1,5 @@
 """The 0.8 purgatory that the benchmark compares with, checked with the vectors of its own test (3.5)."""
 
-import pytest
-
 from bench.purgatory.designs import OldPurgatory, OldRequest
 
 FAR_MS = 100_000
@@ -13,9 +11,8 @@ def watched(purgatory: OldPurgatory, *keys: int, delay_ms: int = FAR_MS) -> OldR
     return request
 
 
-@pytest.mark.parametrize("version", ["0.8.1", "0.8.2"])
-def test_3_5_satisfaction_and_expiry(version: str) -> None:
-    purgatory = OldPurgatory(version)
+def test_3_5_satisfaction_and_expiry() -> None:
+    purgatory = OldPurgatory()
     first, second = watched(purgatory, 1, delay_ms=20), watched(purgatory, 2, delay_ms=200_000)
     purgatory.advance(19, most_turns=9)
     assert purgatory.expired == 0
@@ -28,13 +25,13 @@ def test_3_5_satisfaction_and_expiry(version: str) -> None:
 
 
 def test_a_request_that_can_complete_is_not_watched() -> None:
-    purgatory = OldPurgatory("0.8.2")
+    purgatory = OldPurgatory()
     assert purgatory.watch(OldRequest(FAR_MS, completes_at_ms=5), [1], now_ms=5)
     assert (purgatory.watched, purgatory.delayed) == (0, 0)
 
 
 def test_3_5_purge_by_the_threshold_of_0_8_2() -> None:
-    purgatory = OldPurgatory("0.8.2", purge_threshold=5)
+    purgatory = OldPurgatory(purge_threshold=5)
     _, second, _ = watched(purgatory, 1), watched(purgatory, 1, 2), watched(purgatory, 2, 3)
     gauges = [(purgatory.watched, purgatory.delayed)]
     second.satisfy()
@@ -45,14 +42,3 @@ def test_3_5_purge_by_the_threshold_of_0_8_2() -> None:
     purgatory.purge()
     gauges.append((purgatory.watched, purgatory.delayed))
     assert gauges == [(5, 3), (3, 3), (5, 4)]
-
-
-@pytest.mark.parametrize(("requests", "left"), [(9_999, 9_999), (10_000, 5_000)])
-def test_0_8_1_purges_every_ten_thousand_requests_whatever_there_is_to_purge(requests: int, left: int) -> None:
-    purgatory = OldPurgatory("0.8.1")
-    for number in range(requests):
-        request = watched(purgatory, 1)
-        if number % 2:
-            request.satisfy()
-    purgatory.purge()
-    assert (purgatory.watched, purgatory.delayed) == (left, left)

@@ -47,15 +47,6 @@ def test_nothing_is_written_unasked_or_of_a_benchmark_that_failed(ran: list[str]
     assert not bench.REPORTS.exists() or not list(bench.REPORTS.iterdir())
 
 
-def test_a_run_that_was_broken_off_goes_on(ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.main(["--report", "edit"])
-    bench.main(["--report", "--resume", "edit", "held"])
-    assert ran == ["edit", "held"]
-    monkeypatch.setattr(bench, "commit_now", lambda: "def5678")
-    bench.main(["--report", "--resume", "edit"])
-    assert ran == ["edit", "held", "edit"]
-
-
 def test_an_unknown_name_is_refused_before_anything_runs(ran: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["edit", "speed"]) == 2
     assert ran == []

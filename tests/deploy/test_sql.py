@@ -36,12 +36,12 @@ def test_a_view_has_rows_and_a_comment(written: Written, name: str) -> None:
 
 @pytest.mark.parametrize("title", PANELS)
 def test_a_panel_of_grafana_shows_something(written: Written, title: str) -> None:
-    assert shows_something(written.sql(PANELS[title]))
+    assert shows_something(written.answer(PANELS[title]))
 
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_widget_of_databricks_shows_something(written: Written, name: str) -> None:
-    assert shows_something(written.sql(WIDGETS[name]))
+    assert shows_something(written.answer(WIDGETS[name]))
 
 
 EXAMPLES = [
@@ -56,4 +56,4 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_of_the_pages_shows_something(written: Written, example: str) -> None:
-    assert shows_something(written.sql(example))
+    assert shows_something(written.answer(example))

@@ -79,7 +79,7 @@ def test_a_panel_or_widget_adds_up_to_the_raw_rows(
 ) -> None:
     expected = total(written)
     assert expected > 0
-    assert sum(float(row[column] or 0) for row in written.sql(TEXTS[name])) * unit == pytest.approx(expected)
+    assert sum(float(row[column] or 0) for row in written.answer(TEXTS[name])) * unit == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["Clients throttled now", "throttled_count"])

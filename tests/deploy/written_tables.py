@@ -116,7 +116,7 @@ class Written:
 
     spark: "SparkSession"
     tables: WrittenTables
-    _views: dict[str, list[Row]] = field(default_factory=dict)
+    _answers: dict[str, list[Row]] = field(default_factory=dict)
 
     def sql(self, query: str) -> list[Row]:
         """What Spark answers; names without a schema are those of the views."""
@@ -126,11 +126,15 @@ class Written:
         finally:
             self.spark.sql("USE default")
 
+    def answer(self, query: str) -> list[Row]:
+        """The same, asked once: for what does not depend on the time."""
+        if query not in self._answers:
+            self._answers[query] = self.sql(query)
+        return self._answers[query]
+
     def view(self, name: str) -> list[Row]:
         """All rows of a view, read once."""
-        if name not in self._views:
-            self._views[name] = self.sql(f"SELECT * FROM {name}")  # noqa: S608
-        return self._views[name]
+        return self.answer(f"SELECT * FROM {name}")  # noqa: S608
 
     def rows(self, name: str) -> list[Row]:
         """All rows of a table, without Spark."""

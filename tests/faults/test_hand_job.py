@@ -18,8 +18,7 @@ from tests.faults.hand_load import Load, Trouble
 def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(tmp_path, monkeypatch)
     for number, point in enumerate(FAILPOINTS):
-        for _ in range(2):
-            load.step()
+        load.step()
         load.run_until_killed_at(point)
         if number % 6 == 3:
             load.edit(1.5 if number % 12 == 3 else 0.5)

@@ -11,7 +11,7 @@ from pipeline.demo.class_archives import make_broker_archive
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_java
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
 def test_the_broker_uses_an_earlier_ones_archive_and_does_without_a_damaged_one(

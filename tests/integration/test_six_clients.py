@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.six_clients import JAVA, PHASES, PYTHON, SixRun, measure
 from pipeline.jvm.java import find_jdk
+from tests.integration.six_clients import JAVA, PHASES, PYTHON, SixRun, measure
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from bench.level_runs import BOUND, OFFSET_MS, START_MS, STEP_MS, SimulatedBrokers
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.sync import BrokerSync
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
+from tests.quota.level_runs import BOUND, OFFSET_MS, START_MS, STEP_MS, SimulatedBrokers
 from tests.quota.write_ledger import Fate, WriteLedger
 
 Floats = NDArray[np.float64]

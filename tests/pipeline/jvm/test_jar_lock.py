@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.jvm.__main__ import format_lock, jars_of_pom
 from pipeline.errors import PipelineError
-from pipeline.jvm.jar_lock_making import jars_of_pom
-from pipeline.jvm.jars import LockedJar, format_lock, lock_path, read_lock
+from pipeline.jvm.jars import LockedJar, lock_path, read_lock
 
 DIGEST = "ab" * 32
 

@@ -6,7 +6,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bench.packed import as_fetched
 from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.usage_messages import JSON, PACKED, UsageBatch, UsageCodec
 from pipeline.stream.usage_columns import EVENT_SCHEMA, ReadingRules
@@ -15,6 +14,7 @@ from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of
 from tests.pipeline.meter.metered_broker import events_of
 from tests.pipeline.meter.request_lines import RequestLines
 from tests.pipeline.meter.test_usage_element import EVERY_KIND
+from tests.pipeline.stream.messages import fetched
 
 RULES = ReadingRules(sample_window_ms=1_000, max_event_age_ms=2**53)
 KEYS = [(name, "ascending") for name in ("sample_start_ms", "broker_id", "user", "client_id")]
@@ -30,7 +30,7 @@ def batch_of(lines: list[bytes], codec: UsageCodec, **limits: int) -> UsageBatch
 
 def usage_of(lines: list[bytes], codec: UsageCodec) -> pa.Table:
     """What the job reads of the messages."""
-    batch = read_usage(as_fetched([message.value for message in batch_of(lines, codec).messages()]), RULES)
+    batch = read_usage(fetched([message.value for message in batch_of(lines, codec).messages()]), RULES)
     assert batch.dead_count == 0
     return batch.usage.sort_by(KEYS)
 

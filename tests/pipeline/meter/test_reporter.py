@@ -70,6 +70,7 @@ def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker:
     assert all(sums[key] > 0.9 * said[key] for key in times)
 
 
+@pytest.mark.long
 def test_sums_are_those_of_the_request_log_on_kafka_3_9_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jdk = find_jdk()
     assert jdk is not None

@@ -6,9 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.broker_levels import BEGIN, END, PAGE, after_move, outside, settled, shortest_interval
-from bench.level_runs import MOVES, ByKnowledge, ByRule, Run, Scenario, SimulatedBrokers, one_broker, run_all, scenarios
 from tests.conformance.replay import RECORDED_SESSIONS, as_kafka_int, read_sessions
+from tests.quota.level_runs import (
+    ByKnowledge,
+    ByRule,
+    Run,
+    Scenario,
+    SimulatedBrokers,
+    after_move,
+    one_broker,
+    outside,
+    run_all,
+    scenarios,
+    settled,
+    shortest_interval,
+)
 
 A_TOUCH = 1e-9
 """Bytes of a request of size 0: the simulated brokers have no other word for one."""
@@ -83,12 +95,6 @@ def test_one_broker_alone_is_not_within_five_percent_in_each_fifty_seconds() -> 
     """Why the targets are compared with what Kafka itself makes of a bound."""
     alone = run_all(one_broker((20.0,)), ByKnowledge)[0]
     assert abs(outside(*settled(alone), 0.95, 1.05)) > 0.02
-
-
-def test_the_page_has_the_place_for_the_tables_and_names_every_load() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    tables = page.partition(BEGIN)[2].partition(END)[0]
-    assert {split for split in MOVES if f"| {split} |" not in tables} == set()
 
 
 def _name(run: Run) -> str:

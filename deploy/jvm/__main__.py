@@ -1,16 +1,21 @@
-"""Writes the jar lock: fetches the jars that the pom names and records their sizes and hashes.
+"""Writes deploy/jvm/jars.lock: fetches the jars that the pom names and records their sizes and hashes.
+
+    python -m deploy.jvm
 
 The fetched jars are trusted without a check, so review the changes of the lock before you commit them.
 """
 
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pipeline.jvm.jars import HEADER, SETS, JarSource, LockedJar, format_lock, jars_unavailable, sha256_of
+from pipeline.jvm.jars import SETS, LockedJar, jars_unavailable, machine_sources, pyspark_jars_folder, sha256_of
 
+HEADER = "# Jars in addition to those of pyspark. Written by `python -m deploy.jvm` from deploy/jvm/pom.xml.\n"
+_FIELDS = "# set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256\n"
 _NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 
 
@@ -21,14 +26,26 @@ def jars_of_pom(pom: Path, sets: Sequence[str] = SETS) -> list[LockedJar]:
     return [jar for profile in root.iter(f"{_NAMESPACE}profile") for jar in _jars_of_profile(profile, sets)]
 
 
-def write_lock(
-    pom: Path, lock: Path, sources: Sequence[JarSource], pyspark_jars: Path, *, sets: Sequence[str] = SETS,
-    header: str = HEADER,
-) -> list[LockedJar]:  # fmt: skip
-    """Fetches everything `pom` names and writes `lock`; returns its entries, or raises `Unreachable`.
+def format_lock(jars: Sequence[LockedJar], sets: Sequence[str] = SETS, header: str = HEADER) -> str:
+    """The text of a lock file, set by set; `read_lock` of it with the same `sets` gives the same jars."""
+    blocks = [header + _FIELDS]
+    for jar_set in sets:
+        lines = []
+        for jar in jars:
+            if jar.jar_set == jar_set:
+                lines += [f"# {jar.note}"] if jar.note else []
+                lines.append(f"{jar_set} {jar.coordinates} {jar.origin} {jar.size_bytes} {jar.sha256}")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
 
-    `sources` must not contain a local repository: a jar that somebody built or patched there would be locked.
+
+def write_lock(pom: Path, lock: Path, sets: Sequence[str] = SETS, header: str = HEADER) -> None:
+    """Fetch everything `pom` names and write `lock`; raises `Unreachable`.
+
+    Not from a local repository: a jar that somebody built or patched there would be locked.
     """
+    pyspark_jars = pyspark_jars_folder() or Path("pyspark", "jars")
+    sources = [source for source in machine_sources(pyspark_jars) if source.attempts > 1]
     named = jars_of_pom(pom, sets)
     with tempfile.TemporaryDirectory(prefix="kquota-lock-") as folder:
         into = Path(folder)
@@ -43,7 +60,7 @@ def write_lock(
             raise jars_unavailable(absent, attempts)
         locked = [replace(jar, size_bytes=path.stat().st_size, sha256=sha256_of(path)) for jar, path in places.items()]
     lock.write_text(format_lock(locked, sets, header), encoding="utf-8")
-    return locked
+    sys.stdout.write(f"{len(locked)} jars locked\n")
 
 
 def _jars_of_profile(profile: ElementTree.Element, sets: Sequence[str]) -> Iterator[LockedJar]:
@@ -64,3 +81,8 @@ def _jars_of_profile(profile: ElementTree.Element, sets: Sequence[str]) -> Itera
             sha256="",
             note=" ".join(" ".join(comments).split()),
         )
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    write_lock(here / "pom.xml", here / "jars.lock")

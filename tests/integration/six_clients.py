@@ -1,23 +1,17 @@
 """Six stock clients of one broker: what an edit of the quota table does to the one that is over its quota.
 
-    python -m bench six_clients
-    python -m bench.six_clients [--page docs/enforce.md] [--keep FOLDER]
-
 One real broker and `kquota quotas sync` as its own process. Four quiet kafka-python producers far below their quotas
 (of a user, of a pair, and two of the default user), and two offenders: one of kafka-python that wants 10 · T, and one
 of Kafka's own Java client that sends as fast as it can (left out without a JDK). None of them knows of kquota. The
-quiet ones run alone at first; then beside two like the offenders that have no quota; then the offenders start under T;
-then T is doubled for both in the Delta table; then it is cut again. The bytes of an offender are the end of its log
-times the size of a record, asked four times a second.
+quiet ones run alone at first; then the offenders start under T; then T is doubled for both in the Delta table; then it
+is cut again. The bytes of an offender are the end of its log times the size of a record, asked four times a second.
 """
 
 import io
 import json
-import math
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -29,8 +23,6 @@ from typing import Any, Final
 import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.machine import arguments, machine_line
-from bench.pages import table, write_part
 from bench.stage import start_sync, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
@@ -114,8 +106,6 @@ def _started(stack: ExitStack, command: list[str]) -> StockProcess:
 
 
 _SHOWN_SECONDS: Final = 10
-_BEGIN: Final = "<!-- six: written by `python -m bench six_clients` -->"
-_END: Final = "<!-- six end -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +114,7 @@ class Phase:
 
     Attributes:
         name: what it is.
-        factor: the offenders' quota, in T; 0 = they do not run yet, infinity = others like them run without a quota.
+        factor: the offenders' quota, in T; 0 = they do not run yet.
         judged_from: second after which rates and answers are judged, to the end.
         seconds: how long it is.
     """
@@ -136,12 +126,11 @@ class Phase:
 
     @property
     def is_bounded(self) -> bool:
-        return 0 < self.factor < math.inf
+        return self.factor > 0
 
 
 PHASES: Final = (
     Phase("without offenders", 0, 0, 30),
-    Phase("offenders without a quota", math.inf, 5, 35),
     Phase("under T", 1, 45, 75),
     Phase("raised to 2 · T", 2, 15, 60),
     Phase("cut to T", 1, 30, 90),
@@ -178,7 +167,6 @@ class SixRun:
         offenders: by what they are.
         quiet_answer_ms: of each phase, how long each request of the quiet clients took, in the seconds that are judged.
         quiet_throttle_max_ms: the longest time that an answer told one of them to wait.
-        edit_seconds: from the commit of an edit until the broker had it, of each edit.
     """
 
     bound: float
@@ -186,7 +174,6 @@ class SixRun:
     offenders: Mapping[str, Offender]
     quiet_answer_ms: Sequence[Sequence[float]]
     quiet_throttle_max_ms: float
-    edit_seconds: Sequence[float]
 
     def judged(self, offender: str, phase: int) -> float:
         """Its rate divided by its quota, from the second on from which it is judged."""
@@ -202,45 +189,13 @@ class SixRun:
         return self.offenders[offender].rate(begin + first, begin + end) / quota
 
 
-def markdown(run: SixRun) -> str:
-    """A row for each phase and offender, and one for the quiet clients; then the edits."""
-    rows = []
-    for number, phase in enumerate(PHASES):
-        for name in run.offenders if phase.is_bounded else ():
-            tens = " ".join(f"{ratio:.2f}" for ratio in run.tens(name, number))
-            rows.append([phase.name, name, tens, f"{run.judged(name, number):.2f} from {phase.judged_from} s on"])
-    quiet = []
-    alone, unbounded = (float(np.percentile(answers, 99)) for answers in run.quiet_answer_ms[:2])
-    for phase, answers in zip(PHASES, run.quiet_answer_ms, strict=True):
-        p50, p99 = np.percentile(answers, [50, 99])
-        times = f"{p50:.1f} and {p99:.1f} ms of {len(answers)}"
-        quiet.append([phase.name, times, f"{p99 / alone:.2f}", f"{p99 / unbounded:.2f}"])
-    asked = "quiet clients: p50 and p99 of a request, same seconds"
-    told = ", ".join(f"{name} {one.throttle_max_ms:.0f} ms" for name, one in run.offenders.items())
-    edits = np.array(run.edit_seconds)
-    return "\n\n".join([
-        table(["", "offender", "rate / its quota, each 10 s", "mean"], rows),
-        table(["", asked, "p99 / without offenders", "p99 / without a quota"], quiet),
-        f"T is {run.bound / 1000:g} kB/s. The longest throttle time in an answer: {told}, the quiet clients "
-        f"{run.quiet_throttle_max_ms:.0f} ms. From the commit of an edit until the broker had it, {len(edits)} edits: "
-        f"median {np.median(edits):.1f} s, longest {edits.max():.1f} s.",
-    ])  # fmt: skip
-
-
-def write_page(page: Path, text: str) -> None:
-    write_part(page, _BEGIN, _END, text)
-
-
 BOUND: Final = 300_000.0
 PYTHON, JAVA = "kafka-python", "Java"
 OFFENDERS: Final = {PYTHON: "erp", JAVA: "archive"}
-UNBOUNDED: Final = {PYTHON: "free", JAVA: "fast"}
 QUIET: Final = ("shop", "pay", "crm", "web")
 _QUIET_RATE, _QUIET_REQUESTS = 20_000.0, 20.0
 _WANTED, _REQUESTS = 10 * BOUND, 40.0
 _RECORD_BYTES: Final = {PYTHON: round(_WANTED / _REQUESTS), JAVA: 10_000}
-_NO_BOUND: Final = 1e12
-_PRACTICE_EDITS: Final = 10
 _LOOK_SECONDS: Final = 0.25
 _DESCRIBE_SECONDS: Final = 0.05
 _GIVE_UP_SECONDS: Final = 60.0
@@ -251,7 +206,7 @@ class _Stage:
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         fetch()
-        names = [*OFFENDERS.values(), *UNBOUNDED.values(), *QUIET]
+        names = [*OFFENDERS.values(), *QUIET]
         self.stack, self.folder = stack, folder
         self.broker = stack.enter_context(EmbeddedBroker(folder / "broker", {name: name for name in names}))
         for name in names:
@@ -263,29 +218,27 @@ class _Stage:
         self._ends: Any = KafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers)
         stack.callback(self._ends.close)
         rows = {("shop", ""): 1e6, ("pay", "pay"): 1e6, (DEFAULT, ""): 5e5}
-        rows |= {(name, ""): _NO_BOUND for name in UNBOUNDED.values()}
         self._quotas.alter([_change(*names, rate) for names, rate in rows.items()], local_audit("bench"))
         start_sync(stack, folder, self.broker.bootstrap_servers)
         self._await({NativeEntity.of_row(*names): rate for names, rate in rows.items()})
         self.quiet = [start_python(stack, folder, self.broker, name, _QUIET_RATE, _QUIET_REQUESTS) for name in QUIET]
 
-    def edit(self, bounds: Mapping[str, float]) -> float:
-        """Change rows of users; returns after how many seconds the broker has the values."""
+    def edit(self, bounds: Mapping[str, float]) -> None:
+        """Change rows of users; returns when the broker has the values."""
         self._quotas.alter([_change(user, "", rate) for user, rate in bounds.items()], local_audit("bench"))
-        return self._await({NativeEntity.of_row(user, ""): rate for user, rate in bounds.items()})
+        self._await({NativeEntity.of_row(user, ""): rate for user, rate in bounds.items()})
 
     def end(self, topic: str) -> int:
         place = TopicPartition(topic, 0)
         return int(self._ends.end_offsets([place])[place])
 
-    def _await(self, wanted: Mapping[NativeEntity, float]) -> float:
+    def _await(self, wanted: Mapping[NativeEntity, float]) -> None:
         began = time.monotonic()
         while True:
             held = {one.entity: one.values.get("producer_byte_rate") for one in self._native.describe()}
-            took = time.monotonic() - began
             if all(held.get(entity) == rate for entity, rate in wanted.items()):
-                return took
-            if took > _GIVE_UP_SECONDS:
+                return
+            if time.monotonic() - began > _GIVE_UP_SECONDS:
                 sys.exit(f"the broker has {held} and not {wanted}; see {self.folder / 'sync.log'}")
             time.sleep(_DESCRIBE_SECONDS)
 
@@ -293,20 +246,15 @@ class _Stage:
 def measure(folder: Path) -> SixRun:
     with ExitStack() as stack:
         stage = _Stage(stack, folder)
-        edits = [stage.edit({"nobody": 1e6 + number}) for number in range(_PRACTICE_EDITS)]
         jdk = find_jdk()
         offenders = {name: Offender() for name in OFFENDERS if jdk is not None or name != JAVA}
         processes: dict[str, StockProcess] = {}
         begins = []
         for phase in PHASES:
-            if phase.factor == math.inf:
-                begins.append(time.monotonic())
-                _watch_unbounded(stage, jdk, phase)
-                continue
             if phase.is_bounded:
-                edits.append(stage.edit({OFFENDERS[name]: phase.factor * BOUND for name in offenders}))
+                stage.edit({OFFENDERS[name]: phase.factor * BOUND for name in offenders})
             if phase.is_bounded and not processes:
-                processes = _start(stack, stage, jdk, OFFENDERS)
+                processes = _start(stack, stage, jdk)
                 _await_first_records(stage, offenders)
             begins.append(time.monotonic())
             _watch(stage, offenders, phase)
@@ -319,22 +267,14 @@ def measure(folder: Path) -> SixRun:
             offenders,
             [[took for client in stage.quiet for took in client.answer_ms(*span)] for span in spans],
             max(client.throttle_max_ms for client in stage.quiet),
-            edits,
         )
 
 
-def _start(stack: ExitStack, stage: _Stage, jdk: Java | None, users: Mapping[str, str]) -> dict[str, StockProcess]:
-    kafka_python = start_python(stack, stage.folder, stage.broker, users[PYTHON], _WANTED, _REQUESTS)
+def _start(stack: ExitStack, stage: _Stage, jdk: Java | None) -> dict[str, StockProcess]:
+    kafka_python = start_python(stack, stage.folder, stage.broker, OFFENDERS[PYTHON], _WANTED, _REQUESTS)
     if jdk is None:
         return {PYTHON: kafka_python}
-    return {PYTHON: kafka_python, JAVA: start_java(stack, stage.broker, jdk, users[JAVA], _RECORD_BYTES[JAVA])}
-
-
-def _watch_unbounded(stage: _Stage, jdk: Java | None, phase: Phase) -> None:
-    """Let clients like the offenders run beside the quiet ones, without a quota."""
-    with ExitStack() as stack:
-        _start(stack, stage, jdk, UNBOUNDED)
-        _watch(stage, {}, phase)
+    return {PYTHON: kafka_python, JAVA: start_java(stack, stage.broker, jdk, OFFENDERS[JAVA], _RECORD_BYTES[JAVA])}
 
 
 def _await_first_records(stage: _Stage, offenders: Mapping[str, Offender]) -> None:
@@ -360,17 +300,3 @@ def _watch(stage: _Stage, offenders: Mapping[str, Offender], phase: Phase) -> No
 
 def _change(user: str, client_id: str, rate: float) -> QuotaChange:
     return QuotaChange(user, client_id, {"producer_byte_rate": rate})
-
-
-def main() -> None:
-    given = arguments(__doc__, page=None, keep=None)
-    with tempfile.TemporaryDirectory(prefix="kquota-six-") as folder:
-        run = measure(Path(given.keep or folder))
-    text = f"{markdown(run)}\n\n{machine_line()}"
-    print(text)
-    if given.page:
-        write_page(Path(given.page), text)
-
-
-if __name__ == "__main__":
-    main()

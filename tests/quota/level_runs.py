@@ -15,6 +15,7 @@ broker, and does not make up for it later.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Protocol
 
 import numpy as np
@@ -95,7 +96,6 @@ class SimulatedBrokers:
 SECONDS: Final = 230
 MOVE_SECOND: Final = 100
 OVERLOADS: Final = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
-SHOWN_OVERLOADS: Final = (1.2, 5.0, 20.0, 50.0)
 
 Split = tuple[float | None, ...]
 """The share of each broker; None for one that is not there."""
@@ -218,32 +218,6 @@ class ByRule:
         self._state = self._state.altered(rows, proposals.level[rows], now_ms)
 
 
-class BySimpleRule:
-    """What was tried first: O counts as the demand, and a broker whose O was above 0.97 · L in the last 30 s throttles.
-
-    Begins at T, and writes what differs by 5 %, or lowers the level while the sum is above T, in any period.
-    """
-
-    def __init__(self, size: int, brokers: int) -> None:
-        self.level = np.full(size, BOUND)
-        self._above_at_ms = np.full((size, brokers), NEVER_MS)
-
-    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
-        """A new broker was never above."""
-        known = np.append(self._above_at_ms, np.full((len(self.level), 1), NEVER_MS), axis=1)
-        self._above_at_ms = known[:, columns]
-        self.level = np.maximum(self.level, BOUND / len(columns))
-
-    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
-        """Water-filling without more ado."""
-        self._above_at_ms[view.observed > 0.97 * self.level[:, None]] = now_ms
-        saturated = (now_ms - self._above_at_ms < 30_000) & (self.level < BOUND)[:, None]
-        target = broker_levels(view.observed, saturated, np.full(len(self.level), BOUND))
-        moved = np.abs(target - self.level) >= 0.05 * self.level
-        above = (target < 0.99 * self.level) & (view.observed.sum(axis=1) > BOUND)
-        self.level = np.where(moved | above, target, self.level)
-
-
 class ByKnowledge:
     """Knows what is wanted where, at once: what the brokers themselves make of the right level."""
 
@@ -278,9 +252,7 @@ class Run:
         return float(means.min()), float(means.max())
 
 
-def run_all(
-    scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float = 0.0
-) -> list[Run]:
+def run_all(scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller]) -> list[Run]:
     """Simulate every scenario; those on the same brokers together.
 
     Returns:
@@ -293,7 +265,7 @@ def run_all(
         groups.setdefault(key, []).append(place)
     found: dict[int, Run] = {}
     for places in groups.values():
-        runs = _Cluster([scenarios[place] for place in places], new_controller, unsteady).run()
+        runs = _Cluster([scenarios[place] for place in places], new_controller).run()
         found.update(zip(places, runs, strict=True))
     return [found[place] for place in range(len(scenarios))]
 
@@ -301,12 +273,8 @@ def run_all(
 class _Cluster:
     """The brokers and entities of one run."""
 
-    def __init__(
-        self, scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller], unsteady: float
-    ) -> None:
+    def __init__(self, scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller]) -> None:
         self._scenarios = scenarios
-        self._unsteady = unsteady
-        self._random = np.random.default_rng(1)
         self._shape = (len(scenarios), len(scenarios[0].shares(0)))
         size = self._shape[0] * self._shape[1]
         self._cells = np.arange(size).reshape(self._shape)
@@ -330,8 +298,6 @@ class _Cluster:
             corrected = self._controller.level
             _note(alters, second, levels[second], corrected)
             wanted = np.nan_to_num(shares) * self._overload * BOUND
-            if self._unsteady:
-                wanted *= self._random.gamma(self._unsteady**-2, self._unsteady**2, wanted.shape)
             self._second(second, wanted, sent[second], last_ms[second])
             known = second - LAG_SECONDS
             if known >= 0:
@@ -382,3 +348,33 @@ class _Cluster:
 def _note(alters: list[list[tuple[int, float]]], second: int, before: Floats, after: Floats) -> None:
     for row in np.flatnonzero(before != after):
         alters[row].append((second, float(after[row] / BOUND)))
+
+
+# How near to T a run is.
+
+SETTLED: Final = 40
+"""Seconds after the start or a move from which on the sum shall be within 5 % of T, in each window of 50 s."""
+
+
+def settled(run: Run) -> tuple[float, float]:
+    """The smallest and the largest mean of 50 s, of windows that begin 40 s after the start or the move, or later."""
+    spans = ((SETTLED, MOVE_SECOND), (MOVE_SECOND + SETTLED, SECONDS))
+    lows, highs = zip(*(run.windows(50, *span) for span in spans), strict=True)
+    return min(lows), max(highs)
+
+
+def after_move(run: Run) -> float:
+    """The mean from 10 to 30 s after the move."""
+    return run.mean(MOVE_SECOND + 10, MOVE_SECOND + 30)
+
+
+def outside(low: float, high: float, lowest: float, highest: float) -> float:
+    """How far a span is beyond another: negative below it, positive above it, 0 if it is not."""
+    below, above = max(lowest - low, 0.0), max(high - highest, 0.0)
+    return -below if below > above else above
+
+
+def shortest_interval(run: Run) -> float:
+    """The shortest time between two alters, in seconds; infinity for fewer than two."""
+    seconds = [second for second, _ in run.alters]
+    return min((after - before for before, after in pairwise(seconds)), default=float("inf"))
