@@ -32,7 +32,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.api import PARAMETERS, SEE, STREAM, WHAT_IF, Query, document, read_query
+from pipeline.dashboard.api import PARAMETERS, QUOTAS_CSV, SEE, STREAM, WHAT_IF, Query, document, read_query
 from pipeline.dashboard.editing import Editing, edit_refused
 from pipeline.dashboard.reader import LOOK_EVERY_SECONDS, Feed, TablesReader, encoded
 from pipeline.dashboard.views import Answers
@@ -161,6 +161,7 @@ def build_app(
     # metrics have other threads, so that they are answered at any load.
     at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
     routes += [Route(path, _answered(path, view, now, at_once)) for path, view in answers.by_path().items()]
+    routes += [Route(QUOTAS_CSV, _quotas_csv(answers, now, at_once))]
     routes += [Route(path, _posted(do, at_once), methods=["POST"]) for path, do in answers.by_posted_path().items()]
     routes += [Route(WHAT_IF, partial(_what_if, answers.editing, feed), methods=["POST"])]
     routes += [Route(STREAM, partial(_stream, feed, now)), Route("/api/v1/openapi.json", _openapi)]
@@ -185,6 +186,18 @@ def _answered(path: str, view: Callable[[Query], Any], now: Callable[[], int], a
         # Not in the event loop: a look at the tables takes milliseconds, and the stream must not wait.
         async with at_once:
             return _json(await run_in_threadpool(lambda: encoded(view(query))))
+
+    return answer
+
+
+def _quotas_csv(answers: Answers, now: Callable[[], int], at_once: asyncio.Semaphore) -> Answer:
+    headers = {"Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="quotas.csv"'}
+
+    async def answer(request: Request) -> Response:
+        query = read_query(request.query_params.multi_items(), PARAMETERS[QUOTAS_CSV], now())
+        async with at_once:
+            text = await run_in_threadpool(lambda: answers.as_csv(query))
+        return Response(text, media_type="text/csv", headers=headers)
 
     return answer
 
@@ -285,6 +298,10 @@ async def _failed(_request: Request, exc: Any) -> Response:
 
 
 async def _not_ours(request: Request, exc: Any) -> Response:
+    path = request.url.path
+    if exc.status_code == 404 and not path.startswith("/api/") and "text/html" in request.headers.get("accept", ""):
+        # The page has a sentence for it, and a link.
+        return FileResponse(STATIC / "index.html", 404, media_type=_KINDS[".html"])
     return JSONResponse({"error": f"not found: {request.method} {request.url.path}", "fix": SEE}, exc.status_code)
 
 
@@ -310,7 +327,7 @@ class DashboardServer(WebServer):
         if may_write and token is None:
             msg = "--allow-edits needs a token, so that only those who have it can edit quotas"
             raise UsageError(msg, f"give --token-file or {TOKEN_VARIABLE}, or leave out --allow-edits")
-        reader = TablesReader(settings.tables.root, signs, settings.scope)
+        reader = TablesReader(settings.tables.root, signs, settings.scope, settings.purgatory.min_hold_ms)
         self._feed = Feed(reader)
         answers = Answers(reader, self._feed, settings, may_write)
         app, most = build_app(self._feed, answers, token, registry=new_registry("dashboard")), _MOST_CONNECTIONS
