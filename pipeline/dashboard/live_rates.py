@@ -53,6 +53,10 @@ class LiveRates:
         since_ms = self.at_ms - self.settings.rate_span_ms
         return sum(seen_ms >= since_ms for seen_ms in self._seen_ms.values())
 
+    def client_ids_of(self, user: str) -> set[str]:
+        """The client-ids with which a user sent anything in the last minutes. For any thread."""
+        return {client[1] for client in list(self._seen_ms) if client[0] == user}
+
     def load(
         self, snapshot: QuotaSnapshot, owners: Mapping[tuple[str, str], str | None], window: pa.Table | None = None
     ) -> None:

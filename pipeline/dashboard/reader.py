@@ -275,6 +275,10 @@ class TablesReader:
         """Those of the newest batch; the defaults before it."""
         return EngineSettings() if self._rates is None else self._rates.settings
 
+    def client_ids_of(self, user: str) -> set[str]:
+        """The client-ids with which a user sent anything in the last minutes."""
+        return set() if self._rates is None else self._rates.client_ids_of(user)
+
     def _read(self, new: set[str]) -> None:
         if "quotas" in new or self._quotas is None:
             self._read_quotas()

@@ -39,7 +39,7 @@ class Answers:
 
     def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
         self.editing = Editing(reader.root, may_write)
-        self._reader = reader
+        self.reader = reader
         self._settings = settings
         self._feed = feed
         reader.recent.keep()
@@ -50,12 +50,12 @@ class Answers:
             "/api/v1/summary": lambda _query: self._state().summary(),
             "/api/v1/throttles": self._throttles,
             "/api/v1/events": self._events,
-            "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
-            "/api/v1/explain": lambda query: explained(self._reader, query, self._settings),
+            "/api/v1/client": lambda query: client_document(self.reader, self._state(), query),
+            "/api/v1/explain": lambda query: explained(self.reader, query, self._settings),
             "/api/v1/quotas": self._quotas,
-            "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
-            "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
-            "/api/v1/dead_letters": lambda query: dead_letters(self._reader, query),
+            "/api/v1/quotas/history": lambda query: quota_history(self.reader, query),
+            "/api/v1/pipeline": lambda _query: pipeline_document(self.reader, self._state()),
+            "/api/v1/dead_letters": lambda query: dead_letters(self.reader, query),
         }
 
     def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
@@ -75,7 +75,7 @@ class Answers:
         return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
 
     def _quotas(self, query: Query) -> dict[str, Any]:
-        return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
+        return {**quotas_document(self.reader, self._state(), query), "may_write": self.editing.may_write}
 
     def _state(self) -> State:
         state = self._feed.state
