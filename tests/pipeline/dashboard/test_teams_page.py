@@ -52,7 +52,7 @@ def test_the_command_brings_one_line_into_a_chat(shop: LivedTables, monkeypatch:
     try:
         with receiving() as inbox:
             link = link_text(server.address, TOKEN, About(None, "alice", "etl"), wall_ms() + 3_600_000)
-            monkeypatch.setenv("KQUOTA_LINK", link)
+            monkeypatch.setenv("QUOTA_LINK", link)
             monkeypatch.setenv("CHAT_WEBHOOK", inbox.url)
             done = subprocess.run(["/bin/sh", "-c", command], check=False, timeout=PATIENCE_SECONDS)
             assert done.returncode == 0
