@@ -295,9 +295,9 @@ class BrokerQuotaSync:
             self._control.load_quotas(snapshot, self._sources.mirror)
             scope = "broker" if self._sources.mirror else "cluster"
             log.info("quotas v%d in force: %d entities, scope %s", snapshot.version, len(snapshot.quotas), scope)
-        self._follow_usage()
         if self._writer.has_undecided or self._now() >= self._look_due_ms:
             self._look()
+        self._follow_usage()
         taken = self._write(self._control.period(self._known_until_ms, self._now()))
         self._log.obstacles(self._control)
         return taken
