@@ -6,7 +6,7 @@ Requests come one after the other.
 
     python -m bench.views [--clients 10000] [--days 7] [--requests 40]
 
-Targets: p95 200 ms for every view, 200 MB of memory at most.
+Targets: p95 200 ms for every view, 220 MB of memory at most.
 """
 
 import json
@@ -276,9 +276,19 @@ def _views(clients: int) -> dict[str, Callable[[], str]]:
     for span in _RANGES:
         views[f"client, {span}"] = lambda span=span: f"client?{client(clients)}&since={span}"  # type: ignore[misc]
         views[f"held client, {span}"] = lambda span=span: f"client?{client(HELD)}&since={span}"  # type: ignore[misc]
+    for span in ("15m", "24h", "7d"):
+        views[f"summary, {span}"] = lambda span=span: f"summary?since={span}"  # type: ignore[misc]
+    for back, ms in (("10 min", 600_000), ("1 h", 3_600_000), ("3 d", 3 * _DAY_MS)):
+        # As of an instant in the past: from the usage that is kept, and from the minutes.
+        views[f"summary, {back} ago"] = lambda ms=ms: f"summary?until={time.time_ns() // 1_000_000 - ms}"  # type: ignore[misc]
+    for span in ("15m", "24h"):
+        views[f"protected, {span}"] = lambda span=span: f"protected?{client(HELD)}&since={span}"  # type: ignore[misc]
+    views["clients"] = lambda: "clients"
+    views["clients, search"] = lambda: "clients?search=service-01"
     views["explain"] = lambda: f"explain?{client(HELD)}"
     views["quotas"] = lambda: "quotas"
     views["quotas, search"] = lambda: "quotas?search=team-1"
+    views["quotas, all"] = lambda: "quotas?limit=10000&sort=name"
     views["quotas/history"] = lambda: "quotas/history"
     views["pipeline"] = lambda: "pipeline"
     views["dead_letters"] = lambda: "dead_letters"

@@ -1,7 +1,8 @@
 """What the API takes: its paths, their parameters, the body of an edit; and the OpenAPI document made of them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
@@ -13,9 +14,12 @@ SEE: Final = "see /api/v1/openapi.json"
 _ROOT: Final = "/api/v1/"
 STREAM: Final = f"{_ROOT}stream"
 WHAT_IF: Final = f"{_ROOT}quotas/what-if"
+QUOTAS_CSV: Final = f"{_ROOT}quotas.csv"
 MOST_ROWS: Final = 10_000
 _AGE: Final = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_CLOCK: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?Z?)?")
 
 
 def _instant(text: object, info: ValidationInfo) -> object:
@@ -23,28 +27,55 @@ def _instant(text: object, info: ValidationInfo) -> object:
         return text
     if text.isascii() and text.isdecimal() and len(text) < 16:
         return int(text)
-    age = _AGE.fullmatch(text)
-    if age is None:
-        msg = f"unknown time range {text[:40]!r}; use 15m, 6h, 7d or epoch milliseconds"
+    now_ms: int = (info.context or {})["now_ms"]
+    if age := _AGE.fullmatch(text):
+        return now_ms - int(age[1]) * _UNIT_MS[age[2]]
+    found = _clock_ms(text, now_ms) if _CLOCK.fullmatch(text) else _date_ms(text)
+    if found is None:
+        msg = f"unknown time range {text[:40]!r}; use 15m, 6h, 7d, 03:12, 2026-01-31T03:12 (UTC) or epoch milliseconds"
         raise ValueError(msg)
-    return (info.context or {})["now_ms"] - int(age[1]) * _UNIT_MS[age[2]]
+    return found
 
 
-def _view(text: str) -> str:
-    if text not in {"now", "head"}:
-        msg = f"unknown view {text[:40]!r}; use now or head"
-        raise ValueError(msg)
-    return text
+def _clock_ms(text: str, now_ms: int) -> int:
+    """The newest instant, not after now, at which a clock in UTC showed this."""
+    hour, minute, second = (int(part) for part in (text + ":00").split(":")[:3])
+    day_ms = _UNIT_MS["d"]
+    at_ms = now_ms // day_ms * day_ms + ((hour * 60 + minute) * 60 + second) * 1_000
+    return at_ms if at_ms <= now_ms else at_ms - day_ms
+
+
+def _date_ms(text: str) -> int | None:
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        return int(datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=UTC).timestamp() * 1_000)
+    except ValueError:
+        return None
+
+
+def _one_of(name: str, words: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            msg = f"unknown {name} {text[:40]!r}; use {', '.join(words[:-1])} or {words[-1]}"
+            raise ValueError(msg)
+        return text
+
+    return read
 
 
 _Text = str | SkipJsonSchema[None]
-_Instant = Annotated[
-    int | None,
-    BeforeValidator(_instant),
-    WithJsonSchema({"type": "string", "pattern": "^([0-9]{1,15}|[0-9]{1,6}[smhd])$"}),
-]
+_Instant = Annotated[int | None, BeforeValidator(_instant), WithJsonSchema({"type": "string"})]
 _Limit = Annotated[int, Field(ge=1, le=MOST_ROWS), BeforeValidator(whole_number("limit", 1, MOST_ROWS))]
-_View = Annotated[str, BeforeValidator(_view), WithJsonSchema({"enum": ["now", "head"]})]
+_VIEWS: Final = ("now", "head")
+_SORTS: Final = ("used", "name", "owner", "level")
+_MODES: Final = ("any", "enforce", "shadow", "exempt")
+_STANDINGS: Final = ("any", "over", "near", "unused")
+_View = Annotated[str, BeforeValidator(_one_of("view", _VIEWS)), WithJsonSchema({"enum": [*_VIEWS]})]
+_Sort = Annotated[str, BeforeValidator(_one_of("sort", _SORTS)), WithJsonSchema({"enum": [*_SORTS]})]
+_Mode = Annotated[str, BeforeValidator(_one_of("mode", _MODES)), WithJsonSchema({"enum": [*_MODES]})]
+_Standing = Annotated[str, BeforeValidator(_one_of("standing", _STANDINGS)), WithJsonSchema({"enum": [*_STANDINGS]})]
+_Offset = Annotated[int, Field(ge=0, le=10**6), BeforeValidator(whole_number("offset", 0, 10**6))]
 
 
 class Query(BaseModel):
@@ -56,13 +87,22 @@ class Query(BaseModel):
     client_id: _Text = Field(None, description='Of this client-id; "" for none.')
     owner: _Text = Field(None, description="Of quotas of this owner.")
     since_ms: _Instant = Field(
-        None, alias="since", description="From this instant on: epoch milliseconds, or an age such as 15m, 6h, 7d."
+        None,
+        alias="since",
+        description="From this instant on: an age such as 15m, 6h, 7d; UTC such as 03:12 or 2026-01-31T03:12; or epoch "
+        "milliseconds.",
     )
     until_ms: _Instant = Field(None, alias="until", description="Up to this instant, exclusive; the same formats.")
     limit: _Limit = Field(200, description="At most so many rows.")
     decision_id: _Text = Field(None, description="The beginning of a decision_id.")
     search: _Text = Field(None, description="Part of a name, an owner, a note or a mode.")
     token: _Text = Field(None, description="That of a link of an application team.")
+    offset: _Offset = Field(0, description="Without so many of the first rows.")
+    sort: _Sort = Field("used", description="What the rows are sorted by: the nearest to its bound first, or a name.")
+    mode: _Mode = Field("any", description="Of quotas in this mode.")
+    standing: _Standing = Field(
+        "any", description="Of quotas with a rate over its bound, near it (80 % or more), or without usage."
+    )
     view: _View = Field("now", description="now: all of the view Now. head: only time, health and versions.")
 
 
@@ -81,16 +121,21 @@ class Edit(BaseModel):
 
 
 _ROWS: Final = ("user", "client_id", "owner", "since", "limit")
+_QUOTAS: Final = ("user", "client_id", "owner", "search", "mode", "standing", "sort", "offset", "limit")
 _GET: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "summary": ((), "The view Now: totals, who is throttled, top talkers, the newest records."),
+    "summary": (("since", "until"), "The view Now: the verdict, totals, who is throttled, top talkers, the newest "
+                                    "records; with `since` or `until` as of then, with who was held in between."),
     "throttles": (_ROWS, "Clients that are throttled now; the longest held first."),
     "events": (_ROWS, "The newest records of the throttle topic, newest first, each with the owner of the quota its "
                       "client has now."),
     "client": (("user", "client_id", "since", "until"), "The view Client: rate against bound over time, throttles, "
                                                         "decisions, edits, levels, what is owed."),
+    "protected": (("user", "client_id", "since", "until"), "What the other clients used before and during the newest "
+                                                           "throttle of a client."),
+    "clients": (("search", "limit"), "Clients of the last minutes, and those with a quota of their own."),
     "explain": (("decision_id", "user", "client_id"), "One decision in words; without an id the newest of the client."),
-    "quotas": (("user", "client_id", "owner", "search", "limit"),
-               "Rows of the quota table, each bound with the rate that is nearest to it."),
+    "quotas": (_QUOTAS, "Rows of the quota table, each bound with the rate that is nearest to it."),
+    "quotas.csv": (_QUOTAS, "The same rows as CSV."),
     "quotas/history": (("limit",), "Versions of the quota table: actor, time, reason and changes."),
     "pipeline": ((), "The view Pipeline: batches, purgatory, dead letters, sources."),
     "dead_letters": (("since", "limit"), "Messages that are not usage events, newest first."),
@@ -150,6 +195,9 @@ def document(clusters: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
+_CONTENT: Final = {"stream": ("text/event-stream", "string"), "quotas.csv": ("text/csv", "string")}
+
+
 def _described(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     """The schema of each field by the name in a request, without what only repeats the name."""
     fields: dict[str, dict[str, Any]] = model.model_json_schema()["properties"]
@@ -171,7 +219,7 @@ def _named(path: str, summary: str) -> dict[str, str]:
 
 def _operation(path: str, names: Sequence[str], summary: str) -> dict[str, Any]:
     fields = _described(Query)
-    content = ("text/event-stream", "string") if path == "stream" else ("application/json", "object")
+    content = _CONTENT.get(path, ("application/json", "object"))
     failures = {"400": "A parameter is wrong: {error, fix}.", "404": "Not found.", "503": "The tables cannot be read."}
     parameters = [
         {"name": name, "in": "query", "required": False, "description": fields[name].pop("description"),

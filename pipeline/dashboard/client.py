@@ -1,7 +1,9 @@
 """What the view Client shows of one `<user, client-id>` over a span: rates, decisions, throttles, bounds and edits."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +24,7 @@ from pipeline.dashboard.recent import (
     recent_sums,
 )
 from pipeline.dashboard.state import State, picked, throttled_row
+from pipeline.dashboard.verdict import shown_as
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.reports.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_missing
@@ -348,6 +351,19 @@ def bounds_over_time(reader: TablesReader, client: tuple[str, str], span: Span) 
     return {"bounds": bounds, "edits": edits}
 
 
+_OF_THE_TABLE: Final = frozenset({"CREATE TABLE", "ADD CONSTRAINT", "ADD COLUMN", "SET TBLPROPERTIES"})
+"""Operations that change no quota."""
+
+
+def made_by(commit: QuotaCommit) -> str:
+    """Who made a version, in words. kquota makes and extends the table itself without an audit."""
+    if commit.audit is not None:
+        return f"{commit.audit.actor} at {commit.audit.host}"
+    if commit.operation in _OF_THE_TABLE:
+        return f"kquota, for the table itself ({commit.operation.lower()})"
+    return f"another tool ({commit.operation.lower()})"
+
+
 def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
     changed = {
         name: [before.get(name, {}).get("bound"), one["bound"]]
@@ -355,7 +371,17 @@ def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str
         if before.get(name, {}).get("bound") != one["bound"]
     }
     why = {name: getattr(commit.audit, name, None) for name in ("actor", "reason")}
-    return {"at_ms": _at_ms(commit), "version": commit.version, **why, "changed": changed}
+    return {"at_ms": _at_ms(commit), "version": commit.version, "by": made_by(commit), **why, "changed": changed}
+
+
+def quotas_then(reader: TablesReader, at_ms: int, version: int | None = None) -> QuotaSnapshot | None:
+    """The quotas of a version; if that is not known, the newest valid ones at an instant, as far as they are kept."""
+    commits = reversed(_commits(reader.root, reader.tables["quotas"].version))
+    older = (commit.version for commit in commits if _at_ms(commit) <= at_ms)
+    for one in older if version is None else [version]:
+        with suppress(PipelineError, QuotaError):
+            return reader.quotas_at(one)
+    return None
 
 
 @lru_cache(maxsize=8)
@@ -378,6 +404,20 @@ def _at_ms(commit: QuotaCommit) -> int:
 
 _DEFAULT_SPAN_MS: Final = 900_000
 _LONGEST_SPAN_MS: Final = 90 * 86_400_000
+_ALIKE: Final = 5
+
+
+def asked_span(query: Query, now_ms: int) -> tuple[int, int]:
+    """The span [since, until) that a request asks for, at most 90 days and not after now; 15 minutes without a begin.
+
+    Raises:
+        QueryRefused: It is empty.
+    """
+    until_ms = min(query.until_ms or now_ms, now_ms)
+    since_ms = until_ms - _DEFAULT_SPAN_MS if query.since_ms is None else query.since_ms
+    if since_ms >= until_ms:
+        raise QueryRefused([f"'since' {since_ms} is not before 'until' {until_ms}"], SEE)
+    return max(since_ms, until_ms - _LONGEST_SPAN_MS), until_ms
 
 
 def client_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
@@ -392,15 +432,13 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     client = (user, client_id)
     if snapshot is None:
         raise table_missing(reader.tables["quotas"].uri)
-    until_ms = min(query.until_ms or state.now_ms, state.now_ms)
-    since_ms = max(query.since_ms if query.since_ms is not None else until_ms - _DEFAULT_SPAN_MS,
-                   until_ms - _LONGEST_SPAN_MS)  # fmt: skip
-    if since_ms >= until_ms:
-        raise QueryRefused([f"'since' {since_ms} is not before 'until' {until_ms}"], SEE)
+    since_ms, until_ms = asked_span(query, state.now_ms)
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
     span, series = read_series(reader, found, client, (since_ms, until_ms), state.rates_at_ms)
     held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == client]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
+    bounds, throttles = bounds_over_time(reader, client, span), read_throttles(reader, client, span)
+    seen_ms = _last_seen(reader, client, series)
     return {
         **state.head(),
         "user": user,
@@ -410,14 +448,57 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         "known_since_ms": reader.tables["batches"].oldest_value("evaluated_at_ms"),
         "step_ms": span.bin_ms,
         **series,
-        **bounds_over_time(reader, client, span),
-        **read_throttles(reader, client, span),
+        **bounds,
+        **throttles,
+        "shown_as": _shown_as(series["series"], bounds["bounds"], throttles),
+        "seen_ms": seen_ms,
+        "alike": [] if seen_ms is not None else _alike(client, reader.clients_seen()),
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
         "levels": [row.document() for row in found.levels],
         "effective": [_effective_row(one, state) for one in found.by_type],
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
     }
+
+
+def _shown_as(
+    series: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]], throttles: Mapping[str, Any]
+) -> dict[str, str]:
+    decided = {row["quota_type"] for name in ("decisions", "bands") for row in throttles[name]}
+    types = {}
+    for name, one in series.items():
+        of_type = [row["by_type"][name]["bound"] for row in bounds if name in row["by_type"]]
+        types[name] = {
+            "most": max((value for value in one["observed"] if value is not None), default=0.0),
+            "bound": max((bound for bound in of_type if bound is not None), default=None),
+            "decided": name in decided,
+        }
+    return shown_as(types)
+
+
+def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[str, Any]) -> int | None:
+    """When a client last used something, as far as it is kept; None if it never did."""
+    known: int | None = reader.clients_seen().get(client)
+    if known is not None:
+        return known
+    own = [one["own"] or one["observed"] for one in series["series"].values()]
+    used = [at_ms for at_ms, *values in zip(series["at_ms"], *own, strict=True) if any(values)]
+    if used:
+        return int(used[-1])
+    sql = f"SELECT max(minute_start_ms) AS most FROM source WHERE {_names_sql(client)}"  # noqa: S608 - quoted by us
+    with suppress(TableMissing):
+        known = reader.tables["usage_by_minute"].query(sql)["most"][0].as_py()
+    return known
+
+
+def _alike(client: tuple[str, str], seen: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    """Clients of the last minutes that a client which was never seen may be meant to be."""
+    clients = sorted(seen)
+    users = sorted({user for user, _ in clients})
+    alike = [client[0]] if client[0] in users else get_close_matches(client[0], users, n=_ALIKE)
+    found = [one for user in alike for one in clients if one[0] == user]
+    found.sort(key=lambda one: -SequenceMatcher(None, one[1], client[1]).ratio())
+    return [{"user": user, "client_id": client_id} for user, client_id in found[:_ALIKE]]
 
 
 def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from pipeline.dashboard.api import (
     CLUSTER,
     CLUSTERS,
     PARAMETERS,
+    QUOTAS_CSV,
     SEE,
     STREAM,
     WHAT_IF,
@@ -51,7 +52,7 @@ from pipeline.dashboard.editing import edit_refused
 from pipeline.dashboard.links import TOKEN_VARIABLE
 from pipeline.dashboard.reader import LOOK_EVERY_SECONDS, Feed, TablesReader, encoded
 from pipeline.dashboard.views import Answers
-from pipeline.errors import NotFound, PipelineError, Unreachable, UsageError
+from pipeline.errors import NotFound, PipelineError, UsageError
 from pipeline.metrics import ReadAtScrape, new_registry
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings
@@ -261,6 +262,7 @@ def build_app(
     # metrics have other threads, so that they are answered at any load.
     asked = _Asked(clusters, now, asyncio.Semaphore(_ANSWERS_AT_ONCE))
     routes += [Route(path, partial(_answered, asked, path)) for path in answers.by_path()]
+    routes += [Route(QUOTAS_CSV, partial(_quotas_csv, asked))]
     routes += [Route(path, partial(_posted, asked, path), methods=["POST"]) for path in answers.by_posted_path()]
     routes += [Route(WHAT_IF, partial(_what_if, clusters), methods=["POST"])]
     routes += [Route(path, partial(_me, asked, token, kind)) for path, kind in zip(links.PATHS, _TEAM, strict=True)]
@@ -301,6 +303,14 @@ async def _answered(asked: _Asked, path: str, request: Request) -> Response:
     cluster, parameters = asked.clusters.of(request)
     query, view = read_query(parameters, PARAMETERS[path], asked.now()), cluster.answers.by_path()[path]
     return _json(await asked.about(cluster, lambda: encoded(view(query))))
+
+
+async def _quotas_csv(asked: _Asked, request: Request) -> Response:
+    cluster, parameters = asked.clusters.of(request)
+    query = read_query(parameters, PARAMETERS[QUOTAS_CSV], asked.now())
+    text = await asked.about(cluster, lambda: cluster.answers.as_csv(query).encode())
+    headers = {"Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="quotas.csv"'}
+    return Response(text, media_type="text/csv", headers=headers)
 
 
 async def _posted(asked: _Asked, path: str, request: Request) -> Response:
@@ -379,14 +389,7 @@ async def _of_team(asked: _Asked, token: str | None, team: _TeamAnswer, request:
     # Not before: only whoever may look hears which clusters there are.
     cluster = asked.clusters.named(name)
 
-    def figures() -> bytes:
-        state = cluster.feed.state
-        if state is None:
-            msg = "the tables are not read yet"
-            raise Unreachable(msg, "repeat it")
-        return team.of_figures(teams.team_document(cluster.answers.reader, state, about)).encode()
-
-    return await asked.about(cluster, figures)
+    return await asked.about(cluster, lambda: team.of_figures(cluster.answers.of_team(about)).encode())
 
 
 async def _until_over(feed: Feed) -> None:
@@ -475,6 +478,10 @@ async def _failed(_request: Request, exc: Any) -> Response:
 
 
 async def _not_ours(request: Request, exc: Any) -> Response:
+    path = request.url.path
+    if exc.status_code == 404 and not path.startswith("/api/") and "text/html" in request.headers.get("accept", ""):
+        # The page has a sentence for it, and a link.
+        return FileResponse(STATIC / "index.html", 404, media_type=_KINDS[".html"])
     return JSONResponse({"error": f"not found: {request.method} {request.url.path}", "fix": SEE}, exc.status_code)
 
 
@@ -524,6 +531,6 @@ class DashboardServer(WebServer):
 
 
 def _cluster(settings: Settings, signs: JobSigns, may_write: bool) -> Cluster:
-    reader = TablesReader(settings.tables.root, signs, settings.scope)
+    reader = TablesReader(settings.tables.root, signs, settings.scope, settings.purgatory.min_hold_ms)
     feed = Feed(reader)
     return Cluster(feed, Answers(reader, feed, settings, may_write))

@@ -53,9 +53,12 @@ class LiveRates:
         since_ms = self.at_ms - self.settings.rate_span_ms
         return sum(seen_ms >= since_ms for seen_ms in self._seen_ms.values())
 
-    def client_ids_of(self, user: str) -> set[str]:
-        """The client-ids with which a user sent anything in the last minutes. For any thread."""
-        return {client[1] for client in list(self._seen_ms) if client[0] == user}
+    def seen(self) -> dict[tuple[str, str], int]:
+        """Clients of the last minutes, and when the newest usage of each was evaluated. For any thread."""
+        found: dict[tuple[str, str], int] = {}
+        for (user, client_id, *_), seen_ms in dict(self._seen_ms).items():
+            found[user, client_id] = max(seen_ms, found.get((user, client_id), 0))
+        return found
 
     def load(
         self, snapshot: QuotaSnapshot, owners: Mapping[tuple[str, str], str | None], window: pa.Table | None = None
@@ -187,11 +190,15 @@ _RECENT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RunningThrottle:
-    """The last row of `throttle_events` of a client that is held, and when its first record was written."""
+    """The last row of `throttle_events` of a client that is held, and when its first record was written.
+
+    `most_used` is the largest O / T of its records; None if none of them has a bound.
+    """
 
     row: Mapping[str, Any]
     since_ms: int
     records: int
+    most_used: float | None = None
 
 
 class RunningThrottles:
@@ -228,8 +235,10 @@ class RunningThrottles:
             return
         before = self._last.get(key)
         written = written_ms(row)
+        used = row["observed"] / row["bound"] if row["bound"] else None
         # What has lapsed was no longer held: it was not renewed in time.
         if before is not None and before.row["throttled_until_ms"] >= written:
-            self._last[key] = RunningThrottle(row, before.since_ms, before.records + 1)
+            most = max((one for one in (before.most_used, used) if one is not None), default=None)
+            self._last[key] = RunningThrottle(row, before.since_ms, before.records + 1, most)
         else:
-            self._last[key] = RunningThrottle(row, written, 1)
+            self._last[key] = RunningThrottle(row, written, 1, used)

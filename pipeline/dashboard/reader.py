@@ -20,7 +20,7 @@ from pipeline.dashboard.recent import RecentTables, WatchedTable
 from pipeline.dashboard.state import Health, State, health
 from pipeline.errors import PipelineError
 from pipeline.process import JobSigns, return_freed_memory
-from pipeline.settings.model import EngineSettings
+from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_missing
 from pipeline.tables.layout import TABLES
 from pipeline.tables.port import Condition, of_newest_epoch
@@ -221,7 +221,13 @@ _EVENT_COLUMNS: Final = tuple(
 class TablesReader:
     """What is new in the tables, as a `State`. Without a scope, that of the quota table holds."""
 
-    def __init__(self, root: str, signs: JobSigns, scope: Scope | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        signs: JobSigns,
+        scope: Scope | None = None,
+        min_hold_ms: int = PurgatorySettings().min_hold_ms,
+    ) -> None:
         self.root = root
         self.tables: Mapping[str, WatchedTable] = {name: WatchedTable(root, name) for name in TABLES}
         self.quota_table: QuotaTable | None = None
@@ -231,12 +237,14 @@ class TablesReader:
         """When the newest time epoch began, as far as usage is kept: usage of older ones counts until then."""
         self.batch_parts = BatchParts()
         self.recent = RecentTables.of(self.tables)
+        self.min_hold_ms = min_hold_ms
         self._signs = signs
         self._was_seen = False
         self._scope = scope
         self._quotas: QuotaSource | None = None
         self._quota_facts: dict[str, Any] = {}
-        self._owners: dict[tuple[str, str], str | None] = {}
+        self.owners: dict[tuple[str, str], str | None] = {}
+        """Who is responsible, by user and client-id of a row of `quotas`."""
         self._rates: LiveRates | None = None
         self._rates_epoch = 0
         self._running = RunningThrottles()
@@ -275,9 +283,13 @@ class TablesReader:
         """Those of the newest batch; the defaults before it."""
         return EngineSettings() if self._rates is None else self._rates.settings
 
-    def client_ids_of(self, user: str) -> set[str]:
-        """The client-ids with which a user sent anything in the last minutes."""
-        return set() if self._rates is None else self._rates.client_ids_of(user)
+    def new_rates(self, settings: EngineSettings) -> LiveRates | None:
+        """An engine without quotas or usage, with the job's scope; None before the quotas could be read."""
+        return None if self._quotas is None else LiveRates(settings, self._scope or self._quotas.scope)
+
+    def clients_seen(self) -> dict[tuple[str, str], int]:
+        """See `LiveRates.seen`."""
+        return {} if self._rates is None else self._rates.seen()
 
     def _read(self, new: set[str]) -> None:
         if "quotas" in new or self._quotas is None:
@@ -304,10 +316,10 @@ class TablesReader:
             "mode": newest.mode,
             "scope": self._scope or newest.scope,
         }
-        self._owners = {(row["user"], row["client_id"]): row["owner"] for row in newest.rows}
+        self.owners = {(row["user"], row["client_id"]): row["owner"] for row in newest.rows}
         self._resolved = {}
         if self._rates is not None:
-            self._rates.load(self._quotas.pin(), self._owners, self._window(self._rates))
+            self._rates.load(self._quotas.pin(), self.owners, self._window(self._rates))
 
     def _read_batches(self) -> None:
         table = self.tables["batches"]
@@ -338,21 +350,14 @@ class TablesReader:
 
     def _begin_rates(self, settings: EngineSettings) -> None:
         """A new engine, with the usage of its windows; and sums of some minutes before."""
-        table, quotas = self.tables["usage"], self._quotas
+        table, snapshot, rates = self.tables["usage"], self.snapshot(), self.new_rates(settings)
         newest = table.newest_instant()
-        if newest is None or quotas is None:
+        if newest is None or snapshot is None or rates is None:
             return
         time_epoch, newest_ms = newest
-        rates = LiveRates(settings, self._scope or quotas.scope)
         begin_ms = newest_ms - settings.rate_span_ms
-        rates.load(quotas.pin(), self._owners)
-        sums = table.query(
-            "SELECT sample_start_ms / 1000 AS second, sum(produced_bytes) AS produced_bytes, "  # noqa: S608 - our numbers
-            "sum(fetched_bytes) AS fetched_bytes, sum(request_count) AS request_count FROM source "
-            f"WHERE evaluated_at_ms >= {newest_ms - SECONDS_KEPT * 1_000} AND evaluated_at_ms < {begin_ms} "
-            f"{f'AND time_epoch = {time_epoch} ' if time_epoch else ''}GROUP BY 1"
-        )
-        rates.add_totals(sums.to_pylist())
+        rates.load(snapshot, self.owners)
+        rates.add_totals(self.second_sums(newest_ms - SECONDS_KEPT * 1_000, begin_ms, time_epoch))
         self._rates, self._rates_epoch = rates, time_epoch
         self.epoch_begin_ms = 0
         if time_epoch:
@@ -360,6 +365,20 @@ class TablesReader:
             self.epoch_begin_ms = int(table.query(sql)["least"][0].as_py() or 0)
         since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
         self._record(rates, table.read(USAGE_COLUMNS, since))
+
+    def second_sums(self, since_ms: int, until_ms: int, time_epoch: int | None) -> list[dict[str, Any]]:
+        """The sums of usage that was evaluated in a span, by `second`; None = of every time epoch."""
+        found: list[dict[str, Any]] = (
+            self.tables["usage"]
+            .query(
+                "SELECT sample_start_ms / 1000 AS second, sum(produced_bytes) AS produced_bytes, "  # noqa: S608 - our numbers
+                "sum(fetched_bytes) AS fetched_bytes, sum(request_count) AS request_count FROM source "
+                f"WHERE evaluated_at_ms >= {since_ms} AND evaluated_at_ms < {until_ms} "
+                f"{f'AND time_epoch = {time_epoch} ' if time_epoch else ''}GROUP BY 1"
+            )
+            .to_pylist()
+        )
+        return found
 
     def _record(self, rates: LiveRates, rows: pa.Table) -> None:
         if rows.num_rows:
@@ -419,6 +438,7 @@ class TablesReader:
             active_clients=0 if rates is None else rates.active_clients,
             recent=recent,
             sources=[self._source(name, table) for name, table in self.tables.items()],
+            min_hold_ms=self.min_hold_ms,
         )
 
     def _source(self, name: str, table: WatchedTable) -> dict[str, Any]:

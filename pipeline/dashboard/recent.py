@@ -152,6 +152,7 @@ DECISION_COLUMNS: Final = (
 RECORD_COLUMNS: Final = (
     "publish_seq", "action", "cause", "cluster", "query_id", "batch_id", "broker_id", "user", "client_id",
     "quota_type", "observed", "bound", "throttle_time_ms", "throttled_until_ms", "owed_ms", "tokens", "decision_id",
+    "quota_version", "lateness_ms",
 )  # fmt: skip
 
 
@@ -325,12 +326,16 @@ class RecentTable:
         return rows
 
     def rows(
-        self, columns: Sequence[str], client: tuple[str, str], since_ms: int, until_ms: int
+        self, columns: Sequence[str], client: tuple[str | None, str | None], since_ms: int, until_ms: int
     ) -> list[dict[str, Any]]:
-        """The rows of a client that were evaluated in [since_ms, until_ms), in no order. Raises as `WatchedTable`."""
+        """The rows of a client that were evaluated in [since_ms, until_ms), in no order. Raises as `WatchedTable`.
+
+        Of all clients with the names None.
+        """
         self._table.opened()
         held = self.held
-        where: list[Condition] = [(name, "=", value) for name, value in zip(_NAMES, client, strict=True)]
+        named = zip(_NAMES, client, strict=True)
+        where: list[Condition] = [(name, "=", value) for name, value in named if value is not None]
         where += [(TIME, ">=", since_ms), (TIME, "<", until_ms)]
         if held is None:
             return self._table.rows(columns, where)

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from pipeline.command_line import command_text
 from pipeline.dashboard.live_rates import RunningThrottle
+from pipeline.dashboard.verdict import collapsed, counts, standing, verdict
 from pipeline.process import activity_of, ahead_ms
 from quota.current_rates import SensorRate
 from quota.units import age_text
@@ -45,6 +46,7 @@ def throttled_row(one: RunningThrottle, levels: Levels) -> dict[str, Any]:
         "since_ms": one.since_ms,
         "owed_until_ms": max(written_ms(row) + row["owed_ms"], row["throttled_until_ms"]),
         "records": one.records,
+        "most_used": one.most_used,
         "level": level.get("level"),
         "owner": level.get("owner"),
     }
@@ -54,7 +56,8 @@ def talker_row(rate: SensorRate, held: Container[tuple[str, str]]) -> dict[str, 
     """A sensor and how much of its bound it uses."""
     shown = (*_CLIENT, "sensor_user", "sensor_client_id", "clients", "used", "level", "mode", "owner")
     throttled = (rate.user, rate.client_id) in held
-    return {**{name: getattr(rate, name) for name in shown}, "throttled": throttled}
+    judged = {"standing": standing(rate.used, rate.mode), "throttled": throttled}
+    return {**{name: getattr(rate, name) for name in shown}, **judged}
 
 
 def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
@@ -74,6 +77,7 @@ def totals(
     active_clients: int,
 ) -> dict[str, Any]:
     """The figures over everything. The newest of the `seconds` is not whole yet, and is in no mean."""
+    stands = Counter(standing(one.used, one.mode) for one in sensors)
     whole = seconds[-RATE_SECONDS - 1 : -1]
     per_second = [sum(second[place] for second in whole) / max(len(whole), 1) for place in (1, 2, 3)]
     return {
@@ -83,10 +87,39 @@ def totals(
         "produced_bytes_per_second": per_second[0],
         "fetched_bytes_per_second": per_second[1],
         "requests_per_second": per_second[2],
-        "over_bound": sum(one.used > 1 and one.mode == "enforce" for one in sensors),
+        "over_bound": stands["over"],
         "over_shadow_bound": sum(one.used > 1 and one.mode == "shadow" for one in sensors),
-        "near_bound": sum(0.8 <= one.used <= 1 and one.mode == "enforce" for one in sensors),
+        "near_bound": stands["near"],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """What the view Now shows, of now or of an instant in the past; for the attributes see `State`."""
+
+    at_ms: int
+    running: Sequence[RunningThrottle]
+    levels: Levels
+    sensors: Sequence[SensorRate]
+    seconds: Sequence[tuple[int, int, int, int]]
+    active_clients: int
+    recent: Sequence[Mapping[str, Any]]
+    min_hold_ms: int
+    is_past: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """The verdict, totals, who is throttled, the nearest to their bound, the newest records by client."""
+        running = [one for one in self.running if counts(one.since_ms, one.row["throttled_until_ms"], self.min_hold_ms)]
+        held = {(one.row["user"], one.row["client_id"]) for one in running}
+        throttled = [throttled_row(one, self.levels) for one in running]
+        return {
+            "verdict": verdict(self.at_ms, throttled, self.sensors, is_past=self.is_past),
+            "totals": totals(running, self.seconds, self.sensors, self.active_clients),
+            "throttled": throttled[:MOST_THROTTLED],
+            "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
+            "recent": collapsed(event_row(row, self.levels) for row in self.recent)[:MOST_RECENT],
+            "seconds": [list(second) for second in self.seconds[-181:-1]],
+        }
 
 
 # Whether the pipeline works. Pure. If data stops, a banner shows it.
@@ -215,6 +248,7 @@ class State:
         rates_at_ms: The instant of the rates, in event time.
         seconds: See `LiveRates.totals`.
         recent: The newest rows of `throttle_events`, newest first.
+        min_hold_ms: `purgatory.min_hold_ms`: what a throttle must hold to count.
         sources: Of each table its name, the newest version and when that was committed, or why it cannot be read.
     """
 
@@ -232,6 +266,7 @@ class State:
     active_clients: int = 0
     recent: Sequence[Mapping[str, Any]] = ()
     sources: Sequence[Mapping[str, Any]] = ()
+    min_hold_ms: int = 1
 
     def head(self) -> dict[str, Any]:
         """What every view needs: the time, the health, the versions."""
@@ -239,6 +274,7 @@ class State:
             "now_ms": self.now_ms,
             "seq": self.seq,
             "health": asdict(self.health),
+            "as_of_ms": self.now_ms - (self.health.last_batch_age_ms or 0),
             "cluster": self.cluster,
             "quotas": dict(self.quotas),
             "versions": {source["name"]: source["version"] for source in self.sources},
@@ -247,13 +283,11 @@ class State:
 
     def summary(self) -> dict[str, Any]:
         """The view Now."""
-        held = {(one.row["user"], one.row["client_id"]) for one in self.running}
-        return {
-            **self.head(),
-            "rates_at_ms": self.rates_at_ms,
-            "totals": totals(self.running, self.seconds, self.sensors, self.active_clients),
-            "throttled": [throttled_row(one, self.levels) for one in self.running[:MOST_THROTTLED]],
-            "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
-            "recent": [event_row(row, self.levels) for row in self.recent[:MOST_RECENT]],
-            "seconds": [list(second) for second in self.seconds[-181:-1]],
-        }
+        return {**self.head(), "at_ms": self.now_ms, "rates_at_ms": self.rates_at_ms, **self.instant().document()}
+
+    def instant(self) -> Instant:
+        """What the view Now shows of it."""
+        return Instant(
+            self.now_ms, self.running, self.levels, self.sensors, self.seconds, self.active_clients, self.recent,
+            self.min_hold_ms,
+        )  # fmt: skip

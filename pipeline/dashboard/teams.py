@@ -301,7 +301,7 @@ def _uses(reader: TablesReader, state: State, user: str, client_ids: Sequence[st
 def _client_ids(reader: TablesReader, about: About, since_ms: int) -> set[str]:
     """Those of the link that sent anything lately, or since an instant."""
     rows = rows_where(["client_id", "minute_start_ms"], _of(about, since_ms))
-    found = set(reader.client_ids_of(about.user))
+    found = {client_id for user, client_id in reader.clients_seen() if user == about.user}
     with suppress(TableMissing):
         newest = f"SELECT client_id, max(minute_start_ms) AS last FROM ({rows}) GROUP BY 1 ORDER BY 2 DESC"  # noqa: S608 - quoted there
         stored = reader.tables["usage_by_minute"].query(f"{newest} LIMIT {10 * _MOST_CLIENTS}")

@@ -1,16 +1,22 @@
-"""What answers each path of the API; but the view Client, which is in `client`."""
+"""What answers each path of the API; but the view Client, which is in `client`, and what was, in `past`."""
 
+import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from io import StringIO
 from typing import Any, Final
 
 from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import client_document
+from pipeline.dashboard.client import client_document, made_by
 from pipeline.dashboard.editing import Editing
+from pipeline.dashboard.links import About
+from pipeline.dashboard.past import protected_document, summary_of
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.recent import WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
+from pipeline.dashboard.teams import team_document
+from pipeline.dashboard.verdict import client_text, gauges, standing
 from pipeline.errors import PipelineError, TableMissing, Unreachable, printable
 from pipeline.reports.story import words_of
 from pipeline.settings.model import Settings
@@ -22,7 +28,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import decision_with_id, newest_decision, origin_of_bound, story_of, why_unpublished
 from pipeline.web import QueryRefused
 from quota.current_rates import SensorRate
-from quota.entity import QUOTA_TYPES, label, level_of
+from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
 
 _BATCHES: Final = 120
 _STEPS: Final = ("usage", "decisions", "throttle_events", "batches")
@@ -32,6 +38,7 @@ _DEAD_LETTERS: Final = 20
 _LATENESS_ROWS: Final = 2_000
 _VERSIONS: Final = 30
 _CHANGES: Final = 50
+_OWNERS: Final = 500
 
 
 class Answers:
@@ -39,7 +46,7 @@ class Answers:
 
     def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
         self.editing = Editing(reader.root, may_write)
-        self.reader = reader
+        self._reader = reader
         self._settings = settings
         self._feed = feed
         reader.recent.keep()
@@ -47,20 +54,35 @@ class Answers:
     def by_path(self) -> dict[str, Callable[[Query], Any]]:
         """What answers, by path."""
         return {
-            "/api/v1/summary": lambda _query: self._state().summary(),
+            "/api/v1/summary": self._summary,
             "/api/v1/throttles": self._throttles,
             "/api/v1/events": self._events,
-            "/api/v1/client": lambda query: client_document(self.reader, self._state(), query),
-            "/api/v1/explain": lambda query: explained(self.reader, query, self._settings),
+            "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
+            "/api/v1/protected": lambda query: protected_document(self._reader, self._state(), query),
+            "/api/v1/clients": lambda query: clients_document(self._reader, self._state(), query),
+            "/api/v1/explain": lambda query: explained(self._reader, query, self._settings),
             "/api/v1/quotas": self._quotas,
-            "/api/v1/quotas/history": lambda query: quota_history(self.reader, query),
-            "/api/v1/pipeline": lambda _query: pipeline_document(self.reader, self._state()),
-            "/api/v1/dead_letters": lambda query: dead_letters(self.reader, query),
+            "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
+            "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
+            "/api/v1/dead_letters": lambda query: dead_letters(self._reader, query),
         }
+
+    def as_csv(self, query: Query) -> str:
+        """The view Quotas as CSV."""
+        return quotas_csv(quotas_document(self._reader, self._state(), query)["rows"])
+
+    def of_team(self, about: About) -> dict[str, Any]:
+        """What an application team sees, see `teams`."""
+        return team_document(self._reader, self._state(), about)
 
     def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
         """What takes an edit, by path; but for a what-if, which takes long (`editing.what_if`)."""
         return {"/api/v1/quotas/plan": self.editing.plan, "/api/v1/quotas/edit": self.editing.write}
+
+    def _summary(self, query: Query) -> dict[str, Any]:
+        if query.since_ms is None and query.until_ms is None:
+            return self._state().summary()
+        return summary_of(self._reader, self._state(), query)
 
     def _throttles(self, query: Query) -> dict[str, Any]:
         state = self._state()
@@ -75,7 +97,7 @@ class Answers:
         return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
 
     def _quotas(self, query: Query) -> dict[str, Any]:
-        return {**quotas_document(self.reader, self._state(), query), "may_write": self.editing.may_write}
+        return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
 
     def _state(self) -> State:
         state = self._feed.state
@@ -93,11 +115,25 @@ def _is_of(row: Mapping[str, Any], query: Query) -> bool:
 def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
     """The view Pipeline: batches, step times, purgatory, dead letters, sources."""
     committed = {name: _commits(reader.tables[name]) for name in _STEPS}
+    batches = [_batch_row(row, committed) for row in reversed(reader.batches[-_BATCHES:])]
+    purgatory = _purgatory(state, _lateness(reader.tables["throttle_events"]))
+    letters = dead_letters(reader, Query(limit=_DEAD_LETTERS))
+    span_ms = batches[0]["processed_at_ms"] - batches[-1]["processed_at_ms"] if batches else 0
+    good = sum(row["good_count"] for row in batches)
     return {
         **state.head(),
-        "batches": [_batch_row(row, committed) for row in reversed(reader.batches[-_BATCHES:])],
-        "purgatory": _purgatory(state, _lateness(reader.tables["throttle_events"])),
-        "dead_letters": dead_letters(reader, Query(limit=_DEAD_LETTERS)),
+        "gauges": gauges(
+            age_ms=state.health.last_batch_age_ms,
+            delay_ms=state.health.lag_ms,
+            ahead_ms=state.health.ahead_ms,
+            events_per_second=good * 1_000 / span_ms if span_ms > 0 else None,
+            held=purgatory["held"],
+            late_p99_ms=purgatory["lateness_p99_ms"],
+            unreadable=letters["last_hour"],
+        ),
+        "batches": batches,
+        "purgatory": purgatory,
+        "dead_letters": letters,
         "sources": state.sources,
     }
 
@@ -191,11 +227,67 @@ def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[st
     nearest: dict[tuple[str, str, str], SensorRate] = {}
     for one in state.sensors:
         nearest.setdefault((*one.entity, one.quota_type), one)
-    shown = [_quota_row(row, nearest) for row in wanted]
-    shown.sort(key=lambda row: (-max((one["used"] for one in row["bounds"].values()), default=0), row["level"]))
+    shown = chosen_rows([_quota_row(row, nearest) for row in wanted], query)
     # Of these rows, which may be newer than what was seen at the last look: an edit of them names it.
-    page = {"version": table.version, "rows": shown[: query.limit], "total": len(wanted), "all": len(table.rows)}
-    return {**state.head(), **page}
+    page = {"version": table.version, "total": len(shown), "all": len(table.rows), "offset": query.offset}
+    owners = sorted({row["owner"] for row in table.rows if row["owner"]})[:_OWNERS]
+    rows = shown[query.offset : query.offset + query.limit]
+    return {**state.head(), **page, "owners": owners, "rows": rows}
+
+
+def chosen_rows(rows: Sequence[dict[str, Any]], query: Query) -> list[dict[str, Any]]:
+    """The rows of the view Quotas in a mode and standing, in the order that is asked for. Pure."""
+
+    def used(row: Mapping[str, Any]) -> float:
+        return max((one["used"] for one in row["bounds"].values()), default=0.0)
+
+    name: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "used": lambda row: (-used(row), row["level"]),
+        "name": lambda row: (row["user"], row["client_id"]),
+        "owner": lambda row: (row["owner"] is None, row["owner"] or "", row["user"], row["client_id"]),
+        "level": lambda row: (row["level"], row["user"], row["client_id"]),
+    }
+    found = (row for row in rows if query.mode in {"any", row["mode"]} and query.standing in {"any", row["standing"]})
+    return sorted(found, key=name[query.sort])
+
+
+_CSV_NAMES: Final = ("user", "client_id", "level", "mode", "owner", "note", "standing")
+
+
+def quotas_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows of the view Quotas as CSV: a bound, a rate and the used part for each quota type. Pure."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    figures = ("bound", "observed", "used")
+    writer.writerow([*_CSV_NAMES, *(f"{name}_{figure}" for name in QUOTA_TYPES for figure in figures)])
+    for row in rows:
+        of_types = [row["bounds"].get(name, {}).get(figure) for name in QUOTA_TYPES for figure in figures]
+        writer.writerow([row[name] for name in _CSV_NAMES] + of_types)
+    return text.getvalue()
+
+
+def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
+    """Clients of the last minutes, and those that a quota names: held ones first, then the nearest to their bound."""
+    seen, search = reader.clients_seen(), (query.search or "").replace(" ", "").casefold()
+    held = {(one.row["user"], one.row["client_id"]) for one in state.running}
+    used: dict[tuple[str, str], SensorRate] = {}
+    for one in state.sensors:
+        used.setdefault((one.user, one.client_id), one)
+    named = (entity for entity in reader.owners if all(entity) and DEFAULT not in entity)
+    found = [
+        {
+            "user": user,
+            "client_id": client_id,
+            "seen_ms": seen.get((user, client_id)),
+            "used": used[user, client_id].used if (user, client_id) in used else None,
+            "throttled": (user, client_id) in held,
+        }
+        for user, client_id in {*seen, *held, *named}
+        if search in client_text(user, client_id).replace(" ", "").casefold()
+    ]
+    found.sort(key=lambda row: (not row["throttled"], -(row["used"] or 0), -(row["seen_ms"] or 0),
+                                row["user"], row["client_id"]))  # fmt: skip
+    return {**state.head(), "clients": found[: query.limit], "total": len(found)}
 
 
 def _is_found(row: Mapping[str, Any], search: str) -> bool:
@@ -213,11 +305,18 @@ def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Se
                 "bound": row[name],
                 "observed": None if rate is None else rate.observed,
                 "used": 0.0 if rate is None else rate.observed / row[name],
+                "standing": standing(None if rate is None else rate.observed / row[name], row["mode"]),
                 "user": None if rate is None else rate.user,
                 "client_id": None if rate is None else rate.client_id,
             }
     shown = picked(row, ("user", "client_id", "mode", "owner", "note"))
-    return {**shown, "entity": label(*entity), "level": int(level_of(*entity)), "bounds": bounds}
+    stands = [bounds[name]["standing"] for name in bounds]
+    worst = next((name for name in ("over", "near", "within", "shadow") if name in stands), "unused")
+    if all(one["observed"] is None for one in bounds.values()):
+        worst = "unused"
+    return {
+        **shown, "entity": label(*entity), "level": int(level_of(*entity)), "standing": worst, "bounds": bounds,
+    }  # fmt: skip
 
 
 def quota_history(reader: TablesReader, query: Query) -> dict[str, Any]:
@@ -233,6 +332,7 @@ def _version_row(version: QuotaVersion) -> dict[str, Any]:
         "committed_at_ms": int(commit.committed_at.timestamp() * 1_000),
         "operation": commit.operation,
         **{name: getattr(commit.audit, name, None) for name in ("actor", "host", "reason")},
+        "by": made_by(commit),
         "mode": list(version.mode),
         "changes": [change.as_row() for change in changes],
         "texts": entity_texts(changes),

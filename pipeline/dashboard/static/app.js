@@ -1,8 +1,8 @@
 // The frame around the views: which one the address names, the stream, the banner, theme and countdowns.
 
 import { h, inCluster, show } from './dom.js';
-import { clock, span } from './format.js';
-import { NeedsToken, Refused, ask, follow, setToken } from './net.js';
+import { clock, sentence, span } from './format.js';
+import { NeedsToken, Refused, ask, follow, hasToken, setToken } from './net.js';
 import * as now from './now.js';
 import * as client from './client.js';
 import * as quotas from './quotas.js';
@@ -10,6 +10,13 @@ import * as pipeline from './pipeline.js';
 
 const VIEWS = { '/': ['now', now], '/client': ['client', client], '/quotas': ['quotas', quotas], '/pipeline': ['pipeline', pipeline] };
 const LOST_AFTER_MS = 4_000;
+const unknown = {
+  title: () => 'Not found',
+  open(place, _parameters, frame) {
+    show(place, message(`There is no view at ${location.pathname}`, '', '/', 'Go to Now'));
+    frame.ready();
+  },
+};
 const main = document.getElementById('main');
 const frame = { head: null, skewMs: 0, heardAt: 0, view: null, name: '', stop: null, lost: null, clusters: null };
 
@@ -17,7 +24,7 @@ const frame = { head: null, skewMs: 0, heardAt: 0, view: null, name: '', stop: n
 const serverNow = () => Date.now() + frame.skewMs;
 
 function open(push) {
-  const [name, view] = VIEWS[location.pathname] || VIEWS['/'];
+  const [name, view] = VIEWS[location.pathname] || ['', unknown];
   if (frame.stop) frame.stop();
   if (frame.view && frame.view.close) frame.view.close();
   frame.view = view;
@@ -40,7 +47,19 @@ function open(push) {
   frame.stop = follow(name === 'now' ? 'now' : 'head', heard, lost);
 }
 
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+/** A sentence in place of a view, with what to do and a link. */
+function message(text, fix, href, label) {
+  return h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h1', {}, sentence(text)),
+    fix ? h('p', { class: 'quiet' }, sentence(fix)) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
+}
+
+/** The address of this view with nothing but the client, and without a cluster that there is not. */
+function plain() {
+  const given = new URLSearchParams(location.search);
+  const kept = new URLSearchParams([...given].filter(([name]) => name === 'user' || name === 'client_id'));
+  if (given.has('cluster') && !(frame.clusters || []).includes(given.get('cluster'))) kept.set('cluster', '');
+  return `${location.pathname}${String(kept) ? `?${kept}` : ''}`;
+}
 
 const context = {
   now: serverNow,
@@ -54,8 +73,7 @@ const context = {
   failed(error) {
     if (error.name === 'AbortError') return;
     if (error instanceof NeedsToken) askToken();
-    else show(main, h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h2', {}, sentence(error.message)),
-      error.fix ? h('p', { class: 'quiet' }, sentence(error.fix)) : null));
+    else show(main, message(error.message, error.fix, plain(), `Open ${main.dataset.view} without it`));
   },
   ready() {
     tick();
@@ -88,10 +106,11 @@ function showHealth() {
   const health = frame.head && frame.head.health;
   const pulse = document.getElementById('pulse');
   const banner = document.getElementById('banner');
+  stale(isLost ? frame.head && frame.head.now_ms : health && health.state !== 'live' && health.last_batch_age_ms !== null ? frame.head.as_of_ms : null);
   if (isLost) {
     pulse.dataset.state = 'lost';
     pulse.lastElementChild.textContent = 'No connection';
-    showBanner(banner, 'lost', 'No connection to the dashboard', `${frame.head ? `Figures below are from ${clock(frame.head.now_ms)} UTC. ` : ''}The page reconnects by itself.`);
+    showBanner(banner, 'lost', 'No connection to the dashboard', 'The page reconnects by itself.');
     return;
   }
   if (!health) return;
@@ -130,11 +149,17 @@ document.getElementById('clusters').addEventListener('change', (event) => {
   open(true);
 });
 
+/** Figures that are not of now are grey, and the banner has their time. */
+function stale(asOfMs) {
+  main.dataset.stale = String(Boolean(asOfMs));
+  frame.asOf = asOfMs ? `Figures as of ${clock(asOfMs)} UTC.` : '';
+}
+
 function showBanner(banner, state, title, text) {
   banner.hidden = false;
   banner.className = `banner ${state}`;
   banner.dataset.state = state;
-  show(banner, h('strong', {}, title), text ? h('span', {}, text) : null);
+  show(banner, h('strong', {}, title), text ? h('span', {}, text) : null, frame.asOf ? h('span', { 'data-testid': 'as-of' }, frame.asOf) : null);
 }
 
 function foot() {
@@ -147,15 +172,17 @@ function foot() {
 }
 
 function askToken() {
+  const wasGiven = hasToken();
   const field = h('input', { id: 'token', type: 'password', autocomplete: 'off', 'data-testid': 'token', required: true });
   const enter = (event) => {
     event.preventDefault();
     setToken(field.value.trim());
     open(true);
   };
-  main.replaceChildren(h('section', { class: 'card pad narrow' }, h('h2', {}, 'This dashboard needs a token'),
+  main.replaceChildren(h('section', { class: 'card pad narrow', 'data-testid': 'needs-token' }, h('h1', {}, wasGiven ? 'This token is not the one of this dashboard.' : 'This dashboard needs a token.'),
     h('form', { on: { submit: enter } }, h('label', { for: 'token' }, 'Token'), field, h('button', { type: 'submit' }, 'Open')),
-    h('p', { class: 'quiet' }, 'It is kept for this tab, and forgotten when the tab is closed.')));
+    h('p', { class: 'quiet' }, 'It is the one of --token-file or KQUOTA_DASHBOARD_TOKEN where the dashboard was started. It is kept for this tab, and forgotten when the tab is closed. ', h('a', { href: location.href }, 'Try again without a token'))));
+  setToken('');
   field.focus();
 }
 

@@ -1,28 +1,28 @@
 // The view Client: one client over time, and why it is throttled.
 
 import { h, show } from './dom.js';
-import { CAUSES, LEVELS, TYPES, clientHref, clock, count, instant, isByte, millis, nameOf, pair, rate, span, when } from './format.js';
+import { CAUSES, LEVELS, TYPES, clientHref, clock, count, instant, isByte, millis, nameOf, pair, percent, rate, span, when } from './format.js';
 import { ask, giveUp, loadSoon } from './net.js';
 import { draw, library } from './chart.js';
+import { EVERY_MS, asked, isOver, rangeBar, stamp, withRange } from './range.js';
 
-const RANGES = [['15m', '15 min'], ['1h', '1 h'], ['6h', '6 h'], ['24h', '24 h'], ['7d', '7 d']];
 const MINUTE_MS = 60_000;
-const EVERY_MS = { '15m': 2_000, '1h': 5_000, '6h': 15_000, '24h': 30_000, '7d': 60_000 };
+const LIST_EVERY_MS = 5_000;
 let place = null;
 
 export const title = (parameters) => (parameters.get('user') ? nameOf(parameters.get('user'), parameters.get('client_id') || '') : 'Client');
 
 export function open(main, parameters, context) {
   close();
-  place = { main, context, parameters, charts: new Map(), story: null, storyId: null, document: null, asked: 0, seq: -1, over: new AbortController(), cursor: null };
+  place = { main, context, parameters, zooms: (history.state && history.state.zooms) || 0, charts: new Map(), story: null, storyId: null, document: null, asked: 0, seq: -1, over: new AbortController(), cursor: null };
+  place.range = parameters.get('range') || '15m';
   if (!parameters.get('user')) {
-    show(main, finder(null));
-    context.ready();
+    list('');
     return;
   }
-  place.range = parameters.get('range') || '15m';
   load();
   explain(parameters.get('decision_id'));
+  protectedBy();
 }
 
 export function close() {
@@ -36,12 +36,13 @@ export function close() {
 }
 
 export function state(head) {
-  if (!place || !place.parameters.get('user')) {
-    if (place && !place.found) place.context.ready();
+  if (!place) return;
+  if (!place.parameters.get('user')) {
+    loadSoon(place, LIST_EVERY_MS, () => list(place.search));
     return;
   }
   place.head = head;
-  if (head.seq === place.seq || place.parameters.get('until')) return;
+  if (head.seq === place.seq || isOver(place.parameters)) return;
   loadSoon(place, EVERY_MS[place.range] || 5_000, load);
 }
 
@@ -51,10 +52,8 @@ async function load() {
   const mine = place;
   if (!mine) return;
   mine.asked = Date.now();
-  const { parameters } = mine;
-  const since = parameters.get('since') || mine.range;
   try {
-    const found = await ask('client', { user: parameters.get('user'), client_id: parameters.get('client_id') || '', since, until: parameters.get('until') }, mine.over.signal);
+    const found = await ask('client', { ...who(mine), ...asked(mine.parameters, mine.range) }, mine.over.signal);
     if (mine !== place) return;
     mine.document = found;
     mine.seq = found.seq;
@@ -65,12 +64,46 @@ async function load() {
   }
 }
 
+const who = ({ parameters }) => ({ user: parameters.get('user'), client_id: parameters.get('client_id') || '' });
+
+/** Whom its newest throttle protected: not part of the view's answer, which must not wait for all clients. */
+async function protectedBy() {
+  const mine = place;
+  try {
+    const found = await ask('protected', { ...who(mine), ...asked(mine.parameters, mine.range) }, mine.over.signal);
+    if (mine === place) mine.protected = found;
+  } catch {
+    return; // a wrong range is shown by the view itself
+  }
+  if (mine === place && mine.document) render();
+}
+
+async function list(search) {
+  const mine = place;
+  mine.asked = Date.now();
+  mine.search = search;
+  try {
+    const found = await ask('clients', { search, limit: 50 }, mine.over.signal);
+    if (mine !== place || search !== mine.search) return;
+    show(mine.main, h('section', { class: 'title', 'data-key': 'title' }, h('div', { class: 'names' }, h('h1', {}, 'Which client?'), h('p', { class: 'quiet' }, 'Clients of the last minutes, and those with a quota of their own.')), finder(found)),
+      h('section', { class: 'card', 'data-key': 'clients', 'data-testid': 'clients', 'aria-label': 'Clients' },
+        found.clients.length ? h('ul', { class: 'log sums clients' }, found.clients.map((one) => h('li', { 'data-key': `${one.user}\u0000${one.client_id}`, 'data-testid': 'client-row' },
+          h('a', { href: clientHref(one.user, one.client_id), 'data-nav': true }, nameOf(one.user, one.client_id)), one.throttled ? h('span', { class: 'chip warn' }, 'throttled') : h('span', {}),
+          h('small', { class: 'num' }, one.used === null ? '' : `${percent(one.used)} of its bound`), h('small', {}, one.seen_ms ? `seen ${when(one.seen_ms, found.now_ms)}` : 'not lately'))))
+          : h('p', { class: 'empty' }, search ? `No client of the last minutes is named like ${search}. Older ones are found by their full name: press Show.` : 'No client was seen yet.'),
+        found.total > found.clients.length ? h('p', { class: 'empty' }, `${count(found.total - found.clients.length)} more; type a part of the name.`) : null));
+    mine.context.ready();
+  } catch (error) {
+    if (mine === place) mine.context.failed(error);
+  }
+}
+
 async function explain(decisionId) {
   const mine = place;
-  const asked = decisionId ? { decision_id: decisionId } : { user: mine.parameters.get('user'), client_id: mine.parameters.get('client_id') || '' };
+  const wanted = decisionId ? { decision_id: decisionId } : who(mine);
   mine.storyId = decisionId || '';
   try {
-    const story = await ask('explain', asked, mine.over.signal);
+    const story = await ask('explain', wanted, mine.over.signal);
     if (mine === place) mine.story = story;
   } catch (error) {
     if (mine === place) mine.story = { failure: error.message };
@@ -89,33 +122,79 @@ function pick(decisionId) {
   });
 }
 
+/** The search field with completion. In the list (`found`) it narrows what is listed. */
 function finder(found) {
-  const field = h('input', { type: 'search', id: 'who', 'data-search': true, placeholder: 'user, or user / client-id', autocomplete: 'off', 'data-testid': 'find-client', 'aria-label': 'User, or user / client-id' });
+  const mine = place;
+  const names = h('datalist', { id: 'names' }, (found ? found.clients : mine.names || []).slice(0, 20).map((one) => h('option', { value: nameOf(one.user, one.client_id) })));
+  const typed = async (event) => {
+    const search = event.target.value;
+    clearTimeout(mine.typing);
+    if (found) {
+      mine.typing = setTimeout(() => list(search), 150);
+      return;
+    }
+    mine.typing = setTimeout(async () => {
+      const answer = await ask('clients', { search, limit: 20 }, mine.over.signal).catch(() => null);
+      if (!answer || mine !== place) return;
+      mine.names = answer.clients;
+      render();
+    }, 150);
+  };
+  const field = h('input', { type: 'search', id: 'who', 'data-search': true, list: 'names', placeholder: 'user, or user / client-id', autocomplete: 'off', 'data-testid': 'find-client', 'aria-label': 'User, or user / client-id', on: { input: typed } });
   const submit = (event) => {
     event.preventDefault();
     const [user, ...rest] = event.currentTarget.querySelector('input').value.split('/');
-    if (user.trim()) place.context.go(clientHref(user.trim(), rest.join('/').trim()));
+    const client = rest.join('/').trim();
+    if (user.trim()) place.context.go(clientHref(user.trim(), client === '(no client-id)' ? '' : client));
   };
-  return h('form', { class: found ? 'find' : 'find card pad', role: 'search', 'data-key': 'finder', on: { submit } },
-    found ? null : h('label', { for: 'who' }, 'Which client?'), field, h('button', { type: 'submit', class: 'button' }, 'Show'));
+  return h('form', { class: 'find', role: 'search', 'data-key': 'finder', on: { submit } }, field, names, h('button', { type: 'submit', class: 'button' }, 'Show'));
 }
 
 function render() {
   const found = place.document;
-  const used = Object.keys(TYPES).filter((type) => isUsed(found, type));
-  const types = used.length ? used : Object.keys(TYPES).filter((type) => isBounded(found, type));
+  const types = Object.keys(TYPES).filter((type) => found.shown_as[type] === 'chart');
+  const lines = Object.keys(TYPES).filter((type) => found.shown_as[type] === 'line');
+  if (found.seen_ms === null && !found.throttled.length && !found.records.length) {
+    show(place.main, heading(found), neverSeen(found), h('div', { class: 'two', 'data-key': 'two' }, levels(found), brokers(found)));
+    return;
+  }
   show(place.main,
     heading(found),
+    story(),
     h('section', { class: 'card charts', 'data-key': 'charts', 'aria-label': 'Rate over time' },
       types.length ? types.map((type) => figure(found, type)) : h('p', { class: 'empty', 'data-key': 'none' }, `Neither usage nor a bound between ${when(found.since_ms, found.now_ms)} and ${when(found.until_ms, found.now_ms)}.`),
-      types.length ? legend(found) : null),
-    h('div', { class: 'two', 'data-key': 'two' }, h('div', { class: 'stack', 'data-key': 'left' }, story(), records(found)), h('div', { class: 'stack', 'data-key': 'right' }, levels(found), brokers(found), edits(found))));
+      lines.map((type) => line(found, type)), types.length ? legend(found) : null),
+    h('div', { class: 'two', 'data-key': 'two' }, h('div', { class: 'stack', 'data-key': 'left' }, protection(), records(found)), h('div', { class: 'stack', 'data-key': 'right' }, levels(found), brokers(found), edits(found))));
   redraw(false);
 }
 
-const isUsed = ({ series }, type) => Boolean(series[type]) && series[type].observed.some((value) => value > 0);
+function neverSeen(found) {
+  return h('section', { class: 'card pad', 'data-key': 'never', 'data-testid': 'never-seen' },
+    h('p', {}, `No usage of ${nameOf(found.user, found.client_id)} was ever recorded, as far as the tables go back.`),
+    found.alike.length ? h('p', {}, 'Did you mean ', found.alike.map((one, at) => [at ? ', ' : '', h('a', { href: clientHref(one.user, one.client_id), 'data-nav': true }, nameOf(one.user, one.client_id))]), '?') : null,
+    h('p', {}, h('a', { href: '/client', 'data-nav': true }, 'All clients of the last minutes')));
+}
 
-const isBounded = ({ effective }, type) => effective.some((one) => one.quota_type === type && one.bound !== null);
+/** A type that is far below its bound: one line. */
+function line(found, type) {
+  const one = found.effective.find((row) => row.quota_type === type);
+  const [observed, bound] = pair(type, one.observed, one.bound);
+  const most = Math.max(...found.series[type].observed.map((value) => value || 0));
+  return h('p', { class: 'line', 'data-key': `line-${type}`, 'data-testid': `line-${type}` }, h('b', {}, TYPES[type]), h('span', { class: 'num' }, ` ${observed}${bound ? ` of ${bound}, ${percent(one.bound ? one.observed / one.bound : 0)}` : ', no bound'}`),
+    h('small', {}, one.bound ? `at most ${percent(most / one.bound)} in this range` : `at most ${rate(type, most)} in this range`));
+}
+
+function protection() {
+  const found = place.protected;
+  if (!found || !found.band) return null;
+  const both = (row, name) => h('td', { class: 'n' }, `${rate('producer_byte_rate', row[`${name}_before`])} → `, h('b', {}, rate('producer_byte_rate', row[`${name}_during`])));
+  const length = span(found.length_ms);
+  return h('section', { class: 'card', 'data-key': 'protected', 'data-testid': 'protected', 'aria-labelledby': 'h-protected' },
+    h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → ${found.source === 'usage' ? `the ${length} from then on` : 'the minute from then on'}`)),
+    h('p', { class: 'lead' }, found.text),
+    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'))),
+      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched')))))) : null);
+}
 
 function heading(found) {
   const held = found.throttled[0];
@@ -126,8 +205,9 @@ function heading(found) {
     held ? h('div', { class: 'holding', 'data-testid': 'holding' }, h('span', { class: 'chip warn' }, 'throttled'), h('span', { class: 'num count big', 'data-until': held.throttled_until_ms }, ''),
       h('small', {}, `by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, 'not throttled')),
     h('div', { class: 'tools' },
-      h('div', { class: 'segments', role: 'group', 'aria-label': 'Range' }, RANGES.map(([range, text]) => h('button', { type: 'button', 'aria-pressed': String(range === place.range && !place.parameters.get('since')), 'data-testid': `range-${range}`, on: { click: () => reach(range) } }, text))),
-      finder(found)));
+      rangeBar(place.parameters, place.range, null, reach),
+      place.zooms ? h('button', { type: 'button', class: 'button', 'data-testid': 'zoom-back', on: { click: () => history.back() } }, 'Back to the range before') : null,
+      finder(null)));
 }
 
 function owedText(found, held) {
@@ -143,22 +223,19 @@ function standing(found) {
   return named.map((one) => `${TYPES[one.quota_type]} ${one.bound === null ? (one.mode === 'exempt' ? 'exempt' : 'without bound') : rate(one.quota_type, one.bound)}${one.mode === 'shadow' ? ' (shadow)' : ''} by level ${one.level}${one.shared ? `, shared with ${count(one.shared)} more` : ''}`).join(' · ');
 }
 
-function reach(range) {
-  const parameters = new URLSearchParams({ user: place.parameters.get('user'), client_id: place.parameters.get('client_id') || '', range });
-  if (place.parameters.get('decision_id')) parameters.set('decision_id', place.parameters.get('decision_id'));
+/** Another range in the same view: the browser's way back leads to the one before. */
+function reach(parameters) {
+  const zooms = (place.zooms || 0) + 1;
+  history.pushState({ zooms }, '', `/client?${parameters}`);
+  place.zooms = zooms;
   place.parameters = parameters;
-  place.range = range;
-  place.context.replace(`/client?${parameters}`);
+  place.range = parameters.get('range') || '15m';
   load();
+  protectedBy();
 }
 
 function zoom(fromMs, toMs) {
-  const parameters = new URLSearchParams(place.parameters);
-  parameters.set('since', String(fromMs));
-  parameters.set('until', String(Math.max(toMs, fromMs + 10_000)));
-  place.parameters = parameters;
-  place.context.replace(`/client?${parameters}`);
-  load();
+  reach(withRange(place.parameters, { since: stamp(fromMs), until: stamp(Math.max(toMs, fromMs + 10_000)) }));
 }
 
 function figure(found, type) {
@@ -245,7 +322,7 @@ function story() {
       : [h('dl', { class: 'facts' }, found.facts.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text)))),
         h('div', { class: 'published' }, found.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), found.published.length > 1 ? h('ol', { tabindex: '0', 'aria-label': 'What was published' }, found.published.slice(1).map((line) => h('li', {}, line))) : null)];
   return h('section', { class: 'card', id: 'explain', 'data-key': 'story', 'data-testid': 'explain', 'aria-labelledby': 'h-explain' },
-    h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : 'Why: the newest decision'), found && found.decision_id ? h('span', { class: 'quiet' }, `${found.decision_id} · ${instant(found.evaluated_at_ms)}`) : null), body);
+    h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : 'Why now'), found && found.decision_id ? h('span', { class: 'quiet' }, `${found.decision_id} · ${instant(found.evaluated_at_ms)}`) : null), body);
 }
 
 function records(found) {
@@ -278,5 +355,5 @@ function edits(found) {
   return h('section', { class: 'card', 'data-key': 'edits', 'aria-labelledby': 'h-edits' },
     h('header', {}, h('h2', { id: 'h-edits' }, 'Quota edits in this range')),
     h('ol', { class: 'plain' }, [...found.edits].reverse().map((edit) => h('li', { 'data-key': String(edit.version) }, h('b', {}, `v${edit.version}`), ` ${when(edit.at_ms, found.now_ms)} `,
-      Object.entries(edit.changed).map(([type, [before, after]]) => `${TYPES[type]} ${rate(type, before)} → ${rate(type, after)} `), h('small', {}, `${edit.actor || 'another tool'}${edit.reason ? `: ${edit.reason}` : ''}`)))));
+      Object.entries(edit.changed).map(([type, [before, after]]) => `${TYPES[type]} ${rate(type, before)} → ${rate(type, after)} `), h('small', {}, `${edit.by}${edit.reason ? `: ${edit.reason}` : ''}`)))));
 }

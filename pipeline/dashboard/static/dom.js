@@ -11,6 +11,7 @@ export function inCluster(path) {
   if (name === null || !path.startsWith('/')) return path;
   const address = new URL(path, location.origin);
   if (!address.searchParams.has('cluster')) address.searchParams.set('cluster', name);
+  else if (!address.searchParams.get('cluster')) address.searchParams.delete('cluster'); // asks for none
   return address.pathname + address.search;
 }
 

@@ -88,3 +88,8 @@ export function sensorName(row) {
 export function ownerText(owner) {
   return owner || 'no owner';
 }
+
+/** A text as a sentence: it begins with a capital and ends with a full stop. */
+export function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`;
+}

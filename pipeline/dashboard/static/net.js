@@ -17,6 +17,8 @@ export function setToken(token) {
   sessionStorage.setItem(KEY, token);
 }
 
+export const hasToken = () => Boolean(sessionStorage.getItem(KEY));
+
 function headers() {
   const token = sessionStorage.getItem(KEY);
   return token ? { Authorization: `Bearer ${token}` } : {};
@@ -30,6 +32,18 @@ export async function ask(path, parameters = {}, signal = undefined) {
   const found = await answer.json();
   if (!answer.ok) throw new Refused(found);
   return found;
+}
+
+/** Has the browser save an answer as a file: a link could not carry the token. */
+export async function download(path, parameters, name) {
+  const answer = await fetch(inCluster(`/api/v1/${path}?${new URLSearchParams(parameters)}`), { headers: headers() });
+  if (answer.status === 401) throw new NeedsToken();
+  if (!answer.ok) throw new Refused(await answer.json());
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 export async function post(path, body) {

@@ -7,6 +7,8 @@ import { ask, giveUp, loadSoon } from './net.js';
 const EVERY_MS = 2_000;
 const STEPS = [['usage', 'usage'], ['decisions', 'decisions'], ['batches', 'batches'], ['throttle_events', 'throttle events']];
 const OLD_MS = { usage: 5_000, batches: 5_000 };
+const COLUMNS = [['Batch', 'Number of the micro-batch'], ['Read at', 'When the job read its usage, UTC'], ['Events', 'Usage events in it'], ['Delay', 'How old its newest usage was when it was read'],
+  ['Took', 'From reading to the last commit'], ['Late', 'Events older than the windows of the rate'], ['Clamped', 'Events dated ahead, set back'], ['Ignored', 'Records without events'], ['Unreadable', 'Messages kept as dead letters'], ['Quotas', 'Version of the quota table it was decided with']];
 let place = null;
 
 export const title = () => 'Pipeline';
@@ -51,22 +53,27 @@ function render(answer) {
     h('div', { class: 'two even', 'data-key': 'two' }, sources(found), letters(found)), batches(found));
 }
 
-function tiles({ health, batches, purgatory, dead_letters: dead, now_ms: now }) {
-  const rows = batches.reduce((sum, row) => sum + row.good_count, 0);
-  const spanMs = batches.length > 1 ? batches[0].processed_at_ms - batches[batches.length - 1].processed_at_ms : 0;
-  const late = batches.reduce((sum, row) => sum + row.late_count, 0);
-  const isOld = health.state !== 'live';
-  return h('section', { class: 'tiles', 'aria-label': 'State' },
-    tile('age', 'Newest micro-batch', h('span', { 'data-since': now - (health.last_batch_age_ms || 0) }, ''), health.process ? `job: process ${health.process}` : 'job: not on this machine', isOld ? 'bad' : '', health.last_batch_age_ms === null ? 'none' : null),
-    health.ahead_ms ? tile('lag', 'Ahead', millis(health.ahead_ms), 'of the wall clock: a clock was set back', 'bad') : tile('lag', 'Lag', millis(health.lag_ms), 'age of the newest event when read'),
-    tile('events', 'Events', spanMs ? `${count(rows / spanMs * 1000)}/s` : '–', `${count(rows)} in ${batches.length} batches${late ? `, ${count(late)} late` : ''}`),
-    tile('held', 'In the purgatory', count(purgatory.held), purgatory.next_end_ms ? ['next one: ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : 'no client is held'),
-    tile('lateness', 'Lateness, p99', millis(purgatory.lateness_p99_ms), purgatory.looks ? `p50 ${millis(purgatory.lateness_p50_ms)}, most ${millis(purgatory.lateness_max_ms)}` : 'no look yet'),
-    tile('dead', 'Dead letters', count(dead.last_hour), 'in the last hour', dead.last_hour ? 'warn' : ''));
-}
+const VALUES = { ms: (value) => millis(value), count: (value) => count(value), per_second: (value) => `${count(value)}/s` };
 
-function tile(name, label, value, below, kind = '', instead = null) {
-  return h('div', { class: `tile ${kind}`, 'data-key': name, 'data-testid': `tile-${name}` }, h('div', { class: 'label' }, label), h('div', { class: 'value' }, instead || value), h('div', { class: 'below' }, below));
+function tiles({ gauges, health, batches, purgatory, now_ms: now }) {
+  const late = batches.reduce((sum, row) => sum + row.late_count, 0);
+  const notes = {
+    age: health.process ? `job: process ${health.process}` : 'job: not on this machine',
+    events: late ? `${count(late)} late` : '',
+    held: purgatory.next_end_ms ? ['next one: ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : '',
+    punctuality: purgatory.looks ? `half within ${millis(purgatory.lateness_p50_ms)}` : 'no release yet',
+    unreadable: 'in the last hour',
+  };
+  return h('section', { class: 'tiles', 'aria-label': 'State' }, gauges.map((one) => {
+    // The stream knows first how old the newest micro-batch is.
+    const isAge = one.name === 'age' && health.last_batch_age_ms !== null;
+    const standing = isAge && health.state !== 'live' ? 'bad' : one.standing;
+    const value = isAge ? h('span', { 'data-since': now - health.last_batch_age_ms }, '') : one.value === null ? 'none' : VALUES[one.unit](one.value);
+    return h('div', { class: `tile ${standing}`, 'data-key': one.name, 'data-testid': `tile-${one.name}`, title: one.why, tabindex: '0', role: 'group', 'aria-describedby': `why-${one.name}`, 'aria-label': one.label },
+      h('div', { class: 'label' }, one.label), h('div', { class: 'value' }, value),
+      h('div', { class: 'below' }, one.target ? h('span', { class: 'target' }, `${standing === 'bad' ? 'Not on target: ' : standing === 'good' ? 'On target: ' : 'Target: '}${one.target}`) : null, notes[one.name] ? h('span', {}, notes[one.name]) : null),
+      h('p', { class: 'why', id: `why-${one.name}`, role: 'tooltip' }, one.why));
+  }));
 }
 
 function steps({ batches }) {
@@ -97,7 +104,7 @@ function sources({ sources: rows, now_ms: now }) {
 
 function letters({ dead_letters: { dead_letters: rows }, now_ms: now }) {
   return h('section', { class: 'card', 'data-key': 'letters', 'aria-labelledby': 'h-letters', 'data-testid': 'dead-letters' },
-    h('header', {}, h('h2', { id: 'h-letters' }, 'Dead letters'), h('span', { class: 'quiet' }, 'messages that are not usage events, newest first')),
+    h('header', {}, h('h2', { id: 'h-letters' }, 'Unreadable messages'), h('span', { class: 'quiet' }, 'dead letters: messages that are not usage events, newest first')),
     rows.length ? h('ol', { class: 'letters' }, rows.map((row) => h('li', { 'data-key': `${row.topic}-${row.partition}-${row.offset}-${row.element_index}` },
       h('p', {}, h('b', {}, row.cause), h('small', { class: 'num' }, ` ${when(row.appended_at_ms, now)} · ${row.topic}-${row.partition} at ${row.offset}${row.element_index === null ? '' : `, element ${row.element_index}`}`)),
       h('code', {}, row.sample === '' ? '(empty)' : row.sample, row.bytes > 400 ? ` … ${count(row.bytes)} bytes` : '')))) : h('p', { class: 'empty' }, 'None.'));
@@ -106,7 +113,7 @@ function letters({ dead_letters: { dead_letters: rows }, now_ms: now }) {
 function batches({ batches: rows, now_ms: now }) {
   return h('section', { class: 'card', 'data-key': 'batches', 'aria-labelledby': 'h-batches', 'data-testid': 'batches' },
     h('header', {}, h('h2', { id: 'h-batches' }, 'Micro-batches')),
-    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Micro-batches' }, h('table', {}, h('thead', {}, h('tr', {}, ['Batch', 'Read at', 'Events', 'Lag', 'Took', 'Late', 'Clamped', 'Ignored', 'Dead', 'Quotas'].map((text, at) => h('th', { class: at ? 'n' : '' }, text)))),
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Micro-batches' }, h('table', {}, h('thead', {}, h('tr', {}, COLUMNS.map(([text, why], at) => h('th', { class: at ? 'n' : '', title: why }, h('abbr', { title: why }, text))))),
       h('tbody', {}, rows.slice(0, 25).map((row) => h('tr', { 'data-key': `${row.query_id}-${row.batch_id}` }, h('td', { title: `time epoch ${row.time_epoch}` }, row.batch_id), h('td', { class: 'n' }, when(row.processed_at_ms, now) === clock(row.processed_at_ms) ? clock(row.processed_at_ms, true) : when(row.processed_at_ms, now)), h('td', { class: 'n' }, count(row.good_count)), h('td', { class: 'n' }, millis(row.lag_ms)), h('td', { class: 'n' }, millis(row.took_ms)),
         [row.late_count, row.clamped_count, row.ignored_count, row.dead_count].map((value) => h('td', { class: value ? 'n' : 'n zero' }, count(value))), h('td', { class: 'n' }, `v${row.quota_version}`)))))));
 }

@@ -3,9 +3,17 @@
 import { h, show } from './dom.js';
 import { LEVELS, TYPES, clientHref, count, instant, pair, percent, rate, when } from './format.js';
 import { edit } from './edit.js';
-import { ask, giveUp, loadSoon } from './net.js';
+import { ask, download, giveUp, loadSoon } from './net.js';
+import { bar, barLegend } from './now.js';
 
 const EVERY_MS = 3_000;
+const PAGE = 50;
+/** What the address may have besides the search; the first of each is what holds without it. */
+const CHOICES = {
+  sort: ['Sorted by', [['used', 'how near'], ['name', 'name'], ['owner', 'owner'], ['level', 'level']]],
+  mode: ['Mode', [['any', 'any'], ['enforce', 'enforce'], ['shadow', 'shadow'], ['exempt', 'exempt']]],
+  standing: ['Use', [['any', 'any'], ['over', 'over its bound'], ['near', 'near: 80 % or more'], ['unused', 'unused']]],
+};
 let place = null;
 
 export const title = () => 'Quotas';
@@ -30,10 +38,10 @@ async function load() {
   const mine = place;
   if (!mine) return;
   mine.asked = Date.now();
-  const { search } = mine;
+  const wanted = String(mine.parameters);
   try {
-    const found = await ask('quotas', { search, limit: 200 }, mine.over.signal);
-    if (mine !== place || search !== mine.search) return;
+    const found = await ask('quotas', { ...asked(), limit: PAGE }, mine.over.signal);
+    if (mine !== place || wanted !== String(mine.parameters)) return;
     mine.found = found;
     if (mine.version !== found.quotas.newest_version) {
       mine.version = found.quotas.newest_version;
@@ -47,28 +55,64 @@ async function load() {
   }
 }
 
+/** The parameters of the address: the API takes the same ones. */
+const asked = () => Object.fromEntries(['search', 'owner', ...Object.keys(CHOICES), 'offset'].map((name) => [name, place.parameters.get(name)]).filter(([, value]) => value));
+
+function choose(name, value) {
+  const { parameters } = place;
+  if (name !== 'offset') parameters.delete('offset');
+  if (value) parameters.set(name, value);
+  else parameters.delete(name);
+  place.context.replace(`/quotas${String(parameters) ? `?${parameters}` : ''}`);
+}
+
 function looking(event) {
-  place.search = event.target.value;
-  const query = place.search ? `?${new URLSearchParams({ search: place.search })}` : '';
-  place.context.replace(`/quotas${query}`);
+  choose('search', event.target.value);
   clearTimeout(place.typing);
   place.typing = setTimeout(load, 150);
+}
+
+function select(name, label, options) {
+  const now = place.parameters.get(name) || options[0][0];
+  const change = (event) => {
+    choose(name, event.target.value === options[0][0] ? '' : event.target.value);
+    load();
+  };
+  return h('label', {}, label, h('select', { 'data-testid': `choose-${name}`, on: { change } }, options.map(([value, text]) => h('option', { value, selected: value === now }, text))));
 }
 
 function render() {
   const { found } = place;
   const { quotas } = found;
+  const owners = [['', 'any'], ...found.owners.map((owner) => [owner, owner])];
   show(place.main,
     h('section', { class: 'title', 'data-key': 'title' }, h('div', { class: 'names' }, h('h1', {}, 'Quotas'),
       h('p', { class: 'quiet' }, `version ${quotas.version} in force${quotas.newest_version !== quotas.version ? `; ${quotas.newest_version} is newer and not valid` : ''} · ${count(found.all)} rows · scope ${quotas.scope} · ${quotas.mode === 'shadow' ? 'all in shadow mode: no client is throttled' : 'enforced'}`)),
-    h('form', { class: 'find', role: 'search', 'data-key': 'search', on: { submit: (event) => event.preventDefault() } }, h('input', { type: 'search', 'data-search': true, placeholder: 'name, owner, note or mode', 'aria-label': 'Search quotas', value: place.search, 'data-testid': 'search', on: { input: looking } }))),
+    h('form', { class: 'find', role: 'search', 'data-key': 'search', on: { submit: (event) => event.preventDefault() } }, h('input', { type: 'search', 'data-search': true, placeholder: 'name, owner, note or mode', 'aria-label': 'Search quotas', value: place.search, 'data-testid': 'search', on: { input: looking } })),
+    h('div', { class: 'choices', 'data-key': `choices-${owners.length}` }, Object.entries(CHOICES).map(([name, [label, options]]) => select(name, label, options)), select('owner', 'Owner', owners),
+      h('button', { type: 'button', class: 'button', 'data-testid': 'csv', on: { click: csv } }, 'Download CSV'))),
     table(found), history(found));
+}
+
+async function csv() {
+  try {
+    await download('quotas.csv', { ...asked(), offset: 0, limit: 10_000 }, 'quotas.csv');
+  } catch (error) {
+    if (place) place.context.failed(error);
+  }
+}
+
+function pages(found) {
+  if (found.total <= PAGE) return null;
+  const last = Math.min(found.offset + found.rows.length, found.total);
+  const turn = (offset, text, id) => h('button', { type: 'button', class: 'button', 'data-testid': id, disabled: offset < 0 || offset >= found.total, on: { click: () => { choose('offset', offset ? String(offset) : ''); load(); } } }, text);
+  return h('p', { class: 'pages', 'data-key': 'pages' }, turn(found.offset - PAGE, 'Before', 'page-before'), h('span', { class: 'num' }, `${count(found.offset + 1)} to ${count(last)} of ${count(found.total)}`), turn(found.offset + PAGE, 'Next', 'page-next'));
 }
 
 function table(found) {
   return h('section', { class: 'card', 'data-key': 'table', 'data-testid': 'quotas', 'aria-label': 'Quotas' },
-    found.rows.length ? h('ul', { class: 'rows quotas' }, found.rows.map(quotaRow)) : h('p', { class: 'empty' }, place.search ? 'No quota matches.' : 'The quota table has no rows.'),
-    found.total > found.rows.length ? h('p', { class: 'empty' }, `${count(found.total - found.rows.length)} more; narrow the search.`) : null);
+    found.rows.length ? h('ul', { class: 'rows quotas' }, found.rows.map(quotaRow)) : h('p', { class: 'empty' }, found.all ? 'No quota matches.' : 'The quota table has no rows.'),
+    found.rows.length ? barLegend() : null, pages(found));
 }
 
 function part(name, word) {
@@ -92,10 +136,9 @@ function change(user, clientId) {
 
 function bound(row, type, one) {
   const [observed, of] = pair(type, one.observed || 0, one.bound);
-  const kind = row.mode === 'shadow' ? 'shadow' : one.used > 1 ? 'over' : one.used >= 0.8 ? 'near' : '';
   return h('div', { class: 'bound', 'data-key': type }, h('span', { class: 'quiet' }, TYPES[type]),
-    h('span', { class: 'num' }, one.observed === null ? h('span', { class: 'quiet' }, 'unused') : one.user ? h('a', { href: clientHref(one.user, one.client_id), 'data-nav': true, title: 'the client nearest to it' }, observed) : observed, ` of ${of}`), h('span', { class: `num pct ${kind}` }, one.observed === null ? '' : percent(one.used)),
-    h('div', { class: `track ${kind}`, role: 'img', 'aria-label': `${percent(one.used)} of the bound` }, h('i', { style: { width: `${Math.min(one.used / 1.5, 1) * 100}%` } }), h('em', { style: { left: '66.67%' } })));
+    h('span', { class: 'num' }, one.observed === null ? h('span', { class: 'quiet' }, 'unused') : one.user ? h('a', { href: clientHref(one.user, one.client_id), 'data-nav': true, title: 'the client nearest to it' }, observed) : observed, ` of ${of}`), h('span', { class: `num pct ${one.standing}` }, one.observed === null ? '' : percent(one.used)),
+    bar(one.used, one.standing));
 }
 
 function history(found) {
@@ -104,7 +147,7 @@ function history(found) {
     h('header', {}, h('h2', { id: 'h-history' }, 'History'), h('span', { class: 'quiet' }, 'who changed what, when and why')),
     h('ol', { class: 'history' }, rows.map((one) => h('li', { 'data-key': String(one.version) },
       h('div', { class: 'ver' }, h('b', {}, `v${one.version}`), h('small', { title: instant(one.committed_at_ms) }, when(one.committed_at_ms, found.now_ms))),
-      h('div', {}, h('p', {}, h('span', {}, one.actor ? `${one.actor} at ${one.host}` : `by another tool (${one.operation.toLowerCase()})`), one.reason ? h('span', { class: 'quiet' }, `: ${one.reason}`) : null),
+      h('div', {}, h('p', {}, h('span', {}, one.by), one.reason ? h('span', { class: 'quiet' }, `: ${one.reason}`) : null),
         one.mode[0] !== one.mode[1] ? h('p', { class: 'diff' }, `mode of all ${one.mode[0]} → ${one.mode[1]}`) : null,
         h('ul', { class: 'diff' }, grouped(one.changes).map(([key, changes]) => h('li', { 'data-key': key }, h('span', { class: `sign ${changes[0].action}` }, { add: '+', remove: '−', alter: '~' }[changes[0].action]), h('span', {}, entity(changes[0])), ' ', changes.map(diff)))), one.more ? h('small', {}, `and ${one.more} more`) : null))))); 
 }

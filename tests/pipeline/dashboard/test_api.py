@@ -1,6 +1,8 @@
 """The API over real tables: its numbers are those of the tables, and names are never anything but data."""
 
+import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -200,6 +202,145 @@ def test_dead_letters_have_a_sample_that_is_only_text(asked: Any) -> None:
     ]
 
 
+def test_the_view_now_begins_with_the_verdict(asked: Any) -> None:
+    found = get(asked, "summary")
+    worst = max(found["throttled"], key=lambda row: row["most_used"])
+    assert found["verdict"]["kind"] == "held"
+    assert found["verdict"]["text"].startswith(f"{len(found['throttled'])} clients are held: most over: ")
+    assert f"{worst['user']}/{worst['client_id']}" in found["verdict"]["text"]
+    assert found["totals"]["throttled"] == len(found["throttled"])
+
+
+def test_records_of_one_client_are_one_row_of_the_view_now(asked: Any) -> None:
+    recent, events = get(asked, "summary")["recent"], get(asked, "events")["events"]
+    assert {(row["user"], row["records"]) for row in recent} == {*Counter(row["user"] for row in events).items()}
+
+
+@pytest.mark.parametrize("back_ms", [0, 1, 7_000, 20_000, 31_000, 45_500])
+def test_an_instant_in_the_past_is_shown_as_it_was(shop: LivedTables, asked: Any, back_ms: int) -> None:
+    at_ms = shop.now_ms - back_ms
+    found = get(asked, "summary", until=at_ms, since=at_ms - 900_000)
+    expected = {(row["user"], row["client_id"]): row["throttled_until_ms"] for row in held_at(shop, at_ms)}
+    shown = {(row["user"], row["client_id"]): row["throttled_until_ms"] for row in found["throttled"]}
+    assert (found["at_ms"], shown) == (at_ms, expected)
+    assert found["verdict"]["kind"] == ("held" if shown else found["verdict"]["kind"])
+    assert (" were held" in found["verdict"]["text"]) == (len(shown) > 1 and back_ms > 0)
+    (web,) = [row for row in found["talkers"] if row["sensor_user"] == "web"]
+    assert web["observed"] == 330_000  # the job's own O: eleven samples in ten seconds
+
+
+def held_at(shop: LivedTables, at_ms: int) -> list[dict[str, Any]]:
+    """The last record of each client that was written by an instant, if it throttles at that instant."""
+    last: dict[str, dict[str, Any]] = {}
+    rows = read_table(table_uri(shop.root, "throttle_events")).to_pylist()
+    for row in sorted(rows, key=lambda row: int(row["publish_seq"])):
+        if row["throttled_until_ms"] - row["throttle_time_ms"] <= at_ms:
+            last[row["user"]] = row
+    return [row for row in last.values() if row["action"] == "throttle" and row["throttled_until_ms"] > at_ms]
+
+
+def test_a_range_has_who_was_held_in_it_and_for_how_long(asked: Any, shop: LivedTables) -> None:
+    found = get(asked, "summary", since="5m")
+    assert (found["is_past"], {row["user"] for row in found["held"]["rows"]}) == (False, {"alice", "guest"})
+    alice = get(asked, "client", user="alice", client_id="etl", since="5m")["bands"]
+    held_ms = sum(min(band["end_ms"], shop.now_ms) - band["start_ms"] for band in alice)
+    assert {row["user"]: row["held_ms"] for row in found["held"]["rows"]}["alice"] == held_ms
+    assert "clients were held; longest: " in found["held"]["text"]
+
+
+def test_before_all_usage_the_view_now_is_empty(asked: Any, shop: LivedTables) -> None:
+    found = get(asked, "summary", until=shop.now_ms - 3_600_000)
+    assert (found["throttled"], found["talkers"], found["held"]["total"]) == ([], [], 0)
+    assert found["verdict"] == {"kind": "none", "text": "no client used anything under a quota then"}
+
+
+def test_clients_are_listed_and_found_by_a_part_of_their_name(asked: Any) -> None:
+    every = get(asked, "clients")["clients"]
+    assert {row["user"] for row in every[:2]} == {"alice", "guest"}  # the throttled ones come first
+    assert len(every) == 6
+    for search in ("Tracker", "web / track", "web/track"):
+        assert [row["client_id"] for row in get(asked, "clients", search=search)["clients"]] == [
+            "tracker",
+            "tracker-ios",
+        ]
+    assert get(asked, "clients", search="alice")["clients"][0]["used"] > 1
+
+
+def test_a_client_that_was_never_seen_is_stated_with_those_it_may_be(asked: Any) -> None:
+    known = get(asked, "client", user="alice", client_id="etl")
+    assert (known["seen_ms"] is not None, known["alike"]) == (True, [])
+    unknown = get(asked, "client", user="webb", client_id="tracker-io")
+    assert unknown["seen_ms"] is None
+    assert [one["client_id"] for one in unknown["alike"]] == ["tracker-ios", "tracker"]
+
+
+def test_the_client_view_shows_charts_of_what_matters(asked: Any) -> None:
+    assert get(asked, "client", user="alice", client_id="etl")["shown_as"] == {
+        "producer_byte_rate": "chart",
+        "consumer_byte_rate": "none",
+        "request_percentage": "none",
+    }
+
+
+def test_neighbours_before_and_during_a_throttle_are_those_of_usage(asked: Any, shop: LivedTables) -> None:
+    found = get(asked, "protected", user="alice", client_id="etl", since="5m")
+    begin_ms, length_ms = found["begin_ms"], found["length_ms"]
+    usage = read_table(table_uri(shop.root, "usage")).to_pylist()
+    tracker = next(row for row in found["rows"] if row["client_id"] == "tracker")
+    for name, since_ms in (("produced_before", begin_ms - length_ms), ("produced_during", begin_ms)):
+        used = sum(row["produced_bytes"] or 0 for row in usage if row["client_id"] == "tracker"
+                   and since_ms <= row["sample_start_ms"] < since_ms + length_ms)  # fmt: skip
+        assert tracker[name] == pytest.approx(used * 1_000 / length_ms)
+    assert "alice" not in {row["user"] for row in found["rows"]}
+    assert found["others"] == len(found["rows"]) == 5
+    assert get(asked, "protected", user="web", client_id="tracker", since="5m")["band"] is None
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "users"),
+    [
+        ({"sort": "name"}, ["<default>", "alice", "ml", "search", "web"]),
+        ({"sort": "owner"}, ["alice", "ml", "<default>", "search", "web"]),
+        ({"sort": "level", "limit": 2}, ["alice", "ml"]),
+        ({"sort": "name", "offset": 3}, ["search", "web"]),
+        ({"mode": "shadow"}, ["ml"]),
+        ({"standing": "near"}, ["web"]),
+        ({"standing": "unused"}, []),
+        ({"owner": "web"}, ["web"]),
+    ],
+)
+def test_quotas_are_sorted_paged_and_filtered(asked: Any, asked_for: dict[str, Any], users: list[str]) -> None:
+    assert [row["user"] for row in get(asked, "quotas", **asked_for)["rows"]] == users
+
+
+def test_quotas_over_their_bound_are_found(asked: Any) -> None:
+    found = get(asked, "quotas", standing="over")["rows"]
+    assert all(max(one["used"] for one in row["bounds"].values()) > 1 for row in found)
+    assert get(asked, "quotas")["owners"] == ["data-platform", "ml", "platform", "search", "web"]
+
+
+def test_quotas_come_as_csv(asked: Any) -> None:
+    answer = asked.get("/api/v1/quotas.csv?sort=name&mode=shadow")
+    assert answer.headers["content-type"].startswith("text/csv")
+    header, row = csv.reader(answer.text.splitlines())
+    shown = dict(zip(header, row, strict=True))
+    assert (shown["user"], shown["mode"], shown["consumer_byte_rate_bound"]) == ("ml", "shadow", "50000.0")
+
+
+def test_versions_that_made_the_table_are_not_of_another_tool(asked: Any) -> None:
+    makers = [one["by"] for one in get(asked, "quotas/history")["versions"]]
+    assert makers[0] == "ada at console"
+    assert makers[-1].startswith("kquota, for the table itself (")
+    assert not [one for one in makers if one.startswith("another tool")]
+
+
+def test_an_unknown_page_is_the_page_with_a_sentence(asked: Any) -> None:
+    answer = asked.get("/nowhere", headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "/static/app.js" in answer.text
+    assert asked.get("/api/v1/nowhere", headers={"Accept": "text/html"}).json()["fix"] == "see /api/v1/openapi.json"
+
+
 def test_a_hostile_name_comes_back_as_it_is(asked: Any) -> None:
     found = get(asked, "client", user="guest", client_id=HOSTILE)
     assert found["client_id"] == HOSTILE
@@ -210,6 +351,8 @@ def test_a_hostile_name_comes_back_as_it_is(asked: Any) -> None:
     ("path", "status"),
     [
         ("/api/v1/client", 400),
+        ("/api/v1/protected", 400),
+        ("/api/v1/summary?since=5m&until=10m", 400),
         ("/api/v1/client?user=a&usr=b", 400),
         ("/api/v1/throttles?limit=0", 400),
         ("/api/v1/explain", 400),

@@ -91,7 +91,8 @@ def test_an_unknown_cluster_is_a_sentence_on_the_page(browser: Any, address: str
         opened.goto(f"{address}{view}?cluster=test")
         failed = opened.get_by_test_id("failed")
         failed.wait_for()
-        assert failed.locator("h2").inner_text() == "Unknown cluster 'test'; clusters are prod, dev."
+        assert failed.locator("h1").inner_text() == "Unknown cluster 'test'; clusters are prod, dev."
+        assert failed.get_by_role("link").get_attribute("href") == view
     context.close()
 
 

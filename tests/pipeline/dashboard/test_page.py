@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,17 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 PATIENCE_MS = PATIENCE_SECONDS * 1_000
-VIEWS = ("/", "/client?user=alice&client_id=etl", f"/client?user=guest&client_id={HOSTILE}", "/quotas", "/pipeline")
+VIEWS = (
+    "/",
+    "/?range=1h",
+    "/client",
+    "/client?user=alice&client_id=etl",
+    f"/client?user=guest&client_id={HOSTILE}",
+    "/client?user=nowhere",
+    "/quotas",
+    "/pipeline",
+)
+WIDTHS = (360, 768, 1440)
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
 
@@ -237,9 +248,12 @@ def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(
             assert page.get_by_test_id("banner").is_hidden()
         page.wait_for_selector("#banner[data-state=down]:not([hidden])")
         assert "The job has ended" in text_of(page, "banner")
+        assert re.fullmatch(r"Figures as of [0-9:]{8} UTC\.", text_of(page, "as-of"))
+        assert page.locator("main[data-stale=true]").count() == 1
         with ProcessLock(lock):
             until_live(page, lived)
             page.wait_for_selector("#banner", state="hidden")
+            page.wait_for_selector("main[data-stale=false]")
 
 
 def test_a_dashboard_that_ends_is_told(browser: Any, tables: LivedTables) -> None:
@@ -258,10 +272,67 @@ def test_with_a_token_the_page_asks_for_it(browser: Any, tables: LivedTables) ->
     page.set_default_timeout(PATIENCE_MS)
     with dashboard(tables.root, KQUOTA_DASHBOARD_TOKEN="secret") as address:  # noqa: S106 - of this test
         page.goto(address)
+        page.get_by_test_id("token").fill("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_test_id("needs-token").filter(has_text="not the one of this dashboard").wait_for()
+        assert page.get_by_test_id("needs-token").get_by_role("link").count() == 1
+        assert violations(page) == []
         page.get_by_test_id("token").fill("secret")
         page.keyboard.press("Enter")
         page.wait_for_selector("main[data-ready=true]")
     context.close()
+
+
+@pytest.mark.parametrize(
+    ("view", "sentence", "link"),
+    [
+        ("/nowhere", "There is no view at /nowhere.", "Go to Now"),
+        ("/client?user=alice&client_id=etl&range=9y", "Unknown time range '9y';", "Open client without it"),
+    ],
+)
+def test_what_is_unknown_is_a_sentence_with_a_link(
+    browser: Any, address: str, view: str, sentence: str, link: str
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()  # the browser itself notes the status on the console
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(address.rstrip("/") + view)
+    page.get_by_test_id("failed").filter(has_text=sentence).wait_for()
+    assert violations(page) == []
+    page.get_by_test_id("failed").get_by_role("link", name=link).click()
+    page.wait_for_selector("main[data-ready=true]:not(:has([data-testid=failed]))")
+    context.close()
+
+
+def test_a_range_in_the_past_is_in_the_address_and_has_a_way_back(page: Any, address: str, tables: LivedTables) -> None:
+    go_on(tables)
+    show(page, address, "/client?user=alice&client_id=etl")
+    page.wait_for_selector("main[data-drawn='1']")
+    since, until = (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(tables.now_ms / 1_000 - ago)) for ago in (30, 10))
+    page.get_by_test_id("since").fill(since)
+    page.get_by_test_id("until").fill(until.replace("T", " "))
+    page.keyboard.press("Enter")
+    page.get_by_test_id("zoom-back").click()
+    page.wait_for_selector("main[data-ready=true]:not(:has([data-testid=zoom-back]))")
+    assert "since" not in page.url
+    page.go_forward()
+    page.wait_for_selector("main[data-ready=true]:has([data-testid=zoom-back])")
+    assert f"until={until}" in page.url.replace("%3A", ":")
+    show(page, address, f"/?until={until}")
+    assert until.replace("T", " ") in text_of(page, "at")
+
+
+def test_a_name_is_completed_and_a_client_without_usage_is_stated(page: Any, address: str) -> None:
+    show(page, address, "/client")
+    page.get_by_test_id("find-client").fill("tracker")
+    wait_until(lambda: page.get_by_test_id("client-row").count() == 2, "the two clients with that name")
+    assert page.locator("datalist option").evaluate_all("(all) => all.map((one) => one.value)") == [
+        "web / tracker",
+        "web / tracker-ios",
+    ]
+    page.get_by_test_id("find-client").fill("web / trackers")
+    page.keyboard.press("Enter")
+    page.get_by_test_id("never-seen").get_by_role("link", name="web / tracker", exact=True).wait_for()
 
 
 def test_keys_lead_through_the_views(page: Any, address: str) -> None:
@@ -282,7 +353,7 @@ def test_every_view_is_accessible_and_fits(browser: Any, address: str, theme: st
     with new_page(browser, color_scheme=theme) as page:
         for view in VIEWS:
             show(page, address, view)
-            for width in (360, 1280):
+            for width in WIDTHS:
                 page.set_viewport_size({"width": width, "height": 800})
                 page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
                 assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, width)
@@ -310,4 +381,4 @@ def test_the_page_is_small_and_loads_nothing_from_elsewhere(page: Any, address: 
     show(page, address, "/client?user=alice&client_id=etl")
     page.wait_for_selector("main[data-drawn='1']")
     assert all(url.startswith(address) for url in sizes)
-    assert 50_000 < sum(sizes.values()) <= 150_000
+    assert 50_000 < sum(sizes.values()) <= 170_000

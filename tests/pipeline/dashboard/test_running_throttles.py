@@ -23,6 +23,8 @@ def record(at_ms: int, for_ms: int, cause: str = "violation", client_id: str = "
         "publish_seq": next(SEQ),
         "action": "throttle" if for_ms else "release",
         "cause": cause,
+        "observed": 3.0,
+        "bound": 2.0,
         "throttle_time_ms": for_ms,
         "throttled_until_ms": at_ms + for_ms,
         "decision_id": decision_id(**of_decision),
@@ -44,6 +46,12 @@ def test_a_throttle_runs_until_its_end_exclusive() -> None:
 
 def test_a_renewal_keeps_the_begin() -> None:
     assert running(2_500, record(0, 2_000), record(1_800, 2_000, "renewed")) == [("c", 0, 2)]
+
+
+def test_a_throttle_keeps_the_most_that_its_client_was_over_its_bound() -> None:
+    kept = RunningThrottles()
+    kept.apply([record(0, 2_000, observed=10.0), record(1_800, 2_000, "renewed", observed=0.5)])
+    assert [one.most_used for one in kept.running(2_500)] == [5.0]
 
 
 def test_a_renewal_at_the_very_end_keeps_it_too() -> None:

@@ -1,0 +1,210 @@
+"""What the view Now and the view Pipeline judge: tables at the boundaries."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.dashboard.past import held_by, neighbours
+from pipeline.dashboard.verdict import (
+    collapsed,
+    counts,
+    gauges,
+    protection_text,
+    range_text,
+    shown_as,
+    standing,
+    used_text,
+    verdict,
+)
+from quota.current_rates import SensorRate
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("used", "mode", "expected"),
+    [
+        (None, "enforce", "unused"),
+        (0.0, "enforce", "unused"),
+        (0.799, "enforce", "within"),
+        (0.8, "enforce", "near"),
+        (1.0, "enforce", "near"),
+        (1.001, "enforce", "over"),
+        (5.0, "shadow", "shadow"),
+    ],
+)
+def test_from_four_fifths_of_its_bound_on_a_rate_is_near(used: float | None, mode: str, expected: str) -> None:
+    assert standing(used, mode) == expected
+
+
+@pytest.mark.parametrize(("for_ms", "expected"), [(999, False), (1_000, True), (60_000, True)])
+def test_a_hold_counts_from_min_hold_ms_on(for_ms: int, expected: bool) -> None:
+    assert counts(NOW_MS, NOW_MS + for_ms, 1_000) == expected
+
+
+@pytest.mark.parametrize(
+    ("used", "text"),
+    [(0.0, "0 %"), (0.999, "99 %"), (1.0, "100 %"), (1.04, "1 ×"), (1.26, "1.2 ×"), (5.0, "5 ×"), (31.4, "31 ×")],
+)
+def test_what_is_used_is_cut_off_and_never_rounded_up(used: float, text: str) -> None:
+    assert used_text(used) == text
+
+
+def held(client_id: str, left_ms: int, most_used: float | None) -> dict[str, Any]:
+    return {"user": "alice", "client_id": client_id, "throttled_until_ms": NOW_MS + left_ms, "most_used": most_used}
+
+
+def rate(client_id: str, used: float, mode: str = "enforce") -> SensorRate:
+    return SensorRate("producer_byte_rate", "erp", client_id, "", "", "", 1, used, 1.0, 1, mode, ("erp", ""))
+
+
+ETL, LOADER = held("etl", 36_400, 5.0), held("", 2_000, 1.2)
+EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
+
+
+@pytest.mark.parametrize(
+    ("throttled", "sensors", "is_past", "kind", "text"),
+    [
+        ([ETL], [EXPORTER], False, "held", "1 client is held: alice/etl, 36 s left, 5 × its quota"),
+        ([LOADER, ETL], [], False, "held", "2 clients are held: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([LOADER], [], True, "held", "1 client was held: alice, 2 s left, 1.2 × its quota"),
+        ([held("etl", 500, None)], [], False, "held", "1 client is held: alice/etl, 0 s left"),
+        ([], [EXPORTER], False, "near", "all within their quotas; nearest: erp/exporter 99 %"),
+        ([], [EXPORTER], True, "near", "all were within their quotas; nearest: erp/exporter 99 %"),
+        ([], [rate("exporter", 0.5)], False, "within", "all within their quotas; nearest: erp/exporter 50 %"),
+        ([], [SHADOW, EXPORTER], False, "near", "all within their quotas; nearest: erp/exporter 99 %"),
+        ([], [rate("x", 1.3)], False, "over", "no client is held; over its quota for a moment: erp/x 1.3 ×"),
+        ([], [SHADOW], False, "within",
+         "no quota is enforced here, all are in shadow mode; nearest: erp/train 1.8 ×"),
+        ([], [], False, "none", "no client used anything under a quota lately"),
+    ],
+)  # fmt: skip
+def test_the_verdict_is_one_sentence(
+    throttled: list[dict[str, Any]], sensors: list[SensorRate], is_past: bool, kind: str, text: str
+) -> None:
+    assert verdict(NOW_MS, throttled, sensors, is_past=is_past) == {"kind": kind, "text": text}
+
+
+@pytest.mark.parametrize(
+    ("held_ms", "total", "text"),
+    [
+        ([], 0, "No client was held in this range."),
+        ([723_000], 1, "1 client was held: alice/etl, 12 min 3 s in all."),
+        ([723_000, 1_000], 2, "2 clients were held; longest: alice/etl, 12 min 3 s in all."),
+    ],
+)
+def test_a_range_has_a_sentence_too(held_ms: list[int], total: int, text: str) -> None:
+    assert range_text([{"user": "alice", "client_id": "etl", "held_ms": one} for one in held_ms], total) == text
+
+
+def test_records_are_one_row_per_client() -> None:
+    rows = [{"broker_id": "", "user": "u", "client_id": name, "at_ms": at} for name, at in
+            [("a", 9), ("b", 8), ("a", 7), ("a", 5)]]  # fmt: skip
+    shown = [(row["client_id"], row["at_ms"], row["records"], row["first_ms"]) for row in collapsed(rows)]
+    assert shown == [("a", 9, 3, 5), ("b", 8, 1, 8)]
+
+
+def of_type(most: float, bound: float | None, decided: bool = False) -> dict[str, Any]:
+    return {"most": most, "bound": bound, "decided": decided}
+
+
+@pytest.mark.parametrize(
+    ("produce", "fetch", "expected"),
+    [
+        (of_type(90, 100), of_type(1, 100), ("chart", "line")),
+        (of_type(90, 100), of_type(5, 100), ("chart", "chart")),
+        (of_type(90, 100), of_type(1, 100, decided=True), ("chart", "chart")),
+        (of_type(90, 100), of_type(7, None), ("chart", "line")),
+        (of_type(90, 100), of_type(0, None), ("chart", "none")),
+        (of_type(0, 100), of_type(1, 100), ("line", "chart")),  # one chart at least
+        (of_type(0, None), of_type(0, 100), ("none", "chart")),
+        (of_type(0, None), of_type(0, None), ("none", "none")),
+    ],
+)
+def test_a_type_far_below_its_bound_takes_a_line(
+    produce: dict[str, Any], fetch: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert tuple(shown_as({"producer_byte_rate": produce, "consumer_byte_rate": fetch}).values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "during", "others", "text"),
+    [
+        (0.0, 0.0, 0, "No other client used anything then."),
+        (1e6, 1.05e6, 9, "The 9 others went on as before: 1.1 MB/s."),
+        (1e6, 1.3e6, 9, "The 9 others used 30 % more while it was held than before: 1.3 MB/s."),
+        (1e6, 5e5, 1, "The other client used 50 % less while it was held than before: 500.0 kB/s."),
+        (0.0, 5e5, 2, "The 2 others used 500.0 kB/s while it was held, and nothing before."),
+    ],
+)
+def test_whom_a_throttle_protected_is_a_sentence(before: float, during: float, others: int, text: str) -> None:
+    assert protection_text(before, during, others) == text
+
+
+def test_neighbours_are_all_clients_but_the_held_one_by_their_use() -> None:
+    sums = {"produced_before": 10_000, "produced_during": 30_000, "fetched_before": None, "fetched_during": 0}
+    rows = [{"user": name, "client_id": "c", **sums, "fetched_during": more} for name, more in
+            [("held", 9), ("small", 0), ("large", 5_000)]]  # fmt: skip
+    rows.append({"user": "idle", "client_id": "c", **dict.fromkeys(sums, None)})
+    found = neighbours(rows, ("held", "c"), 10_000)
+    shown = [(row["user"], row["produced_before"], row["produced_during"], row["fetched_during"]) for row in found]
+    assert shown == [("large", 1_000, 3_000, 500), ("small", 1_000, 3_000, 0)]
+
+
+def record(seq: int, at_ms: int, for_ms: int, client_id: str = "etl") -> dict[str, Any]:
+    return {
+        "publish_seq": seq, "broker_id": "", "user": "alice", "client_id": client_id, "decision_id": "d",
+        "quota_type": "producer_byte_rate", "action": "throttle" if for_ms else "release", "throttle_time_ms": for_ms,
+        "throttled_until_ms": at_ms + for_ms,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([record(1, 10_000, 5_000)], [("etl", 5_000, 1, 15_000)]),
+        ([record(1, 10_000, 5_000), record(2, 14_000, 6_000)], [("etl", 10_000, 1, 20_000)]),  # a renewal
+        ([record(1, 10_000, 999)], []),  # shorter than min_hold_ms
+        ([record(1, 10_000, 5_000), record(2, 10_500, 0)], []),  # released too soon to count
+        ([record(1, -4_000, 5_000)], [("etl", 1_000, 1, 1_000)]),  # only what is in the range
+        ([record(1, 58_000, 5_000)], [("etl", 2_000, 1, 60_000)]),
+        ([record(1, 60_000, 5_000)], []),
+        ([record(1, 0, 2_000), record(2, 9_000, 2_000)], [("etl", 4_000, 2, 11_000)]),
+    ],
+)
+def test_how_long_a_client_was_held_in_a_range(
+    records: list[dict[str, Any]], expected: list[tuple[str, int, int, int]]
+) -> None:
+    found = held_by(records, 0, 60_000, 1_000)
+    assert [(row["client_id"], row["held_ms"], row["throttles"], row["last_ms"]) for row in found] == expected
+
+
+def standings(**changed: Any) -> dict[str, str]:
+    good = {"age_ms": 800, "delay_ms": 300, "ahead_ms": 0, "events_per_second": 5.0, "held": 3, "late_p99_ms": 4,
+            "unreadable": 0}  # fmt: skip
+    return {one["name"]: one["standing"] for one in gauges(**(good | changed))}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "expected"),
+    [
+        ("age", {"age_ms": 5_000}, "good"),
+        ("age", {"age_ms": 5_001}, "bad"),
+        ("age", {"age_ms": None}, "unknown"),
+        ("delay", {"delay_ms": 5_001}, "bad"),
+        ("delay", {"ahead_ms": 1}, "bad"),
+        ("punctuality", {"late_p99_ms": 50}, "good"),
+        ("punctuality", {"late_p99_ms": 51}, "bad"),
+        ("unreadable", {"unreadable": 0}, "good"),
+        ("unreadable", {"unreadable": 1}, "bad"),
+        ("held", {"held": 900}, "unknown"),
+    ],
+)
+def test_a_figure_of_the_pipeline_is_on_its_target_or_not(name: str, changed: dict[str, Any], expected: str) -> None:
+    assert standings(**changed)[name] == expected
+
+
+def test_every_figure_of_the_pipeline_is_explained() -> None:
+    figures = gauges(age_ms=1, delay_ms=1, ahead_ms=0, events_per_second=1.0, held=0, late_p99_ms=1, unreadable=0)
+    assert all(one["why"].endswith(".") for one in figures)
+    assert [one["target"] for one in figures] == ["at most 5 s", "at most 5 s", "", "", "at most 50 ms", "0"]
