@@ -182,6 +182,8 @@ class Guard:
     Args:
         any_host: Whether other names are answered without a token, too.
         is_open: Whether a path needs no token.
+        forbids: Why a request without the token may not have its path, and what it may: 403. It gets the scope, and is
+            asked first. None = it does not forbid it.
     """
 
     def __init__(
@@ -191,12 +193,14 @@ class Guard:
         *,
         any_host: bool = False,
         is_open: Callable[[str], bool] = lambda _: False,
+        forbids: Callable[[Mapping[str, Any]], tuple[str, str] | None] = lambda _: None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._app = app
-        self._wanted = None if token is None else f"Bearer {token}".encode()
+        self._token = token
         self._any_host = any_host
         self._is_open = is_open
+        self._forbids = forbids
         self._headers = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -210,7 +214,7 @@ class Guard:
                 message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
             await send(message)
 
-        refusal = self._refusal(scope["path"], dict(scope["headers"]))
+        refusal = self._refusal(scope, dict(scope["headers"]))
         if refusal is None:
             await self._app(scope, receive, guarded)
             return
@@ -221,18 +225,26 @@ class Guard:
         await guarded({"type": "http.response.start", "status": status, "headers": headers})
         await guarded({"type": "http.response.body", "body": body})
 
-    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
+    def _refusal(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
+        given, path = headers.get(b"authorization", b""), scope["path"]
+        has_token = self._token is not None and is_bearer(given, self._token)
+        if self._token is not None and not has_token and (forbidden := self._forbids(scope)) is not None:
+            return 403, *forbidden
         if path in _PROBES:
             return None
-        if self._wanted is None:
+        if self._token is None:
             host = headers.get(b"host", b"").decode("latin-1")
             if self._any_host or _is_this_machine(_without_port(host)):
                 return None
             return 421, f"host {host[:80]} is not a name of this machine", "send the request to 127.0.0.1"
-        given = headers.get(b"authorization", b"")
-        if self._is_open(path) or hmac.compare_digest(given, self._wanted):
+        if has_token or self._is_open(path):
             return None
         return 401, "invalid token" if given else "no token", "send Authorization: Bearer <token>"
+
+
+def is_bearer(authorization: bytes, token: str) -> bool:
+    """Whether the header `Authorization` carries a token. It takes as long for every other one of this length."""
+    return hmac.compare_digest(authorization, f"Bearer {token}".encode())
 
 
 def _without_port(host: str) -> str:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import re
 import time
 from collections import Counter as CountBy
 from collections import deque
@@ -18,12 +19,13 @@ from typing import Final, NamedTuple, Self
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.alerts.judging import ALERTS, Book, Change, Facts, RecentDeadLetters, Watched, decide, facts_of
-from pipeline.alerts.receivers import Answer, Message, Receiver, messages_of, receivers_of
+from pipeline.alerts.receivers import Answer, Message, Receiver, fingerprint, messages_of, receivers_of
 from pipeline.clock import wall_ms
 from pipeline.dashboard.reader import TablesReader
-from pipeline.errors import Conflict, first_line
+from pipeline.errors import Conflict, UsageError, first_line
 from pipeline.process import Background, JobSigns, LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
+from quota.units import age_text
 
 # What survives a restart: firing alerts, and messages that have not arrived. It is written before a message is handed
 # to a receiver, so a process that dies repeats a message (same `fingerprint` and `startsAt`) and loses none.
@@ -81,12 +83,62 @@ def read_state(path: Path) -> AlertsState:
 
 def write_state(path: Path, state: AlertsState) -> None:
     """Replace the file in one step: after a crash it holds the old state or the new one."""
+    _replace(path, state.text())
+
+
+def _replace(path: Path, text: str) -> None:
     new = path.with_name(f"{path.name}.new")
     with new.open("w", encoding="utf-8") as file:
-        file.write(state.text())
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+# Silences: by `kquota alerts silence`, each of one alert until an end, in a file next to the state.
+
+_FINGERPRINT: Final = re.compile("[0-9a-f]{16}")
+_LONGEST_SILENCE_MS: Final = 30 * 86_400_000
+
+
+def silences_path(settings: Settings) -> Path:
+    """Where the silences of a job's alerts are kept."""
+    state = state_path(settings)
+    return state.with_name(f"{state.stem}.silences.json")
+
+
+def read_silences(path: Path, now_ms: int) -> dict[str, int]:
+    """The end of each silence that lasts at an instant, by fingerprint; it is exclusive. A damaged file has none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): int(end_ms) for name, end_ms in found.items() if int(end_ms) > now_ms}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as exc:
+        log.warning("%s has no silences (%s): all alerts are sent", path, first_line(exc))
+        return {}
+
+
+def silence(settings: Settings, name: str, span_ms: int, now_ms: int) -> tuple[Watched | None, int]:
+    """Silence the alert of a fingerprint from now on, 0 = no longer; what it is about if it is known, and the end.
+
+    Raises:
+        UsageError: It is not a fingerprint, or the span is longer than 30 days.
+    """
+    if not _FINGERPRINT.fullmatch(name):
+        msg = f"{name[:40]!r} is not the fingerprint of an alert"
+        raise UsageError(msg, "each message has one, as 6f1d0b6c6b8a2f7e, and the whole command in 'silence'")
+    if span_ms > _LONGEST_SILENCE_MS:
+        msg = f"a silence of {age_text(span_ms)} is longer than {age_text(_LONGEST_SILENCE_MS)}"
+        raise UsageError(msg, "change the settings of alerts, or the quota, where nothing is to be sent for good")
+    path = silences_path(settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, json.dumps({**read_silences(path, now_ms), name: now_ms + span_ms}))
+    try:
+        book = AlertsState.from_text(state_path(settings).read_text(encoding="utf-8")).book
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        book = {}
+    return next((one for key, one in book.items() if fingerprint(key) == name), None), now_ms + span_ms
 
 
 # Metrics.
@@ -293,7 +345,10 @@ class Alerter:
             log.exception("the alerts could not be evaluated; it is retried")
             return
         alerts = self._settings.alerts
-        self._book, changes = decide(self._book, facts, now_ms, alerts)
+        silenced = read_silences(silences_path(self._settings), now_ms)
+        self._book, changes = decide(
+            self._book, facts, now_ms, alerts, lambda key: bool(silenced) and fingerprint(key) in silenced
+        )
         messages = messages_of(changes, self._book, self._settings.job, alerts.external_url)
         # First the file: what a receiver hears of is known after a crash, too.
         self._save({one.name: [*one.waiting(), *messages] for one in self._deliveries})

@@ -108,8 +108,17 @@ class Change:
     watched: Watched
 
 
-def decide(book: Book, facts: Facts, now_ms: int, rules: AlertsSettings) -> tuple[dict[Key, Watched], list[Change]]:
-    """Judge all keys once. The book is what the last call returned; if the clock steps back, all takes longer."""
+def decide(
+    book: Book,
+    facts: Facts,
+    now_ms: int,
+    rules: AlertsSettings,
+    is_silenced: Callable[[Key], bool] = lambda _: False,
+) -> tuple[dict[Key, Watched], list[Change]]:
+    """Judge all keys once. The book is what the last call returned; if the clock steps back, all takes longer.
+
+    An alert that is silenced neither begins nor is sent again; if it still is so when the silence ends, it is sent.
+    """
     findings = {finding.key: finding for finding in facts.findings}
     remembered: dict[Key, Watched] = {}
     changes: list[Change] = []
@@ -122,7 +131,7 @@ def decide(book: Book, facts: Facts, now_ms: int, rules: AlertsSettings) -> tupl
         if not is_unknown and _has_ended(after, now_ms, rules):
             changes.append(Change("resolved", key, after))
             continue
-        if _is_due(after, finding, now_ms, rules):
+        if _is_due(after, finding, now_ms, rules) and not is_silenced(key):
             after = _sent(after, finding, now_ms)
             changes.append(Change("firing", key, after))
         remembered[key] = after
@@ -237,7 +246,7 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
     findings = [*_stalled(state, is_idle, rules)]
     if state.health.state == "unreadable":
         return Facts(findings, frozenset({NEAR_BOUND, AT_BOUND, THROTTLED, DEAD_LETTERS, TIME_AHEAD}))
-    findings += _time_ahead(state)
+    findings += _time_ahead(state, rules)
     findings += _throttled(state, rules)
     findings += _dead_letters(dead_letters, state, rules)
     age_ms = state.health.last_batch_age_ms
@@ -249,9 +258,13 @@ def facts_of(state: State, dead_letters: int, is_idle: bool, rules: AlertsSettin
     return Facts(findings, unknown)
 
 
-def _named(name: str, state: State, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Words:
+def _named(
+    name: str, state: State, rules: AlertsSettings, labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> Words:
     cluster = {} if state.cluster is None else {"cluster": shown(state.cluster)}
-    return Words({"alertname": name, "severity": _SEVERITY.get(name, "warning"), **cluster, **labels}, annotations)
+    runbook = {} if rules.runbook_url is None else {"runbook_url": f"{rules.runbook_url}#{name.lower()}"}
+    given = {"alertname": name, "severity": _SEVERITY.get(name, "warning"), **cluster, **labels}
+    return Words(given, {**annotations, **runbook})
 
 
 def _bounds(state: State, name: str, percent: int, rules: AlertsSettings) -> Iterator[Finding]:
@@ -277,7 +290,7 @@ def _words_of_rate(name: str, state: State, one: SensorRate, rules: AlertsSettin
         **link(rules.external_url, one.user, one.client_id),
     }
     labels = _labels(one.sensor_user, one.sensor_client_id, one.broker_id, one.quota_type, one.owner)
-    return _named(name, state, labels, annotations)
+    return _named(name, state, rules, labels, annotations)
 
 
 def _throttled(state: State, rules: AlertsSettings) -> Iterator[Finding]:
@@ -298,7 +311,8 @@ def _words_of_throttle(state: State, row: Mapping[str, Any], rules: AlertsSettin
         **link(rules.external_url, user, client_id),
     }
     owner = state.levels.get((user, client_id, quota_type), {}).get("owner")
-    return _named(THROTTLED, state, _labels(user, client_id, row["broker_id"], quota_type, owner), annotations)
+    labels = _labels(user, client_id, row["broker_id"], quota_type, owner)
+    return _named(THROTTLED, state, rules, labels, annotations)
 
 
 def _stalled(state: State, is_idle: bool, rules: AlertsSettings) -> Iterator[Finding]:
@@ -316,17 +330,19 @@ def _stalled(state: State, is_idle: bool, rules: AlertsSettings) -> Iterator[Fin
         "action": f"{command_text('status')}; {command_text('doctor')}",
     }
     given = {name: text for name, text in annotations.items() if text}
-    yield Finding((STALLED,), True, partial(_named, STALLED, state, {}, given), pending_ms)
+    yield Finding((STALLED,), True, partial(_named, STALLED, state, rules, {}, given), pending_ms)
 
 
-def _time_ahead(state: State) -> Iterator[Finding]:
+def _time_ahead(state: State, rules: AlertsSettings) -> Iterator[Finding]:
     if state.health.ahead_ms:
         ahead = age_text(state.health.ahead_ms)
         annotations = {
             "summary": f"the time of the newest micro-batch is {ahead} ahead of the wall clock: a clock was set back",
             "action": "compare the clocks of the brokers, of the job's machine and of this one",
         }
-        yield Finding((TIME_AHEAD,), True, partial(_named, TIME_AHEAD, state, {}, annotations), _AHEAD_PENDING_MS)
+        yield Finding(
+            (TIME_AHEAD,), True, partial(_named, TIME_AHEAD, state, rules, {}, annotations), _AHEAD_PENDING_MS
+        )
 
 
 def _dead_letters(count: int, state: State, rules: AlertsSettings) -> Iterator[Finding]:
@@ -336,7 +352,7 @@ def _dead_letters(count: int, state: State, rules: AlertsSettings) -> Iterator[F
             "summary": f"{count} usage events or messages were refused in {span}",
             "action": "read cause and position in the table dead_letters",
         }
-        yield Finding((DEAD_LETTERS,), True, partial(_named, DEAD_LETTERS, state, {}, annotations))
+        yield Finding((DEAD_LETTERS,), True, partial(_named, DEAD_LETTERS, state, rules, {}, annotations))
 
 
 def _labels(user: str, client_id: str, broker_id: str, quota_type: str, owner: str | None) -> dict[str, str]:

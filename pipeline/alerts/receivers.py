@@ -19,7 +19,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from pydantic import SecretStr
 
-from pipeline.alerts.judging import Book, Change, Key
+from pipeline.alerts.judging import ALERTS, Book, Change, Key
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.properties_file import resolved
@@ -92,17 +92,25 @@ def _message(owner: str, changes: Sequence[Change], going_on: int, job: str, ext
     }
 
 
+SILENCE_HOURS: Final = 4
+"""For how long the command in a message silences it."""
+
+
 def _alert(change: Change, external_url: str) -> dict[str, Any]:
-    watched = change.watched
+    watched, name = change.watched, fingerprint(change.key)
     ended_ms = watched.gone_ms if change.status == "resolved" else None
+    silence = command_text("alerts", "silence", name, "--for", f"{SILENCE_HOURS}h")
     return {
         "status": change.status,
         "labels": dict(watched.labels),
-        "annotations": dict(watched.annotations),
+        "annotations": {
+            **watched.annotations,
+            **({"silence": silence} if change.key[0] in ALERTS and ended_ms is None else {}),
+        },
         "startsAt": instant(watched.since_ms),
         "endsAt": _NOT_ENDED if ended_ms is None else instant(ended_ms),
         "generatorURL": watched.annotations.get("link", external_url),
-        "fingerprint": fingerprint(change.key),
+        "fingerprint": name,
     }
 
 

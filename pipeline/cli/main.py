@@ -28,7 +28,11 @@ _COMMANDS: Final[Places] = {
     "status": ".checks:status",
     "top": ".top:top",
     "gate": ".services:gate",
-    "dashboard": ".services:dashboard",
+    "dashboard": Group(
+        "Show on a web page who is throttled, why, until when, and whether the pipeline works.",
+        {"link": ".services:link"},
+        ".services:dashboard",
+    ),
     "simulate": ".what_if:simulate",
     "what-if": ".what_if:what_if",
     "quotas": Group(
@@ -51,7 +55,7 @@ _COMMANDS: Final[Places] = {
     ),
     "alerts": Group(
         "Send alerts of throttles, clients near their bounds, and trouble.",
-        {"run": ".services:run_alerts", "test": ".services:send_test"},
+        {"run": ".services:run_alerts", "test": ".services:send_test", "silence": ".services:silence"},
     ),
     "throttles": Group(
         "See who is throttled, and why.",

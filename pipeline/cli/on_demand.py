@@ -25,10 +25,11 @@ class Place(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group of commands: its help, and their places by their names."""
+    """A group of commands: its help, their places by their names, and of what its own name runs without one of them."""
 
     help: str
     commands: "Places"
+    itself: str | None = None
 
 
 Places = Mapping[str, str | Place | Group]
@@ -71,15 +72,34 @@ class _Commands(Mapping[str, Any]):
 
 def _load(name: str, place: str | Place | Group) -> Any:
     if isinstance(place, Group):
-        group = get_group(typer.Typer(cls=group_of(place.commands), help=place.help, no_args_is_help=True))
+        app = typer.Typer(cls=group_of(place.commands), help=place.help, no_args_is_help=place.itself is None)
+        if place.itself is not None:
+            app.callback(invoke_without_command=True)(_unless_another(_unbundled(_function(place.itself))))
+        group = get_group(app)
         group.name = name
         return group
     path, context_settings = Place(place) if isinstance(place, str) else place
-    module, _, function = path.partition(":")
     alone = typer.Typer(add_completion=False)
-    command = _unbundled(getattr(import_module(module, "pipeline.cli"), function))
+    command = _unbundled(_function(path))
     alone.command(name, context_settings=context_settings)(command)
     return get_command(alone)
+
+
+def _function(path: str) -> Callable[..., None]:
+    module, _, name = path.partition(":")
+    function: Callable[..., None] = getattr(import_module(module, "pipeline.cli"), name)
+    return function
+
+
+def _unless_another(command: Callable[..., None]) -> Callable[..., None]:
+    """The command of a group's own name, which does nothing where one of the group's commands follows."""
+
+    @wraps(command)
+    def run(context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is None:
+            command(context, **given)
+
+    return run
 
 
 def _unbundled(command: Callable[..., None]) -> Callable[..., None]:

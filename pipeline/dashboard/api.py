@@ -96,6 +96,7 @@ class Query(BaseModel):
     limit: _Limit = Field(200, description="At most so many rows.")
     decision_id: _Text = Field(None, description="The beginning of a decision_id.")
     search: _Text = Field(None, description="Part of a name, an owner, a note or a mode.")
+    token: _Text = Field(None, description="That of a link of an application team.")
     offset: _Offset = Field(0, description="Without so many of the first rows.")
     sort: _Sort = Field("used", description="What the rows are sorted by: the nearest to its bound first, or a name.")
     mode: _Mode = Field("any", description="Of quotas in this mode.")
@@ -138,6 +139,7 @@ _GET: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "quotas/history": (("limit",), "Versions of the quota table: actor, time, reason and changes."),
     "pipeline": ((), "The view Pipeline: batches, purgatory, dead letters, sources."),
     "dead_letters": (("since", "limit"), "Messages that are not usage events, newest first."),
+    "clusters": ((), "The names of the clusters that this dashboard shows; the first is the default."),
     "stream": (("view",), "Server-sent events: `state` at once, whenever it has changed, and every few seconds."),
 }  # fmt: skip
 _POST: Final = {
@@ -146,7 +148,9 @@ _POST: Final = {
     "quotas/edit": "Makes the edit; only with --allow-edits, a reason and the version.",
 }
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {f"{_ROOT}{path}": names for path, (names, _) in _GET.items()}
-"""Path -> the names that its query may have."""
+"""Path -> the names that its query may have; with several clusters, each also `CLUSTER`."""
+CLUSTERS: Final = f"{_ROOT}clusters"
+CLUSTER: Final = "cluster"
 
 
 def read_query(parameters: Sequence[tuple[str, str]], known: Sequence[str], now_ms: int) -> Query:
@@ -163,8 +167,19 @@ def read_query(parameters: Sequence[tuple[str, str]], known: Sequence[str], now_
     return read_parameters(parameters, Query, SEE, known, now_ms=now_ms)
 
 
-def document() -> dict[str, Any]:
-    """The document, in OpenAPI 3.1."""
+def document(clusters: Sequence[str] = ()) -> dict[str, Any]:
+    """The document, in OpenAPI 3.1; with several clusters, every path takes one of them."""
+    paths = {
+        **{f"{_ROOT}{path}": {"get": _operation(path, *what)} for path, what in _GET.items()},
+        **{f"{_ROOT}{path}": {"post": _edit(path, what)} for path, what in _POST.items()},
+    }
+    if len(clusters) > 1:
+        schema = {"enum": [*clusters], "default": clusters[0]}
+        for operations in paths.values():
+            for operation in operations.values():
+                operation.setdefault("parameters", []).append(
+                    {"name": CLUSTER, "in": "query", "required": False, "description": "Which one.", "schema": schema}
+                )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -176,10 +191,7 @@ def document() -> dict[str, Any]:
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
-        "paths": {
-            **{f"{_ROOT}{path}": {"get": _operation(path, *what)} for path, what in _GET.items()},
-            **{f"{_ROOT}{path}": {"post": _edit(path, what)} for path, what in _POST.items()},
-        },
+        "paths": paths,
     }
 
 

@@ -10,10 +10,12 @@ from typing import Any, Final
 from pipeline.dashboard.api import SEE, Query
 from pipeline.dashboard.client import client_document, made_by
 from pipeline.dashboard.editing import Editing
+from pipeline.dashboard.links import About
 from pipeline.dashboard.past import protected_document, summary_of
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.recent import WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
+from pipeline.dashboard.teams import team_document
 from pipeline.dashboard.verdict import client_text, gauges, standing
 from pipeline.errors import PipelineError, TableMissing, Unreachable, printable
 from pipeline.reports.story import words_of
@@ -68,6 +70,10 @@ class Answers:
     def as_csv(self, query: Query) -> str:
         """The view Quotas as CSV."""
         return quotas_csv(quotas_document(self._reader, self._state(), query)["rows"])
+
+    def of_team(self, about: About) -> dict[str, Any]:
+        """What an application team sees, see `teams`."""
+        return team_document(self._reader, self._state(), about)
 
     def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
         """What takes an edit, by path; but for a what-if, which takes long (`editing.what_if`)."""

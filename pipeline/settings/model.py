@@ -46,6 +46,11 @@ class AlertsSettings(Branch):
     external_url: str | None = Field(
         None, pattern=r"^https?://", description="address of the dashboard, for links in messages"
     )
+    runbook_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="address of docs/runbook.md at yours, for links in messages; null: none",
+    )
     near_bound_percent: int = Field(80, ge=1, le=1_000, description="KquotaNearBound: a sensor uses so much of T")
     at_bound_percent: int = Field(95, ge=1, le=1_000, description="KquotaAtBound: a sensor uses so much of T")
     hysteresis_percent: int = Field(5, ge=0, le=100, description="both end only when it uses so much less")

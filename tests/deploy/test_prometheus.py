@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from pipeline.alerts.alerter import AlertsMetrics
+from pipeline.alerts.judging import ALERTS
 from pipeline.brokers.running import SyncMetrics
 from pipeline.clock import SystemClock, wall_ms
 from pipeline.job.metrics import JobMetrics, client_metrics
@@ -63,7 +64,31 @@ def test_promtool_finds_that_every_alert_fires_when_it_should_and_only_then() ->
 def test_every_alert_says_how_bad_it_is_what_is_so_and_what_to_do() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
-        assert {"summary", "action"} == set(rule["annotations"])
+        assert {"summary", "action", "runbook_url", "silence_url"} == set(rule["annotations"])
+
+
+def runbook() -> dict[str, str]:
+    """What docs/runbook.md has under the name of each alert."""
+    page = (DEPLOY.parent / "docs" / "runbook.md").read_text("utf-8").partition("\n## By alert\n")[2]
+    _, *sections = re.split(r"^### ", page, flags=re.MULTILINE)
+    return {name: text for name, _, text in (section.partition("\n") for section in sections)}
+
+
+def test_every_alert_has_its_part_of_the_runbook_and_every_part_an_alert() -> None:
+    assert sorted(runbook()) == sorted({rule["alert"] for rule in rules()} | set(ALERTS))
+
+
+@pytest.mark.parametrize("alert", sorted(runbook()))
+def test_the_runbook_has_what_an_alert_means_where_to_look_and_what_to_do(alert: str) -> None:
+    assert re.findall(r"^\* \*\*([^*]+):\*\* \S", runbook()[alert], re.MULTILINE) == ["Means", "Look at", "At 3 a.m."]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_links_to_its_part_of_the_runbook_and_to_a_silence_of_itself(rule: dict[str, Any]) -> None:
+    where = "{{ $externalLabels.kquota_docs }}/runbook.md"
+    assert rule["annotations"]["runbook_url"] == f"{where}#{rule['alert'].lower()}"
+    form = "{{ $externalLabels.kquota_alertmanager }}/#/silences/new?filter=%7Balertname%3D%22"
+    assert rule["annotations"]["silence_url"].startswith(f"{form}{rule['alert']}%22%2C")
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 // The frame around the views: which one the address names, the stream, the banner, theme and countdowns.
 
-import { h, show } from './dom.js';
+import { h, inCluster, show } from './dom.js';
 import { clock, sentence, span } from './format.js';
-import { NeedsToken, follow, hasToken, setToken } from './net.js';
+import { NeedsToken, Refused, ask, follow, hasToken, setToken } from './net.js';
 import * as now from './now.js';
 import * as client from './client.js';
 import * as quotas from './quotas.js';
@@ -18,7 +18,7 @@ const unknown = {
   },
 };
 const main = document.getElementById('main');
-const frame = { head: null, skewMs: 0, heardAt: 0, view: null, name: '', stop: null, lost: null };
+const frame = { head: null, skewMs: 0, heardAt: 0, view: null, name: '', stop: null, lost: null, clusters: null };
 
 /** The server's clock: countdowns are right also where this machine's clock is not. */
 const serverNow = () => Date.now() + frame.skewMs;
@@ -36,6 +36,8 @@ function open(push) {
   document.title = `${view.title(new URLSearchParams(location.search))} · kquota`;
   main.dataset.view = name;
   main.dataset.ready = 'false';
+  for (const link of document.querySelectorAll('header a[data-nav]')) link.setAttribute('href', inCluster(link.dataset.path));
+  showClusters();
   if (push) {
     main.replaceChildren(h('p', { class: 'quiet pad' }, 'Loading'));
     window.scrollTo(0, 0);
@@ -51,21 +53,22 @@ function message(text, fix, href, label) {
     fix ? h('p', { class: 'quiet' }, sentence(fix)) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
 }
 
-/** The address of this view with nothing but the client. */
+/** The address of this view with nothing but the client, and without a cluster that there is not. */
 function plain() {
   const given = new URLSearchParams(location.search);
   const kept = new URLSearchParams([...given].filter(([name]) => name === 'user' || name === 'client_id'));
+  if (given.has('cluster') && !(frame.clusters || []).includes(given.get('cluster'))) kept.set('cluster', '');
   return `${location.pathname}${String(kept) ? `?${kept}` : ''}`;
 }
 
 const context = {
   now: serverNow,
   go(path) {
-    history.pushState(null, '', path);
+    history.pushState(null, '', inCluster(path));
     open(true);
   },
   replace(path) {
-    history.replaceState(null, '', path);
+    history.replaceState(null, '', inCluster(path));
   },
   failed(error) {
     if (error.name === 'AbortError') return;
@@ -89,8 +92,8 @@ function heard(state) {
 }
 
 function lost(error) {
-  if (error instanceof NeedsToken) {
-    askToken();
+  if (error instanceof NeedsToken || error instanceof Refused) {
+    context.failed(error);
     return;
   }
   frame.lost = error;
@@ -119,6 +122,32 @@ function showHealth() {
   else showBanner(banner, health.state, health.title, health.text);
   foot();
 }
+
+/** Several clusters: a switch, which keeps the view and what it shows. The first one has no name in the address. */
+async function showClusters() {
+  if (!frame.clusters) {
+    try {
+      frame.clusters = (await ask('clusters')).clusters;
+    } catch {
+      return; // without a token yet, or without a connection: the next view asks again
+    }
+  }
+  const chooser = document.getElementById('clusters');
+  if (frame.clusters.length < 2) return;
+  const shown = new URLSearchParams(location.search).get('cluster') || frame.clusters[0];
+  const known = frame.clusters.includes(shown) ? frame.clusters : [shown, ...frame.clusters];
+  chooser.replaceChildren(...known.map((name) => h('option', { value: name, selected: name === shown }, name)));
+  chooser.hidden = false;
+}
+
+document.getElementById('clusters').addEventListener('change', (event) => {
+  const address = new URL(location.href);
+  address.searchParams.set('cluster', event.target.value);
+  history.pushState(null, '', address.pathname + address.search);
+  frame.head = null;
+  frame.heardAt = 0;
+  open(true);
+});
 
 /** Figures that are not of now are grey, and the banner has their time. */
 function stale(asOfMs) {
@@ -208,6 +237,7 @@ document.addEventListener('keydown', (event) => {
   }
 });
 addEventListener('popstate', () => open(true));
+for (const link of document.querySelectorAll('header a[data-nav]')) link.dataset.path = link.getAttribute('href');
 theme();
 open(false);
 setInterval(tick, matchMedia('(prefers-reduced-motion: reduce)').matches ? 1_000 : 100);

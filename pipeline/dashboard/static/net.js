@@ -1,5 +1,7 @@
 // Talks to the server: JSON answers, and one stream of what is new. A token is kept for this tab alone.
 
+import { inCluster } from './dom.js';
+
 const KEY = 'kquota-token';
 
 export class NeedsToken extends Error {}
@@ -25,7 +27,7 @@ function headers() {
 export async function ask(path, parameters = {}, signal = undefined) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   const query = new URLSearchParams(given);
-  const answer = await fetch(`/api/v1/${path}${given.length ? `?${query}` : ''}`, { headers: headers(), signal });
+  const answer = await fetch(inCluster(`/api/v1/${path}${given.length ? `?${query}` : ''}`), { headers: headers(), signal });
   if (answer.status === 401) throw new NeedsToken();
   const found = await answer.json();
   if (!answer.ok) throw new Refused(found);
@@ -34,7 +36,7 @@ export async function ask(path, parameters = {}, signal = undefined) {
 
 /** Has the browser save an answer as a file: a link could not carry the token. */
 export async function download(path, parameters, name) {
-  const answer = await fetch(`/api/v1/${path}?${new URLSearchParams(parameters)}`, { headers: headers() });
+  const answer = await fetch(inCluster(`/api/v1/${path}?${new URLSearchParams(parameters)}`), { headers: headers() });
   if (answer.status === 401) throw new NeedsToken();
   if (!answer.ok) throw new Refused(await answer.json());
   const link = document.createElement('a');
@@ -45,7 +47,7 @@ export async function download(path, parameters, name) {
 }
 
 export async function post(path, body) {
-  const answer = await fetch(`/api/v1/${path}`, { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
   const found = await answer.json();
   if (!answer.ok) throw new Refused(found);
   return found;
@@ -72,8 +74,9 @@ export function follow(view, onState, onLost) {
     let pauseMs = 250;
     while (!over.signal.aborted) {
       try {
-        const answer = await fetch(`/api/v1/stream?view=${view}`, { headers: headers(), signal: over.signal });
+        const answer = await fetch(inCluster(`/api/v1/stream?view=${view}`), { headers: headers(), signal: over.signal });
         if (answer.status === 401) throw new NeedsToken();
+        if ([400, 404].includes(answer.status)) throw new Refused(await answer.json());
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         pauseMs = 250;
         await read(answer.body.getReader(), onState);
@@ -81,7 +84,7 @@ export function follow(view, onState, onLost) {
       } catch (error) {
         if (over.signal.aborted) return;
         onLost(error);
-        if (error instanceof NeedsToken) return;
+        if (error instanceof NeedsToken || error instanceof Refused) return;
       }
       await new Promise((done) => setTimeout(done, pauseMs));
       pauseMs = Math.min(pauseMs * 2, 2_000);
