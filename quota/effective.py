@@ -136,6 +136,9 @@ def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnaps
 REQUEST_TIMEOUT_MS: Final = 30_000
 """`request.timeout.ms` of Kafka's clients by default."""
 
+MAX_POLL_INTERVAL_MS: Final = 300_000
+"""`max.poll.interval.ms` of Kafka's consumers by default."""
+
 _BYTES: Final = {"producer_byte_rate": "produced_bytes", "consumer_byte_rate": "fetched_bytes"}
 
 
@@ -143,7 +146,8 @@ def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: 
     """What an edit would do to clients as they are now, a sentence for each client and type that it would stop.
 
     A byte rate below what the client used in one sample window is less than one of its batches or fetches may be. At a
-    wait above `REQUEST_TIMEOUT_MS` its requests expire, and it sends them again.
+    wait above `REQUEST_TIMEOUT_MS` its requests expire, and it sends them again; above `MAX_POLL_INTERVAL_MS` a
+    consumer that waits for them leaves its group.
 
     Args:
         moved: of `standing_changes`. Bounds that rise, are removed, or are not enforced are left alone.
@@ -168,10 +172,10 @@ def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: 
             found.append(f"{who} is less than it used in one second, {rate_text(quota_type, per_second)}")
         wait_ms = waits_ms[*client, quota_type]
         if wait_ms > REQUEST_TIMEOUT_MS:
-            limit = age_text(REQUEST_TIMEOUT_MS)
-            found.append(
-                f"{who} would make it wait {age_text(wait_ms)} at its present rate; requests expire at {limit}"
-            )
+            limits = f"requests expire at {age_text(REQUEST_TIMEOUT_MS)}"
+            if wait_ms > MAX_POLL_INTERVAL_MS:
+                limits += f", and a consumer leaves its group at {age_text(MAX_POLL_INTERVAL_MS)}"
+            found.append(f"{who} would make it wait {age_text(wait_ms)} at its present rate; {limits}")
     return found
 
 

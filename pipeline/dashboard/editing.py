@@ -16,18 +16,16 @@ from pydantic import ValidationError
 from pipeline.command_line import command_text
 from pipeline.dashboard.api import Edit
 from pipeline.errors import Conflict, Refused
+from pipeline.reports.edit_impact import impact_of
 from pipeline.settings.loading import store_variables
+from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreAddress
-from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange, altered
 from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.history import differences, entity_texts
 from pipeline.tables.quotas.table import QuotaEdit, QuotaTable, local_audit
-from pipeline.tables.reading import live_clients
-from quota.effective import standing_changes
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidBound
-from quota.snapshot import QuotaSnapshot
 from quota.units import parse_bound
 
 _TEXTS: Final = ("mode", "owner", "note")
@@ -39,19 +37,16 @@ _MOST_CLIENTS: Final = 20
 class Editing:
     """The edits of one quota table; for several threads. Planning is possible also if it may not write."""
 
-    def __init__(self, root: str, may_write: bool) -> None:
+    def __init__(self, settings: Settings, may_write: bool) -> None:
         self.may_write = may_write
-        self._root = root
+        self._settings = settings
+        self._root = settings.tables.root
         self._is_replaying = False
 
     def plan(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What an edit would change, and for which clients. Raises `Refused` or `Conflict` if it cannot be made."""
         edit = self._planned(body)
-        clients = live_clients(table_uri(self._root, "usage"))
-        moved = []
-        if clients.num_rows:
-            before, after = (_snapshot(edit, rows) for rows in (edit.before.rows, edit.rows))
-            moved = standing_changes(clients, before, after)
+        moved, warnings = impact_of(edit, self._settings)
         found = differences(edit.before.rows, edit.rows)
         return {
             "version": edit.before.version,
@@ -59,6 +54,7 @@ class Editing:
             "texts": entity_texts(found),
             "clients": moved[:_MOST_CLIENTS],
             "clients_total": len(moved),
+            "warnings": warnings,
         }
 
     async def what_if(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +169,3 @@ def edit_refused(message: str) -> Refused:
 
 def _what_if_failed(reason: str) -> Refused:
     return Refused(f"what-if failed: {reason}", "repeat it when more usage is recorded")
-
-
-def _snapshot(edit: QuotaEdit, rows: Any) -> QuotaSnapshot:
-    return QuotaSnapshot.from_rows(rows, version=0, mode="shadow" if edit.before.mode == "shadow" else "enforce")

@@ -45,7 +45,7 @@ class Answers:
     """The answers of the API; for several threads. The settings are the job's, for the words of `throttles explain`."""
 
     def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
-        self.editing = Editing(reader.root, may_write)
+        self.editing = Editing(settings, may_write)
         self._reader = reader
         self._settings = settings
         self._feed = feed

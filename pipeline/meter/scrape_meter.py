@@ -12,13 +12,14 @@ import random
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
+import pyarrow as pa
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pipeline.clock import Clock, Moment
@@ -26,9 +27,8 @@ from pipeline.command_line import command_text
 from pipeline.errors import UsageError
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable
-from pipeline.meter.usage_messages import RequestUsage, UsageBatch, UsageCodec
+from pipeline.meter.usage_messages import Message, UsageCodec, messages_of
 from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher
-from quota.arrays import Ints
 from schemas.usage import LARGEST_MEASURE
 
 logger = logging.getLogger(__name__)
@@ -247,30 +247,23 @@ class Target:
             self.usage.keep(kept)
 
 
-def elements(target: Target, codec: UsageCodec) -> Iterator[tuple[int, Any]]:
-    """The usage of a target since the last time, an event for each client and second, as `Element`."""
+def usage_of(target: Target) -> pa.Table | None:
+    """The usage of a target since the last time, a row for each client and second, as of `messages_of`; None: none."""
     if target.seen is None or target.is_charged:
-        return
+        return None
     target.is_charged = True
     ends_ms, usage = target.usage.take(target.seen.wall_ms)
-    used = np.minimum(usage, LARGEST_MEASURE)
-    clients, places = target.sensors.clients, target.sensors.places
-    for end_ms, of_second in zip(ends_ms.tolist(), used, strict=True):
-        amounts = _by_client(of_second, places, len(clients))
-        active = np.flatnonzero(amounts.any(axis=0))
-        for at, produced, fetched, time_ns in zip(active.tolist(), *amounts[:, active].tolist(), strict=True):
-            yield codec.element(
-                RequestUsage(clients[at], end_ms, produced or None, fetched or None, time_ns or None, 0, False)
-            )
-
-
-def _by_client(used: Ints, places: Ints, clients: int) -> Ints:
-    amounts = np.zeros((3, clients), np.int64)
-    measures, at = places[: len(used), 0], places[: len(used), 1]
-    for row, measure in enumerate((PRODUCED, FETCHED, REQUEST)):
-        of_measure = measures == measure
-        amounts[row, at[of_measure]] = used[of_measure]
-    return amounts
+    names, places = target.sensors.client_names, target.sensors.places[: usage.shape[1]]
+    amounts = np.zeros((len(ends_ms), 3, names.num_rows), np.int64)
+    amounts[:, places[:, 0], places[:, 1]] = np.minimum(usage, LARGEST_MEASURE)
+    seconds, clients = np.nonzero(amounts.any(axis=1))
+    if not len(seconds):
+        return None
+    rows = names.take(pa.array(clients)).append_column("event_time_ms", pa.array(ends_ms[seconds]))
+    for measure, name in ((PRODUCED, "produced_bytes"), (FETCHED, "fetched_bytes"), (REQUEST, "io_time_ns")):
+        used = amounts[seconds, measure, clients]
+        rows = rows.append_column(name, pa.array(used, mask=used == 0))
+    return rows
 
 
 class ScrapeMeter:
@@ -295,7 +288,8 @@ class ScrapeMeter:
         self.targets = [Target(broker_id, url, SensorTable(broker_id, names)) for broker_id, url in targets]
         self._publisher = publisher
         self._codec = codec
-        self._batch = UsageBatch(publisher.partition_count, codec)
+        self._messages: list[Message] = []
+        self._events = 0
         self._clock = clock
         self._wait = wait
         self._random = random.Random(seed)  # noqa: S311 - times, no secrets
@@ -347,7 +341,7 @@ class ScrapeMeter:
     @property
     def unstored_events(self) -> int:
         """Events that are not known to be stored."""
-        return len(self._batch)
+        return self._events
 
     def _begin(self, target: Target) -> None:
         scrape = target.scrape = Scrape(target.url, self._clock)
@@ -404,15 +398,16 @@ class ScrapeMeter:
     def _store(self) -> bool:
         """Store what is charged; True if nothing is left. A batch that was tried stays as it is until it is stored."""
         if not self._is_tried:
-            for target in self.targets:
-                self._batch.add(elements(target, self._codec))
-            if not len(self._batch):
+            used = [rows for target in self.targets if (rows := usage_of(target)) is not None]
+            if not used:
                 return True
+            usage = pa.concat_tables(used)
+            self._messages = messages_of(usage, self._publisher.partition_count, self._codec)
+            self._events = usage.num_rows
         self._is_tried = True
-        if not self._publisher.publish(self._batch.messages(), len(self._batch), NO_PLACE, self._now_ms()):
+        if not self._publisher.publish(self._messages, self._events, NO_PLACE, self._now_ms()):
             return False
-        self._is_tried = False
-        self._batch.clear()
+        self._is_tried, self._messages, self._events = False, [], 0
         return True
 
     def _now_ms(self) -> int:

@@ -93,7 +93,9 @@ class ScrapedUsage:
 
     def grow(self, count: int) -> None:
         """Make room for this many sensors. The new ones had no usage until the last scrape."""
-        room = (0, max(count - len(self), 0))
+        if count <= len(self):
+            return
+        room = (0, count - len(self))
         self._rates, self._mean, self._charged = (np.pad(one, room) for one in (self._rates, self._mean, self._charged))
         self._history = [(at_ms, np.pad(charged, room)) for at_ms, charged in self._history]
 

@@ -21,8 +21,10 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.meter.usage_messages import Client, new_client
+from pipeline.meter.usage_messages import Client, client_columns, new_client
 from quota.arrays import Flags, Floats, Ints
 from schemas.usage import LARGEST_MEASURE
 
@@ -180,12 +182,16 @@ class SensorTable:
         self._names = names
         self._pattern = names.pattern
         self._at: dict[bytes, int] = {}
+        # Of all lines in `_at`; and of the last page, if all its lines were known.
+        self._known: tuple[pa.Array, Ints] | None = None
+        self._last: tuple[pa.Array, Ints] | None = None
         self._reasons: dict[bytes, str] = {}
         self._sensors: dict[tuple[int, str, str], int] = {}
         self._client_at: dict[tuple[str, str], int] = {}
         self.clients: list[Client] = []
         self._places: list[tuple[int, int]] = []
         self._array = np.zeros((0, 2), np.int64)
+        self._names_of_clients: pa.Table | None = None
 
     def __len__(self) -> int:
         """The number of sensors."""
@@ -198,61 +204,95 @@ class SensorTable:
             self._array = np.array(self._places, np.int64).reshape(-1, 2)
         return self._array
 
+    @property
+    def client_names(self) -> pa.Table:
+        """The clients, in their order, as `usage_messages.client_columns`."""
+        if self._names_of_clients is None or self._names_of_clients.num_rows != len(self.clients):
+            self._names_of_clients = client_columns(self.clients)
+        return self._names_of_clients
+
     def read(self, page: bytes) -> Page:
         """The rates on a page; sensors that are not on it have 0. New ones are added at the end.
 
         A value that is not a number, is infinite, is negative or is above 2^40 a second counts as none.
         """
         # Most lines are those of the last page, with another value: what comes before the last space is known.
-        found = [line.rpartition(b" ") for line in page.split(b"\n")]
-        at = self._at
-        places = [at.get(one[0], _NEW) for one in found]
-        if _NEW in places:
-            for line in [number for number, place in enumerate(places) if place == _NEW]:
-                found[line], places[line] = self._look(b"".join(found[line]))
-        of_lines = np.array(places, np.int64)
-        of_sensors = np.flatnonzero(of_lines >= 0)
-        ids = of_lines[of_sensors]
-        values = np.array([_number(found[line][2]) for line in of_sensors.tolist()], np.float64)
+        lines = pc.split_pattern(pa.array([page], pa.binary()), "\n").flatten()
+        parts = pc.split_pattern(lines, " ", max_splits=1, reverse=True)
+        texts, ends = parts.flatten(), parts.offsets.to_numpy()
+        places = self._places_of(texts.take(pa.array(ends[:-1])))
+        looked: dict[int, tuple[bytes, bytes]] = {}
+        for line in np.flatnonzero(places == _NEW).tolist():
+            series, text, places[line] = self._look(lines[line].as_py())
+            looked[line] = series, text
+        of_sensors = np.flatnonzero(places >= 0)
+        ids = places[of_sensors]
+        values = _numbers(texts.take(pa.array(ends[1:][of_sensors] - 1)))
+        for line in looked:
+            values[of_sensors == line] = _number(looked[line][1])
         per_second = np.where(self.places[ids, 0] == REQUEST, values * NS_PER_PERCENT, values)
         is_good = (per_second >= 0) & (per_second <= LARGEST_MEASURE)
         rates = np.zeros(len(self))
         rates[ids[is_good]] = per_second[is_good]
-        damaged = np.flatnonzero(of_lines == _REFUSED).tolist()
-        bad = [*damaged, *of_sensors[~is_good].tolist()]
-        if len(at) > 2 * len(found) + _LINES_KEPT:
-            self._at = dict(zip((one[0] for one in found), places, strict=True))
+
+        def line_of(line: int) -> tuple[bytes, bytes]:
+            return looked.get(line) or (texts[ends[line]].as_py(), texts[ends[line + 1] - 1].as_py())
+
+        bad = [*np.flatnonzero(places == _REFUSED).tolist(), *of_sensors[~is_good].tolist()]
+        if len(self._at) > 2 * len(places) + _LINES_KEPT:
+            self._at, self._known = {line_of(line)[0]: place for line, place in enumerate(places.tolist())}, None
             self._reasons = {series: reason for series, reason in self._reasons.items() if series in self._at}
-        started = found[places.index(_STARTED)][2] if _STARTED in places else None
-        is_alike = started is None and bool(rates.any())
+        started = np.flatnonzero(places == _STARTED).tolist()
         return Page(
             rates,
             shown=int(is_good.sum()),
             refused=len(bad),
-            reason=self._reason(found[bad[0]][0], found[bad[0]][2]) if bad else "",
-            identity=started,
-            digest=hash(frozenset(found[line] for line in of_sensors.tolist())) if is_alike else None,
+            reason=self._reason(*line_of(bad[0])) if bad else "",
+            identity=line_of(started[0])[1] if started else None,
+            digest=None if started else self._digest(rates),
         )
 
     def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n], and all lines. The others close the gaps in their order."""
         sensors = [key for key, place in self._sensors.items() if kept[place]]
-        self._at, self._reasons, self._sensors, self._client_at = {}, {}, {}, {}
+        self._at, self._reasons, self._sensors, self._client_at, self._known = {}, {}, {}, {}, None
         self.clients, self._places = [], []
-        self._array = self._array[:0]
+        self._array, self._names_of_clients, self._last = self._array[:0], None, None
         for key in sensors:
             self._add(key)
+
+    def _places_of(self, series: pa.Array) -> Ints:
+        if self._last is not None and series.equals(self._last[0]):
+            return self._last[1]
+        if self._known is None:
+            # The last one is for index -1: a line that is not known.
+            places = np.array([*self._at.values(), _NEW], np.int64)
+            self._known = pa.array(self._at, pa.binary()), places
+        known, places = self._known
+        found: Ints = places[pc.index_in(series, value_set=known).fill_null(-1).to_numpy()]
+        self._last = None if _NEW in found else (series, found)
+        return found
+
+    def _digest(self, rates: Floats) -> int | None:
+        """The same for two pages on which the same clients have the same rates; None if all are 0."""
+        used = np.flatnonzero(rates)
+        if not len(used):
+            return None
+        sensors = [(self.clients[at].number, measure) for measure, at in self.places[used].tolist()]
+        return hash(frozenset(zip(sensors, rates[used].tolist(), strict=True)))
 
     def _reason(self, series: bytes, text: bytes) -> str:
         return f"{_shown(series)}: {self._reasons.get(series) or f'{_shown(text)} is not a rate'}"
 
-    def _look(self, line: bytes) -> tuple[tuple[bytes, bytes, bytes], int]:
-        """A line that is new: its series, a blank and its value; and its place, which is remembered."""
-        series, blank, text = line.rpartition(b" ")
+    def _look(self, line: bytes) -> tuple[bytes, bytes, int]:
+        """A line that is new: its series, its value, and its place, which is remembered."""
+        self._known = None
         match = self._pattern.fullmatch(line)
         if match is None:
+            series, blank, text = line.rpartition(b" ")
+            series = series if blank else line
             self._at[series] = _STARTED if _PROCESS_START.fullmatch(series) else _NONE
-            return (series, blank, text), self._at[series]
+            return series, text, self._at[series]
         place = self._at.get(match[1])
         if place is None:
             try:
@@ -262,7 +302,7 @@ class SensorTable:
                 self._reasons[match[1]] = str(exc).splitlines()[0]
                 place = _REFUSED
             self._at[match[1]] = place
-        return (match[1], b" ", match[2]), place
+        return match[1], match[2], place
 
     def _add(self, key: tuple[int, str, str]) -> int:
         known = self._sensors.get(key)
@@ -276,6 +316,13 @@ class SensorTable:
         self._places.append((measure, client_at))
         self._sensors[key] = len(self._places) - 1
         return self._sensors[key]
+
+
+def _numbers(texts: pa.Array) -> Floats:
+    try:
+        return np.array(texts.cast(pa.float64()), np.float64)
+    except pa.ArrowInvalid:
+        return np.array([_number(text) for text in texts.to_pylist()], np.float64)
 
 
 def _number(text: bytes) -> float:

@@ -5,13 +5,16 @@ is joined from them; it equals that of `UsageEvent`.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic_core import to_json
 
+from quota.arrays import Ints
 from schemas.columns import columns
 from schemas.usage import LARGEST_MEASURE, UsageEvent
 
@@ -176,10 +179,11 @@ def _message(usages: Sequence[RequestUsage]) -> bytes:
         "request_count": request_counts,
         "throttle_exempt": are_exempt,
     }
-    arrays = [
-        pa.array(known[field.name], field.type) if field.name in known else pa.nulls(len(usages), field.type)
-        for field in _SCHEMA
-    ]
+    return _packed({name: pa.array(values, _SCHEMA.field(name).type) for name, values in known.items()}, len(usages))
+
+
+def _packed(known: Mapping[str, pa.Array], count: int) -> bytes:
+    arrays = [known[field.name] if field.name in known else pa.nulls(count, field.type) for field in _SCHEMA]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
@@ -281,3 +285,70 @@ class UsageBatch:
         self._closed.append(Message(partition, self._codec.message(message.elements)))
         message.elements.clear()
         message.size_bytes = 0
+
+
+# Usage that is known as columns, a row for each client and second, as scrapes give it. Nothing is done row by row.
+
+COLUMN_MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns")
+_MOST_ROWS: Final = 1_000
+_TEXT: Final = pa.large_string()
+
+
+def client_columns(clients: Sequence[Client]) -> pa.Table:
+    """Clients as a table with the fields of `Client`, in their order."""
+    columns: list[Sequence[Any]] = list(zip(*clients, strict=True)) if clients else [()] * len(Client._fields)
+    types = [pa.string(), pa.string(), pa.string(), pa.int64(), pa.binary()]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+    names = arrays[-1].cast(pa.string()).cast(_TEXT)
+    return pa.Table.from_arrays([*arrays[:-1], names], names=list(Client._fields))
+
+
+def messages_of(usage: pa.Table, partition_count: int, codec: UsageCodec) -> list[Message]:
+    """The messages that `UsageBatch` would make of the same events, without a request each.
+
+    Args:
+        usage: columns of `client_columns`; event_time_ms, int64; `COLUMN_MEASURES`, int64, null = not used.
+    """
+    write = _packed_columns if codec.is_packed else _json_columns
+    partitions = usage["number"].to_numpy() % partition_count
+    found = []
+    for partition in np.unique(partitions).tolist():
+        own = usage.filter(pa.array(partitions == partition)).combine_chunks()
+        found += [Message(partition, value) for value in write(own)]
+    return found
+
+
+def _json_columns(usage: pa.Table) -> Iterator[bytes]:
+    who = '{"event_time_ms":', usage["event_time_ms"].cast(_TEXT), usage["names"]
+    used = [pc.fill_null(_joined(f',"{name}":', usage[name].cast(_TEXT)), "") for name in COLUMN_MEASURES]
+    texts = _joined(*who, *used, ',"request_count":0},').combine_chunks()
+    _, ends, data = texts.buffers()
+    all_ends = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    for begin, end in _cuts(np.diff(all_ends), MAX_MESSAGE_BYTES - 1):
+        yield b"[%b]" % data[int(all_ends[begin]) : int(all_ends[end]) - 1].to_pybytes()
+
+
+def _joined(*parts: Any) -> pa.ChunkedArray:
+    texts = [pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in (*parts, "")]
+    return pc.binary_join_element_wise(*texts)
+
+
+def _packed_columns(usage: pa.Table) -> Iterator[bytes]:
+    sizes = pc.binary_length(usage["names"]).to_numpy() + _MEASURES_BYTES
+    names = [name for name in usage.column_names if name in _SCHEMA.names]
+    for begin, end in _cuts(sizes, MAX_MESSAGE_BYTES - _OPENING_BYTES):
+        part = usage.slice(begin, end - begin).combine_chunks()
+        columns = {name: part[name].chunk(0) for name in names}
+        zeros = {"request_count": np.zeros(end - begin, np.int64), "throttle_exempt": np.zeros(end - begin, np.bool_)}
+        yield _packed({**columns, **{name: pa.array(values) for name, values in zeros.items()}}, end - begin)
+
+
+def _cuts(sizes_bytes: Ints, largest_bytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each message: as many events as it may have, at least one."""
+    until, begin = np.cumsum(sizes_bytes), 0
+    while begin < len(until):
+        before = int(until[begin - 1]) if begin else 0
+        fits = int(np.searchsorted(until, before + largest_bytes, "right"))
+        end = max(min(fits, begin + _MOST_ROWS), begin + 1)
+        yield begin, end
+        begin = end

@@ -41,6 +41,12 @@ def test_a_wait_longer_than_a_request_may_take_is_warned_of(times: int, is_found
     assert any("would make it wait" in text and text.endswith("requests expire at 30 s") for text in found) == is_found
 
 
+@pytest.mark.parametrize(("times", "is_found"), [(310, False), (312, True)])
+def test_a_wait_longer_than_a_consumer_may_rest_is_warned_of(times: int, is_found: bool) -> None:
+    (_, found) = warnings({"consumer_byte_rate": 1_000.0}, usage_row(NOW_MS, fetched_bytes=1_000 * times))
+    assert found.endswith(", and a consumer leaves its group at 5 min") == is_found
+
+
 @pytest.mark.parametrize("mode", ["shadow", "exempt"])
 def test_a_quota_that_is_not_enforced_stops_nobody(mode: str) -> None:
     assert warnings({"producer_byte_rate": 1.0}, usage_row(NOW_MS, produced_bytes=1_000), mode=mode) == []

@@ -24,7 +24,6 @@ from quota.units import Mistakes, parse_bound
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaEdit
-    from quota.snapshot import QuotaSnapshot
 
 Rows = Sequence[Mapping[str, Any]]
 Change = Callable[[Sequence[dict[str, Any]]], Rows]
@@ -271,7 +270,12 @@ def _print(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients
     from pipeline.tables.quotas.history import differences
 
     changes = differences(edit.before.rows, edit.rows)
-    clients, warnings = _moved_clients(settings, edit) if with_clients else ([], [])
+    clients: list[dict[str, Any]] = []
+    warnings: list[str] = []
+    if with_clients:
+        from pipeline.reports.edit_impact import impact_of
+
+        clients, warnings = impact_of(edit, settings)
     if not is_table(output):
         rows = [change.as_row() for change in changes]
         versions = {"version": edit.version, "previous_version": edit.before.version}
@@ -306,62 +310,3 @@ def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
 
     bounds = ("old_bound", "new_bound")
     return {**client, **{name: shown(client["quota_type"], client[name]) for name in bounds}}
-
-
-def _moved_clients(settings: "Settings", edit: "QuotaEdit") -> tuple[list[dict[str, Any]], list[str]]:
-    """The live clients that an edit moves, and warnings of what it would do to clients as they are."""
-    from pipeline.tables.address import table_uri
-    from pipeline.tables.reading import live_clients
-
-    clients = live_clients(table_uri(settings.tables.root, "usage"))
-    if not clients.num_rows:
-        return [], []
-    from quota.effective import name_warnings, standing_changes
-    from quota.snapshot import QuotaSnapshot
-
-    mode: Any = "shadow" if edit.before.mode == "shadow" else "enforce"
-    before, after = (
-        QuotaSnapshot.from_rows(rows, version=version, mode=mode)
-        for rows, version in ((edit.before.rows, 0), (edit.rows, 1))
-    )
-    moved = standing_changes(clients, before, after)
-    old = {(quota.user, quota.client_id) for quota in before.quotas}
-    new = [(quota.user, quota.client_id) for quota in after.quotas if (quota.user, quota.client_id) not in old]
-    seen = _seen(settings, clients) if new else []
-    return moved, [text for entity in new for text in name_warnings(entity, seen)] + _stopped(
-        settings, moved, after, edit.before.scope
-    )
-
-
-def _seen(settings: "Settings", live: Any) -> list[tuple[str, str]]:
-    """Every client that the tables still know."""
-    from pipeline.errors import TableMissing
-    from pipeline.tables.minute_sums import Minutes
-
-    tables = [live]
-    try:
-        minutes = Minutes(settings.tables.root, "usage_by_minute")
-        if span_ms := minutes.span():
-            tables.append(minutes.clients(*span_ms))
-    except TableMissing:
-        pass
-    return [(row["user"], row["client_id"]) for table in tables for row in table.to_pylist()]
-
-
-def _stopped(settings: "Settings", moved: Rows, after: "QuotaSnapshot", scope: Any) -> list[str]:
-    """The clients that new bounds would stop, by what they used in the last minutes."""
-    from pipeline.tables.address import table_uri
-    from pipeline.tables.reading import recent_usage
-    from pipeline.throttle.assembly import new_engine
-    from quota.effective import bound_warnings
-    from quota.rates import is_on_windows, on_windows
-    from quota.replay import USAGE_COLUMNS
-
-    usage = recent_usage(table_uri(settings.tables.root, "usage"), USAGE_COLUMNS) if moved else None
-    if usage is None:
-        return []
-    engine = new_engine(settings.engine, settings.scope or scope)
-    engine.load_quotas(after)
-    if not is_on_windows(usage, engine.sample_window_ms):
-        usage = on_windows(usage, engine.sample_window_ms)
-    return bound_warnings(moved, usage.combine_chunks(), engine)

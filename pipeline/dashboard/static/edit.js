@@ -63,6 +63,7 @@ export function edit(row, version, mayWrite, done) {
 function planned(answered) {
   if (!answered.texts.length) return h('p', {}, 'No change.');
   return [h('ul', { class: 'diff' }, answered.texts.map((text) => h('li', {}, text))),
+    answered.warnings.map((text) => h('p', { class: 'wrong', 'data-testid': 'edit-warning' }, text)),
     h('p', { class: 'quiet' }, answered.clients_total ? `${answered.clients_total} bound${answered.clients_total === 1 ? '' : 's'} of clients seen lately would change:` : 'No client seen lately would get another level, bound or mode.'),
     h('ul', { class: 'diff' }, answered.clients.map((one) => h('li', {}, `${nameOf(one.user, one.client_id)}: ${TYPES[one.quota_type]} ${rate(one.quota_type, one.old_bound)} → ${rate(one.quota_type, one.new_bound)}${one.old_mode !== one.new_mode ? `, ${one.old_mode || 'no quota'} → ${one.new_mode || 'no quota'}` : ''}`)))];
 }

@@ -31,17 +31,22 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 ALICE: dict[str, Any] = {"user": "alice", "client_id": "etl"}
 
 
+def settings_of(lived: LivedTables) -> Settings:
+    return Settings(tables=TablesSettings(root=lived.root))
+
+
 def changed(**values: Any) -> dict[str, Any]:
     return {**ALICE, "values": values}
 
 
 def test_a_plan_is_the_dry_run_of_the_command_line(shop: LivedTables) -> None:
-    found = Editing(shop.root, may_write=False).plan(changed(producer_byte_rate="60kB/s"))
+    found = Editing(settings_of(shop), may_write=False).plan(changed(producer_byte_rate="60kB/s"))
     dry = ("quotas", "alter", "--user", "alice", "--client-id", "etl", "--dry-run", "--add-config")
     printed = json.loads(kquota(*dry, "producer_byte_rate=60kB/s", "-o", "json", "--tables", shop.root).stdout)
     assert found["changes"] == printed["changes"]
     assert found["clients"] == printed["clients"]
     assert found["version"] == printed["version"]
+    assert found["warnings"] == printed["warnings"] != []
     assert [(one["old_bound"], one["new_bound"]) for one in found["clients"]] == [(150_000.0, 60_000.0)]
 
 
@@ -49,7 +54,7 @@ def test_an_edit_is_one_commit_with_its_reason_and_changes_nothing_else(tmp_path
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
     before = QuotaTable(tables.root).read()
     body = {**changed(producer_byte_rate="60kB/s", owner="etl team"), "if_version": before.version, "reason": " peak "}
-    written = Editing(tables.root, may_write=True).write(body)
+    written = Editing(settings_of(tables), may_write=True).write(body)
     after = QuotaTable(tables.root).read()
     assert written["version"] == after.version == before.version + 1
     assert [row for row in after.rows if row["user"] != "alice"] == [
@@ -62,20 +67,20 @@ def test_an_edit_is_one_commit_with_its_reason_and_changes_nothing_else(tmp_path
     assert audit is not None
     assert audit.reason == "peak"
     with pytest.raises(Conflict):
-        Editing(tables.root, may_write=True).write(body)
+        Editing(settings_of(tables), may_write=True).write(body)
 
 
 @pytest.mark.parametrize("body", [changed(producer_byte_rate="1MB/s"), {**changed(mode="shadow"), "if_version": 5}])
 def test_without_a_reason_nothing_is_written(shop: LivedTables, body: dict[str, Any]) -> None:
     version = QuotaTable(shop.root).read().version
     with pytest.raises(Refused, match="an edit needs a reason"):
-        Editing(shop.root, may_write=True).write(body)
+        Editing(settings_of(shop), may_write=True).write(body)
     assert QuotaTable(shop.root).read().version == version
 
 
 def test_without_the_version_that_was_looked_at_nothing_is_written(shop: LivedTables) -> None:
     with pytest.raises(Refused, match="an edit needs 'if_version'"):
-        Editing(shop.root, may_write=True).write({**changed(mode="shadow"), "reason": "try"})
+        Editing(settings_of(shop), may_write=True).write({**changed(mode="shadow"), "reason": "try"})
 
 
 def test_rows_are_told_with_their_own_version_also_right_after_an_edit(tmp_path: Path) -> None:
@@ -91,7 +96,7 @@ def test_rows_are_told_with_their_own_version_also_right_after_an_edit(tmp_path:
 
 def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:
     with pytest.raises(Conflict, match="dashboard is read-only"):
-        Editing(shop.root, may_write=False).write({**changed(mode="shadow"), "reason": "try", "if_version": 5})
+        Editing(settings_of(shop), may_write=False).write({**changed(mode="shadow"), "reason": "try", "if_version": 5})
 
 
 @pytest.mark.parametrize(
@@ -108,18 +113,18 @@ def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:
 )
 def test_a_body_that_is_no_edit_is_refused(shop: LivedTables, body: dict[str, Any], mistake: str) -> None:
     with pytest.raises(Refused) as refused:
-        Editing(shop.root, may_write=False).plan(body)
+        Editing(settings_of(shop), may_write=False).plan(body)
     assert mistake in refused.value.message
 
 
 def test_an_edit_that_leaves_an_invalid_table_is_refused(shop: LivedTables) -> None:
     with pytest.raises(Refused):
-        Editing(shop.root, may_write=False).plan({"user": "", "client_id": "", "values": {"mode": "exempt"}})
+        Editing(settings_of(shop), may_write=False).plan({"user": "", "client_id": "", "values": {"mode": "exempt"}})
 
 
 def test_a_candidate_is_tried_on_recorded_usage(tmp_path: Path) -> None:
     tables = lived_shop(tmp_path, wall_ms() - 40_000, seconds=40)
-    found = asyncio.run(Editing(tables.root, may_write=False).what_if(changed(producer_byte_rate="50kB/s")))
+    found = asyncio.run(Editing(settings_of(tables), may_write=False).what_if(changed(producer_byte_rate="50kB/s")))
     assert found["totals"]["throttle_seconds_change"] > 0
     assert found["clients"][0]["user"] == "alice"
 

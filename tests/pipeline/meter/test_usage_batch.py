@@ -1,10 +1,25 @@
 """How events become messages."""
 
 import json
+from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.meter.usage_messages import UsageBatch
+from pipeline.meter.usage_messages import (
+    COLUMN_MEASURES,
+    JSON,
+    MAX_MESSAGE_BYTES,
+    PACKED,
+    RequestUsage,
+    UsageBatch,
+    UsageCodec,
+    client_columns,
+    messages_of,
+    new_client,
+)
 
 EVENT = b'{"event_time_ms":1,"user":"alice","client_id":"etl","produced_bytes":5}'
 
@@ -54,3 +69,35 @@ def test_the_messages_stay_the_same_until_they_are_stored() -> None:
 
     batch.clear()
     assert (batch.messages(), len(batch)) == ([], 0)
+
+
+NAMES = [(user, client_id) for user in ("alice", 'b"\n\\é😀', "x" * 32_000) for client_id in ("", "c")]
+CLIENTS = [new_client(f"User:{user}", client_id, "7") for user, client_id in NAMES]
+AMOUNTS = st.one_of(st.none(), st.integers(1, 2**40))
+ROWS = st.lists(st.tuples(st.integers(0, len(CLIENTS) - 1), st.integers(0, 2**62), AMOUNTS, AMOUNTS, AMOUNTS))
+
+
+Row = tuple[int, int, int | None, int | None, int | None]
+
+
+def usage_of(rows: Sequence[Row]) -> pa.Table:
+    places, times_ms, *amounts = zip(*rows, strict=True)
+    usage = client_columns(CLIENTS).take(list(places)).append_column("event_time_ms", pa.array(times_ms, pa.int64()))
+    for name, values in zip(COLUMN_MEASURES, amounts, strict=True):
+        usage = usage.append_column(name, pa.array(values, pa.int64()))
+    return usage
+
+
+@pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])
+@given(ROWS.filter(bool))
+def test_columns_become_the_messages_that_the_same_events_become(codec: UsageCodec, rows: Sequence[Row]) -> None:
+    batch = UsageBatch(3, codec, max_events=1_000)
+    batch.add(codec.element(RequestUsage(CLIENTS[row[0]], *row[1:], 0, False)) for row in rows)
+    assert sorted(messages_of(usage_of(rows), 3, codec)) == sorted(batch.messages())
+
+
+@pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])
+def test_columns_become_messages_that_are_not_too_large(codec: UsageCodec) -> None:
+    small, large = ([(at, 5, 1, None, None)] * count for at, count in ((0, 2_500), (4, 50)))
+    assert [len(message.value) <= MAX_MESSAGE_BYTES for message in messages_of(usage_of(large), 3, codec)] == [True] * 4
+    assert len(messages_of(usage_of(small), 3, codec)) == 3
