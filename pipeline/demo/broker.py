@@ -36,6 +36,9 @@ FIRST_NODE_ID: Final = 1
 
 CONTROLLER: Final = LISTENERS[-1]
 
+VOTERS: Final = "controller.quorum.voters"
+"""The setting that names the controllers by node id and address."""
+
 _SETTINGS: Mapping[str, str] = {
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -421,7 +424,9 @@ class EmbeddedBroker:
         command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "--config", str(config)]
         if seat is None:
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-            command += ["--standalone", "--cluster-id", cluster_id]
+            # Kafka before 3.9 knows only voters that the settings name.
+            command += [] if VOTERS in self.options.settings else ["--standalone"]
+            command += ["--cluster-id", cluster_id]
         else:
             command += ["--cluster-id", seat.cluster_id]
         self._process = self._spawn(command)
