@@ -347,18 +347,18 @@ def line_of_team(found: Mapping[str, Any]) -> str:
 
 
 def page_of_team(found: Mapping[str, Any]) -> str:
-    """The page, without a script. It is loaded again every ten seconds."""
+    """The page, without a script. It does not change by itself, and has a link that loads it again."""
     clients = found["clients"] if found["client_id"] is None and found["clients_total"] > 1 else []
-    about = f"{_who(found['user'], found['client_id'])} · {_instant(found['now_ms'])} UTC"
+    about = f"{_who(found['user'], found['client_id'])} · as of {_instant(found['now_ms'])} UTC · "
     parts = [
-        f'<p class="quiet">{escape(about)}</p>',
+        f'<p class="quiet">{escape(about)}<a href="">Load again</a></p>',
         f'<h1 data-standing="{found["standing"]}">{escape(found["sentence"])}</h1>',
         _list("What to do", found["advice"]),
         _list("Your clients", [f"{_name(one['client_id'])}: {one['sentence']}." for one in clients]),
         _table("Now", ("quota", "rate", "bound", "used"), _rows_of_now(found["clients"])),
         _table("Minutes throttled, by day (UTC)", ("day", "minutes"), _rows_of_week(found["week"])),
     ]
-    return _page("".join(parts), '<meta http-equiv="refresh" content="10">')
+    return _page("".join(parts))
 
 
 def page_of_refusal(error: str, fix: str) -> str:
@@ -367,11 +367,11 @@ def page_of_refusal(error: str, fix: str) -> str:
     return _page(f'<h1>{escape(printable(first))}</h1><p class="quiet">{escape(printable(then))}</p>')
 
 
-def _page(inner: str, more: str = "") -> str:
+def _page(inner: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
-        f'content="light dark">{more}<title>Your quota · kquota</title><link rel="icon" href="/favicon.svg" '
+        'content="light dark"><title>Your quota · kquota</title><link rel="icon" href="/favicon.svg" '
         'type="image/svg+xml"><link rel="stylesheet" href="/static/style.css"></head>'
         f'<body><main class="me card pad" data-testid="me">{inner}</main></body></html>\n'
     )

@@ -17,7 +17,7 @@ from pipeline.dashboard.recent import WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
 from pipeline.dashboard.teams import team_document
 from pipeline.dashboard.verdict import client_text, gauges, standing
-from pipeline.errors import PipelineError, TableMissing, Unreachable, printable
+from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
 from pipeline.reports.story import words_of
 from pipeline.settings.model import Settings
 from pipeline.tables.enforced import enforced_for
@@ -60,7 +60,7 @@ class Answers:
             "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
             "/api/v1/protected": lambda query: protected_document(self._reader, self._state(), query),
             "/api/v1/clients": lambda query: clients_document(self._reader, self._state(), query),
-            "/api/v1/explain": lambda query: explained(self._reader, query, self._settings),
+            "/api/v1/explain": self._explain,
             "/api/v1/quotas": self._quotas,
             "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
             "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
@@ -83,6 +83,14 @@ class Answers:
         if query.since_ms is None and query.until_ms is None:
             return self._state().summary()
         return summary_of(self._reader, self._state(), query)
+
+    def _explain(self, query: Query) -> dict[str, Any]:
+        try:
+            return explained(self._reader, query, self._settings)
+        except NotFound:
+            if query.decision_id:
+                raise
+            return {"decision_id": None}  # of a client that was never over a quota: no mistake of who asks
 
     def _throttles(self, query: Query) -> dict[str, Any]:
         state = self._state()

@@ -318,7 +318,8 @@ function read(type, at) {
 function story() {
   const found = place.story;
   const body = !found ? h('p', { class: 'empty' }, 'Loading')
-    : found.failure ? h('p', { class: 'empty' }, place.storyId ? found.failure : 'No decision is kept: it was not over a quota.')
+    : found.failure ? h('p', { class: 'empty' }, found.failure)
+      : found.decision_id === null ? h('p', { class: 'empty' }, 'No decision is kept: it was not over a quota.')
       : [h('dl', { class: 'facts' }, found.facts.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text)))),
         h('div', { class: 'published' }, found.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), found.published.length > 1 ? h('ol', { tabindex: '0', 'aria-label': 'What was published' }, found.published.slice(1).map((line) => h('li', {}, line))) : null)];
   return h('section', { class: 'card', id: 'explain', 'data-key': 'story', 'data-testid': 'explain', 'aria-labelledby': 'h-explain' },

@@ -24,6 +24,11 @@ function headers() {
   return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
+/** Whether the API answers to this page's token, or to none. */
+export async function isLetIn() {
+  return (await (await fetch('/access', { headers: headers() })).json()).accepted;
+}
+
 export async function ask(path, parameters = {}, signal = undefined) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   const query = new URLSearchParams(given);
