@@ -133,8 +133,8 @@ _GET: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "protected": (("user", "client_id", "since", "until"), "What the other clients used before and during the newest "
                                                            "throttle of a client."),
     "clients": (("search", "limit"), "Clients of the last minutes, and those with a quota of their own."),
-    "explain": (("decision_id", "user", "client_id"), "One decision in words; without an id the newest of the "
-                                                    "client, if any."),
+    "explain": (("decision_id", "user", "client_id"), "One decision in words; without an id the newest throttle of "
+                                                    "the client, if any."),
     "quotas": (_QUOTAS, "Rows of the quota table, each bound with the rate that is nearest to it."),
     "quotas.csv": (_QUOTAS, "The same rows as CSV."),
     "quotas/history": (("limit",), "Versions of the quota table: actor, time, reason and changes."),
