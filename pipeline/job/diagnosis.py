@@ -17,6 +17,7 @@ from pipeline.errors import PipelineError
 from pipeline.job.lock import lock_file
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
+from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.process import ahead_ms, holder_of
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint, open_without_spark, refuse_gaps, spans_of
@@ -30,7 +31,7 @@ from pipeline.tables.port import tables_of_another_job
 from pipeline.tables.queries import newest_batch, newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import read_table
+from pipeline.tables.reading import read_table, recent_usage
 from quota.errors import InvalidQuotas
 from quota.snapshot import Share
 from quota.units import age_text
@@ -54,7 +55,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
     checks: list[Check] = [_java, _jars, _lock, _disk, _store, _meter]
     if known_place(settings.tables.root) is not None:
-        checks += [_tables, _clock, _quotas, _checkpoint]
+        checks += [_tables, _scrapes, _clock, _quotas, _checkpoint]
     else:
         checks.append(_no_tables)
     checks += [_cluster, _sync] if settings.kafka.bootstrap_servers else [_no_cluster]
@@ -128,6 +129,20 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
         uri = table_uri(settings.tables.root, name)
         rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
         yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
+
+
+def _scrapes(settings: Settings) -> Iterator[Diagnosis]:
+    """Rates do not say how many requests there were: usage without any comes from scrapes."""
+    measures = ("request_count", "produced_bytes", "fetched_bytes")
+    usage = recent_usage(table_uri(settings.tables.root, "usage"), ["broker_id", *measures])
+    if usage is None:
+        return
+    sums = usage.group_by("broker_id").aggregate([(name, "sum") for name in measures]).to_pylist()
+    used = [row for row in sums if row["produced_bytes_sum"] or row["fetched_bytes_sum"]]
+    found = [row["broker_id"] for row in used if not row["request_count_sum"]]
+    if found:
+        brokers = ", ".join(sorted(one or "?" for one in found))
+        yield Diagnosis("ok", "meter", f"scrapes are the source of brokers {brokers}: {ACCURACY}")
 
 
 def _clock(settings: Settings) -> Iterator[Diagnosis]:

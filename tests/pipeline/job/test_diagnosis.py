@@ -1,10 +1,12 @@
 """What `kquota doctor` says of a checkpoint without a JVM."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pipeline.job.diagnosis import Diagnosis, diagnose
+from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import MeterSettings, Settings, StreamSettings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
 from tests.object_store import BUCKET, ObjectStore
@@ -36,6 +38,19 @@ def test_event_time_ahead_of_the_wall_clock_is_shown_with_what_to_do(
     assert finding.severity == severity
     assert text in finding.text
     assert ("Fix: " in finding.text) is (severity == "warning")
+
+
+def test_brokers_whose_usage_comes_from_scrapes_are_named_with_what_is_not_known(tmp_path: Path) -> None:
+    job = new_job(tmp_path)
+    for broker_id, request_count in (("1", 0), ("2", 5), ("3", 0)):
+        who = {"user": "alice", "client_id": "etl", "broker_id": broker_id}
+        event = {"event_time_ms": job.clock.wall_ms, **who, "produced_bytes": 10, "request_count": request_count}
+        job.send(json.dumps(event).encode())
+    job.step()
+    found = [finding.text for finding in diagnose(job.settings) if finding.subject == "meter"]
+    assert found == [f"scrapes are the source of brokers 1, 3: {ACCURACY}"]
+    page = (Path(__file__).parents[3] / "docs" / "meter.md").read_text("utf-8")
+    assert ACCURACY.capitalize() in " ".join(page.split())
 
 
 @pytest.mark.parametrize("checkpoint", ["hdfs://namenode/checkpoint", "dbfs:/checkpoint"])
