@@ -148,9 +148,10 @@ def _row(key: str, field: FieldInfo) -> str:
         for name, text in _LIMITS.items()
         if (value := getattr(rule, name, None)) is not None
     ]
-    if (words := list(_choices(field.annotation))) and not any(word in field.description for word in words):
+    about = field.description or ""
+    if (words := list(_choices(field.annotation))) and not any(word in about for word in words):
         limits.append(f"one of {', '.join(words)}")
-    meaning = "; ".join([field.description or "", *limits]).replace("|", "\\|")
+    meaning = "; ".join([about, *limits]).replace("|", "\\|")
     return f"| `{key}` | {_shown(field.get_default(call_default_factory=True))} | {meaning} |"
 
 
