@@ -52,7 +52,7 @@ def test_a_consumer_reads_records_of_the_throttle_topic(broker: EmbeddedBroker) 
         consumer = confluent_kafka.Consumer(settings | {"isolation.level": "read_committed"})
         try:
             consumer.assign([confluent_kafka.TopicPartition(job.name, 0, 0)])
-            messages = consumer.consume(2, timeout=30)
+            messages = consumer.consume(2, timeout=PATIENCE_SECONDS)
         finally:
             consumer.close()
     assert [json.loads(message.value())["action"] for message in messages] == ["throttle", "release"]
