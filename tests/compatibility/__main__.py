@@ -97,7 +97,8 @@ def kafka() -> Iterator[Row]:
 def python() -> Iterator[Row]:
     """The locked packages on other Pythons."""
     for version in PYTHONS:
-        if shutil.which(f"python{version}") is None:
+        command = [f"python{version}", "-c", ""]
+        if shutil.which(command[0]) is None or subprocess.run(command, check=False).returncode:
             yield Row((version, "not tried: not on this machine", ""))
             continue
         own = environment(f"python{version}", ROOT / "deploy" / "requirements.lock", f"python{version}")
