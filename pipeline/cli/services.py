@@ -199,7 +199,9 @@ def run(
     Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, both end
     together.
     """
-    return_memory_at_once()
+    share_one_allocator()
+    return_query_memory_soon()
+    do_without_pandas()
     from pipeline.brokers.running import sync_beside
     from pipeline.job.job import Job
     from pipeline.job.metrics import Listeners, job_metrics

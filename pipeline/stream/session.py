@@ -32,9 +32,12 @@ from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_packag
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
 
-# The JVM refuses two choices of a garbage collector, so an operator's choice replaces ours. Ours needs none of G1's
-# concurrent threads and barriers: a micro-batch leaves only short-lived garbage.
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+# G1 begins with little heap, takes more only for a large batch, and gives it back.
+_COLLECTOR: Final = ("-XX:+UseG1GC", "-Xms64m")
+_LEAST_HEAP_MIB: Final = 512
+_HEAP_MIB_PER_CORE: Final = 64
+_CORES_OF_LEAST_HEAP: Final = 4
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
@@ -53,30 +56,34 @@ def jvm_settings(
     * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
     """
     conf = spark.plain_conf()
-    memory = conf.get("spark.driver.memory", spark.driver_memory)
-    settings = {"spark.driver.memory": memory}
+    settings = {"spark.driver.memory": heap_of(spark)}
     places = {_CLASS_PATH if starts_local else _JARS: [str(jar) for jar in jars]}
     for key, separator in ((_CLASS_PATH, os.pathsep), (_JARS, ",")):
         if found := [*places.get(key, ()), *([conf[key]] if conf.get(key) else ())]:
             settings[key] = separator.join(found)
-    # The whole heap is taken at the start: it fills up anyway, and a lack of memory then shows at once.
     # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
     # overflows the default thread stack and kills the stream's thread.
-    options = [
-        f"-Xms{memory}",
-        "-XX:+AlwaysPreTouch",
-        "-Xss4m",
-        f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"',
-    ]
+    options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
     if scratch is not None:
         options.append(f'"-Djava.io.tmpdir={scratch}"')
     own = conf.get(_OPTIONS, "")
-    if not _CHOICE_OF_COLLECTOR.search(own):
-        options.append("-XX:+UseParallelGC")
+    if not _CHOICE_OF_COLLECTOR.search(own):  # the JVM refuses two
+        options += _COLLECTOR
     if starts_local:  # an archive is made for this class path alone
         options += _class_archive_options(jars)
     settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
     return settings
+
+
+def heap_of(spark: SparkSettings) -> str:
+    """The most heap of the driver's JVM, as Spark writes it.
+
+    What is kept takes 70 MB for any number of clients, as Python decides. The rest is for the batch under way: its
+    messages, 131 MB at most, or what a task of each core reads.
+    """
+    further_cores = max(len(os.sched_getaffinity(0)) - _CORES_OF_LEAST_HEAP, 0)
+    chosen = spark.driver_memory or f"{_LEAST_HEAP_MIB + further_cores * _HEAP_MIB_PER_CORE}m"
+    return spark.plain_conf().get("spark.driver.memory", chosen)
 
 
 def archived_jars(jars: Sequence[Path]) -> list[Path]:
@@ -475,7 +482,7 @@ class SparkStarter:
             return None
         how, fix = f"code {exit_code}", "start the job again: it goes on where it was"
         if exit_code == _NO_MEMORY:
-            how = f"code {exit_code}: out of memory, driver_memory = {self._spark.driver_memory}"
+            how = f"code {exit_code}: out of memory, driver_memory = {heap_of(self._spark)}"
             fix = f"raise 'spark.driver_memory', or lower 'stream.max_offsets_per_trigger', and {fix}"
         return PipelineError(f"Spark's JVM exited ({how})", fix)
 
