@@ -46,7 +46,6 @@ from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners, both
 from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
-from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import local_audit
@@ -287,8 +286,7 @@ class Demo:
     def run(self, duration_seconds: float | None) -> None:
         """Start brokers, tables, job, meters and clients; stop them in reverse, so long after the job is ready."""
         with ExitStack() as stack:
-            rules = ReadingRules.from_settings(self.settings)
-            starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint), rules))
+            starter = stack.enter_context(SparkStarter(self.settings))
             with step("broker" if self.brokers == 1 else f"{self.brokers} brokers"):
                 cluster = stack.enter_context(new_cluster(self.folder, self.brokers))
             if self.dashboard_port is not None:
