@@ -10,7 +10,7 @@ from pipeline.cli.options import call_on_signals
 from pipeline.cli.services import DEFAULT_PORT, free_port
 from pipeline.command_line import not_installed
 from pipeline.log import set_up_logging
-from pipeline.process import return_memory_at_once
+from pipeline.process import do_without_pandas, return_query_memory_soon, share_one_allocator
 
 if TYPE_CHECKING:
     from pipeline.demo.folder import DemoFolder
@@ -46,7 +46,8 @@ def demo(
     Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more know nothing of kquota: the
     broker slows them. Ctrl-C stops everything. The data stays for the next run.
     """
-    return_memory_at_once()
+    share_one_allocator()
+    return_query_memory_soon()
     from pipeline.demo.folder import DemoFolder
 
     place = DemoFolder(folder.absolute())
@@ -64,6 +65,7 @@ def _run(
     port: int | None,
     alerts: bool,
 ) -> None:
+    do_without_pandas()
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch_missing

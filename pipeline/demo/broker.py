@@ -60,6 +60,8 @@ _SETTINGS: Mapping[str, str] = {
     # 128 MiB by default, allocated at the start: too much for a small heap.
     "log.cleaner.dedupe.buffer.size": "2097152",
     "log.segment.bytes": "16777216",
+    # 5 minutes by default, in which the demo writes half a gigabyte.
+    "log.retention.check.interval.ms": "10000",
     # A broker that was killed can register again only after its former session has ended: 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
