@@ -279,7 +279,7 @@ def build_app(
             Middleware(CountedRequests, registry=registry, routes=[route.path for route in routes]),
             # The page itself holds no data and shows the form for the token. What a link opens looks at its token.
             Middleware(Guard, token=token, is_open=lambda path: not path.startswith(("/api/", "/metrics")),
-                       forbids=links.forbidden, headers=_HEADERS),
+                       forbids=links.forbidden, headers=_HEADERS, refusal_page=teams.page_of_refusal),
         ],
         exception_handlers={PipelineError: _failed, HTTPException: _not_ours},
     )  # fmt: skip

@@ -20,6 +20,7 @@ from pipeline.dashboard.links import About
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import TIME
 from pipeline.dashboard.state import State, throttled_row
+from pipeline.dashboard.verdict import NEAR, times_text
 from pipeline.errors import TableMissing, printable
 from pipeline.tables.address import table_missing
 from pipeline.tables.port import Condition
@@ -29,9 +30,6 @@ from quota.entity import QUOTA_TYPES
 from quota.units import age_text, rate_text, rounded_up
 
 # How a client stands: one sentence. Pure.
-
-NEAR: Final = 0.8
-"""The part of a bound from which on a client is near it, as on the view Now."""
 
 Standing = Literal["throttled", "over", "near", "shadow", "within", "no quota", "never seen"]
 STANDINGS: Final[tuple[Standing, ...]] = ("throttled", "over", "near", "shadow", "within", "no quota", "never seen")
@@ -114,16 +112,16 @@ def advice_for(standing: Standing, uses: Sequence[Use], held: Held | None, who: 
     """
     if standing == "never seen":
         return ["Check user and client-id of this link: the user as the broker authenticates it, and client.id."]
-    largest = _largest(uses, "shadow" if standing == "shadow" else "enforce")
+    largest, when = _largest(uses, "shadow" if standing == "shadow" else "enforce"), "is {} now"
     if held is not None and standing == "throttled" and held.bound is not None:
-        largest = Use(held.quota_type, held.observed, held.bound)
+        largest, when = Use(held.quota_type, held.observed, held.bound), "was {} at the last decision"
     if largest is None or standing in {"within", "no quota"}:
         return []
     observed, bound = (_rate(largest.quota_type, value) for value in (largest.observed, largest.bound))
     more = f" Enough for it: {largest.quota_type}={_asked(largest)}." if largest.used > 1 else ""
     days = f"throttled in {minutes} minutes of the last {_DAYS} days"
     return [
-        f"Slow down: stay below {bound} ({_TYPES[largest.quota_type]}); it is {observed} now.",
+        f"Slow down: stay below {bound} ({_TYPES[largest.quota_type]}); it {when.format(observed)}.",
         _BATCH[largest.quota_type],
         f"Ask for more, with these figures: {who} uses {observed} of {bound} ({largest.quota_type}), {days}.{more}",
     ]
@@ -165,11 +163,7 @@ def _why(held: Held) -> str:
     quota, times = f"{_rate(held.quota_type, held.bound)} ({_TYPES[held.quota_type]})", held.observed / held.bound
     if times <= 1:
         return f"what you used above your {quota} is still owed,"
-    return f"{_times(times)} your {quota}"
-
-
-def _times(times: float) -> str:
-    return f"{floor(times * 100)} % of" if times < 1.95 else f"{times:.1f}".removesuffix(".0") + " ×"
+    return f"{times_text(times)} your {quota}"
 
 
 def _since(held: Held, now_ms: int) -> str:
@@ -362,9 +356,10 @@ def page_of_team(found: Mapping[str, Any]) -> str:
 
 
 def page_of_refusal(error: str, fix: str) -> str:
-    """A page with a sentence and what to do."""
+    """A page with a sentence, what to do, and a link."""
     first, then = (f"{text[:1].upper()}{text[1:]}." for text in (error, fix))
-    return _page(f'<h1>{escape(printable(first))}</h1><p class="quiet">{escape(printable(then))}</p>')
+    link = '<p><a href="/">Open the dashboard</a></p>'
+    return _page(f'<h1>{escape(printable(first))}</h1><p class="quiet">{escape(printable(then))}</p>{link}')
 
 
 def _page(inner: str) -> str:

@@ -135,6 +135,7 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
             delay_ms=state.health.lag_ms,
             ahead_ms=state.health.ahead_ms,
             events_per_second=good * 1_000 / span_ms if span_ms > 0 else None,
+            late=sum(row["late_count"] for row in batches),
             held=purgatory["held"],
             late_p99_ms=purgatory["lateness_p99_ms"],
             unreadable=letters["last_hour"],

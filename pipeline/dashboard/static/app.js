@@ -67,7 +67,7 @@ function begin(name, view) {
 /** A sentence in place of a view, with what to do and a link. */
 function message(text, fix, href, label) {
   return h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h1', {}, sentence(text)),
-    fix ? h('p', { class: 'quiet' }, sentence(fix)) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
+    fix && !fix.startsWith('see /api/') ? h('p', { class: 'quiet' }, sentence(fix)) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
 }
 
 /** The address of this view with nothing but the client, and without a cluster that there is not. */
@@ -77,6 +77,9 @@ function plain() {
   if (given.has('cluster') && !(frame.clusters || []).includes(given.get('cluster'))) kept.set('cluster', '');
   return `${location.pathname}${String(kept) ? `?${kept}` : ''}`;
 }
+
+/** The name of the view in the address, as in the navigation. */
+const title = () => document.querySelector('nav [aria-current]')?.textContent || 'Now';
 
 const context = {
   now: serverNow,
@@ -90,7 +93,7 @@ const context = {
   failed(error) {
     if (error.name === 'AbortError') return;
     if (error instanceof NeedsToken) askToken();
-    else show(main, message(error.message, error.fix, plain(), `Open ${main.dataset.view} without it`));
+    else show(main, message(error.message, error.fix, plain(), `Open ${title()} without it`));
   },
   ready() {
     tick();
