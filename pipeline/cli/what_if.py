@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import FileSource, Html, Output, TablesSource, as_iso, covered_text, parse_range, write_page
+from pipeline.cli.options import Html, Output, Source, TablesSource, as_iso, covered_text, parse_range, write_page
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar
 from pipeline.clock import clock_time
 from pipeline.errors import printable
@@ -211,13 +211,14 @@ def simulate(
             help="Whether a quota bounds a client in the whole cluster, or at each broker: cluster or broker."
         ),
     ] = "cluster",
-    source: FileSource,
+    config: Annotated[Path | None, typer.Option(help="TOML settings file.", show_default=False)] = None,
     output: Output = "table",
 ) -> None:
     """Print which throttles usage events would lead to: every throttle, renewal and release, then each client.
 
     Needs no broker, no Spark and no tables. Events are put into micro-batches by their own times. The simulated clients
-    ignore throttles: usage is what the files contain.
+    ignore throttles: usage is what the files contain. Settings are those of --config; KQUOTA_CONFIG is not used, so the
+    same files give the same answer everywhere.
     """
     from pipeline.replay.simulation import Simulation, batches_of_events
     from pipeline.throttle.explain import line_of
@@ -225,7 +226,7 @@ def simulate(
     if scope not in {"cluster", "broker"}:
         message = f"unknown scope {scope}; use cluster or broker"
         raise typer.BadParameter(message)
-    settings = source.settings()
+    settings = Source(config).settings()
     events, quotas = _read([*(files or ()), *(more_files or ())])
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
