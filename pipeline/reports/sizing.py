@@ -122,9 +122,7 @@ def shards_for(entities: int, events_per_second: int, measured: Measured) -> int
         f"and at most {LONGEST_BATCH_MS:.0f} ms and {LARGEST_DRIVER_MB:.0f} MB are good for one"
     )
     if not _fits(size_of(1, events_per_second, measured)):
-        msg = (
-            f"no driver holds {events_per_second} events per second, also with shards, as each reads all: {needs}"
-        )
+        msg = f"no driver holds {events_per_second} events per second, also with shards, as each reads all: {needs}"
         raise UsageError(msg, "let the meters send fewer events, each the sum of a longer time")
     msg = f"no driver holds {entities} entities, even with {LARGEST_COUNT} shards, the most that can be: {needs}"
     raise UsageError(msg, "divide the clients over several clusters, each with its own jobs")
