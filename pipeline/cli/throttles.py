@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
 _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
-_RECENT: Final = Layout(("at", "action", *_COLUMNS), dropped_first=("W", "for", "until", "cause", "T"))
+_RECENT: Final = Layout(
+    ("at", "action", "client", *_COLUMNS[2:]), dropped_first=("W", "for", "decision", "O", "action")
+)
 
 
 def list_(
@@ -126,6 +128,7 @@ def _shown(row: "Row") -> "Row":
         "action": verb(row),
         "user": row["user"],
         "client_id": row["client_id"],
+        "client": f"{row['user']}/{row['client_id']}",
         "type": quota_type.partition("_")[0],
         "O": rate_text(quota_type, row["observed"]),
         "T": "none" if bound is None else rate_text(quota_type, bound),

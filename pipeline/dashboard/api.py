@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
@@ -118,6 +118,9 @@ class Edit(BaseModel):
     )
     if_version: int | SkipJsonSchema[None] = Field(None, description="The version edited; any other is a conflict.")
     reason: str = Field("", description="Why; kept in the commit.")
+    baseline: Literal["today", "happened"] = Field(
+        "today", description="What a what-if compares with: the usage with today's quotas, or as it happened."
+    )
 
 
 _ROWS: Final = ("user", "client_id", "owner", "since", "limit")
