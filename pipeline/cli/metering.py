@@ -65,7 +65,7 @@ def prometheus(
 
     The broker of a target is the one on its host; where that is not clear write ID=http://…. With --query it is the one
     on the host of the label instance, or --map LABEL=broker_id names the label with its id. Prometheus must scrape the
-    brokers every 10 s or less. One process meters all brokers of a cluster; a second one ends the first, with 4. Runs
+    brokers every 5 s or less. One process meters all brokers of a cluster; a second one ends the first, with 4. Runs
     until SIGTERM or Ctrl-C.
     """
     from pipeline.cluster.access import ClusterAccess

@@ -21,7 +21,7 @@ from pipeline.clock import Clock, Moment
 from pipeline.command_line import command_text
 from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer, Scrape, ScrapeFailed, Shown, Source
 from pipeline.meter.scraped_rates import ScrapedUsage
-from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable
+from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, is_without_labels
 from pipeline.meter.usage_messages import Message, UsageCodec, messages_of
 from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher
 from schemas.usage import LARGEST_MEASURE
@@ -133,6 +133,12 @@ def usage_of(target: Target) -> pa.Table | None:
         used = amounts[seconds, measure, clients]
         rows = rows.append_column(name, pa.array(used, mask=used == 0))
     return rows
+
+
+def _without_sensors(page: bytes) -> str:
+    if is_without_labels(page):
+        return "its exporter shows quota sensors without labels: give it the rules of docs/meter.md#scrapes"
+    return f"it shows no quota sensors ({command_text('meter', 'status', about='cluster')})"
 
 
 @dataclass(slots=True)
@@ -295,12 +301,11 @@ class ScrapeMeter:
             self._tell([target], f"it shows the broker of {twin.url}, whose usage would be charged twice")
             return
         was_away = bool(target.trouble)
-        status = command_text("meter", "status", about="cluster")
-        self._tell([target], "" if page.shown else f"it shows no quota sensors ({status})")
+        self._tell([target], "" if page.shown else _without_sensors(shown.page))
         self._tell_refused(target, page)
         if apart_ms > target.usage.window_ms and not (target.is_sparse or was_away):
             logger.warning(
-                "%s: samples %d s apart, of which %d s are charged. Fix: scrape it every 10 s or less",
+                "%s: samples %d s apart, of which %d s are charged. Fix: scrape it every 5 s or less",
                 target.name,
                 apart_ms // 1000,
                 target.usage.window_ms // 1000,

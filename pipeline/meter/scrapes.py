@@ -3,8 +3,8 @@
 Brokers publish their quota sensors as JMX beans, `kafka.server:type=Produce,user=…,client-id=…`, attribute `byte-rate`.
 An exporter makes text of them, in one of these forms. Upper and lower case do not matter.
 
-* `kafka_server_quota_byte_rate{resource="Produce",user="…",clientId="…"}`: the example rules of jmx_exporter for KRaft,
-  and those of `deploy/prometheus/jmx-quotas.yml`, which also serve Strimzi.
+* `kafka_server_quota_byte_rate{resource="Produce",user="…",clientId="…"}`: the rules of
+  `deploy/prometheus/jmx-quotas.yml`, which also serve Strimzi.
 * `kafka_server_produce_byte_rate{user="…",client_id="…"}`: Kafka's own names. jmx_exporter without rules writes them
   (MSK's open monitoring), and Strimzi's `strimziMetricsReporter`.
 
@@ -145,6 +145,17 @@ def _unquoted(value: str) -> str:
     r"""A value of a JMX name: `ObjectName.quote` puts it in quotes if it has other than `[\w-%. \t]`."""
     is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
     return _unescaped(value[1:-1]) if is_quoted else value
+
+
+# A rule that matches every bean, before those of quotas, as jmx_exporter's own example for KRaft has it.
+_WITHOUT_LABELS: Final = re.compile(
+    rb"^kafka_server_(?:produce|fetch|request)_\w+_(?:byte_rate|request_time)[ \t]", re.IGNORECASE | re.MULTILINE
+)
+
+
+def is_without_labels(page: bytes) -> bool:
+    """Whether a page has quota sensors whose user and client-id are parts of the metric's name."""
+    return _WITHOUT_LABELS.search(page) is not None
 
 
 class Page(NamedTuple):

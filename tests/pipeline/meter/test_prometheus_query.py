@@ -159,6 +159,12 @@ def test_a_series_of_no_broker_is_left_out_and_named(
     assert found.left_out.startswith(f"series of no broker: 1, the first has {first}. Fix: --map LABEL=broker_id")
 
 
+def test_two_brokers_on_one_host_need_a_label_with_their_ids() -> None:
+    hosts = [{"broker_id": one, "host": "b1"} for one in (1, 2)]
+    found = PrometheusSource("http://p:9090", NameMap(), hosts).read(answer_of((of("b1:9404"), [(1.0, "5")])), NEVER)
+    assert found.left_out.startswith("series of no broker: 1, the first has instance='b1:9404'")
+
+
 BODIES = [
     b"",
     b"up 1\n",
@@ -245,7 +251,7 @@ def test_samples_that_are_far_apart_are_charged_a_window_each_and_told_once(capl
     told = [line for line in messages_of(caplog, LOGGER) if line.startswith("broker 1")]
     url = served.url.removesuffix("/metrics")
     assert told == [
-        f"broker 1 at {url}: samples 30 s apart, of which 11 s are charged. Fix: scrape it every 10 s or less"
+        f"broker 1 at {url}: samples 30 s apart, of which 11 s are charged. Fix: scrape it every 5 s or less"
     ]
 
 

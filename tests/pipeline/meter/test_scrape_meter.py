@@ -25,6 +25,7 @@ from tests.waiting import wait_until
 LOGGER = "pipeline.meter.scrape_meter"
 START_MS = 1_732_000_000_000
 NO_SENSORS = f"it shows no quota sensors ({command_text('meter', 'status', about='cluster')})"
+NO_LABELS = "its exporter shows quota sensors without labels: give it the rules of docs/meter.md#scrapes"
 HTML = b"<!doctype html><title>Sign in</title>"
 
 
@@ -110,6 +111,7 @@ BAD = [
     pytest.param(page(f"{produce(9e9)}\n".encode(), length=10_000), "its page was cut off", id="cut off"),
     pytest.param(endless, "its page has more than 1 MiB: let it show kafka.server:type=… only", id="100 MB"),
     pytest.param(page(b""), NO_SENSORS, id="nothing"),
+    pytest.param(page(b"kafka_server_fetch_user_a_client_id_b_byte_rate 5.0\n"), NO_LABELS, id="no labels"),
     pytest.param(page(b"\x00\xff" * 1000), NO_SENSORS, id="junk"),
 ]
 
