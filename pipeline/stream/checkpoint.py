@@ -168,7 +168,7 @@ class Span(NamedTuple):
     end: int
 
 
-_SAMPLE_MS: Final = 300
+_SAMPLE_MS: Final = 1_500
 
 
 def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
