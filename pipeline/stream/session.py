@@ -37,7 +37,7 @@ _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 # The young generation is as large as keeps the garbage of a micro-batch out of the old one, and no larger. G1 needs
 # 30 MB of its own, concurrent threads and barriers, and takes the whole heap when the machine is busy.
 _COLLECTOR: Final = (
-    *("-XX:+UseParallelGC", "-Xms128m", "-XX:NewSize=80m", "-XX:MaxNewSize=80m"),
+    *("-XX:+UseParallelGC", "-Xms112m", "-XX:NewSize=56m", "-XX:MaxNewSize=56m"),
     *("-XX:InitialSurvivorRatio=4", "-XX:MaxTenuringThreshold=6"),
 )
 _LEAST_HEAP_MIB: Final = 512
@@ -68,7 +68,8 @@ def jvm_settings(
             settings[key] = separator.join(found)
     # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
     # overflows the default thread stack and kills the stream's thread.
-    options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
+    # The default of the code cache is 240 MB; what is in use takes 50.
+    options = ["-Xss4m", "-XX:ReservedCodeCacheSize=64m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
     if scratch is not None:
         options.append(f'"-Djava.io.tmpdir={scratch}"')
     own = conf.get(_OPTIONS, "")
