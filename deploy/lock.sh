@@ -8,7 +8,7 @@ compile="${VENV:-.venv}/bin/python -m piptools compile --quiet --generate-hashes
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options"
 
 # What the image holds is a part of it, locked beside it, with the same versions and hashes: deploy/image/requirements.lock.
-# What judges the files of deploy/ has a lock of its own: deploy/check/requirements.lock.
+# What judges the files of deploy/ and what makes the site of docs/ have locks of their own.
 
 # Everything pyproject.toml names: dependencies, extras, groups, and the build back-end with what it needs for
 # editable installs, because the project itself is installed without build isolation.
@@ -34,6 +34,7 @@ PYTHON
 $compile "$@" --output-file deploy/requirements.lock "$named"
 $compile "$@" --constraint deploy/requirements.lock --output-file deploy/image/requirements.lock "$held"
 $compile "$@" --output-file deploy/check/requirements.lock deploy/check/requirements.in
+$compile "$@" --output-file deploy/site/requirements.lock deploy/site/requirements.in
 
 if grep -nE '://|^-' deploy/requirements.lock deploy/*/requirements.lock; then
   echo "lock: a lock must hold no address or option; got the lines above" >&2

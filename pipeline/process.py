@@ -233,16 +233,23 @@ def return_query_memory_soon() -> None:
 class _WithoutPandas:
     def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
         if name == "pandas":
-            message = "this process does without pandas"
+            message = "pyarrow does without pandas"
             raise ModuleNotFoundError(message, name=name)
 
 
 def do_without_pandas() -> None:
     """Keep pyarrow from importing pandas, which it does with its first array, only to ask whether it is one of pandas'.
 
-    That takes 40 MB. It can not be undone.
+    That takes 55 MB. Must be called before that array. Who imports pandas later gets it.
     """
-    sys.meta_path.insert(0, _WithoutPandas())
+    import pyarrow as pa  # noqa: PLC0415 - only the programs that read or write tables
+
+    finder = _WithoutPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def return_freed_memory() -> None:

@@ -140,7 +140,13 @@ def _sensor(engine: QuotaEngine, entity: pa.Table, quota_type: str) -> tuple[str
 def main(arguments: list[str] | None = None) -> int:
     """Play a file. Returns 0 if the engine gives every recorded answer, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.replay", description=main.__doc__)
-    parser.add_argument("file", type=Path, help="sessions, one JSON object per line; may be gzipped")
+    parser.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        default=RECORDED_SESSIONS,
+        help="sessions, one JSON object per line; may be gzipped",
+    )
     path = parser.parse_args(arguments).file
     records, mismatches = 0, 0
     for session in read_sessions(path):

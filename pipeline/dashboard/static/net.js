@@ -51,8 +51,8 @@ export async function download(path, parameters, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-export async function post(path, body) {
-  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+export async function post(path, body, signal = undefined) {
+  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal });
   const found = await answer.json();
   if (!answer.ok) throw new Refused(found);
   return found;

@@ -1,0 +1,312 @@
+"""Writes docs/proof.md and the figures of README.md: every claim, with the page that a command has written.
+
+    python -m bench --proof
+
+A figure is read from the page, never typed: who runs the command again and then this one has new figures in both.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.pages import write_part
+
+DOCS: Final = Path(__file__).parents[1] / "docs"
+README: Final = DOCS.parent / "README.md"
+MARKS: Final = ("<!-- proof: written by `python -m bench --proof` -->", "<!-- proof end -->")
+
+_MACHINE: Final = re.compile(r"\d+ cores, [^\n]*?(Python [\d.]+), ((?:Open)?(?:Java|JDK) [\d.]+), (20\d\d-\d\d-\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim.
+
+    Attributes:
+        what: what is claimed.
+        page: the page below docs/ that has the figure.
+        command: what writes that page; "" where the page itself says it.
+        figure: the figure, from the text of the page.
+        refuted: what would show that the claim is wrong.
+        is_in_readme: whether README.md makes it.
+        within: marks of the part of the page that has the figure and its machine.
+    """
+
+    what: str
+    page: str
+    command: str
+    figure: Callable[[str], str]
+    refuted: str
+    is_in_readme: bool = False
+    within: tuple[str, str] = ("", "\0")
+
+    @property
+    def text(self) -> str:
+        """The page, or the part between its marks."""
+        page = (DOCS / self.page).read_text(encoding="utf-8")
+        begin, end = self.within
+        return (page.partition(begin)[2] if begin else page).partition(end)[0]
+
+
+def found(pattern: str, form: str) -> Callable[[str], str]:
+    """A figure made of what a pattern finds; the last place counts."""
+
+    def figure(page: str) -> str:
+        places = list(re.finditer(pattern, page, re.MULTILINE))
+        if not places:
+            msg = f"no place of the page is like {pattern}"
+            raise LookupError(msg)
+        return form.format(*places[-1].groups())
+
+    return figure
+
+
+def column(first: str, number: int) -> Callable[[str], list[float]]:
+    """The numbers of a column, from the rows of tables whose first cell is like `first`."""
+
+    def numbers(page: str) -> list[float]:
+        rows = [line.strip(" |").split("|") for line in page.splitlines() if re.match(rf"\| {first} \|", line)]
+        found_cells = [row[number].split(";")[0].strip() for row in rows if number < len(row)]
+        return [float(cell) for cell in found_cells if re.fullmatch(r"[\d.]+", cell)]
+
+    return numbers
+
+
+def killed(first: str, column_of_kills: int) -> Callable[[str], str]:
+    """How often a job was killed, and what its verifier found: the columns after the kills."""
+
+    def figure(page: str) -> str:
+        kills, compared, lost, repeated, other, worst = (
+            column(first, column_of_kills + place)(page) for place in range(6)
+        )
+        return (
+            f"{sum(kills):.0f} kills, {sum(compared):,.0f} comparisons: {sum(lost):.0f} lost, {sum(repeated):.0f} "
+            f"duplicated, {sum(other):.0f} different; first micro-batch after {max(worst):g} s at worst"
+        )
+
+    return figure
+
+
+def closed_loop(page: str) -> str:
+    """The long-run rates of the table of the closed loop."""
+    rates = [rate for place in range(1, 5) for rate in column(r"[\d.]+", place)(page)]
+    return f"{min(rates):.3f} to {max(rates):.3f} of T, from 1.05 to 50 times T"
+
+
+CLAIMS: Final = (
+    Claim(
+        "The same answers as Kafka 4.3.1's own quota classes",
+        "bench/conformance.md",
+        "",
+        found(r"^([\d ]+) records, (\d+) mismatches", "{0} recorded requests, {1} mismatches"),
+        "one mismatch",
+        is_in_readme=True,
+    ),
+    Claim(
+        "`kill -9` at any place loses nothing and repeats nothing",
+        "faults.md",
+        'make faults ARGS="--rounds 3"',
+        killed(r"`[a-z_.]+`", 1),
+        "one row or record that is lost, duplicated or different",
+        is_in_readme=True,
+        within=("<!-- measured -->", "<!-- /measured -->"),
+    ),
+    Claim(
+        "A record can be read within half a second of the event, at 20 000 events a second",
+        "bench/probe.md",
+        "",
+        found(r"minute 2 on: p50 (\d+) ms.*p99 (\d+) ms", "p50 {0} ms, p99 {1} ms"),
+        "p50 above 250 ms or p99 above 500 ms on a quiet machine of this kind",
+        is_in_readme=True,
+    ),
+    Claim(
+        "An offender ends at its quota",
+        "measured.md",
+        "python -m bench.closed_loop --write",
+        closed_loop,
+        "a long-run rate above 1.05 T",
+        is_in_readme=True,
+        within=("<!-- closed loop: begin -->", "<!-- closed loop: end -->"),
+    ),
+    Claim(
+        "The brokers' own quotas give a client on two brokers more than its quota; kquota does not",
+        "peers.md",
+        "make bench-peers",
+        found(
+            r"quota, two brokers \| ([\d.]+) .* \| ([\d.]+) \|\n\| kquota.*?\| ([\d.]+) .* \| ([\d.]+) \|$",
+            "brokers {0} to {1} of T, kquota {2} to {3} (simulated)",
+        ),
+        "a rate of kquota above 1.05 T, or one of two brokers at 1.0 T",
+    ),
+    Claim(
+        "One level for all brokers holds a stock client that moves between them",
+        "enforce.md",
+        "python -m bench split_client --page docs/enforce.md",
+        found(
+            r"10 · T \| mirror .*\| ([\d.–]+) \|\n\| 10 · T \| cluster .*\| ([\d.–]+) \|$",
+            "each 30 s at 10 · T: {1} of T, mirrored {0}",
+        ),
+        "a 30 s mean above 1.2 T from 45 s after a move on",
+        within=("<!-- split:", "<!-- split end -->"),
+    ),
+    Claim(
+        "A level is between T / n and T at every second",
+        "broker-levels.md",
+        "make test-long",
+        found(r"T / n ≤ level ≤ T, at every second \| ([\d of]+) \|", "{0} simulated runs"),
+        "one run with another level",
+    ),
+    Claim(
+        "Catches up as fast as Kafka Streams, on objects",
+        "peers.md",
+        "make bench-peers",
+        found(r"Streams = ([\d.]+) warm, ([\d.]+) cold; the target is 1, warm", "{0} times as fast warm, {1} cold"),
+        "a ratio below 1, warm",
+    ),
+    Claim(
+        "Catches up faster than Kafka Streams, on arrays",
+        "peers.md",
+        "make bench-peers",
+        found(r"Streams = ([\d.]+) warm, ([\d.]+) cold; the target is 4, warm", "{0} times as fast warm, {1} cold"),
+        "a ratio below 1; the target of 4 is not met",
+    ),
+    Claim(
+        "Kafka Streams answers sooner under a steady load, and is back sooner",
+        "peers.md",
+        "make bench-peers",
+        found(
+            r"\| kquota \| right \| (\d+) \| (\d+) \| ([\d.]+) \| \d+ \|\n"
+            r"\| Kafka Streams \| right \| (\d+) \| (\d+) \| ([\d.]+)",
+            "kquota p50 {0}, p99 {1} ms, back after {2} s; Streams {3}, {4} ms, {5} s",
+        ),
+        "figures of kquota that are lower",
+    ),
+    Claim(
+        "A broker mutes sooner than kquota's record can be read",
+        "peers.md",
+        "make bench-peers",
+        found(
+            r"muted the client \| ([\d.]+) \| [\d.]+ \|\n\| kquota's record .* \| (\d+) \| \d+ \|$",
+            "p50 {0} ms, kquota {1} ms",
+        ),
+        "a p50 of kquota below the broker's",
+    ),
+    Claim(
+        "A million clients with 20 000 events a second fit into one job",
+        "bench/scale.md",
+        "",
+        found(
+            r"^ +1000000 +20000(?: +[\d.]+){4} +([\d.]+) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ +([\d.]+)",
+            "micro-batch {0} ms (longest {1}), driver {2} MB, back {3} s after a kill",
+        ),
+        "a micro-batch above 1.5 s, a driver above 3 GB, or 40 s to come back",
+    ),
+    Claim(
+        "100 000 clients are throttled by one micro-batch",
+        "bench/held.md",
+        "",
+        lambda page: found(r"^throttle +.* +(\d+) +\d+ +\d+ +\d+$", "in {0} ms")(page.partition("clients, each")[0]),
+        "more than 4 s",
+    ),
+    Claim(
+        "The reporter's own threads cost a broker about one percent of a core",
+        "bench/reporter.md",
+        "",
+        found(
+            r"reporter\*\*, median \| [\d.]+ \| ([\d.]+) .*\n\nwith the reporter: .*p99 x ([\d.]+)",
+            "{0} % of a core in its own threads, produce p99 × {1}",
+        ),
+        "own threads above 3 % of a core, or p99 above × 1.05",
+    ),
+    Claim(
+        "The reporter's sums are those of the request log",
+        "bench/reporter.md",
+        "",
+        found(r"^([\d,]+) bytes of (\d+) sums of clients.*: all as in the request log", "{0} bytes, {1} sums: equal"),
+        "one sum that differs by a byte",
+    ),
+    Claim(
+        "The meter of request logs keeps up with a busy broker",
+        "meter.md",
+        "python -m bench meter",
+        found(r"on a broker, JSON \| ([\d,]+) \|", "{0} lines a second on one core"),
+        "fewer than 50,000",
+    ),
+    Claim(
+        "Tables in an object store survive kills as a disk's do",
+        "object-stores.md",
+        "make object-store",
+        killed(r"\d \| [a-z ]+", 2),
+        "one row or record that is lost, duplicated or different",
+        within=("<!-- measured: kills -->", "<!-- /measured: kills -->"),
+    ),
+    Claim(
+        "Killed workers of a Spark cluster change no row",
+        "cluster.md",
+        "make cluster",
+        found(
+            r"workers killed .* \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|",
+            "{0} comparisons: {1} lost, {2} duplicated, {3} different",
+        ),
+        "one row that is lost, duplicated or different",
+        within=("<!-- measured -->", "<!-- /measured -->"),
+    ),
+    Claim(
+        "An edit in the page releases a client at once",
+        "bench/page.md",
+        "",
+        found(r"release after an edit in the page +\d+ +(\d+) +(\d+)", "median {0} ms, at most {1} ms"),
+        "more than 650 ms",
+    ),
+)
+
+
+def rows(claims: Iterable[Claim]) -> list[str]:
+    """A row of a table for each claim."""
+    return [f"| {' | '.join(cells(claim))} |" for claim in claims]
+
+
+def cells(claim: Claim) -> tuple[str, str, str, str, str, str]:
+    """Claim, figure, command, date, Java, what would refute it."""
+    page = claim.text
+    figure = claim.figure(page)
+    _, java, day = _MACHINE.findall(page)[-1]
+    command = claim.command or re.findall(r"^Written by `(.+?)` at commit", page, re.MULTILINE)[0]
+    return claim.what, f"[{figure}]({claim.page})", f"`{command}`", day, java, claim.refuted
+
+
+def proof_page() -> str:
+    """The text of docs/proof.md."""
+    return "\n".join(
+        [
+            "# Proof",
+            "",
+            "Every claim of the first page and of [beside others](peers.md): figure, command, day, and"
+            " what would refute it.",
+            "All on two shared cores with 24 GiB. `python -m bench --proof` reads the figures from the pages that the",
+            "commands have written. Run a command again to check its claim on your machine.",
+            "",
+            "| claim | figure | command | day | Java | refuted by |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *rows(CLAIMS),
+            "",
+        ]
+    )
+
+
+def readme_table() -> str:
+    """The table of README.md."""
+    lines = ["| what | measured | day, Java |", "| --- | --- | --- |"]
+    for claim in CLAIMS:
+        if claim.is_in_readme:
+            what, figure, _, day, java, _ = cells(claim)
+            lines.append(f"| {what} | {figure.replace('](', '](docs/')} | {day}, {java} |")
+    return "\n".join(lines)
+
+
+def write() -> None:
+    """Write both."""
+    (DOCS / "proof.md").write_text(proof_page(), encoding="utf-8")
+    write_part(README, *MARKS, readme_table())

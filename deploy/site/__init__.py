@@ -1,0 +1,1 @@
+"""The site of docs/: what `make docs` builds."""

@@ -1,0 +1,242 @@
+"""Makes the pages of the site: `python -m deploy.site FOLDER`.
+
+The pages are those of docs/, with README.md as the first one. What can be read from the code is not written by hand:
+tables of settings, JSON schemas, the AsyncAPI document and the list of the supported Python names are made here.
+MkDocs turns the folder into HTML (`deploy/site.sh`).
+"""
+
+import ast
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from pipeline.settings.loading import OTHER_VARIABLES
+from pipeline.settings.model import Settings
+
+ROOT: Final = Path(__file__).parents[2]
+PACKAGES: Final = ("quota", "purgatory", "schemas", "pipeline.gate", "pipeline.tables.quotas")
+"""What is supported is in their `__all__`."""
+
+_LIMITS: Final = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "pattern": "must match `{}`"}
+_ITEM: Final = re.compile(r"^( *)(\*|\d+\.) ")
+_LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+
+
+def main(folder: Path) -> None:
+    """Make the folder anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    pages = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.md")}
+    pages["index.md"] = (ROOT / "README.md").read_text("utf-8")
+    pages["configuration.md"] = with_settings(pages["configuration.md"])
+    pages["bench/index.md"] = runs_page({name: text for name, text in pages.items() if name.startswith("bench/")})
+    pages["reference/api.md"] = api_page()
+    pages["reference/schemas.md"] = schemas_page()
+    for name, text in pages.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(as_site_page(name, text), "utf-8")
+
+
+# Pages as MkDocs takes them.
+
+
+def as_site_page(name: str, text: str) -> str:
+    """A page of docs/ as Python-Markdown reads it: plain fences, lists of four spaces, links inside the site."""
+    start = "" if name == "index.md" else "docs"
+    lines = []
+    for line, is_code in _indented(text):
+        if is_code:
+            lines.append(re.sub(r"^( *```\w+) .*$", r"\1", line))
+        else:
+            lines.append(_LINK.sub(lambda found: _link(found, start, name), line))
+    return "\n".join(lines) + "\n"
+
+
+def _indented(text: str) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether it belongs to a fence; what is below a list's item stands four spaces further in."""
+    within, more = False, 0
+    for line in text.splitlines():
+        fence = line.lstrip().startswith("```")
+        item = None if within else _ITEM.match(line)
+        if item and not item[1]:
+            more = 4 - len(item[0])
+        elif line and not line.startswith(" ") and not within:
+            more = 0
+        moved = bool(more) and line.startswith("  ") and not (item and not item[1])
+        yield (" " * more + line if moved else line), within or fence
+        within = within != fence
+
+
+def _link(found: re.Match[str], start: str, name: str) -> str:
+    picture, words, target = found.groups()
+    path, _, anchor = target.partition("#")
+    if "://" in target or not path:
+        return found[0]
+    base = ROOT / start / (Path(name).parent if start else Path())
+    place = (base / path).resolve()
+    if place == ROOT / "README.md":
+        inside = Path("index.md")
+    elif place.is_relative_to(ROOT / "docs") and place.is_file():
+        inside = place.relative_to(ROOT / "docs")
+    elif name.startswith("reference/") or path.startswith("reference/") or "/reference/" in path:
+        return found[0]
+    else:
+        return words if words.startswith("`") else f"{words} (`{place.relative_to(ROOT)}`)"
+    up = "../" * (len(Path(name).parts) - 1)
+    return f"{picture}[{words}]({up}{inside.as_posix()}{'#' if anchor else ''}{anchor})"
+
+
+def runs_page(reports: Mapping[str, str]) -> str:
+    """A list of what `python -m bench --report` has written."""
+    rows = [
+        f"| [{Path(name).stem}]({Path(name).name}) | {text.splitlines()[2]} |" for name, text in sorted(reports.items())
+    ]
+    return "\n".join(["# Newest runs", "", "| benchmark | what it measures |", "| --- | --- |", *sorted(rows), ""])
+
+
+# Settings.
+
+
+def with_settings(page: str) -> str:
+    """The page of the configuration with its tables."""
+    for name, table in (("settings", settings_tables()), ("variables", variables_table())):
+        page = page.replace(f"<!-- {name} -->", table)
+    return page
+
+
+def settings_tables() -> str:
+    """One table for the settings that stand alone, and one for each branch."""
+    lines: list[str] = []
+    models: dict[str, type[BaseModel]] = {"": Settings, **_branches()}
+    for name, model in models.items():
+        what = "They stand at the top of the file." if not name else (model.__doc__ or "").strip()
+        title = f"`[{name}]`" if name else "Of the job"
+        lines += [f"### {title}", "", what, "", "| key | default | meaning |", "| --- | --- | --- |"]
+        lines += [_row(key, field) for key, field in model.model_fields.items() if not _is_branch(field)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def variables_table() -> str:
+    """The environment variables that are no settings."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]
+    return "\n".join(["| variable | meaning |", "| --- | --- |", *rows, ""])
+
+
+def _branches() -> dict[str, Any]:
+    return {name: field.annotation for name, field in Settings.model_fields.items() if _is_branch(field)}
+
+
+def _is_branch(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    limits = [
+        text.format(value)
+        for rule in field.metadata
+        for name, text in _LIMITS.items()
+        if (value := getattr(rule, name, None)) is not None
+    ]
+    about = field.description or ""
+    if (words := list(_choices(field.annotation))) and not any(word in about for word in words):
+        limits.append(f"one of {', '.join(words)}")
+    meaning = "; ".join([about, *limits]).replace("|", "\\|")
+    return f"| `{key}` | {_shown(field.get_default(call_default_factory=True))} | {meaning} |"
+
+
+def _choices(annotation: Any) -> Iterator[str]:
+    """The words that a setting takes, if it takes only some; for a cap also what else it takes."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    elif isinstance(annotation, UnionType) or get_origin(annotation) is Union:
+        for part in get_args(annotation):
+            yield from ["milliseconds above 0"] if part is int and annotation != int | None else _choices(part)
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return "null"
+    if isinstance(default, Mapping):
+        return "empty"
+    return f"`{default if isinstance(default, int | Path) and not isinstance(default, bool) else json.dumps(default)}`"
+
+
+# Topics and tables.
+
+
+def schemas_page() -> str:
+    """The AsyncAPI document and every JSON schema."""
+    lines = ["# Topics and tables", "", "Made of `schemas/asyncapi.yaml` and `schemas/json`.", "", "## Topics", ""]
+    document = yaml.safe_load((ROOT / "schemas" / "asyncapi.yaml").read_text("utf-8"))
+    for channel in document["channels"].values():
+        lines += [f"### `{channel['address']}`", "", channel["description"], ""]
+        settings = channel.get("bindings", {}).get("kafka", {}).get("topicConfiguration", {})
+        lines += [f"* `{name}={value}`" for name, value in settings.items()]
+        lines.append("")
+        for message in channel.get("messages", {}).values():
+            headers = message.get("headers", {}).get("properties", {})
+            lines += _fields("header", headers, set(message.get("headers", {}).get("required", ())))
+    records = {"throttle_record": "A throttle record", "usage_event": "A usage event"}
+    files = sorted((ROOT / "schemas" / "json").glob("*.schema.json"))
+    for path in sorted(files, key=lambda path: path.name.split(".")[0] not in records):
+        name, schema = path.name.split(".")[0], json.loads(path.read_text("utf-8"))
+        lines += [f"## {records.get(name, f'Table `{name}`')}", "", schema.get("description", ""), ""]
+        lines += _fields("field", schema["properties"], set(schema.get("required", ())))
+    return "\n".join(lines)
+
+
+def _fields(what: str, fields: Mapping[str, Any], required: set[str]) -> list[str]:
+    if not fields:
+        return []
+    rows = [f"| {what} | type | unit | meaning |", "| --- | --- | --- | --- |"]
+    for name, field in fields.items():
+        kinds = " or ".join(_type(kind) for kind in field.get("anyOf", [field]))
+        must = " (required)" if name in required else ""
+        meaning = " ".join(field.get("description", "").split()).replace("|", "\\|")
+        rows.append(f"| `{name}`{must} | {kinds} | {field.get('x-unit', '')} | {meaning} |")
+    return [*rows, ""]
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return ", ".join(f"`{value}`" for value in values) or str(schema.get("type", "object"))
+
+
+# Python.
+
+
+def api_page() -> str:
+    """A directive of mkdocstrings for each supported name."""
+    lines = ["# Python", "", "What is supported; everything else may change in any release.", ""]
+    for package in PACKAGES:
+        path = ROOT.joinpath(*package.split("."), "__init__.py")
+        tree = ast.parse(path.read_text("utf-8"))
+        what = (ast.get_docstring(tree) or "").partition("\n")[0]
+        lines += [f"## `{package}`", "", what, ""]
+        lines += [f"::: {package}.{name}\n" for name in supported(tree)]
+    return "\n".join(lines)
+
+
+def supported(tree: ast.Module) -> list[str]:
+    """The names in `__all__`."""
+    found = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+    ]
+    return sorted(ast.literal_eval(found[0]), key=str.lower)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
