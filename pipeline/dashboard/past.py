@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -220,10 +221,12 @@ def _held_minutes(reader: TablesReader, since_ms: int, until_ms: int) -> list[di
 _NEIGHBOURS: Final = 8
 _SHORTEST_MS: Final = 10_000
 _LONGEST_MS: Final = 60_000
+_LONGEST_HOLD_MS: Final = 5 * _MINUTE_MS
+"""How far before the two spans the begin of a throttle that runs in them is looked for."""
 
 
 def protected_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
-    """What the other clients used before and during the newest throttle of a client in a range.
+    """What the other clients used, and how long each was held, before and during the newest throttle of a client.
 
     The two spans are as long as the throttle, but 10 to 60 s. One that began less than 10 s ago is not compared yet.
 
@@ -244,7 +247,8 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     band = max(held, key=lambda one: int(one["start_ms"]))
     length_ms = min(max(min(band["end_ms"], known_ms) - band["start_ms"], _SHORTEST_MS), _LONGEST_MS)
     rows, source, (begin_ms, length_ms) = _used(reader, band["start_ms"], length_ms)
-    others = neighbours(rows, client, length_ms)
+    records = _records(reader, begin_ms - length_ms - _LONGEST_HOLD_MS, begin_ms + length_ms)
+    others = neighbours(rows, client, length_ms, _held_around(records, begin_ms, length_ms))
     before, during = (
         sum(row[f"produced_{when}"] + row[f"fetched_{when}"] for row in others) for when in ("before", "during")
     )
@@ -261,13 +265,35 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     }
 
 
-def neighbours(rows: Iterable[Mapping[str, Any]], client: tuple[str, str], length_ms: int) -> list[dict[str, Any]]:
-    """The rates of all clients but one, per second, before and during; whoever used the most comes first. Pure."""
+def _held_around(
+    records: Sequence[Mapping[str, Any]], begin_ms: int, length_ms: int
+) -> dict[tuple[str, str], dict[str, int]]:
+    spans = {"held_before_ms": begin_ms - length_ms, "held_during_ms": begin_ms}
+    found: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(spans, 0))
+    for name, since_ms in spans.items():
+        for row in held_by(records, since_ms, since_ms + length_ms, 0):
+            found[row["user"], row["client_id"]][name] = row["held_ms"]
+    return found
+
+
+def neighbours(
+    rows: Iterable[Mapping[str, Any]],
+    client: tuple[str, str],
+    length_ms: int,
+    held: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """The rates of all clients but one, per second, before and during; whoever used the most comes first. Pure.
+
+    Args:
+        held: `held_before_ms` and `held_during_ms` of the clients that were held in the two spans.
+    """
+    not_held = {"held_before_ms": 0, "held_during_ms": 0}
     found = [
         {
             "user": row["user"],
             "client_id": row["client_id"],
             **{name: (row[name] or 0) * 1_000 / length_ms for name in _SUMS},
+            **held.get((row["user"], row["client_id"]), not_held),
         }
         for row in rows
         if (row["user"], row["client_id"]) != client
