@@ -17,7 +17,7 @@ from pipeline.tables.port import of_newest_epoch
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.reading import DeltaRsReader, arrow_scalar
 from pipeline.throttle.assembly import new_engine
-from quota.current_rates import SensorRate, sensor_rates
+from quota.current_rates import SensorRate, mean_span_seconds, sensor_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.rates import is_on_windows, on_windows
@@ -228,8 +228,7 @@ def _totals(used: NewestUsage) -> Totals:
     if not usage.num_rows:
         return Totals()
     oldest_ms = int(pc.min(usage["sample_start_ms"]).as_py())
-    # As for a rate: a cluster that has just begun does not seem busier than it is.
-    span_seconds = max(at_ms - oldest_ms, (engine.num_samples - 1) * engine.sample_window_ms, 1) / 1000
+    span_seconds = mean_span_seconds(at_ms, oldest_ms, engine.num_samples, engine.sample_window_ms)
 
     def per_second(*columns: str) -> float:
         return float(sum(pc.sum(usage[column]).as_py() or 0 for column in columns)) / span_seconds
