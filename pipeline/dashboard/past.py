@@ -14,12 +14,12 @@ from pipeline.dashboard.live_rates import USAGE_COLUMNS, LiveRates, RunningThrot
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import RECORD_COLUMNS
 from pipeline.dashboard.state import Instant, State
-from pipeline.dashboard.verdict import counts, protection_text, range_text
+from pipeline.dashboard.verdict import protection_text, range_text
 from pipeline.errors import TableMissing
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.web import QueryRefused
-from schemas.throttle_record import written_ms
+from schemas.throttle_record import counts, written_ms
 
 # The view Now of a range, and of its end if that is over.
 
@@ -81,7 +81,7 @@ def _records(reader: TablesReader, since_ms: int, until_ms: int) -> list[dict[st
 def _instant(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> Instant:
     kept = RunningThrottles()
     kept.apply(records)
-    running, recent = kept.running(at_ms), kept.recent()
+    running, recent = kept.running(at_ms, state.min_hold_ms), kept.recent()
     live = rates.live
     clients = sorted({(row["user"], row["client_id"]) for row in (*(one.row for one in running), *recent)})
     found = [] if live is None or not clients else live.resolve(*([*names] for names in zip(*clients, strict=True)))
@@ -93,7 +93,7 @@ def _instant(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesTh
         () if live is None else _seconds(live, rates.source),
         0 if live is None else live.active_clients,
         recent,
-        state.min_hold_ms,
+        (0.0, 0.0, 0.0) if live is None else live.per_second,
         is_past=True,
     )
 
