@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run pythons coverage test test-long explore pages docs deploy-check lint typecheck bench bench-peers faults soak cluster object-store reporter dist clean ready
+.PHONY: help run pythons coverage test test-long explore pages docs deploy-check lint typecheck bench bench-peers faults soak cluster object-store reporter compatibility release clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -62,10 +62,11 @@ soak: ready ## load, kills, a broker that comes and goes, edits and garbage for 
 reporter: ready ## the jar that reports usage from inside a broker (needs a JDK)
 	@$(VENV)/bin/python -m deploy.reporter
 
-dist: reporter ## dist/: the wheel to install, and the list of its parts with hashes and licences (CycloneDX)
-	@rm -rf dist
-	@$(VENV)/bin/python -m hatchling build --target wheel --directory dist
-	@$(VENV)/bin/python -m deploy.sbom dist
+compatibility: ready ## releases of Kafka, Python, Java, Spark and clients, each tried; writes docs/compatibility.md (ARGS="--only kafka")
+	@exec $(VENV)/bin/python -m tests.compatibility $(ARGS)
+
+release: ready ## dist/: wheel, sources, the reporter's jar, lists of all parts (CycloneDX), checksums; built twice, equal to the byte
+	@exec $(VENV)/bin/python -m deploy.release dist
 
 cluster: ready ## the job on a Spark cluster of two workers: the same decisions as locally, and workers killed under load (ARGS="--kills 1")
 	@exec $(VENV)/bin/python -m tests.spark_cluster --report docs/cluster.md $(ARGS)

@@ -121,6 +121,12 @@ def cpu_seconds(pid: int) -> float:
     return 0.0 if stat is None else (int(stat[1][_USER]) + int(stat[1][_SYSTEM])) / _TICKS_PER_SECOND
 
 
+def process_name(pid: int) -> str:
+    """As the kernel has it; "" if the process has ended."""
+    stat = _stat(pid)
+    return "" if stat is None else stat[0]
+
+
 def _stat(pid: int) -> tuple[str, list[str]] | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -69,11 +69,10 @@ _EMPTY_QUERY = """
 import sys, time
 from pipeline.stream.session import SparkStarter
 from pipeline.settings.model import Settings
-from pipeline.stream.usage_columns import ReadingRules
 from pipeline.stream.query import read_usage_topic
 servers, checkpoint, trigger_ms, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
 settings = Settings()
-with SparkStarter(settings.spark, checkpoint, ReadingRules.from_settings(settings)) as starter:
+with SparkStarter(settings) as starter:
     spark = starter.session()
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "240")
     source = read_usage_topic(spark, servers, settings.kafka.usage_topic, client_options={},

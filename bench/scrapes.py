@@ -33,6 +33,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.meter.scrape_meter import INTERVAL_MS, LONGEST_INTERVAL_MS, STORE_EVERY_MS, ScrapeMeter
+from pipeline.meter.scrape_sources import ExporterSource
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
@@ -329,7 +330,7 @@ def serve(brokers: int, in_use: int) -> None:
 
 
 def cpu_per_minute(
-    targets: list[tuple[str, str]], topic: UsageWriter, codec: UsageCodec, seconds: float
+    asked: list[ExporterSource], topic: UsageWriter, codec: UsageCodec, seconds: float
 ) -> tuple[float, int, int]:
     """Seconds of CPU a minute of the meter, all its threads; scrapes, and events stored, meanwhile."""
     publisher = UsagePublisher(SCRAPES, topic, USAGE_TOPIC)
@@ -345,19 +346,19 @@ def cpu_per_minute(
             marks.append((now, time.process_time(), scrapes, publisher.counts.events))
         return len(marks) > 1
 
-    meter = ScrapeMeter(targets, NameMap(), publisher, codec, SystemClock(), wait)
+    meter = ScrapeMeter(asked, NameMap(), publisher, codec, SystemClock(), wait)
     meter.run()
     (begin, cpu, scrapes, events), (end, cpu_end, scrapes_end, events_end) = marks
     return (cpu_end - cpu) * 60 / (end - begin), scrapes_end - scrapes, events_end - events
 
 
 @contextmanager
-def exporters(brokers: int, in_use: int) -> Iterator[list[tuple[str, str]]]:
-    """Broker-ids and addresses of exporters in a process of their own."""
+def exporters(brokers: int, in_use: int) -> Iterator[list[ExporterSource]]:
+    """Exporters in a process of their own."""
     command = [sys.executable, "-m", "bench.scrapes", "--serve", str(brokers), str(in_use)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         ports = running.stdout.readline().split() if running.stdout else []
-        yield [(str(at), f"http://127.0.0.1:{port}/metrics") for at, port in enumerate(ports)]
+        yield [ExporterSource(str(at), f"http://127.0.0.1:{port}/metrics") for at, port in enumerate(ports)]
         if running.stdin is not None:
             running.stdin.close()
 
@@ -385,9 +386,9 @@ def cost_table(brokers: int, seconds: float, has_broker: bool) -> Iterator[str]:
     yield f"{'codec':>8}{'in use':>8}{'CPU s a minute':>16}{'scrapes':>10}{'events stored':>16}"
     with usage_topics(has_broker) as new_topic:
         for in_use in (SENSORS // 10, SENSORS):
-            with exporters(brokers, in_use) as targets:
+            with exporters(brokers, in_use) as asked:
                 for name, codec in (("json", JSON), ("packed", PACKED)):
-                    spent, scrapes, events = cpu_per_minute(targets, new_topic(), codec, seconds)
+                    spent, scrapes, events = cpu_per_minute(asked, new_topic(), codec, seconds)
                     yield f"{name:>8}{in_use:>8,}{spent:>16.2f}{scrapes:>10,}{events:>16,}"
 
 

@@ -108,7 +108,7 @@ def measure(root: str, seconds: int, clients: int) -> None:
     engine = Settings().engine
     request = ReplayRequest(root, "usage_by_second", "cluster", engine, slicing, start_ms, until_ms, timelines)
     (live, other), ran_on = run(Plan.of(request), lambda done, whole: None)
-    comparisons = compare(live, other, recorded_outcomes(root, start_ms, until_ms, 1_000))
+    comparisons = compare(live, live, other, recorded_outcomes(root, start_ms, until_ms, 1_000))
     totals = totals_of(comparisons)
     spent = time.perf_counter() - began
     target = TARGETS.get((seconds, clients), "no target")

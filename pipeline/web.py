@@ -184,6 +184,7 @@ class Guard:
         is_open: Whether a path needs no token.
         forbids: Why a request without the token may not have its path, and what it may: 403. It gets the scope, and is
             asked first. None = it does not forbid it.
+        refusal_page: What makes a page of what is wrong and what to do, for browsers; without it they get JSON, too.
     """
 
     def __init__(
@@ -195,9 +196,11 @@ class Guard:
         is_open: Callable[[str], bool] = lambda _: False,
         forbids: Callable[[Mapping[str, Any]], tuple[str, str] | None] = lambda _: None,
         headers: Mapping[str, str] | None = None,
+        refusal_page: Callable[[str, str], str] | None = None,
     ) -> None:
         self._app = app
         self._token = token
+        self._refusal_page = refusal_page
         self._any_host = any_host
         self._is_open = is_open
         self._forbids = forbids
@@ -214,13 +217,16 @@ class Guard:
                 message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
             await send(message)
 
-        refusal = self._refusal(scope, dict(scope["headers"]))
+        given = dict(scope["headers"])
+        refusal = self._refusal(scope, given)
         if refusal is None:
             await self._app(scope, receive, guarded)
             return
         status, error, fix = refusal
-        body = json.dumps({"error": error, "fix": fix}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        kind, body = b"application/json", json.dumps({"error": error, "fix": fix}).encode()
+        if self._refusal_page is not None and b"text/html" in given.get(b"accept", b""):
+            kind, body = b"text/html; charset=utf-8", self._refusal_page(error, fix).encode()
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
         headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
         await guarded({"type": "http.response.start", "status": status, "headers": headers})
         await guarded({"type": "http.response.body", "body": body})

@@ -181,13 +181,18 @@ class Holds:
         if len(rows):
             np.add.at(self._deferred_bytes, clients[rows], used_bytes[rows])
 
-    def decide(self, clients: Ids, throttles: Throttles, at_ms: int) -> None:
-        """Take in the applied decisions of a batch, one per client: they begin throttles, or extend those that run."""
+    def decide(self, clients: Ids, throttles: Throttles, at_ms: int, is_old: bool = False) -> None:
+        """Take in the applied decisions of a batch, one per client: they begin throttles, or extend those that run.
+
+        Those of a batch that is too old to throttle by (`is_old`) only count.
+        """
         self._grow(clients)
         if self._start_ms <= at_ms < self._end_ms:
             window = at_ms // self._slicing.sample_window_ms
             self._windows[clients] += self._last_window[clients] != window
             self._last_window[clients] = window
+        if is_old:
+            return
         slicing, runs = self._slicing, self._due_ms[clients] < _NEVER
         owed = self._owed_at(clients, np.full(len(clients), at_ms)).of_types(throttles.quota_type)
         owed_ms = np.maximum(owed.owed_ms, throttles.throttle_time_ms)

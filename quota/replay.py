@@ -168,10 +168,10 @@ class ReplayEngine(QuotaEngine):
         super().__init__(*args, **settings)
         self._entity_of_client = np.zeros(0, np.int64)
 
-    def throttles(self, usage: NumberedUsage, evaluated_at_ms: int) -> Throttles:
+    def throttles(self, usage: NumberedUsage, evaluated_at_ms: int, is_old: bool = False) -> Throttles:
         """Do what `record` does, and return only the applied decisions. `Usage.read` has checked the usage."""
         self._check_instant(evaluated_at_ms)
-        judged = self._judge(usage, evaluated_at_ms)
+        judged = self._judge(usage, evaluated_at_ms, is_old)
         return Throttles.none() if judged is None else judged.throttles()
 
     def resolve_again(self, clients: Ids, names: pa.Table, evaluated_at_ms: int) -> None:

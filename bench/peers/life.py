@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Final
 
 from bench.load import BrokerConnection
-from bench.machine import memory_of, tree
+from bench.machine import CpuMeter, memory_of, process_name, tree
 from bench.peers.messages import (
     CLOSING_USER,
     PROBE_MEASURES,
@@ -55,6 +55,15 @@ _LOOK_SECONDS: Final = 0.05
 
 class PeerFailed(Exception):
     """A peer has ended, or has given no results; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class OfProcess:
+    """What one process of a peer takes."""
+
+    name: str
+    memory_mb: float  # the most it has held
+    cores: float
 
 
 class Life:
@@ -125,6 +134,18 @@ class Life:
     @property
     def peak_memory_mb(self) -> float:
         return peak_memory_mb(self._process.pid)
+
+    def cpu_meter(self) -> CpuMeter:
+        """Of each of its processes of now, by the number."""
+        return CpuMeter({str(pid): pid for pid in tree(self._process.pid)})
+
+    def processes(self, meter: CpuMeter) -> list[OfProcess]:
+        """What each of its processes takes; cores since the meter was asked last."""
+        cores = meter.cores()
+        return [
+            OfProcess(process_name(pid), memory_of(pid).get("VmHWM", 0.0), cores.get(str(pid), 0.0))
+            for pid in tree(self._process.pid)
+        ]
 
     def kill(self) -> float:
         """Kill all its processes with SIGKILL. Returns the wall clock in ms."""
@@ -239,6 +260,7 @@ class SteadyRun:
     latency_ms: list[float]  # of each whose result came before the kill, from its produce call until it could be read
     recovery_seconds: float  # from the kill until the result of a probe sent after it could be read
     memory_mb: float  # peak of all processes, of the first life
+    processes: list[OfProcess]  # of the first life; cores while probes were sent
     verdict: str  # "right", or how all results of the run differ from the right answer
 
 
@@ -266,9 +288,10 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
                 before = results.progress()  # without a result, a kill would find a peer that has no checkpoint yet
                 life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
                 time.sleep(load.warm_seconds)
+                meter = life.cpu_meter()
                 with Probes(place.bootstrap_servers, place.source) as probes:
                     time.sleep(load.seconds)
-                    memory_mb = life.peak_memory_mb
+                    processes = life.processes(meter)
                     killed_ms = life.kill()
                     life = Life(peer, place)
                     time.sleep(_SECOND_LIFE_SECONDS)
@@ -287,7 +310,8 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
         probe_count=len(sent_before),
         latency_ms=[at_ms[client] - probes.sent_ms[client] for client in answered],
         recovery_seconds=(_first_after(killed_ms, book, probes.sent_ms) or float("inf")) / 1000,
-        memory_mb=memory_mb,
+        memory_mb=sum(one.memory_mb for one in processes),
+        processes=processes,
         verdict=str(difference),
     )
 

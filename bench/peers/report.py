@@ -107,7 +107,17 @@ def _steady(measured: Measured) -> list[str]:
         if run is not None:
             rows.append([peer.name, *_steady_cells(run)])
     head = ["", "sums, the kill included", "p50, ms", "p99, ms", "back after kill −9, s", "memory, MB"]
-    return [f"**Steady load**\n\n{table(head, rows)}"] if rows else []
+    return [f"**Steady load**\n\n{table(head, rows)}", *_processes(measured)] if rows else []
+
+
+def _processes(measured: Measured) -> list[str]:
+    rows = [
+        [peer.name, one["name"], f"{one['memory_mb']:.0f}", f"{one['cores']:.2f}"]
+        for peer in PEERS
+        for one in measured.get(steady_name(peer), {}).get("processes", ())
+    ]
+    head = ["", "process", "memory, MB", "cores"]
+    return [f"**Each process under the steady load**\n\n{table(head, rows)}"] if rows else []
 
 
 def _steady_cells(run: Mapping[str, Any]) -> list[str]:

@@ -45,19 +45,21 @@ def status(
 ) -> None:
     """Print whether the job runs, its last batch, the quotas in force, how many clients are held, and addresses.
 
-    Reads the tables and the job's lock, not the cluster. It ends with 0 also if the job is down. It looks for the gate
-    where `kquota gate` listens by default.
+    Reads the tables and the job's lock, not the cluster. It looks for the gate where `kquota gate` listens by default.
+    Exit codes: 0 the job is up; 1 it is down.
     """
-    from pipeline.job.status import status_of
+    from pipeline.job.status import is_down, status_of
 
-    found = status_of(source.settings(), wall_ms())
+    settings = source.settings()
+    found = status_of(settings, wall_ms())
     gate = f"http://{DEFAULT_LISTEN}" if _answers(DEFAULT_LISTEN) else None
     if not is_table(output):
         document = {**asdict(found), "gate": gate}
         print_rows([document], output, document=document)
-        return
-    for subject, text in _lines(found, gate):
-        sys.stdout.write(f"{subject:<7} {printable(text)}\n")
+    else:
+        sys.stdout.write("".join(f"{subject:<7} {printable(text)}\n" for subject, text in _lines(found, gate)))
+    if is_down(settings, found.process, found.last_batch_age_ms):
+        raise typer.Exit(1)
 
 
 def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
@@ -123,14 +125,15 @@ def size(
     """Print how many jobs are needed; the memory, CPU and trigger of each; and how long a restart takes.
 
     The figures come from a benchmark on one machine; they are lines between its points. Yours may be quicker or slower.
+    What no number of jobs can hold is refused, with exit code 2.
     """
     from pipeline.reports.sizing import read_measured, shards_for, size_of
 
     measured = read_measured()
     shards = shards_for(entities, events, measured)
-    found = size_of(ceil(entities / (shards or 1)), events, measured)
+    found = size_of(ceil(entities / shards), events, measured)
     rows = [
-        {"what": "jobs (setting shard)", "needs": _jobs(shards)},
+        {"what": "jobs (setting shard)", "needs": str(shards)},
         {"what": "micro-batch", "needs": f"{found.batch_ms:.0f} ms"},
         {"what": "trigger (stream.trigger_ms)", "needs": f"{found.trigger_ms} ms or more"},
         {"what": "memory of the driver", "needs": f"{found.driver_mb:.0f} MB"},
@@ -140,14 +143,11 @@ def size(
     ]
     print_rows(rows, output)
     if is_table(output):
+        if shards > 1:
+            sys.stderr.write(f"one driver cannot hold {entities} clients: {shards} jobs share the users, ")
+            sys.stderr.write(f"shard = 0/{shards} to {shards - 1}/{shards}; the figures are those of one\n")
         beyond = "" if found.is_measured else "; this is beyond what was measured"
         sys.stderr.write(f"measured on {measured.machine}, arrays of 100 events{beyond}\n")
-
-
-def _jobs(shards: int | None) -> str:
-    if shards is None:
-        return "more than shards can give: each reads all events"
-    return "1" if shards == 1 else f"{shards}, each for its share of the users; the figures are those of one"
 
 
 # `kquota config`.

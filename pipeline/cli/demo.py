@@ -1,19 +1,26 @@
 """`kquota demo`: shows on one machine how noisy clients are throttled; `make run` calls it."""
 
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from pipeline.cli.options import call_on_signals
 from pipeline.cli.services import DEFAULT_PORT, free_port
-from pipeline.command_line import not_installed
+from pipeline.command_line import not_installed, path_text
 from pipeline.log import set_up_logging
-from pipeline.process import return_memory_at_once
+from pipeline.process import do_without_pandas, return_query_memory_soon, share_one_allocator
+from quota.units import rate_text
 
 if TYPE_CHECKING:
     from pipeline.demo.folder import DemoFolder
+
+
+_MEMORY: Final = "4 GB"
+_DISK: Final = "60 MB"
+"""What one broker, its clients and the job took, rounded up."""
 
 
 def demo(
@@ -46,7 +53,8 @@ def demo(
     Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more know nothing of kquota: the
     broker slows them. Ctrl-C stops everything. The data stays for the next run.
     """
-    return_memory_at_once()
+    share_one_allocator()
+    return_query_memory_soon()
     from pipeline.demo.folder import DemoFolder
 
     place = DemoFolder(folder.absolute())
@@ -64,6 +72,7 @@ def _run(
     port: int | None,
     alerts: bool,
 ) -> None:
+    do_without_pandas()
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch_missing
@@ -75,6 +84,8 @@ def _run(
         start_over(place, settings.job)
     count = place.choose_brokers(brokers)
     fetch_missing()
+    where = path_text(place.root)
+    sys.stderr.write(f"takes about {_MEMORY} of memory, and {_DISK} of disk a minute in {where}; Ctrl-C ends it\n")
     page_port = free_port(port)
     if port is not None and page_port is None:
         sys.stderr.write(f"no web page: {not_installed('starlette or uvicorn', 'dashboard')}\n")
@@ -87,3 +98,12 @@ def _run(
         sys.stderr.write("stopped before the demo had begun\n")
         return
     console.summary(running.bounds())
+    sys.stderr.write(
+        f"left in {where}, for the next demo: {_left(place.root)}; delete it: rm -r {shlex.quote(where)}\n"
+    )
+
+
+def _left(folder: Path) -> str:
+    """The size of all files below a folder, as `84.1 MB`."""
+    size_bytes = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+    return rate_text("producer_byte_rate", float(size_bytes)).removesuffix("/s")

@@ -10,18 +10,26 @@ import typer
 from pipeline.cli.options import ClusterSource, JobSource, MetricsPort, Output, wait_until_stopped
 from pipeline.cli.output import Layout, print_rows
 from pipeline.clock import SystemClock
-from pipeline.errors import Unreachable
+from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from pipeline.meter.scrape_sources import Source
     from pipeline.meter.scrapes import NameMap
     from pipeline.settings.model import Settings
 
 _MEASURED: Final = Layout(("quota_type", "every client is measured by", "because of"))
 
+Query = Annotated[
+    str | None,
+    typer.Option(
+        help="Or a Prometheus that scrapes them: http://prometheus:9090; …?LABEL=VALUE for the series of one cluster.",
+        metavar="URL",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Write it; without, only print what would be written.")]
 
 
@@ -29,19 +37,17 @@ def prometheus(
     *,
     source: ClusterSource,
     targets: Annotated[
-        list[str],
-        typer.Option(
-            help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable.",
-            show_default=False,
-        ),
-    ],
+        list[str] | None,
+        typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
+    ] = None,
+    query: Query = None,
     name_map: Annotated[
         list[str] | None,
         typer.Option(
             "--map",
             metavar="NAME=MEANING",
             help="Another name of a metric (=produced_bytes, =fetched_bytes, =request_time) or of a label (=user, "
-            "=client_id, =resource); repeatable.",
+            "=client_id, =resource; with --query =broker_id); repeatable.",
         ),
     ] = None,
     topic: Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)] = None,
@@ -57,23 +63,26 @@ def prometheus(
     10 to 12 s, so usage is up to 11 s late; sums are right to about 3 %. Sensors exist only under a quota: see kquota
     meter enable. A target without an answer is not charged, and after a gap at most one window is.
 
-    The broker of a target is the one on its host; where that is not clear write ID=http://…. One process scrapes all
-    brokers of a cluster; a second one ends the first, with 4. Runs until SIGTERM or Ctrl-C.
+    The broker of a target is the one on its host; where that is not clear write ID=http://…. With --query it is the one
+    on the host of the label instance, or --map LABEL=broker_id names the label with its id. Prometheus must scrape the
+    brokers every 5 s or less. One process meters all brokers of a cluster; a second one ends the first, with 4. Runs
+    until SIGTERM or Ctrl-C.
     """
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.meter.scrape_meter import ScrapeMeter, addresses, scrape_metrics, with_brokers
+    from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter, scrape_metrics
     from pipeline.meter.usage_messages import JSON, PACKED
     from pipeline.meter.usage_topic import SCRAPES, KafkaUsageTopic, UsagePublisher
     from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 
-    given, names = addresses(targets), names_of(name_map)
+    names = names_of(name_map)
+    of_brokers = sources_of(targets or [], query, names)
     topics = {"usage_topic": topic, "marker_topic": marker_topic}
     settings = source.settings(topics=topics, metrics={"port": metrics_port}, meter={"codec": codec})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
     with access.admin() as admin:
-        brokers = with_brokers(given, admin.describe_cluster()["brokers"])
+        asked = of_brokers(admin.describe_cluster()["brokers"])
     usage_topic = KafkaUsageTopic(
         SCRAPES, settings.kafka.usage_topic, settings.kafka.marker_topic, access, settings.kafka.transaction_timeout_ms
     )
@@ -86,11 +95,11 @@ def prometheus(
         closing(UsagePublisher(SCRAPES, usage_topic, destination)) as publisher,
     ):
         publisher.take_over()
-        scraper = ScrapeMeter(brokers, names, publisher, used_codec, SystemClock(), wait)
+        scraper = ScrapeMeter(asked, names, publisher, used_codec, SystemClock(), wait)
         registry.register(ReadAtScrape(lambda: scrape_metrics(scraper, publisher)))
         how = ", packed" if used_codec.is_packed else ""
         typer.echo(
-            f"scraping {len(brokers)} brokers, to {destination}{how}: usage is up to 11 s late, sums are right to 3 %",
+            f"scraping {len(scraper.targets)} brokers, to {destination}{how}: {ACCURACY}",
             err=True,
         )
         stored = scraper.run()
@@ -98,6 +107,26 @@ def prometheus(
     if not stored:
         message = f"{scraper.unstored_events:,} usage events could not be stored on {destination}"
         raise Unreachable(message, "start the meter again; what was used meanwhile is not charged")
+
+
+def sources_of(
+    targets: "Sequence[str]", query: str | None, names: "NameMap"
+) -> "Callable[[Sequence[dict[str, Any]]], Sequence[Source]]":
+    """What makes the sources of a cluster from its brokers. Options that cannot be read are refused before.
+
+    Raises:
+        UsageError: Neither or both of `--targets` and `--query` are given, or they are no addresses.
+    """
+    from pipeline.meter.scrape_sources import PrometheusSource, addresses, with_brokers
+
+    if bool(targets) == bool(query):
+        message = "give one of --targets and --query"
+        raise UsageError(message, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
+    if query:
+        PrometheusSource(query, names, [])
+        return lambda brokers: [PrometheusSource(query, names, brokers)]
+    given = addresses(targets)
+    return lambda brokers: with_brokers(given, brokers)
 
 
 def names_of(pairs: "Iterable[str] | None") -> "NameMap":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.metering import names_of
+from pipeline.cli.metering import Query, names_of, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
 from pipeline.cli.output import UNKNOWN_WIDTH, Layout, fitted, print_rows, until_reader_goes
 from pipeline.cli.top import Styled, bar
@@ -41,6 +41,7 @@ def observe(
         list[str] | None,
         typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
     ] = None,
+    query: Query = None,
     usage_topic: Annotated[
         str | None, typer.Option(help="Or the usage topic, which a reporter or meter fills.")
     ] = None,
@@ -68,13 +69,13 @@ def observe(
     """
     from pipeline.cluster.access import ClusterAccess
 
-    if bool(targets) == bool(usage_topic):
-        msg = "give one source of usage: --targets or --usage-topic"
+    if [bool(targets), bool(query), bool(usage_topic)].count(True) != 1:
+        msg = "give one source of usage: --targets, --query or --usage-topic"
         raise UsageError(msg, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
     access = ClusterAccess.from_settings(source.settings().kafka)
     with _without_log():
         found, progress = _watched(
-            access, _opener(access, targets or [], usage_topic, name_map or []), minutes * 60_000
+            access, _opener(access, targets or [], query, usage_topic, name_map or []), minutes * 60_000
         )
     _print_summary(found, progress, access.bootstrap_servers)
     _write(found, progress, access.bootstrap_servers, page, json_file)
@@ -164,19 +165,25 @@ class _Watch:
                 show(self.progress(observed_ms), lines)
 
 
-def _opener(access: "ClusterAccess", targets: Sequence[str], usage_topic: str | None, name_map: Sequence[str]) -> Open:
+def _opener(
+    access: "ClusterAccess",
+    targets: Sequence[str],
+    query: str | None,
+    usage_topic: str | None,
+    name_map: Sequence[str],
+) -> Open:
     """Opens the source that the options name. Options that cannot be read are refused before."""
-    from pipeline.meter.scrape_meter import addresses, with_brokers
     from pipeline.observe.sources import ScrapedSource, TopicSource
 
     if usage_topic is not None:
         return lambda quotas, clock: TopicSource(access, usage_topic, quotas.broker_ids, clock)
-    given, names = addresses(targets), names_of(name_map)
+    names = names_of(name_map)
+    of_brokers = sources_of(targets, query, names)
 
     def scraped(_quotas: "FollowedQuotas", clock: "Clock") -> "Source":
         with access.admin() as admin:
-            brokers = with_brokers(given, admin.describe_cluster()["brokers"])
-        return ScrapedSource(brokers, names, clock)
+            asked = of_brokers(admin.describe_cluster()["brokers"])
+        return ScrapedSource(asked, names, clock)
 
     return scraped
 

@@ -151,16 +151,16 @@ def _squeeze(columns: Sequence[_Column], narrow: Mapping[str, int], width: int) 
 
 
 def _row(cells: Sequence[str], columns: Sequence[_Column]) -> list[str]:
-    broken = [_broken(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
+    parts_of = [broken(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
     lines = []
-    for number in range(max(map(len, broken))):
-        parts = [lines_of[number] if number < len(lines_of) else "" for lines_of in broken]
+    for number in range(max(map(len, parts_of))):
+        parts = [lines_of[number] if number < len(lines_of) else "" for lines_of in parts_of]
         padded = (part + " " * (column.width - cell_len(part)) for part, column in zip(parts, columns, strict=True))
         lines.append(_GAP.join(padded).rstrip())
     return lines
 
 
-def _broken(text: str, width: int) -> list[str]:
+def broken(text: str, width: int) -> list[str]:
     """A text in lines of at most `width` cells; one line, however wide, where nothing is to be broken."""
     if cell_len(text) <= width:
         return [text]

@@ -115,8 +115,8 @@ def _shown(row: Row) -> Row:
 # `kquota report rightsizing`: bounds against their use, and a candidate with recommended bounds.
 
 _LAYOUT: Final = Layout(
-    ("user", "client_id", "type", "T", "p95", "p99", "advice", "suggested", "throttled", "sensors"),
-    dropped_first=("sensors", "throttled", "p95"),
+    ("user", "client_id", "type", "T", "minutes", "p95", "p99", "advice", "suggested", "throttled", "sensors"),
+    dropped_first=("sensors", "throttled", "p95", "minutes"),
 )
 
 
@@ -137,10 +137,11 @@ def rightsizing(
 ) -> None:
     """Compare each bound T with the 95th and 99th percentile of the rate per minute, and suggest bounds that fit.
 
-    Only minutes in which the bound was used count. The bound of a client that was throttled is never lowered, because
-    it sent less than it wanted to. Bounds of default entities are compared, and not changed in the candidate.
+    Only whole minutes in which the bound was used count, and from less than an hour of them nothing is suggested. The
+    bound of a client that was throttled is never lowered, because it sent less than it wanted to; nor is any below the
+    largest rate of the last ten minutes. Bounds of default entities are compared, and not changed in the candidate.
     """
-    from pipeline.reports.rightsizing import Question, rightsizing_page, sized
+    from pipeline.reports.rightsizing import LEAST_MINUTES, Question, rightsizing_page, sized, whole_part
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.minute_sums import Minutes
     from pipeline.tables.quotas.source import QuotaSource
@@ -154,10 +155,16 @@ def rightsizing(
     held = Minutes(root, "throttle_by_minute").held_by_client(*span_ms).to_pylist()
     throttled = frozenset((row["user"], row["client_id"]) for row in held if row["minutes"])
     per_broker = (settings.scope or in_force.scope) == "broker"
-    found = sized(usage, Question(snapshot, per_broker, span_ms, throttled, headroom))
+    whole_ms = whole_part(span_ms, usage.span() or span_ms)
+    found = sized(usage, Question(snapshot, per_broker, whole_ms, throttled, headroom))
     print_rows([one.to_row() for one in found], output, _LAYOUT, shown=_shown_of_rightsizing)
-    if is_table(output) and any(one.is_default and one.advice in ("raise", "lower") for one in found):
-        sys.stderr.write("p95 and p99 of a default are those of its busiest sensor; a candidate keeps its bound\n")
+    if is_table(output):
+        if any(one.is_default and one.advice in ("raise", "lower") for one in found):
+            sys.stderr.write("p95 and p99 of a default are those of its busiest sensor; a candidate keeps its bound\n")
+        if any(one.advice == "too little data" for one in found):
+            seen = max(whole_ms[1] - whole_ms[0], 0) // 60_000
+            sys.stderr.write(f"{seen} whole minutes seen; nothing is suggested from less than {LEAST_MINUTES} of use\n")
+        sys.stderr.write("".join(f"{one.advice}: {printable(one.command() or '')}\n" for one in found if one.command()))
     if candidate is not None:
         _write_candidate(candidate, table.read(snapshot.version), found)
     if html is not None:
@@ -183,6 +190,7 @@ def _shown_of_rightsizing(row: Row) -> Row:
         "client_id": row["client_id"],
         "type": row["quota_type"].partition("_")[0],
         "T": rate(row["bound"]),
+        "minutes": row["minutes"],
         **{name: rate(row[name]) for name in ("p95", "p99", "suggested")},
         "advice": row["advice"],
         "throttled": "yes" if row["throttled"] else "no",
@@ -193,8 +201,8 @@ def _shown_of_rightsizing(row: Row) -> Row:
 # `kquota report slo`: minutes throttled per client and period, against a target.
 
 _LAYOUT_SLO: Final = Layout(
-    ("period", "user", "client_id", "owner", "minutes", "target", "held", "throttles", "renewals"),
-    dropped_first=("renewals", "throttles", "held"),
+    ("period", "user", "client_id", "owner", "minutes", "on course for", "target", "held", "throttles", "renewals"),
+    dropped_first=("renewals", "throttles", "held", "owner"),
 )
 
 
@@ -212,10 +220,11 @@ def slo(
 ) -> None:
     """Print in how many minutes each client was throttled, and whether that meets the target.
 
-    A minute counts if the client was held in it for any time. Clients that were never throttled are left out.
+    A minute counts if the client was held in it for any time. Of a period that is not over, or of which a part is not
+    kept, what was seen is projected to the whole. Clients that were never throttled are left out.
     """
     from pipeline.reports.periods import known_period, periods
-    from pipeline.reports.service_level import Target, held_by_period, service_level_page
+    from pipeline.reports.service_level import Target, held_by_period, knows_enough, service_level_page
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.minute_sums import Minutes
     from quota.entity import Owners
@@ -229,18 +238,22 @@ def slo(
     found = held_by_period(throttles, by, periods(by, *span_ms), wanted, owners.of)
     print_rows([one.to_row() for one in found], output, _LAYOUT_SLO, shown=_shown_of_slo)
     if is_table(output):
-        missed = [one for one in found if not one.is_met]
-        clients = {(one.user, one.client_id) for one in missed}
-        missing = f"{len(clients)} missed" if clients else "all clients met"
+        throttled, clients = {(one.user, one.client_id) for one in found}, usage.clients(*span_ms).num_rows
+        missed = {(one.user, one.client_id) for one in found if one.standing == "missed"}
+        is_known = knows_enough(found, by, periods(by, *span_ms))
+        verdict = f"{len(missed)} missed" if missed else "all clients met" if is_known else "too little data for"
         sys.stdout.write(
-            f"{len({(one.user, one.client_id) for one in found})} of {usage.clients(*span_ms).num_rows} clients were "
-            f"throttled; {missing} the target {target} a {by}\n"
+            f"{len(throttled)} of {clients} clients were throttled; {verdict} the target {target} a {by}\n"
         )
     if html is not None:
         write_page(html, service_level_page(found, wanted, by, usage, throttles, span_ms))
 
 
 def _shown_of_slo(row: Row) -> Row:
-    shown = {name: value for name, value in row.items() if name not in ("target_minutes", "held_seconds")}
     allowed = exact_text(round(row["target_minutes"], 1))
-    return shown | {"target": f"{row['target']} ({allowed})", "held": age_text(row["held_seconds"] * 1000)}
+    left_out = ("observed_minutes", "projected_minutes", "target_minutes", "held_seconds")
+    return {name: value for name, value in row.items() if name not in left_out} | {
+        "minutes": f"{row['minutes']} of {row['observed_minutes']}",
+        "on course for": f"{row['projected_minutes']:,.0f} of {allowed}",
+        "held": age_text(row["held_seconds"] * 1000),
+    }

@@ -199,15 +199,9 @@ def run(
     Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, both end
     together.
     """
-    return_memory_at_once()
-    from pipeline.brokers.running import sync_beside
-    from pipeline.job.job import Job
-    from pipeline.job.metrics import Listeners, job_metrics
-    from pipeline.job.take_over import refuse_state_on_one_node
-    from pipeline.metrics import metrics_endpoint
-    from pipeline.settings.places import is_in_catalog
-    from pipeline.stream.session import refuse_without_connectors, runs_in_the_cluster
-    from pipeline.tables.from_settings import create_tables, refuse_other_division
+    share_one_allocator()
+    return_query_memory_soon()
+    from pipeline.stream.session import SparkStarter, refuse_without_connectors, runs_in_the_cluster
 
     settings = source.settings(
         stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
@@ -220,21 +214,31 @@ def run(
     if sync and settings.shard is not None:
         msg = f"--sync needs the usage of all users; shard {settings.shard} has a share of them"
         raise UsageError(msg, "leave --sync out, or run one job for all users")
-    refuse_other_division(settings)
     refuse_without_connectors()
-    if runs_in_the_cluster():
-        refuse_state_on_one_node(settings)
-    listeners, registry = job_metrics(settings, Listeners(log_throttles, _log_batch))
-    running = Job(settings, listeners, waits=not no_wait)
-    with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
-        if not is_in_catalog(settings.tables.root):  # those the job creates, when it has Spark
-            create_tables(settings.tables)
-        with (
-            _dashboard(dashboard_port, source.config, settings.tables.root) if dashboard else nullcontext(),
-            running_alerts(settings, source) if alerts else nullcontext(),
-            sync_beside(settings, running.stop) if sync else nullcontext(),
-        ):
-            running.run()
+    with SparkStarter(settings, waits=not no_wait) as starter:  # what is imported now is imported while the JVM starts
+        do_without_pandas()
+        from pipeline.brokers.running import sync_beside
+        from pipeline.job.job import Job
+        from pipeline.job.metrics import Listeners, job_metrics
+        from pipeline.job.take_over import refuse_state_on_one_node
+        from pipeline.metrics import metrics_endpoint
+        from pipeline.settings.places import is_in_catalog
+        from pipeline.tables.from_settings import create_tables, refuse_other_division
+
+        refuse_other_division(settings)
+        if runs_in_the_cluster():
+            refuse_state_on_one_node(settings)
+        listeners, registry = job_metrics(settings, Listeners(log_throttles, _log_batch))
+        running = Job(settings, listeners, waits=not no_wait)
+        with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
+            if not is_in_catalog(settings.tables.root):  # those the job creates, when it has Spark
+                create_tables(settings.tables)
+            with (
+                _dashboard(dashboard_port, source.config, settings.tables.root) if dashboard else nullcontext(),
+                running_alerts(settings, source) if alerts else nullcontext(),
+                sync_beside(settings, running.stop) if sync else nullcontext(),
+            ):
+                running.run(starter)
 
 
 # What the job prints while it runs: throttles and every micro-batch, as log lines on stderr.

@@ -1,8 +1,10 @@
 """`kquota throttles`: who is throttled now or was, the records as they come, why, and whether that can be repeated."""
 
+import re
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,6 +32,7 @@ from pipeline.cli.output import (
 )
 from pipeline.cli.quotas.entity import Client, ClientNames
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
+from pipeline.command_line import command_text
 from pipeline.errors import NotFound, UsageError, printable
 from pipeline.log import set_up_logging
 from quota.units import rate_text
@@ -44,7 +47,9 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
 _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
-_RECENT: Final = Layout(("at", "action", *_COLUMNS), dropped_first=("W", "for", "until", "cause", "T"))
+_RECENT: Final = Layout(
+    ("at", "action", "client", *_COLUMNS[2:]), dropped_first=("W", "for", "decision", "O", "action")
+)
 
 
 def list_(
@@ -123,6 +128,7 @@ def _shown(row: "Row") -> "Row":
         "action": verb(row),
         "user": row["user"],
         "client_id": row["client_id"],
+        "client": f"{row['user']}/{row['client_id']}",
         "type": quota_type.partition("_")[0],
         "O": rate_text(quota_type, row["observed"]),
         "T": "none" if bound is None else rate_text(quota_type, bound),
@@ -216,11 +222,15 @@ def _line(tailed: "Tailed") -> str:
     return f"{clock_time(tailed.record.written_ms)}  {line_of_record(tailed.record, tailed.extends)}"
 
 
+_ID: Final = re.compile("[0-9a-f]{1,64}")
+
+
 def explain(
     user: Annotated[
         str | None,
         typer.Argument(
-            metavar="DECISION|USER", help="The beginning of a decision_id; or a user, with a client-id after it."
+            metavar="DECISION|CLIENT|USER",
+            help="The beginning of a decision_id; a client as USER/CLIENT_ID; or a user, with a client-id after it.",
         ),
     ] = None,
     client_id: Annotated[
@@ -234,50 +244,83 @@ def explain(
     source: TablesSource,
     output: Output = "table",
 ) -> None:
-    """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed."""
-    from pipeline.reports.story import on_brokers_row, origin_line, why_nothing, words_of
-    from pipeline.tables.enforced import enforced_for
-    from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.throttles import origin_of_bound, story_of, why_unpublished
+    """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed.
+
+    Of a client, as USER CLIENT_ID or as USER/CLIENT_ID, it tells the newest throttle to its end, and whether the client
+    is held now. Of a user alone it lists the clients.
+    """
+    from pipeline.reports.story import told
 
     settings = source.settings()
-    root = settings.tables.root
-    story = story_of(root, _decision(root, client, user, client_id))
-    decision, quotas = story.decision, open_quota_table(settings.tables)
-    origin = origin_of_bound(quotas, decision)
-    max_age_ms = settings.stream.max_decision_age_ms
-    limits = (max_age_ms, settings.purgatory.min_hold_ms)
-    unpublished = None if story.events else why_unpublished(root, quotas, decision, *limits)
-    on_brokers = enforced_for(root, decision["user"], decision["client_id"], [decision["quota_type"]])
+    decision, is_of_client = _decision(settings.tables.root, client, user, client_id)
+    if decision is None:
+        _print_clients(settings.tables.root, client.user or user or "", output)
+        return
+    found = told(settings, decision, wall_ms() if is_of_client else None)
     if is_table(output):
-        words = words_of(story, settings, origin, unpublished, on_brokers)
-        facts = [f"  {name:<9} {text}" for name, text in words.facts]
-        bars = _bars(story, settings.engine.sample_window_ms)
-        lines = [words.title, *facts, "", words.samples, *bars, "", *words.published]
+        facts = [f"  {name:<9} {text}" for name, text in found.facts]
+        bars = _bars(found.story, settings.engine.sample_window_ms)
+        lines = [found.title, *facts, "", found.samples, *bars, "", *found.published]
+        lines += [] if found.now is None else [found.now]
         sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     else:
-        document = {
-            "decision": decision,
-            "bound_set": origin_line(decision, origin),
-            "unpublished": None if unpublished is None else why_nothing(unpublished, max_age_ms),
-            "on_brokers": [on_brokers_row(one) for one in on_brokers],
-        }
-        print_rows([{**document, "events": story.events, "samples": story.samples}], output)
+        print_rows([found.document], output)
     if verify:
         _verify_one(settings, decision)
 
 
-def _decision(root: str, client: ClientNames, first: str | None, client_id: str | None) -> "Row":
-    """The row of `decisions` that is meant: by the beginning of its id, or the newest one of a client."""
-    from pipeline.tables.throttles import decision_with_id, newest_decision
+def _decision(
+    root: str, client: ClientNames, first: str | None, client_id: str | None
+) -> "tuple[dict[str, Any] | None, bool]":
+    """The row of `decisions` that is meant, and whether a client was named; no row for a user without a client-id."""
+    from pipeline.tables.throttles import decision_with_id, newest_throttle
 
     if first and client_id is None and client == (None, None):
-        return decision_with_id(root, first)
+        if _ID.fullmatch(first):
+            with suppress(NotFound):
+                return decision_with_id(root, first), False
+        return _named_by(root, first)
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:
         message = "name a decision or a client"
         raise UsageError(message, "write the beginning of a decision_id, or a user and a client-id")
-    return newest_decision(root, user, client_id)
+    return (None if client_id is None else newest_throttle(root, user, client_id)), True
+
+
+def _named_by(root: str, text: str) -> "tuple[dict[str, Any] | None, bool]":
+    """The same by a text as `alice/etl`, as log lines have it, or `alice/etl@1`; names may have slashes themselves."""
+    from pipeline.tables.throttles import newest_throttle
+
+    parts = text.split("/")
+    for place in range(1, len(parts)):
+        user, client_id = "/".join(parts[:place]), "/".join(parts[place:])
+        for name in dict.fromkeys((client_id, client_id.rpartition("@")[0] or client_id)):
+            with suppress(NotFound):
+                return newest_throttle(root, user, name), True
+    return None, True
+
+
+_CLIENTS: Final = Layout(("user", "client_id", "now", "last_decision"), dropped_first=("last_decision",))
+
+
+def _print_clients(root: str, user: str, output: str) -> None:
+    from pipeline.tables.throttles import clients_of, no_decision
+
+    now_ms = wall_ms()
+    found = clients_of(root, user, now_ms)
+    if not found:
+        raise no_decision(root, user)
+
+    def shown(row: Row) -> Row:
+        until_ms, at_ms = row["held_until_ms"], row["decided_at_ms"]
+        held = f"held until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left" if until_ms else "free"
+        return {**row, "now": held, "last_decision": None if at_ms is None else f"{as_iso(at_ms)} UTC"}
+
+    print_rows([asdict(one) for one in found], output, _CLIENTS, shown=shown)
+    if is_table(output):
+        decided = next((one for one in found if one.decided_at_ms is not None), None)
+        command = None if decided is None else command_text("throttles", "explain", user, decided.client_id)
+        sys.stderr.write("none of them was over a quota\n" if command is None else f"why: {printable(command)}\n")
 
 
 _BAR_WIDTH: Final = 40

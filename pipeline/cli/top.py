@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import Output, TablesSource, wait_until_stopped
-from pipeline.cli.output import UNKNOWN_WIDTH, Layout, fitted, is_table, print_rows, until_reader_goes
+from pipeline.cli.output import UNKNOWN_WIDTH, Layout, broken, fitted, is_table, print_rows, until_reader_goes
 from pipeline.clock import clock_time, seconds, wall_ms
 from pipeline.errors import PipelineError, UsageError, printable
 from quota.units import age_text, rate_text, rate_unit
@@ -171,7 +171,8 @@ def view(
         trouble: Why the state could not be read anew, if it could not.
     """
     shown = [*_head(state, now_ms), *([("bold red", printable(f"not readable: {trouble}"))] if trouble else [])]
-    shown = [(style, text if width is None else text[:width]) for style, text in shown]
+    if width is not None:
+        shown = [(style, line) for style, text in shown for line in broken(text, width)]
     lines = state.lines[:limit]
     if height is not None:
         lines = lines[: max(height - len(shown) - 2, 0)]  # the header, and how many there are more
@@ -195,7 +196,7 @@ def _head(state: "Overview", now_ms: int) -> list[Styled]:
     status, totals = state.status, state.totals
     age_ms = state.batch_age_ms(now_ms)
     batch = "no batch yet" if age_ms is None else f"batch {status.last_batch_id}, {age_ms / 1000:.1f} s ago"
-    process = f"up (process {status.process})" if status.process else "down on this machine"
+    process = "up" if status.process else "down on this machine"
     title = f"{clock_time(now_ms)[:-2]} UTC  {status.job} {process} · {batch} · quotas v{status.quotas} {status.mode}"
     used = (
         f"{totals.throttled_clients} throttled, {totals.clients} clients with usage: "

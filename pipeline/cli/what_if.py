@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import FileSource, Html, Output, TablesSource, as_iso, covered_text, parse_range, write_page
+from pipeline.cli.options import Html, Output, Source, TablesSource, as_iso, covered_text, parse_range, write_page
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar
 from pipeline.clock import clock_time
 from pipeline.errors import printable
@@ -32,10 +32,10 @@ _PLACES = ("local", "spark")
 _CANDIDATE_VERSION = 0
 _LAYOUT: Final = Layout(
     (
-        *("user", "client_id", "change", "held_s_live", "held_s_candidate", "held_s_happened"),
-        *("windows_live", "windows_candidate", "bytes_deferred_candidate"),
+        *("client", "change", "baseline_s", "candidate_s", "replay", "happened_s"),
+        *("windows_baseline", "windows_candidate", "bytes_deferred_candidate"),
     ),
-    dropped_first=("bytes_deferred_candidate", "windows_live", "windows_candidate", "held_s_happened"),
+    dropped_first=("bytes_deferred_candidate", "windows_baseline", "windows_candidate", "happened_s"),
 )
 
 
@@ -46,9 +46,18 @@ def what_if(
     *,
     since: Annotated[str, typer.Option(help="Begin of the range: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
     until: Annotated[str, typer.Option(help="End of the range, in the same formats.")] = "0s",
+    baseline: Annotated[
+        str,
+        typer.Option(help="What it is compared with: today (with today's quotas) or happened (as it happened)."),
+    ] = "today",
     usage_table: Annotated[
-        str, typer.Option("--from", help="usage_by_second (one evaluation per second) or usage (the exact batches).")
-    ] = "usage_by_second",
+        str | None,
+        typer.Option(
+            "--from",
+            help="usage (the exact batches) or usage_by_second (one evaluation per second).",
+            show_default="usage where that is kept",
+        ),
+    ] = None,
     on: Annotated[
         str,
         typer.Option(
@@ -65,15 +74,18 @@ def what_if(
 ) -> None:
     """Replay stored usage with candidate quotas, and print who would be throttled and for how long.
 
-    The result is compared with a replay of the quotas that were live, and shown next to what really happened. Usage is
-    replayed as it was stored: clients that were throttled at the time sent less than they wanted to.
+    The result is compared with a replay of the same usage with today's quotas, or with those that were in force. Each
+    line says how far a replay of what happened is from what happened; above 5 % it is unsure. Usage is replayed as it
+    was stored: clients that were throttled at the time sent less than they wanted to.
     """
-    from pipeline.replay.report import FailCondition, compare, failures, to_document, totals_of
+    from pipeline.replay.report import BASELINES, FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
     from pipeline.reports.what_if_page import what_if_page
     from pipeline.tables.quotas.files import read_snapshot
 
-    _refuse_unknown("--from", usage_table, _SOURCES)
+    if usage_table is not None:
+        _refuse_unknown("--from", usage_table, _SOURCES)
+    _refuse_unknown("--baseline", baseline, BASELINES)
     _refuse_unknown("--on", on, _PLACES)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = source.settings()
@@ -81,18 +93,22 @@ def what_if(
     since_ms, until_ms = parse_range(since, until)
     request = _request(settings, usage_table, since_ms, until_ms, candidate)
     began = time.perf_counter()
-    (with_live, with_candidate), ran_on = _replay(request, settings.spark if on == "spark" else None)
+    results, ran_on = _replay(request, settings.spark if on == "spark" else None)
+    again, with_candidate = results[0], results[-1]
+    # Without an edit in the range today's quotas are those that were in force.
+    with_baseline = again if baseline == "happened" else results[-2]
     span_ms = request.since_ms, request.until_ms
     happened = recorded_outcomes(request.root, *span_ms, request.settings.sample_window_ms)
-    comparisons = compare(with_live, with_candidate, happened)
+    comparisons = compare(again, with_baseline, with_candidate, happened)
     totals = totals_of(comparisons)
     about = {
         "candidate": str(quotas),
+        "baseline": BASELINES[baseline],  # type: ignore[index] # it is one of them
         "since_ms": since_ms,
         "until_ms": until_ms,
         "usage_since_ms": request.since_ms,
         "usage_until_ms": request.until_ms,
-        "replayed": f"{usage_table}, {_SOURCES[usage_table]}",
+        "replayed": f"{request.source}, {_SOURCES[request.source]}",
         "evaluations": with_candidate.evaluations,
         "usage_rows": with_candidate.rows,
         "ran_on": ran_on,
@@ -100,7 +116,7 @@ def what_if(
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
-        page = what_if_page(_readable(about), totals, comparisons, with_live, with_candidate, span_ms)
+        page = what_if_page(_readable(about), totals, comparisons, with_baseline, with_candidate, span_ms)
         write_page(html, page)
     broken = failures(conditions, totals)
     for sentence in broken:
@@ -116,26 +132,43 @@ def _refuse_unknown(name: str, given: str, known: Collection[str]) -> None:
 
 
 def _request(
-    settings: "Settings", source: str, since_ms: int, until_ms: int, candidate: "QuotaSnapshot"
+    settings: "Settings", source: str | None, since_ms: int, until_ms: int, candidate: "QuotaSnapshot"
 ) -> "ReplayRequest":
-    from pipeline.replay.request import Coverage, ReplayRequest, Timeline, live_timeline, warm_up_ms
+    """The replays: of what happened, with today's quotas if these are others, and of the candidate."""
+    from pipeline.replay.request import (
+        Coverage,
+        ReplayRequest,
+        Timeline,
+        exact_batches_kept,
+        live_timeline,
+        old_batches,
+        warm_up_ms,
+    )
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.throttle.assembly import nominal_slicing
 
     table = open_quota_table(settings.tables)
     live = QuotaSource(table)
-    covered = Coverage.of(settings.tables.root, source, since_ms, until_ms)  # type: ignore[arg-type] # one of _SOURCES
+    root = settings.tables.root
+    source = source or ("usage" if exact_batches_kept(root, since_ms) else "usage_by_second")
+    covered = Coverage.of(root, source, since_ms, until_ms)  # type: ignore[arg-type] # one of _SOURCES
     begin_ms = covered.since_ms - warm_up_ms(settings.engine)
+    # What is not there needs no quotas: a job that began in the range has often one version of them.
+    happened = live_timeline(table, live, begin_ms if covered.since_ms == since_ms else covered.since_ms)
+    today = happened.snapshots[-1]
+    others = () if len(happened.snapshots) == 1 else (Timeline((0,), (today,)),)
+    max_age_ms = settings.stream.max_decision_age_ms
     return ReplayRequest(
-        root=settings.tables.root,
+        root=root,
         source=source,  # type: ignore[arg-type] # one of _SOURCES
         scope=settings.scope or live.scope,
         settings=settings.engine,
         slicing=nominal_slicing(settings),
         since_ms=covered.since_ms,
         until_ms=covered.until_ms,
-        quotas=(live_timeline(table, live, begin_ms), Timeline((0,), (candidate,))),
+        quotas=(happened, *others, Timeline((0,), (candidate,))),
+        old=old_batches(root, begin_ms, covered.until_ms, max_age_ms) if source == "usage" else frozenset(),
     )
 
 
@@ -163,8 +196,8 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
         sys.stdout.write(f"… and {len(rows) - limit} more\n")
     about = document["about"]
     sys.stdout.write(
-        f"{totals.throttled} of {totals.clients} clients throttled, {totals.newly_throttled} newly, "
-        f"{totals.no_longer_throttled} no longer; held {totals.throttle_seconds:.1f} s "
+        f"{totals.throttled} of {totals.clients} clients throttled; against the usage {about['baseline']} "
+        f"{totals.newly_throttled} newly, {totals.no_longer_throttled} no longer; held {totals.throttle_seconds:.1f} s "
         f"({totals.throttle_seconds_change:+.1f} s), {totals.bytes_deferred} bytes deferred "
         f"({totals.bytes_deferred_change:+d})\n"
     )
@@ -178,9 +211,15 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
 
 def _shown(row: Row) -> Row:
     """A row with short headers: the names of the data do not fit a terminal."""
-    return {
-        name.replace("throttle_seconds", "held_s").replace("_kB_per_s", " kB/s"): value for name, value in row.items()
-    }
+    from pipeline.reports.what_if_page import off_text
+
+    held = {f"{name}_s": f"{row[f'throttle_seconds_{name}']:.1f}" for name in ("baseline", "candidate", "happened")}
+    who = f"{row['user']}/{row['client_id']}" + (f"@{row['broker_id']}" if row.get("broker_id") else "")
+    return {**row, "client": who, **held, "replay": off_text(row["replay_off_percent"], row["is_off"])}
+
+
+def _shown_client(row: Row) -> Row:
+    return {name.replace("_kB_per_s", " kB/s"): value for name, value in row.items()}
 
 
 def _readable(about: dict[str, Any]) -> dict[str, Any]:
@@ -211,13 +250,14 @@ def simulate(
             help="Whether a quota bounds a client in the whole cluster, or at each broker: cluster or broker."
         ),
     ] = "cluster",
-    source: FileSource,
+    config: Annotated[Path | None, typer.Option(help="TOML settings file.", show_default=False)] = None,
     output: Output = "table",
 ) -> None:
     """Print which throttles usage events would lead to: every throttle, renewal and release, then each client.
 
     Needs no broker, no Spark and no tables. Events are put into micro-batches by their own times. The simulated clients
-    ignore throttles: usage is what the files contain.
+    ignore throttles: usage is what the files contain. Settings are those of --config; KQUOTA_CONFIG is not used, so the
+    same files give the same answer everywhere.
     """
     from pipeline.replay.simulation import Simulation, batches_of_events
     from pipeline.throttle.explain import line_of
@@ -225,7 +265,7 @@ def simulate(
     if scope not in {"cluster", "broker"}:
         message = f"unknown scope {scope}; use cluster or broker"
         raise typer.BadParameter(message)
-    settings = source.settings()
+    settings = Source(config).settings()
     events, quotas = _read([*(files or ()), *(more_files or ())])
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
@@ -241,7 +281,7 @@ def simulate(
     clients = _client_rows(events, simulation.clients, scope == "broker")
     if is_table(output):
         sys.stdout.write("\n")
-    print_rows(clients, output, _CLIENTS, shown=_shown, document=[{"records": records, "clients": clients}])
+    print_rows(clients, output, _CLIENTS, shown=_shown_client, document=[{"records": records, "clients": clients}])
     sys.stderr.write(f"{len(events)} events in {count} micro-batches of {trigger} ms, {len(quotas.quotas)} quotas\n")
 
 

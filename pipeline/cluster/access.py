@@ -64,9 +64,9 @@ class ClusterAccess:
         return permission_missing(error, wanted, self.client_options(), self.bootstrap_servers)
 
     @contextmanager
-    def admin(self) -> Iterator[KafkaAdminClient]:
-        """A connected admin client, closed at the end; raises as `open`."""
-        with closing(self.open(KafkaAdminClient)) as client:
+    def admin(self, timeout_ms: int | None = None) -> Iterator[KafkaAdminClient]:
+        """A connected admin client, closed at the end; as `open_client`."""
+        with closing(self.open(KafkaAdminClient, timeout_ms=timeout_ms)) as client:
             yield client
 
 

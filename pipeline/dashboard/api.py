@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
@@ -118,6 +118,9 @@ class Edit(BaseModel):
     )
     if_version: int | SkipJsonSchema[None] = Field(None, description="The version edited; any other is a conflict.")
     reason: str = Field("", description="Why; kept in the commit.")
+    baseline: Literal["today", "happened"] = Field(
+        "today", description="What a what-if compares with: the usage with today's quotas, or as it happened."
+    )
 
 
 _ROWS: Final = ("user", "client_id", "owner", "since", "limit")
@@ -133,7 +136,8 @@ _GET: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "protected": (("user", "client_id", "since", "until"), "What the other clients used before and during the newest "
                                                            "throttle of a client."),
     "clients": (("search", "limit"), "Clients of the last minutes, and those with a quota of their own."),
-    "explain": (("decision_id", "user", "client_id"), "One decision in words; without an id the newest of the client."),
+    "explain": (("decision_id", "user", "client_id"), "One decision in words; without an id the newest throttle of "
+                                                    "the client, if any."),
     "quotas": (_QUOTAS, "Rows of the quota table, each bound with the rate that is nearest to it."),
     "quotas.csv": (_QUOTAS, "The same rows as CSV."),
     "quotas/history": (("limit",), "Versions of the quota table: actor, time, reason and changes."),

@@ -20,7 +20,7 @@ from pipeline.reports.edit_impact import impact_of
 from pipeline.settings.loading import store_variables
 from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreAddress
-from pipeline.tables.quotas.edit import QuotaChange, altered
+from pipeline.tables.quotas.edit import QuotaChange, alter_command, altered
 from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.history import differences, entity_texts
 from pipeline.tables.quotas.table import QuotaEdit, QuotaTable, local_audit
@@ -55,6 +55,7 @@ class Editing:
             "clients": moved[:_MOST_CLIENTS],
             "clients_total": len(moved),
             "warnings": warnings,
+            "command": _command(body),
         }
 
     async def what_if(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,15 +76,16 @@ class Editing:
             with tempfile.TemporaryDirectory() as folder:
                 candidate = Path(folder) / "candidate.json"
                 candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
-                report = json.loads(await self._replayed(candidate))
+                report = json.loads(await self._replayed(candidate, _read(body)[1].baseline))
         finally:
             self._is_replaying = False
         report = report[0] if isinstance(report, list) else report
-        return {"about": report["about"], "totals": report["totals"], "clients": report["clients"][:_MOST_CLIENTS]}
+        clients = report["clients"][:_MOST_CLIENTS]
+        return {"about": report["about"], "totals": report["totals"], "clients": clients, "command": _command(body)}
 
-    async def _replayed(self, candidate: Path) -> bytes:
+    async def _replayed(self, candidate: Path, baseline: str) -> bytes:
         command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "--quotas", str(candidate), "-o", "json"]
-        command += ["--from", "usage", "--since", _REPLAYED, "--tables", self._root]
+        command += ["--from", "usage", "--since", _REPLAYED, "--baseline", baseline, "--tables", self._root]
         store = store_variables(self._root.store) if isinstance(self._root, StoreAddress) else {}
         pipe = asyncio.subprocess.PIPE
         replay = await asyncio.create_subprocess_exec(
@@ -139,6 +141,14 @@ def _read(body: Mapping[str, Any]) -> tuple[QuotaChange, Edit]:
         raise edit_refused("; ".join(_mistake(str(one["loc"][0])[:40], one["msg"]) for one in exc.errors())) from exc
     values = {name: _value(name, value) for name, value in edit.values.items()}
     return QuotaChange(edit.user, edit.client_id, values), edit
+
+
+def _command(body: Mapping[str, Any]) -> str | None:
+    """The command that makes the same edit; None if it sets nothing."""
+    change, edit = _read(body)
+    if not change.values:
+        return None
+    return alter_command(change.user, change.client_id, change.values, edit.reason.strip())
 
 
 def _mistake(name: str, why: str) -> str:

@@ -2,6 +2,7 @@
 
     GET /, /client, /quotas, /pipeline    the page
     GET /me, /me.txt, /me.json            what an application team sees with a link of its own
+    GET /access                           whether the token of this request, or none, opens the API
     GET /api/v1/…                         see /api/v1/openapi.json
     POST /api/v1/quotas/…                 an edit: preview, what-if and, with --allow-edits, the commit
     GET /api/v1/stream                    server-sent events: the state, at once and whenever it changes
@@ -268,6 +269,7 @@ def build_app(
     routes += [Route(path, partial(_me, asked, token, kind)) for path, kind in zip(links.PATHS, _TEAM, strict=True)]
     routes += [Route(STREAM, partial(_stream, clusters, now)), Route(CLUSTERS, partial(_names, clusters))]
     routes += [Route("/api/v1/openapi.json", partial(_openapi, clusters))]
+    routes += [Route("/access", partial(_access, token))]
     routes += [Route("/healthz", _healthz), Route("/readyz", partial(_readyz, clusters))]
     routes += [Route("/metrics", partial(_metrics, registry))]
     return Starlette(
@@ -277,7 +279,7 @@ def build_app(
             Middleware(CountedRequests, registry=registry, routes=[route.path for route in routes]),
             # The page itself holds no data and shows the form for the token. What a link opens looks at its token.
             Middleware(Guard, token=token, is_open=lambda path: not path.startswith(("/api/", "/metrics")),
-                       forbids=links.forbidden, headers=_HEADERS),
+                       forbids=links.forbidden, headers=_HEADERS, refusal_page=teams.page_of_refusal),
         ],
         exception_handlers={PipelineError: _failed, HTTPException: _not_ours},
     )  # fmt: skip
@@ -455,6 +457,12 @@ async def _openapi(clusters: Clusters, _request: Request) -> Response:
 async def _names(clusters: Clusters, request: Request) -> Response:
     read_query(clusters.name_in(request.query_params.multi_items())[1], PARAMETERS[CLUSTERS], 0)
     return _json(encoded({"clusters": clusters.names}))
+
+
+async def _access(token: str | None, request: Request) -> Response:
+    """Not with 401: the page asks before it has a token, and browsers log each 401 as an error."""
+    given = request.headers.get("authorization", "").encode("latin-1")
+    return _json(encoded({"accepted": token is None or is_bearer(given, token)}))
 
 
 async def _healthz(_request: Request) -> Response:

@@ -19,7 +19,7 @@ from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates
 from pipeline.dashboard.recent import RecentTables, WatchedTable
 from pipeline.dashboard.state import Health, State, health
 from pipeline.errors import PipelineError
-from pipeline.process import JobSigns, return_freed_memory
+from pipeline.process import JobSigns, return_freed_memory, return_unused_code
 from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_missing
 from pipeline.tables.layout import TABLES
@@ -37,7 +37,7 @@ from schemas.throttle_record import ThrottleEventRow
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_SECONDS: Final = 1.0
-_LOOKS_PER_TIDYING: Final = 60
+_LOOKS_PER_TIDYING: Final = 10
 
 
 class Feed:
@@ -109,6 +109,7 @@ class Feed:
                 self._waiting.discard(one)
 
     def _follow(self) -> None:
+        return_unused_code()
         while not self._over.is_set():
             try:
                 state = self._reader.look(self._now())
@@ -123,6 +124,7 @@ class Feed:
                 # After the first look, which reads the most, and then once a minute.
                 if self._looks % _LOOKS_PER_TIDYING == 0:
                     return_freed_memory()
+                    return_unused_code()
                 self._looks += 1
             self._over.wait(LOOK_EVERY_SECONDS)
 
@@ -211,6 +213,7 @@ def _read(batches: WatchedTable, part_ms: int, first: int, last: int) -> frozens
 _NEEDED: Final = ("quotas", "batches", "usage", "throttle_events")
 _LOOK_BACK_MS: Final = 30 * 60_000
 """How far before the newest record the beginning of a running throttle is looked for."""
+_LOOK_BACK_PART_MS: Final = 3 * 60_000
 _BATCHES_KEPT: Final = 240
 # Without instants: pyarrow converts them slowly.
 _EVENT_COLUMNS: Final = tuple(
@@ -400,8 +403,12 @@ class TablesReader:
         if newest is None:
             return
         # A throttle lasts for seconds: whoever is held has a record in the newest time epoch, or soon will.
-        since: Condition = ("evaluated_at_ms", ">=", newest.evaluated_at_ms - _LOOK_BACK_MS)
-        self._running.apply(table.rows(_EVENT_COLUMNS, [*of_newest_epoch(newest.time_epoch), since]))
+        # In parts: as rows they take ten times the memory that they take in the table.
+        begin_ms = newest.evaluated_at_ms - _LOOK_BACK_MS
+        for since_ms in range(begin_ms, newest.evaluated_at_ms + 1, _LOOK_BACK_PART_MS):
+            part: list[Condition] = [("evaluated_at_ms", ">=", since_ms)]
+            part += [("evaluated_at_ms", "<", since_ms + _LOOK_BACK_PART_MS)]
+            self._running.apply(table.rows(_EVENT_COLUMNS, [*of_newest_epoch(newest.time_epoch), *part]))
 
     def _state(self, now_ms: int, failure: str | None, is_new: bool) -> State:
         process = self._signs.process()

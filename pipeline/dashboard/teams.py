@@ -20,6 +20,7 @@ from pipeline.dashboard.links import About
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import TIME
 from pipeline.dashboard.state import State, throttled_row
+from pipeline.dashboard.verdict import NEAR, times_text
 from pipeline.errors import TableMissing, printable
 from pipeline.tables.address import table_missing
 from pipeline.tables.port import Condition
@@ -29,9 +30,6 @@ from quota.entity import QUOTA_TYPES
 from quota.units import age_text, rate_text, rounded_up
 
 # How a client stands: one sentence. Pure.
-
-NEAR: Final = 0.8
-"""The part of a bound from which on a client is near it, as on the view Now."""
 
 Standing = Literal["throttled", "over", "near", "shadow", "within", "no quota", "never seen"]
 STANDINGS: Final[tuple[Standing, ...]] = ("throttled", "over", "near", "shadow", "within", "no quota", "never seen")
@@ -114,16 +112,16 @@ def advice_for(standing: Standing, uses: Sequence[Use], held: Held | None, who: 
     """
     if standing == "never seen":
         return ["Check user and client-id of this link: the user as the broker authenticates it, and client.id."]
-    largest = _largest(uses, "shadow" if standing == "shadow" else "enforce")
+    largest, when = _largest(uses, "shadow" if standing == "shadow" else "enforce"), "is {} now"
     if held is not None and standing == "throttled" and held.bound is not None:
-        largest = Use(held.quota_type, held.observed, held.bound)
+        largest, when = Use(held.quota_type, held.observed, held.bound), "was {} at the last decision"
     if largest is None or standing in {"within", "no quota"}:
         return []
     observed, bound = (_rate(largest.quota_type, value) for value in (largest.observed, largest.bound))
     more = f" Enough for it: {largest.quota_type}={_asked(largest)}." if largest.used > 1 else ""
     days = f"throttled in {minutes} minutes of the last {_DAYS} days"
     return [
-        f"Slow down: stay below {bound} ({_TYPES[largest.quota_type]}); it is {observed} now.",
+        f"Slow down: stay below {bound} ({_TYPES[largest.quota_type]}); it {when.format(observed)}.",
         _BATCH[largest.quota_type],
         f"Ask for more, with these figures: {who} uses {observed} of {bound} ({largest.quota_type}), {days}.{more}",
     ]
@@ -165,11 +163,7 @@ def _why(held: Held) -> str:
     quota, times = f"{_rate(held.quota_type, held.bound)} ({_TYPES[held.quota_type]})", held.observed / held.bound
     if times <= 1:
         return f"what you used above your {quota} is still owed,"
-    return f"{_times(times)} your {quota}"
-
-
-def _times(times: float) -> str:
-    return f"{floor(times * 100)} % of" if times < 1.95 else f"{times:.1f}".removesuffix(".0") + " ×"
+    return f"{times_text(times)} your {quota}"
 
 
 def _since(held: Held, now_ms: int) -> str:
@@ -347,31 +341,32 @@ def line_of_team(found: Mapping[str, Any]) -> str:
 
 
 def page_of_team(found: Mapping[str, Any]) -> str:
-    """The page, without a script. It is loaded again every ten seconds."""
+    """The page, without a script. It does not change by itself, and has a link that loads it again."""
     clients = found["clients"] if found["client_id"] is None and found["clients_total"] > 1 else []
-    about = f"{_who(found['user'], found['client_id'])} · {_instant(found['now_ms'])} UTC"
+    about = f"{_who(found['user'], found['client_id'])} · as of {_instant(found['now_ms'])} UTC · "
     parts = [
-        f'<p class="quiet">{escape(about)}</p>',
+        f'<p class="quiet">{escape(about)}<a href="">Load again</a></p>',
         f'<h1 data-standing="{found["standing"]}">{escape(found["sentence"])}</h1>',
         _list("What to do", found["advice"]),
         _list("Your clients", [f"{_name(one['client_id'])}: {one['sentence']}." for one in clients]),
         _table("Now", ("quota", "rate", "bound", "used"), _rows_of_now(found["clients"])),
         _table("Minutes throttled, by day (UTC)", ("day", "minutes"), _rows_of_week(found["week"])),
     ]
-    return _page("".join(parts), '<meta http-equiv="refresh" content="10">')
+    return _page("".join(parts))
 
 
 def page_of_refusal(error: str, fix: str) -> str:
-    """A page with a sentence and what to do."""
+    """A page with a sentence, what to do, and a link."""
     first, then = (f"{text[:1].upper()}{text[1:]}." for text in (error, fix))
-    return _page(f'<h1>{escape(printable(first))}</h1><p class="quiet">{escape(printable(then))}</p>')
+    link = '<p><a href="/">Open the dashboard</a></p>'
+    return _page(f'<h1>{escape(printable(first))}</h1><p class="quiet">{escape(printable(then))}</p>{link}')
 
 
-def _page(inner: str, more: str = "") -> str:
+def _page(inner: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
-        f'content="light dark">{more}<title>Your quota · kquota</title><link rel="icon" href="/favicon.svg" '
+        'content="light dark"><title>Your quota · kquota</title><link rel="icon" href="/favicon.svg" '
         'type="image/svg+xml"><link rel="stylesheet" href="/static/style.css"></head>'
         f'<body><main class="me card pad" data-testid="me">{inner}</main></body></html>\n'
     )

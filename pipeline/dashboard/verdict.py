@@ -13,6 +13,7 @@ NEAR: Final = 0.8
 """From this part of its bound on a rate is near it."""
 _LOW: Final = 0.05
 _STEADY: Final = 0.1
+_MANY_TIMES: Final = 2
 _WHOLE_TIMES: Final = 10
 
 Standing = Literal["over", "near", "within", "shadow", "unused"]
@@ -45,11 +46,17 @@ def used_text(used: float) -> str:
     """A rate in terms of its bound, cut off, so that 100 % is never shown of what is below it.
 
     >>> used_text(0.997), used_text(1.26), used_text(5.0), used_text(31.4)
-    ('99 %', '1.2 ×', '5 ×', '31 ×')
+    ('99 %', '126 %', '5 ×', '31 ×')
     """
-    if used <= 1:
+    if used < _MANY_TIMES:
         return f"{int(used * 100)} %"
     return f"{int(used)} ×" if used >= _WHOLE_TIMES else f"{int(used * 10) / 10:g} ×"
+
+
+def times_text(used: float) -> str:
+    """The same before "its quota": "126 % of", "5 ×"."""
+    text = used_text(used)
+    return f"{text} of" if text.endswith("%") else text
 
 
 def verdict(
@@ -86,10 +93,10 @@ def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]], is_past: bool) ->
     worst = max(held, key=lambda row: (row["most_used"] or 0, row["throttled_until_ms"]))
     count = len(held)
     were = ("was" if is_past else "is") if count == 1 else ("were" if is_past else "are")
-    times = "" if worst["most_used"] is None else f", {used_text(worst['most_used'])} its quota"
+    times = "" if worst["most_used"] is None else f", {times_text(worst['most_used'])} its quota"
     who = client_text(worst["user"], worst["client_id"])
     most = "" if count == 1 else "most over: "
-    left = age_text(worst["throttled_until_ms"] - now_ms)
+    left = age_text(max(worst["throttled_until_ms"] - now_ms, 1_000))
     return f"{count:,} client{'' if count == 1 else 's'} {were} held: {most}{who}, {left} left{times}"
 
 
@@ -164,6 +171,7 @@ def gauges(
     delay_ms: int | None,
     ahead_ms: int,
     events_per_second: float | None,
+    late: int,
     held: int,
     late_p99_ms: int | None,
     unreadable: int,
@@ -186,7 +194,7 @@ def gauges(
             "no new ones begin.",
         ),
         _gauge("delay", delay[0], delay[1], "ms", delay[3], delay[2]),
-        _gauge("events", "Usage events", events_per_second, "per_second", None, "Usage events that the job reads."),
+        _late(events_per_second, late),
         _gauge("held", "Held clients", held, "count", None, "Clients that wait for the end of a throttle now."),
         _gauge(
             "punctuality", "Release punctuality", late_p99_ms, "ms", _PUNCTUAL_MS,
@@ -197,6 +205,13 @@ def gauges(
             "Messages of the last hour that are not usage events. They are kept as dead letters, and count for no one.",
         ),
     ]  # fmt: skip
+
+
+def _late(events_per_second: float | None, late: int) -> dict[str, Any]:
+    why = "Usage events that the job reads. One that is late is older than the windows of the rates: it counts for the "
+    found = _gauge("events", "Usage events", events_per_second, "per_second", None, f"{why}debt, not for the rate.")
+    target = "none late" if not late else f"none late, {late:,} are"
+    return found | {"target": target, "standing": "bad" if late else "unknown" if events_per_second is None else "good"}
 
 
 def _gauge(name: str, label: str, value: float | None, unit: str, most: int | None, why: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from io import StringIO
 from typing import Any, Final
 
+from pipeline.clock import wall_ms
 from pipeline.dashboard.api import SEE, Query
 from pipeline.dashboard.client import client_document, made_by
 from pipeline.dashboard.editing import Editing
@@ -17,15 +18,14 @@ from pipeline.dashboard.recent import WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
 from pipeline.dashboard.teams import team_document
 from pipeline.dashboard.verdict import client_text, gauges, standing
-from pipeline.errors import PipelineError, TableMissing, Unreachable, printable
-from pipeline.reports.story import words_of
+from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
+from pipeline.reports.story import told
 from pipeline.settings.model import Settings
-from pipeline.tables.enforced import enforced_for
 from pipeline.tables.opening import reading
 from pipeline.tables.port import parse_commit_note
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.throttles import decision_with_id, newest_decision, origin_of_bound, story_of, why_unpublished
+from pipeline.tables.throttles import decision_with_id, newest_throttle
 from pipeline.web import QueryRefused
 from quota.current_rates import SensorRate
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
@@ -60,7 +60,7 @@ class Answers:
             "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
             "/api/v1/protected": lambda query: protected_document(self._reader, self._state(), query),
             "/api/v1/clients": lambda query: clients_document(self._reader, self._state(), query),
-            "/api/v1/explain": lambda query: explained(self._reader, query, self._settings),
+            "/api/v1/explain": self._explain,
             "/api/v1/quotas": self._quotas,
             "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
             "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
@@ -83,6 +83,14 @@ class Answers:
         if query.since_ms is None and query.until_ms is None:
             return self._state().summary()
         return summary_of(self._reader, self._state(), query)
+
+    def _explain(self, query: Query) -> dict[str, Any]:
+        try:
+            return explained(self._reader, query, self._settings)
+        except NotFound:
+            if query.decision_id:
+                raise
+            return {"decision_id": None}  # of a client that was never over a quota: no mistake of who asks
 
     def _throttles(self, query: Query) -> dict[str, Any]:
         state = self._state()
@@ -127,6 +135,7 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
             delay_ms=state.health.lag_ms,
             ahead_ms=state.health.ahead_ms,
             events_per_second=good * 1_000 / span_ms if span_ms > 0 else None,
+            late=sum(row["late_count"] for row in batches),
             held=purgatory["held"],
             late_p99_ms=purgatory["lateness_p99_ms"],
             unreadable=letters["last_hour"],
@@ -341,29 +350,24 @@ def _version_row(version: QuotaVersion) -> dict[str, Any]:
 
 
 def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:
-    """Why a client was throttled: by the beginning of a decision's id, or the newest decision of a client.
+    """Why a client was throttled: by the beginning of a decision's id, or the newest throttle of a client.
 
     Raises:
         QueryRefused: Neither is given.
         NotFound, UsageError: As `throttles explain`.
     """
-    root = reader.root
+    root, now_ms = reader.root, None
     if query.decision_id:
         decision = decision_with_id(root, query.decision_id)
     elif query.user is not None:
-        decision = newest_decision(root, query.user, query.client_id)
+        decision, now_ms = newest_throttle(root, query.user, query.client_id), wall_ms()
     else:
         raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
-    story = story_of(root, decision)
-    quotas = QuotaTable(root)
-    settings = settings.model_copy(update={"engine": reader.engine_settings()})
-    limits = (settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms)
-    unpublished = None if story.events else why_unpublished(root, quotas, story.decision, *limits)
-    on_brokers = enforced_for(root, decision["user"], decision["client_id"], [decision["quota_type"]])
-    words = words_of(story, settings, origin_of_bound(quotas, story.decision), unpublished, on_brokers)
+    found = told(settings.model_copy(update={"engine": reader.engine_settings()}), decision, now_ms)
     return {
         **picked(decision, ("decision_id", "user", "client_id", "quota_type", "evaluated_at_ms")),
-        "title": printable(words.title),
-        "facts": [[name, printable(text)] for name, text in words.facts],
-        "published": [printable(line.strip()) for line in words.published],
+        "title": printable(found.title),
+        "facts": [[name, printable(text)] for name, text in found.facts],
+        "published": [printable(line.strip()) for line in found.published],
+        "now": found.now,
     }

@@ -36,6 +36,9 @@ FIRST_NODE_ID: Final = 1
 
 CONTROLLER: Final = LISTENERS[-1]
 
+VOTERS: Final = "controller.quorum.voters"
+"""The setting that names the controllers by node id and address."""
+
 _SETTINGS: Mapping[str, str] = {
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -57,6 +60,8 @@ _SETTINGS: Mapping[str, str] = {
     # 128 MiB by default, allocated at the start: too much for a small heap.
     "log.cleaner.dedupe.buffer.size": "2097152",
     "log.segment.bytes": "16777216",
+    # 5 minutes by default, in which the demo writes half a gigabyte.
+    "log.retention.check.interval.ms": "10000",
     # A broker that was killed can register again only after its former session has ended: 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -421,7 +426,9 @@ class EmbeddedBroker:
         command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "--config", str(config)]
         if seat is None:
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-            command += ["--standalone", "--cluster-id", cluster_id]
+            # Kafka before 3.9 knows only voters that the settings name.
+            command += [] if VOTERS in self.options.settings else ["--standalone"]
+            command += ["--cluster-id", cluster_id]
         else:
             command += ["--cluster-id", seat.cluster_id]
         self._process = self._spawn(command)

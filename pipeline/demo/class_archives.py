@@ -32,8 +32,10 @@ from pipeline.stream.session import archived_jars
 from pipeline.stream.usage_columns import ReadingRules
 
 _PATIENCE_SECONDS: Final = 180.0
-_MICRO_BATCHES: Final = 12
-_MESSAGES: Final = 40
+_MICRO_BATCHES: Final = 30
+_ARRAYS: Final = 40
+# So many that what reads each of them gets hot: the archive has profiles, with which a JVM compiles it at its start.
+_OBJECTS: Final = 5_000
 
 
 def are_missing() -> bool:
@@ -116,10 +118,8 @@ def _train_spark(draft: Path) -> None:
         settings = Settings(spark=SparkSettings(conf=options), kafka=kafka)
         with ClusterAccess.from_settings(settings.kafka).admin() as admin:
             create_topics(admin, wanted_topics(settings))
-        rules = ReadingRules.from_settings(settings)
-        checkpoint = str(Path(folder) / "checkpoint")
-        with SparkStarter(settings.spark, checkpoint, rules) as starter:
-            _stream(starter.session(), settings, broker.bootstrap_servers, checkpoint)
+        with SparkStarter(settings) as starter:
+            _stream(starter.session(), settings, broker.bootstrap_servers, str(Path(folder) / "checkpoint"))
         gateway: Any = SparkContext._gateway
         gateway.shutdown()
         gateway.proc.stdin.close()
@@ -136,7 +136,7 @@ def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> 
     def batch(rows: Any, number: int) -> None:
         nonlocal done
         # Both ways of reading a batch: on the driver, and on the executors as one of unknown size.
-        collect(rows, _MESSAGES if number % 2 else None)
+        collect(rows, None if number % 6 == 0 else _OBJECTS)
         done += 1
 
     source = read_usage_topic(
@@ -160,10 +160,10 @@ def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> 
 
 
 def _messages() -> list[bytes]:
-    """One object, one that is refused, and arrays, as a meter sends them."""
+    """Objects, one that is refused, and arrays, as a meter sends them."""
     event = {"event_time_ms": wall_ms(), "user": "u", "client_id": "c", "produced_bytes": 1}
     array = [event | {"client_id": f"c{number}", "io_time_ns": number} for number in range(20)]
-    return [json.dumps(event).encode(), b"no JSON", *[json.dumps(array).encode()] * _MESSAGES]
+    return [*[json.dumps(event).encode()] * _OBJECTS, b"no JSON", *[json.dumps(array).encode()] * _ARRAYS]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pipeline.errors import Conflict, UsageError
 from pipeline.process import LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
 from quota.entity import QUOTA_TYPES
+from schemas.names import USAGE_TOPIC
 
 MARK: Final = ".kquota-demo"
 _MARK_TEXT: Final = "Made by `kquota demo`. `kquota demo --fresh` deletes the demo's data in this folder.\n"
@@ -193,8 +194,10 @@ def _value(value: Any) -> str:
 
 
 def while_it_runs() -> list[str]:
-    """Three commands for another terminal, once a throttle is recorded."""
-    return [command_text("status"), command_text("throttles", "list", "--all"), command_text("quotas", "describe")]
+    """Commands for another terminal, once a throttle is recorded; the last one writes a page in a minute."""
+    observe = command_text("observe", "--usage-topic", USAGE_TOPIC, "--minutes", "1", "--page", "observed.html")
+    shown = [command_text("status"), command_text("throttles", "list", "--all"), command_text("quotas", "describe")]
+    return [*shown, observe]
 
 
 def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[str]:

@@ -38,10 +38,10 @@ DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
 """Rows of `quotas`, at the levels 1, 1, 2, 3, 3, 3, 3, 4, 6 and 7."""
 
 DEMO_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
-    topic: {"retention.ms": "900000", "retention.bytes": "268435456", "segment.bytes": "16777216"}
+    topic: {"retention.ms": "900000", "retention.bytes": "33554432", "segment.bytes": "8388608"}
     for topic in ("clicks", "orders", "invoices", "payments", "stock", "exports")
 }
-"""Topic name to settings. The demo leaves at most 256 MB per partition."""
+"""Topic name to settings. The demo leaves about 40 MB per partition."""
 
 SPLIT_TOPIC: Final = "exports"
 """Has a partition on each broker; the other topics have one in all."""

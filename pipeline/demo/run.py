@@ -46,7 +46,6 @@ from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners, both
 from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
-from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import local_audit
@@ -178,7 +177,7 @@ class Load:
         stack.callback(self._over.set)
 
     def start(self) -> None:
-        """Start them all; the clients last."""
+        """Start all but the stock clients, which are never within their quotas; the other clients last."""
         self._keep(start_sync(self._cluster, self._folder))
         for broker in self._cluster.brokers:
             self._keep(start_meter(broker, self._folder))
@@ -191,18 +190,19 @@ class Load:
         ).write(plan_path)
         self._clients = start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True)
         self._follow(self._clients)
-        for client in STOCK_CLIENTS:
-            self._follow(start_stock_client(client, self._cluster, self._folder))
-        log.info("eight clients that listen to throttles and two stock clients that do not are sending and reading")
+        log.info("eight clients that listen to throttles are sending and reading")
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
 
     def send_in_full(self) -> None:
-        """The job decides: the noisy clients may be noisy. What they used before is a debt. May be called again."""
+        """The job decides: the noisy clients may be noisy, and two that do not listen begin. May be called again."""
         if not self._sends_in_full and self._clients is not None and self._clients.stdin is not None:
             self._sends_in_full = True
             with suppress(OSError):  # they have ended, or the demo has
                 self._clients.stdin.write(b"\n")
                 self._clients.stdin.flush()
+            for client in STOCK_CLIENTS:
+                self._follow(start_stock_client(client, self._cluster, self._folder))
+            log.info("two stock clients that do not listen to throttles are sending and reading, too")
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
         """Report brokers that end, and make missing class archives meanwhile; returns at the end of the load.
@@ -286,8 +286,7 @@ class Demo:
     def run(self, duration_seconds: float | None) -> None:
         """Start brokers, tables, job, meters and clients; stop them in reverse, so long after the job is ready."""
         with ExitStack() as stack:
-            rules = ReadingRules.from_settings(self.settings)
-            starter = stack.enter_context(SparkStarter(self.settings.spark, str(self.folder.checkpoint), rules))
+            starter = stack.enter_context(SparkStarter(self.settings))
             with step("broker" if self.brokers == 1 else f"{self.brokers} brokers"):
                 cluster = stack.enter_context(new_cluster(self.folder, self.brokers))
             if self.dashboard_port is not None:

@@ -2,9 +2,10 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pipeline.brokers.running import sync_findings
 from pipeline.clock import wall_ms
@@ -13,11 +14,13 @@ from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
 from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
-from pipeline.errors import PipelineError
-from pipeline.job.lock import lock_file
+from pipeline.errors import PipelineError, Unreachable
+from pipeline.job.lock import job_process
+from pipeline.job.status import is_down
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
-from pipeline.process import ahead_ms, holder_of
+from pipeline.meter.scrape_meter import ACCURACY
+from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
 from pipeline.stream.checkpoint import Checkpoint, open_without_spark, refuse_gaps, spans_of
 from pipeline.stream.session import jar_sets
@@ -30,7 +33,7 @@ from pipeline.tables.port import tables_of_another_job
 from pipeline.tables.queries import newest_batch, newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import read_table
+from pipeline.tables.reading import read_table, recent_usage
 from quota.errors import InvalidQuotas
 from quota.snapshot import Share
 from quota.units import age_text
@@ -52,17 +55,19 @@ class Diagnosis:
 
 def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
-    checks: list[Check] = [_java, _jars, _lock, _disk, _store, _meter]
+    checks: list[Check] = [_java, _jars, _job, _disk, _store, _meter]
     if known_place(settings.tables.root) is not None:
-        checks += [_tables, _clock, _quotas, _checkpoint]
+        checks += [_tables, _scrapes, _clock, _quotas, _checkpoint]
     else:
         checks.append(_no_tables)
-    checks += [_cluster, _sync] if settings.kafka.bootstrap_servers else [_no_cluster]
+    checks += [_cluster, _offsets, _sync] if settings.kafka.bootstrap_servers else [_no_cluster]
     for check in checks:
         try:
             yield from check(settings)
         except PipelineError as exc:
             yield Diagnosis("error", check.__name__.removeprefix("_"), str(exc))
+            if check is _cluster and isinstance(exc, Unreachable):
+                return  # the others would wait for the same brokers
 
 
 def _no_tables(settings: Settings) -> Iterator[Diagnosis]:
@@ -91,10 +96,21 @@ def _jars(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("ok", "jars", "every locked jar that is needed is there and has its sha256")
 
 
-def _lock(settings: Settings) -> Iterator[Diagnosis]:
-    pid = holder_of(lock_file(settings.run_dir, settings.job))
-    state = f"does not run from {settings.run_dir}" if pid is None else f"runs as process {pid}"
-    yield Diagnosis("ok", "lock", f"job {settings.job!r} {state}")
+def _job(settings: Settings) -> Iterator[Diagnosis]:
+    pid, batch = job_process(settings.run_dir, settings.job, settings.tables.root), None
+    with suppress(PipelineError):  # the tables have a check of their own
+        batch = newest_batch_under(settings.tables.root)
+    age_ms = None if batch is None else max(wall_ms() - batch["processed_at_ms"], 0)
+    name, start = f"job {settings.job!r}", f"Fix: start it: {command_text('run')}"
+    if pid is not None:
+        yield Diagnosis("ok", "job", f"{name} runs as process {pid}")
+    elif age_ms is None:
+        yield Diagnosis("warning", "job", f"{name} does not run, and has written no micro-batch yet. {start}")
+    elif is_down(settings, pid, age_ms):
+        last = f"its last micro-batch was {age_text(age_ms)} ago"
+        yield Diagnosis("error", "job", f"{name} is down on this machine; {last}. {start}")
+    else:
+        yield Diagnosis("ok", "job", f"{name} runs on another machine: its last micro-batch was {age_text(age_ms)} ago")
 
 
 def _disk(settings: Settings) -> Iterator[Diagnosis]:
@@ -128,6 +144,20 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
         uri = table_uri(settings.tables.root, name)
         rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
         yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
+
+
+def _scrapes(settings: Settings) -> Iterator[Diagnosis]:
+    """Rates do not say how many requests there were: usage without any comes from scrapes."""
+    measures = ("request_count", "produced_bytes", "fetched_bytes")
+    usage = recent_usage(table_uri(settings.tables.root, "usage"), ["broker_id", *measures])
+    if usage is None:
+        return
+    sums = usage.group_by("broker_id").aggregate([(name, "sum") for name in measures]).to_pylist()
+    used = [row for row in sums if row["produced_bytes_sum"] or row["fetched_bytes_sum"]]
+    found = [row["broker_id"] for row in used if not row["request_count_sum"]]
+    if found:
+        brokers = ", ".join(sorted(one or "?" for one in found))
+        yield Diagnosis("ok", "meter", f"scrapes are the source of brokers {brokers}: {ACCURACY}")
 
 
 def _clock(settings: Settings) -> Iterator[Diagnosis]:
@@ -189,16 +219,31 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
     newest = newest_batch(batches)
     checkpoint.check(batches.recorded_version, None if newest is None else newest["query_id"])
     yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
-    if settings.kafka.bootstrap_servers:
-        topic = settings.kafka.usage_topic
-        wanted = checkpoint.next_offsets().get(topic, {})
+
+
+def _offsets(settings: Settings) -> Iterator[Diagnosis]:
+    """Of the checkpoint, where it and its tables can be read without Spark."""
+    folder, topic = settings.stream.checkpoint, settings.kafka.usage_topic
+    files = open_without_spark(folder)
+    checkpoint = None if files is None else Checkpoint.read(files)
+    if checkpoint is None:
+        return
+    wanted = checkpoint.next_offsets().get(topic, {})
+    try:
         refuse_gaps(topic, folder, wanted, spans_of(ClusterAccess.from_settings(settings.kafka), topic))
+    except PipelineError as exc:
+        yield Diagnosis("error", "checkpoint", str(exc))
+    else:
         yield Diagnosis("ok", "checkpoint", "the next batch's messages are on the usage topic")
+
+
+_CONNECT_MS: Final = 1_200
+"""A broker that has not answered by then counts as dead."""
 
 
 def _cluster(settings: Settings) -> Iterator[Diagnosis]:
     access = ClusterAccess.from_settings(settings.kafka)
-    with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+    with access.admin(_CONNECT_MS) as admin, as_cluster_error(access.bootstrap_servers):
         yield Diagnosis("ok", "cluster", f"{access.bootstrap_servers} answers")
         rights = acls_of("job", resource_names(settings))
         refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)

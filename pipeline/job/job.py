@@ -29,8 +29,7 @@ from pipeline.job.metrics import Listeners
 from pipeline.job.status import Heartbeat
 from pipeline.settings.model import Settings
 from pipeline.stream.executors import when_it_answers
-from pipeline.stream.session import SparkStarter, jar_sets, with_store
-from pipeline.stream.usage_columns import ReadingRules
+from pipeline.stream.session import SparkStarter
 from pipeline.tables.from_settings import open_catalog
 
 log = logging.getLogger(__name__)
@@ -88,11 +87,7 @@ class Job:
                 return
             if starter is None:
                 # After the cheap checks: what they refuse is reported at once, not when Spark has started.
-                settings = self._settings
-                rules = ReadingRules.from_settings(settings)
-                starter = SparkStarter(
-                    with_store(settings), settings.stream.checkpoint, rules, self._waits, jar_sets(settings)
-                )
+                starter = SparkStarter(self._settings, self._waits)
                 stack.enter_context(starter)
             self._run_with_restarts(place, starter)
 

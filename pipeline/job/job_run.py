@@ -19,7 +19,6 @@ from pipeline.settings.places import other_jobs
 from pipeline.stream.checkpoint import (
     Checkpoint,
     OffsetLog,
-    has_scheme,
     open_checkpoint,
     refuse_gaps,
     spans_of,
@@ -32,6 +31,7 @@ from pipeline.stream.query import UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
+from pipeline.tables.object_store import has_scheme
 from pipeline.tables.port import TableWriter, noting
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.upkeep import log_failures

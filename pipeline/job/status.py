@@ -167,6 +167,18 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     return status_from(settings, Reading.of(settings, now_ms))
 
 
+def is_down(settings: Settings, process: str | None, batch_age_ms: int | None) -> bool:
+    """Whether the job is down, by the process that holds its lock here and the age of its newest batch.
+
+    A lock next to the tables knows every job on a local disk. Tables in a store may have a job on another machine: that
+    is down if it wrote no batch lately.
+    """
+    if process is not None:
+        return False
+    is_elsewhere = tables_lock_file(settings.tables.root) is None
+    return not (is_elsewhere and batch_age_ms is not None and batch_age_ms <= stalled_after_ms(settings))
+
+
 def stalled_after_ms(settings: Settings) -> int:
     """How old the newest batch may be before it is a sign of a job that hangs, or that gets no usage."""
     return max(settings.stream.max_decision_age_ms, _TRIGGERS * settings.stream.trigger_ms)

@@ -9,9 +9,9 @@ from pipeline.errors import UsageError
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
 from pipeline.settings.places import CatalogRoot
-from pipeline.stream.checkpoint import has_scheme
 from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import Recovered, rebuild
+from pipeline.tables.object_store import has_scheme
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import Enforcement
 

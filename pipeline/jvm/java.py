@@ -176,6 +176,9 @@ def shimmed_home(real_home: Path, folder: Path) -> Path:
 
 AOT_SINCE_VERSION: Final = 25
 Program = Literal["spark", "broker"]
+# At another address than it was made for, the JVM rewrites all of the archive at its start: the file's pages, which
+# several JVMs could share, become memory of its own.
+_MAPPED_AS_IT_IS: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE: Final = ".jsa"
 _AOT_CACHE: Final = ".aot"
 _MADE_FOR: Final = "made-for"
@@ -208,8 +211,8 @@ def options_to_use(archive: Path) -> list[str]:
     The JVM starts without a file that is not an archive of its own version; its message about that is switched off.
     """
     if archive.suffix == _AOT_CACHE:
-        return [f"-XX:AOTCache={archive}", "-Xlog:aot*=off", "-Xlog:cds=off"]
-    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+        return [f"-XX:AOTCache={archive}", *_MAPPED_AS_IT_IS, "-Xlog:aot*=off", "-Xlog:cds=off"]
+    return [f"-XX:SharedArchiveFile={archive}", *_MAPPED_AS_IT_IS, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
 def make_archive(archive: Path, jars: Sequence[Path], train: Callable[[Path], str | None]) -> str:

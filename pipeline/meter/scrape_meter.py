@@ -1,22 +1,17 @@
-"""The meter that scrapes: asks every broker's exporter for its quota sensors, and stores their usage as events.
+"""The meter that scrapes: asks exporters, or a Prometheus, for the quota sensors of brokers and stores usage as events.
 
-Scrapes run side by side, each on a thread of its own, with a deadline and a largest size. What a target has not
-answered is not known: nothing is charged for it, and one line is logged. Events are stored in transactions, so that one
-whose outcome is not known is neither lost nor stored twice.
+Sources are asked in rounds, side by side, each on a thread of its own, with a deadline and a largest size. What a
+source has not answered is not known: nothing is charged for it, and one line is logged. What a round has shown is
+stored in one transaction, so that one whose outcome is not known is neither lost nor stored twice.
 """
 
-import http.client
 import logging
 import queue
 import random
-import re
-import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,167 +19,31 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from pipeline.clock import Clock, Moment
 from pipeline.command_line import command_text
-from pipeline.errors import UsageError
+from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer, Scrape, ScrapeFailed, Shown, Source
 from pipeline.meter.scraped_rates import ScrapedUsage
-from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable
+from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, is_without_labels
 from pipeline.meter.usage_messages import Message, UsageCodec, messages_of
 from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher
 from schemas.usage import LARGEST_MEASURE
 
 logger = logging.getLogger(__name__)
 
+ACCURACY: Final = "usage is up to 11 s late, sums are right to 3 %, those of bursts to 7 %"
+"""What is said of usage from scrapes, everywhere alike (docs/bench/scrapes.md)."""
+
 INTERVAL_MS: Final = 2_000
+"""From one round to the next."""
+
 LONGEST_INTERVAL_MS: Final = 5_000
-"""From one scrape of a target to the next: a tenth of the time at most, within these."""
+"""A source that takes longer than a tenth of a round is asked less often, but about this often."""
 
 STORE_EVERY_MS: Final = 1_000
-
-DEADLINE_MS: Final = 10_000
-MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
+"""A source that has not answered holds up the others of its round no longer than this."""
 
 FLUSH_WITHIN_MS: Final = 10_000
 
-_READ_BYTES: Final = 256 * 1024
-_TARGET: Final = re.compile(r"(?:([0-9]+)=)?(https?://\S+)")
 _FORGET_ABOVE: Final = 1_000
 _STEP_SECONDS: Final = 0.05
-
-
-class Address(NamedTuple):
-    """A target: the broker, if it is given, and the address of its metrics."""
-
-    broker_id: str | None
-    url: str
-
-
-def addresses(given: Iterable[str]) -> list[Address]:
-    """The targets of the command line.
-
-    Args:
-        given: `URL` or `BROKER_ID=URL`, several of them separated by commas.
-
-    Raises:
-        UsageError: One is neither, or is there twice, or two are one broker.
-    """
-    found: list[Address] = []
-    for text in (part.strip() for one in given for part in one.split(",")):
-        match = _TARGET.fullmatch(text)
-        if match is None or not urlsplit(match[2]).hostname:
-            message = f"target {text!r} is not an address of metrics"
-            raise UsageError(message, "write http://HOST:PORT/metrics, or BROKER_ID=http://HOST:PORT/metrics")
-        found.append(Address(match[1], match[2]))
-    for what, values in (("address", [one.url for one in found]), ("broker", [one.broker_id for one in found])):
-        twice = next((value for value in values if value is not None and values.count(value) > 1), None)
-        if twice is not None:
-            message = f"two targets have the same {what}: {twice}"
-            raise UsageError(message, "give each broker once, or its usage would be charged twice")
-    return found
-
-
-def with_brokers(targets: Sequence[Address], brokers: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The broker-id and the address of each target: as given, or that of the one broker on the same host.
-
-    Args:
-        brokers: Those of the cluster, with `broker_id` and `host`.
-
-    Raises:
-        UsageError: No broker, or several, have the host of a target, or two targets are one broker.
-    """
-    by_host: dict[str, list[str]] = {}
-    for broker in brokers:
-        by_host.setdefault(str(broker["host"]).lower(), []).append(str(broker["broker_id"]))
-    found: list[tuple[str, str]] = []
-    for broker_id, url in targets:
-        host = str(urlsplit(url).hostname)
-        of_host = by_host.get(host, [])
-        if broker_id is None and len(of_host) != 1:
-            message = f"which broker {url} shows is not known: {len(of_host)} brokers have the host {host}"
-            raise UsageError(message, f"write BROKER_ID={url}")
-        found.append((broker_id or of_host[0], url))
-        other = next((other for known, other in found[:-1] if known == found[-1][0]), None)
-        if other is not None:
-            message = f"two targets are broker {found[-1][0]}: {other}, {url}"
-            raise UsageError(message, "give each broker once, or its usage would be charged twice")
-    return found
-
-
-# One scrape over HTTP.
-
-
-class ScrapeFailed(Exception):
-    """A target has not answered as a metrics page should; the text says what it did."""
-
-
-class Scrape:
-    """One request for a page. `run` on one thread; `abort` from another."""
-
-    def __init__(self, url: str, clock: Clock) -> None:
-        self._url = urlsplit(url)
-        self._clock = clock
-        self._connection: http.client.HTTPConnection | None = None
-        self.began = clock.now()
-
-    def run(self) -> tuple[bytes, Moment, int]:
-        """The page, when its rates were taken, and how many ms the scrape took.
-
-        Raises:
-            ScrapeFailed: There is no page.
-        """
-        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-        connection = self._connection = kind(str(self._url.hostname), self._url.port, timeout=DEADLINE_MS / 1000)
-        try:
-            path = f"{self._url.path or '/metrics'}{'?' if self._url.query else ''}{self._url.query}"
-            connection.request("GET", path, headers={"Accept": "text/plain;version=0.0.4", "Connection": "close"})
-            response = connection.getresponse()
-            answered = self._clock.now()
-            if response.status != http.client.OK:
-                message = f"it answered with status {response.status}"
-                raise ScrapeFailed(message)
-            page = self._body(response)
-        except (OSError, http.client.HTTPException) as exc:
-            late = self._ms() >= DEADLINE_MS
-            message = f"no answer within {DEADLINE_MS // 1000} s" if late else f"{type(exc).__name__}: {exc}"
-            raise ScrapeFailed(" ".join(message.split())[:200].rstrip(": ")) from exc
-        finally:
-            connection.close()
-        # An exporter reads all beans before it sends the first byte.
-        half_ms = (answered.steady_ms - self.began.steady_ms) // 2
-        return page, Moment(answered.wall_ms - half_ms, answered.steady_ms - half_ms), self._ms()
-
-    def abort(self) -> None:
-        """End it: it has taken too long."""
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
-    def _body(self, response: http.client.HTTPResponse) -> bytes:
-        parts: list[bytes] = []
-        size_bytes = 0
-        while part := response.read1(_READ_BYTES):
-            size_bytes += len(part)
-            if size_bytes > MAX_PAGE_BYTES:
-                message = (
-                    f"its page has more than {MAX_PAGE_BYTES // 1024**2} MiB: let it show kafka.server:type=… only"
-                )
-                raise ScrapeFailed(message)
-            if self._ms() >= DEADLINE_MS:
-                raise TimeoutError
-            parts.append(part)
-        if response.length:  # the connection has ended before the page has
-            message = "its page was cut off"
-            raise ScrapeFailed(message)
-        page = b"".join(parts)
-        if page.lstrip()[:1] == b"<":
-            message = "it answered HTML"
-            raise ScrapeFailed(message)
-        return page
-
-    def _ms(self) -> int:
-        return self._clock.now().steady_ms - self.began.steady_ms
-
-
-_Answer = tuple[bytes, Moment, int] | ScrapeFailed
 
 
 # The brokers, and what is known of each.
@@ -208,25 +67,35 @@ class TargetCounts:
 
 @dataclass(slots=True)
 class Target:
-    """One broker."""
+    """One broker.
+
+    Attributes:
+        trouble: Why it is not metered; "" if it is.
+        refused: Why lines of its last page are not charged; "" if all are.
+        is_sparse: Whether samples were further apart than the window.
+    """
 
     broker_id: str
     url: str
     sensors: SensorTable
     usage: ScrapedUsage = field(default_factory=ScrapedUsage)
     counts: TargetCounts = field(default_factory=TargetCounts)
-    due_ms: int = 0
-    scrape: Scrape | None = None
     page: Page | None = None
     seen: Moment | None = None
     is_charged: bool = True
     trouble: str = ""
     refused: str = ""
+    is_sparse: bool = False
 
     @property
     def name(self) -> str:
         """For messages."""
         return f"broker {self.broker_id} at {self.url}"
+
+    @property
+    def seen_ms(self) -> int:
+        """When its newest page was taken, on the wall clock; 0 = never."""
+        return self.seen.wall_ms if self.seen else 0
 
     def is_of_the_broker_of(self, other: "Target") -> bool:
         """Whether both pages are of one process, or have the very same rates."""
@@ -266,18 +135,36 @@ def usage_of(target: Target) -> pa.Table | None:
     return rows
 
 
+def _without_sensors(page: bytes) -> str:
+    if is_without_labels(page):
+        return "its exporter shows quota sensors without labels: give it the rules of docs/meter.md#scrapes"
+    return f"it shows no quota sensors ({command_text('meter', 'status', about='cluster')})"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A source, and the request that is under way."""
+
+    source: Source
+    targets: dict[str, Target]
+    due_ms: int = 0
+    began_ms: int = 0
+    scrape: Scrape | None = None
+    left_out: str = ""
+
+
 class ScrapeMeter:
-    """Scrapes and stores. One thread, and one for each scrape that is under way.
+    """Scrapes and stores. One thread, and one for each request that is under way.
 
     Args:
-        targets: Broker-id and address of each.
+        sources: No two have a broker in common.
         wait: Waits some seconds; True = stop.
-        seed: Of the times between scrapes, which are no multiple of anything a client does.
+        seed: Of the times between rounds, which are no multiple of anything a client does.
     """
 
     def __init__(
         self,
-        targets: Iterable[tuple[str, str]],
+        sources: Iterable[Source],
         names: NameMap,
         publisher: UsagePublisher,
         codec: UsageCodec,
@@ -285,7 +172,11 @@ class ScrapeMeter:
         wait: Callable[[float], bool],
         seed: int | None = None,
     ) -> None:
-        self.targets = [Target(broker_id, url, SensorTable(broker_id, names)) for broker_id, url in targets]
+        self._asked = [
+            _Asked(source, {one: Target(one, source.url, SensorTable(one, names)) for one in source.broker_ids})
+            for source in sources
+        ]
+        self.targets = [target for one in self._asked for target in one.targets.values()]
         self._publisher = publisher
         self._codec = codec
         self._messages: list[Message] = []
@@ -293,8 +184,9 @@ class ScrapeMeter:
         self._clock = clock
         self._wait = wait
         self._random = random.Random(seed)  # noqa: S311 - times, no secrets
-        self._answers: queue.SimpleQueue[tuple[Target, Scrape, _Answer]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Asked, Answer | ScrapeFailed]] = queue.SimpleQueue()
         self._is_tried = False
+        self._round_due_ms = 0
         self._store_due_ms = 0
 
     def run(self) -> bool:
@@ -317,76 +209,118 @@ class ScrapeMeter:
         return not self._is_tried
 
     def close(self) -> None:
-        """End the scrapes that are under way, and close the publisher."""
-        for target in self.targets:
-            if target.scrape is not None:
-                target.scrape.abort()
+        """End the requests that are under way, and close the publisher."""
+        for one in self._asked:
+            if one.scrape is not None:
+                one.scrape.abort()
         self._publisher.close()
 
     def step(self) -> None:
-        """Begin the scrapes that are due, charge what was answered, and store it."""
+        """Begin the round that is due, charge what was answered, and store it."""
         now_ms = self._now_ms()
-        for target in self.targets:
-            if target.scrape is None and now_ms >= target.due_ms:
-                self._begin(target)
-            elif target.scrape is not None and now_ms - target.scrape.began.steady_ms > DEADLINE_MS:
-                target.scrape.abort()
-                self._tell(target, f"no answer within {DEADLINE_MS // 1000} s")
+        for one in self._asked:
+            if one.scrape is not None and now_ms - one.began_ms > DEADLINE_MS:
+                one.scrape.abort()
+                self._tell(one.targets.values(), f"no answer within {DEADLINE_MS // 1000} s")
+        if now_ms >= self._round_due_ms:
+            self._round_due_ms = now_ms + round(INTERVAL_MS * self._random.uniform(0.75, 1.25))
+            self._store_due_ms = now_ms + STORE_EVERY_MS
+            for one in self._asked:
+                if one.scrape is None and now_ms >= one.due_ms:
+                    self._begin(one, now_ms)
         while not self._answers.empty():
             self._answered(*self._answers.get())
-        if now_ms >= self._store_due_ms:
+        if now_ms >= self._store_due_ms or not self.is_asking:
             self._store_due_ms = now_ms + STORE_EVERY_MS
             self._store()
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a request is under way."""
+        return any(one.scrape is not None for one in self._asked)
 
     @property
     def unstored_events(self) -> int:
         """Events that are not known to be stored."""
         return self._events
 
-    def _begin(self, target: Target) -> None:
-        scrape = target.scrape = Scrape(target.url, self._clock)
+    def _begin(self, one: _Asked, now_ms: int) -> None:
+        source, one.began_ms, wall_ms = one.source, now_ms, self._clock.now().wall_ms
+        seen_ms = [target.seen_ms for target in one.targets.values() if wall_ms - target.seen_ms < LONGEST_RANGE_MS]
+        scrape = one.scrape = Scrape(source.address(wall_ms, seen_ms), self._clock)
 
         def run() -> None:
             try:
-                answer: _Answer = scrape.run()
+                answer: Answer | ScrapeFailed = source.read(*scrape.run())
             except ScrapeFailed as exc:
                 answer = exc
-            except Exception as exc:  # whatever one target does, the others are scraped
+            except Exception as exc:  # whatever one source does, the others are asked
                 answer = ScrapeFailed(f"{type(exc).__name__}: {exc}")
-            self._answers.put((target, scrape, answer))
+            self._answers.put((one, answer))
 
-        threading.Thread(target=run, name=f"scrape-{target.broker_id}", daemon=True).start()
+        threading.Thread(target=run, name=f"scrape-{next(iter(one.targets), '')}", daemon=True).start()
 
-    def _answered(self, target: Target, scrape: Scrape, answer: _Answer) -> None:
-        target.scrape = None
-        target.counts.scrapes += 1
-        took_ms = self._now_ms() - scrape.began.steady_ms if isinstance(answer, ScrapeFailed) else answer[2]
-        between_ms = min(max(INTERVAL_MS, 10 * took_ms), LONGEST_INTERVAL_MS)
-        target.due_ms = scrape.began.steady_ms + round(between_ms * self._random.uniform(0.75, 1.25))
+    def _answered(self, one: _Asked, answer: Answer | ScrapeFailed) -> None:
+        one.scrape = None
+        took_ms = self._now_ms() - one.began_ms
+        # Half a round before, so that the mean is right: it is asked in the first round after that.
+        one.due_ms = one.began_ms + min(10 * took_ms, LONGEST_INTERVAL_MS) - INTERVAL_MS // 2
+        for target in one.targets.values():
+            target.counts.scrapes += 1
         if isinstance(answer, ScrapeFailed):
-            target.counts.failed += 1
-            self._tell(target, str(answer))
+            for target in one.targets.values():
+                target.counts.failed += 1
+            self._tell(one.targets.values(), str(answer))
             return
-        page = target.page = target.sensors.read(answer[0])
+        if answer.left_out and not one.left_out:
+            logger.warning("%s: %s", one.source.url, answer.left_out)
+        one.left_out = answer.left_out
+        newest = {shown.broker_id: shown for shown in answer.pages}
+        for shown in answer.pages:
+            target = one.targets[shown.broker_id]
+            # What was used before the meter began is not its own.
+            if target.seen is not None or shown is newest[shown.broker_id]:
+                self._charge(target, shown)
+        wall_ms = self._clock.now().wall_ms
+        silent = [target for target in one.targets.values() if target.broker_id not in newest]
+        self._tell(
+            [target for target in silent if wall_ms - target.seen_ms > LONGEST_RANGE_MS],
+            f"no sample of its quota sensors in the last {LONGEST_RANGE_MS // 1000} s",
+        )
+
+    def _charge(self, target: Target, shown: Shown) -> None:
+        apart_ms = shown.at.steady_ms - target.seen.steady_ms if target.seen else 0
+        if target.seen is not None and apart_ms <= 0:
+            return
+        page = target.page = target.sensors.read(shown.page)
         target.counts.sensors = page.shown
         target.counts.refused += page.refused
         before = self.targets[: self.targets.index(target)]
         twin = next((one for one in before if not one.trouble and target.is_of_the_broker_of(one)), None)
         if twin is not None:
-            self._tell(target, f"it shows the broker of {twin.url}, whose usage would be charged twice")
+            self._tell([target], f"it shows the broker of {twin.url}, whose usage would be charged twice")
             return
-        status = command_text("meter", "status", about="cluster")
-        self._tell(target, "" if page.shown else f"it shows no quota sensors ({status})")
+        was_away = bool(target.trouble)
+        self._tell([target], "" if page.shown else _without_sensors(shown.page))
         self._tell_refused(target, page)
-        target.observe(page, answer[1])
+        if apart_ms > target.usage.window_ms and not (target.is_sparse or was_away):
+            logger.warning(
+                "%s: samples %d s apart, of which %d s are charged. Fix: scrape it every 5 s or less",
+                target.name,
+                apart_ms // 1000,
+                target.usage.window_ms // 1000,
+            )
+        target.is_sparse = apart_ms > target.usage.window_ms and not was_away
+        target.observe(page, shown.at)
 
-    def _tell(self, target: Target, trouble: str) -> None:
+    def _tell(self, targets: Iterable[Target], trouble: str) -> None:
         """Log what is wrong when it begins, and that it has ended."""
-        if trouble and not target.trouble:
-            logger.warning("%s is not metered: %s", target.name, trouble)
-        elif target.trouble and not trouble:
-            logger.info("%s is metered again; of the time between at most one window is charged", target.name)
-        target.trouble = trouble
+        for target in targets:
+            if trouble and not target.trouble:
+                logger.warning("%s is not metered: %s", target.name, trouble)
+            elif target.trouble and not trouble:
+                logger.info("%s is metered again; of the time between at most one window is charged", target.name)
+            target.trouble = trouble
 
     def _tell_refused(self, target: Target, page: Page) -> None:
         if page.reason and not target.refused:

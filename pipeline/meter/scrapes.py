@@ -3,8 +3,8 @@
 Brokers publish their quota sensors as JMX beans, `kafka.server:type=Produce,user=…,client-id=…`, attribute `byte-rate`.
 An exporter makes text of them, in one of these forms. Upper and lower case do not matter.
 
-* `kafka_server_quota_byte_rate{resource="Produce",user="…",clientId="…"}`: the example rules of jmx_exporter for KRaft,
-  and those of `deploy/prometheus/jmx-quotas.yml`, which also serve Strimzi.
+* `kafka_server_quota_byte_rate{resource="Produce",user="…",clientId="…"}`: the rules of
+  `deploy/prometheus/jmx-quotas.yml`, which also serve Strimzi.
 * `kafka_server_produce_byte_rate{user="…",client_id="…"}`: Kafka's own names. jmx_exporter without rules writes them
   (MSK's open monitoring), and Strimzi's `strimziMetricsReporter`.
 
@@ -59,6 +59,7 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _PROCESS_START: Final = re.compile(rb"process_start_time_seconds(?:\{.*\})?")
 _MAPPED: Final = {"produced_bytes": PRODUCED, "fetched_bytes": FETCHED, "request_time": REQUEST}
+_MEANINGS: Final = ("user", "client_id", "resource", "broker_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class NameMap:
 
     Attributes:
         metrics: Name of a metric, in lower case, to what it measures.
-        labels: Name of a label, in lower case, to `user`, `client_id` or `resource`.
+        labels: Name of a label, in lower case, to `user`, `client_id`, `resource` or `broker_id`.
     """
 
     metrics: Mapping[str, int] = field(default_factory=lambda: dict(_OWN_NAMES))
@@ -79,7 +80,7 @@ class NameMap:
 
         Args:
             pairs: `METRIC=produced_bytes`, `METRIC=fetched_bytes`, `METRIC=request_time`, `LABEL=user`,
-                `LABEL=client_id`, `LABEL=resource`.
+                `LABEL=client_id`, `LABEL=resource`, `LABEL=broker_id`.
 
         Raises:
             ValueError: One of them is none of these.
@@ -87,8 +88,8 @@ class NameMap:
         metrics, labels = dict(_OWN_NAMES), dict(_LABELS)
         for pair in pairs:
             name, _, meaning = pair.partition("=")
-            if not _NAME.fullmatch(name) or meaning not in {*_MAPPED, "user", "client_id", "resource"}:
-                message = f"{pair!r} is not NAME=MEANING; meanings: {', '.join(_MAPPED)}, user, client_id, resource"
+            if not _NAME.fullmatch(name) or meaning not in {*_MAPPED, *_MEANINGS}:
+                message = f"{pair!r} is not NAME=MEANING; meanings: {', '.join((*_MAPPED, *_MEANINGS))}"
                 raise ValueError(message)
             if meaning in _MAPPED:
                 metrics[name.lower()] = _MAPPED[meaning]
@@ -97,9 +98,14 @@ class NameMap:
         return cls(metrics, labels)
 
     @property
+    def series(self) -> tuple[str, ...]:
+        """The names of all metrics with a sensor, in lower case."""
+        return (*self.metrics, *_SHARED_NAMES)
+
+    @property
     def pattern(self) -> re.Pattern[bytes]:
         """A line of a sensor: what comes before the value, and the value."""
-        names = "|".join(map(re.escape, (*self.metrics, *_SHARED_NAMES)))
+        names = "|".join(map(re.escape, self.series))
         return re.compile(rf"((?i:{names})\{{.*\}})[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?\s*".encode())
 
     def sensor_of(self, series: str) -> tuple[int, str, str] | None:
@@ -139,6 +145,17 @@ def _unquoted(value: str) -> str:
     r"""A value of a JMX name: `ObjectName.quote` puts it in quotes if it has other than `[\w-%. \t]`."""
     is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
     return _unescaped(value[1:-1]) if is_quoted else value
+
+
+# A rule that matches every bean, before those of quotas, as jmx_exporter's own example for KRaft has it.
+_WITHOUT_LABELS: Final = re.compile(
+    rb"^kafka_server_(?:produce|fetch|request)_\w+_(?:byte_rate|request_time)[ \t]", re.IGNORECASE | re.MULTILINE
+)
+
+
+def is_without_labels(page: bytes) -> bool:
+    """Whether a page has quota sensors whose user and client-id are parts of the metric's name."""
+    return _WITHOUT_LABELS.search(page) is not None
 
 
 class Page(NamedTuple):

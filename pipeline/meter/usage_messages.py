@@ -309,23 +309,38 @@ def messages_of(usage: pa.Table, partition_count: int, codec: UsageCodec) -> lis
     Args:
         usage: columns of `client_columns`; event_time_ms, int64; `COLUMN_MEASURES`, int64, null = not used.
     """
-    write = _packed_columns if codec.is_packed else _json_columns
     partitions = usage["number"].to_numpy() % partition_count
-    found = []
-    for partition in np.unique(partitions).tolist():
-        own = usage.filter(pa.array(partitions == partition)).combine_chunks()
-        found += [Message(partition, value) for value in write(own)]
+    order = np.argsort(partitions, kind="stable")
+    sizes, largest_bytes, message = (_packed_columns if codec.is_packed else _json_columns)(
+        usage.take(pa.array(order)).combine_chunks()
+    )
+    found, begin = [], 0
+    for partition, end in enumerate(np.cumsum(np.bincount(partitions, minlength=partition_count)).tolist()):
+        cuts = _cuts(sizes[begin:end], largest_bytes)
+        found += [Message(partition, message(begin + first, begin + last)) for first, last in cuts]
+        begin = end
     return found
 
 
-def _json_columns(usage: pa.Table) -> Iterator[bytes]:
-    who = '{"event_time_ms":', usage["event_time_ms"].cast(_TEXT), usage["names"]
-    used = [pc.fill_null(_joined(f',"{name}":', usage[name].cast(_TEXT)), "") for name in COLUMN_MEASURES]
-    texts = _joined(*who, *used, ',"request_count":0},').combine_chunks()
+_Columns = tuple[Ints, int, Callable[[int, int], bytes]]
+"""The bytes that each event adds to a message, how many the events of one may have, and what makes the message."""
+
+
+def _json_columns(usage: pa.Table) -> _Columns:
+    used = [
+        pc.fill_null(_joined(f',"{name}":', usage[name].cast(_TEXT)), "")
+        for name in COLUMN_MEASURES
+        if usage[name].null_count < len(usage)
+    ]
+    times = usage["event_time_ms"].cast(_TEXT)
+    texts = _joined('{"event_time_ms":', times, usage["names"], *used, ',"request_count":0},').combine_chunks()
     _, ends, data = texts.buffers()
     all_ends = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    for begin, end in _cuts(np.diff(all_ends), MAX_MESSAGE_BYTES - 1):
-        yield b"[%b]" % data[int(all_ends[begin]) : int(all_ends[end]) - 1].to_pybytes()
+
+    def message(begin: int, end: int) -> bytes:
+        return b"[%b]" % data[int(all_ends[begin]) : int(all_ends[end]) - 1].to_pybytes()
+
+    return np.diff(all_ends), MAX_MESSAGE_BYTES - 1, message
 
 
 def _joined(*parts: Any) -> pa.ChunkedArray:
@@ -333,14 +348,16 @@ def _joined(*parts: Any) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(*texts)
 
 
-def _packed_columns(usage: pa.Table) -> Iterator[bytes]:
-    sizes = pc.binary_length(usage["names"]).to_numpy() + _MEASURES_BYTES
-    names = [name for name in usage.column_names if name in _SCHEMA.names]
-    for begin, end in _cuts(sizes, MAX_MESSAGE_BYTES - _OPENING_BYTES):
-        part = usage.slice(begin, end - begin).combine_chunks()
-        columns = {name: part[name].chunk(0) for name in names}
-        zeros = {"request_count": np.zeros(end - begin, np.int64), "throttle_exempt": np.zeros(end - begin, np.bool_)}
-        yield _packed({**columns, **{name: pa.array(values) for name, values in zeros.items()}}, end - begin)
+def _packed_columns(usage: pa.Table) -> _Columns:
+    columns = {name: usage[name].chunk(0) for name in usage.column_names if name in _SCHEMA.names}
+    columns["request_count"] = pa.array(np.zeros(len(usage), np.int64))
+    columns["throttle_exempt"] = pa.array(np.zeros(len(usage), np.bool_))
+
+    def message(begin: int, end: int) -> bytes:
+        return _packed({name: column.slice(begin, end - begin) for name, column in columns.items()}, end - begin)
+
+    sizes: Ints = pc.binary_length(usage["names"]).to_numpy() + _MEASURES_BYTES
+    return sizes, MAX_MESSAGE_BYTES - _OPENING_BYTES, message
 
 
 def _cuts(sizes_bytes: Ints, largest_bytes: int) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.transactions import Mark
 from pipeline.errors import PipelineError
+from pipeline.meter import scrape_sources
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ScrapeMeter
 from pipeline.meter.scrapes import NameMap
@@ -118,20 +119,20 @@ class _Memory:
 
 
 class ScrapedSource:
-    """Usage from the metrics pages of brokers.
+    """Usage from the quota sensors that exporters, or a Prometheus, show.
 
     Args:
-        targets: Broker-id and address of each, as of `with_brokers`.
+        asked: As of `ScrapeMeter`.
     """
 
     lag_ms = LONGEST_INTERVAL_MS + SECOND_MS
     is_exact = False
 
-    def __init__(self, targets: Iterable[tuple[str, str]], names: NameMap, clock: Clock) -> None:
+    def __init__(self, asked: Iterable[scrape_sources.Source], names: NameMap, clock: Clock) -> None:
         self._clock, self._memory = clock, _Memory()
         publisher = UsagePublisher(SCRAPES, self._memory, "memory")
         publisher.take_over()
-        self._meter = ScrapeMeter(targets, names, publisher, JSON, clock, lambda _seconds: False)
+        self._meter = ScrapeMeter(asked, names, publisher, JSON, clock, lambda _seconds: False)
 
     def take(self) -> pa.Table:
         """See `Source.take`."""

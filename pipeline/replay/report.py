@@ -1,4 +1,4 @@
-"""The replay of a candidate compared with that of the live quotas: per client, in total, and by `--fail-if`."""
+"""The replay of a candidate compared with a baseline: per client, in total, and by `--fail-if`."""
 
 import operator
 import re
@@ -10,6 +10,10 @@ from pipeline.errors import UsageError
 from pipeline.replay.usage_batches import Outcome, ReplayResult
 from schemas.names import ClientKey
 
+Baseline = Literal["today", "happened"]
+BASELINES: Final[Mapping[Baseline, str]] = {"today": "with today's quotas", "happened": "as it happened"}
+"""What a candidate is compared with, by the word that chooses it."""
+MOST_OFF_PERCENT: Final = 5.0
 Change = Literal["newly throttled", "no longer throttled", "longer", "shorter", "same"]
 
 _NOTHING = Outcome()
@@ -17,26 +21,38 @@ _NOTHING = Outcome()
 
 @dataclass(frozen=True, slots=True)
 class ClientComparison:
-    """One client: what really happened to it, and what the replays with live quotas and with the candidate found."""
+    """One client: what happened to it, and what the replays of that, of the baseline and of the candidate found."""
 
     client: ClientKey
     happened: Outcome
-    live: Outcome
+    again: Outcome
+    baseline: Outcome
     candidate: Outcome
 
     @property
+    def off_percent(self) -> float:
+        """How far the replay of what happened is from what happened: of the longer of the two times held."""
+        longer_ms = max(self.happened.throttle_ms, self.again.throttle_ms)
+        return 100 * abs(self.happened.throttle_ms - self.again.throttle_ms) / longer_ms if longer_ms else 0.0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it is so far off that the line is not to be relied on."""
+        return self.off_percent > MOST_OFF_PERCENT
+
+    @property
     def change(self) -> Change:
-        """How the replay with the candidate differs from the replay with the live quotas."""
-        if bool(self.live.windows) != bool(self.candidate.windows):
+        """How the replay with the candidate differs from that of the baseline."""
+        if bool(self.baseline.windows) != bool(self.candidate.windows):
             return "newly throttled" if self.candidate.windows else "no longer throttled"
-        if self.live.throttle_ms == self.candidate.throttle_ms:
+        if self.baseline.throttle_ms == self.candidate.throttle_ms:
             return "same"
-        return "longer" if self.candidate.throttle_ms > self.live.throttle_ms else "shorter"
+        return "longer" if self.candidate.throttle_ms > self.baseline.throttle_ms else "shorter"
 
     @property
     def throttle_change_ms(self) -> int:
-        """The time that the candidate holds the client longer than the live quotas; negative = shorter."""
-        return self.candidate.throttle_ms - self.live.throttle_ms
+        """The time that the candidate holds the client longer than the baseline; negative = shorter."""
+        return self.candidate.throttle_ms - self.baseline.throttle_ms
 
     def to_row(self) -> dict[str, Any]:
         """One flat row for printing; times in seconds."""
@@ -46,14 +62,16 @@ class ClientComparison:
             "user": user,
             "client_id": client_id,
             "change": self.change,
-            "windows_live": self.live.windows,
+            "windows_baseline": self.baseline.windows,
             "windows_candidate": self.candidate.windows,
-            "throttle_seconds_live": self.live.throttle_ms / 1000,
+            "throttle_seconds_baseline": self.baseline.throttle_ms / 1000,
             "throttle_seconds_candidate": self.candidate.throttle_ms / 1000,
-            "bytes_deferred_live": self.live.deferred_bytes,
+            "bytes_deferred_baseline": self.baseline.deferred_bytes,
             "bytes_deferred_candidate": self.candidate.deferred_bytes,
             "windows_happened": self.happened.windows,
             "throttle_seconds_happened": self.happened.throttle_ms / 1000,
+            "replay_off_percent": round(self.off_percent, 1),
+            "is_off": self.is_off,
         }
 
 
@@ -62,9 +80,9 @@ class Totals:
     """All clients together. `--fail-if` can use each of these figures.
 
     Attributes:
-        newly_throttled: Of these, clients that the live quotas do not throttle.
+        newly_throttled: Of these, clients that the baseline does not throttle.
         windows_throttled: Sample windows in which a client is over the candidate, summed over clients.
-        throttle_seconds: Time that clients would be held, summed over clients; its change is against the live quotas.
+        throttle_seconds: Time that clients would be held, summed over clients; its change is against the baseline.
         bytes_deferred: Bytes that clients used while they would have been held; its change likewise.
     """
 
@@ -80,10 +98,15 @@ class Totals:
 
 
 def compare(
-    live: ReplayResult, candidate: ReplayResult, happened: Mapping[ClientKey, Outcome]
+    again: ReplayResult, baseline: ReplayResult, candidate: ReplayResult, happened: Mapping[ClientKey, Outcome]
 ) -> list[ClientComparison]:
-    """Every client in any of the three; the largest change of throttle time first, then by name."""
-    results = happened, live.outcomes, candidate.outcomes
+    """Every client in any of the four; the largest change of throttle time first, then by name.
+
+    Args:
+        again: The replay of what happened.
+        baseline: What the candidate is compared with: `again`, or the replay with one of `BASELINES`.
+    """
+    results = happened, again.outcomes, baseline.outcomes, candidate.outcomes
     comparisons = [
         ClientComparison(client, *(outcomes.get(client, _NOTHING) for outcomes in results))
         for client in set().union(*results)
@@ -106,13 +129,13 @@ def totals_of(comparisons: Sequence[ClientComparison]) -> Totals:
         throttle_seconds=sum(one.throttle_ms for one in candidate) / 1000,
         throttle_seconds_change=sum(line.throttle_change_ms for line in comparisons) / 1000,
         bytes_deferred=deferred_bytes,
-        bytes_deferred_change=deferred_bytes - sum(line.live.deferred_bytes for line in comparisons),
+        bytes_deferred_change=deferred_bytes - sum(line.baseline.deferred_bytes for line in comparisons),
     )
 
 
 def throttled_clients(comparisons: Sequence[ClientComparison]) -> list[ClientComparison]:
-    """The clients that were throttled: really, in the live replay, or in the candidate's."""
-    return [line for line in comparisons if line.happened.windows or line.live.windows or line.candidate.windows]
+    """The clients that were throttled: really, in the replay of the baseline, or in the candidate's."""
+    return [line for line in comparisons if line.happened.windows or line.baseline.windows or line.candidate.windows]
 
 
 def to_document(comparisons: Sequence[ClientComparison], totals: Totals, about: Mapping[str, Any]) -> dict[str, Any]:

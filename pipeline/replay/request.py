@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow.compute as pc
+
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
-from pipeline.tables.reading import TimeSlices
+from pipeline.tables.reading import DeltaRsReader, TimeSlices, read_table
 from quota.entity import REQUEST
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
@@ -65,6 +67,38 @@ def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> 
     return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))
 
 
+def old_batches(root: str, since_ms: int, until_ms: int, max_age_ms: int) -> frozenset[tuple[str, int]]:
+    """The batches of a span that were older than `stream.max_decision_age_ms` when the job collected them.
+
+    The job recorded their decisions and published none: so it is after an outage, and in the first seconds of a job.
+    """
+    span = [("evaluated_at_ms", ">=", since_ms), ("evaluated_at_ms", "<", until_ms)]
+    try:
+        rows = read_table(
+            table_uri(root, "batches"), ["query_id", "batch_id", "evaluated_at_ms", "processed_at_ms"], span
+        )
+    except TableMissing:
+        return frozenset()
+    old = rows.filter(pc.greater(pc.subtract(rows["processed_at_ms"], rows["evaluated_at_ms"]), max_age_ms))
+    return frozenset(zip(old["query_id"].to_pylist(), old["batch_id"].to_pylist(), strict=True))
+
+
+def exact_batches_kept(root: str, since_ms: int) -> bool:
+    """Whether `usage`, which has the batches as the job cut them, reaches back to an instant, or as far as seconds."""
+    oldest_ms = _oldest_ms(root, "usage", "evaluated_at_ms")
+    if oldest_ms is None:
+        return False
+    of_seconds_ms = _oldest_ms(root, "usage_by_second", "second_start_ms")
+    return oldest_ms <= since_ms or of_seconds_ms is None or oldest_ms <= of_seconds_ms + _SHORTEST_MS
+
+
+def _oldest_ms(root: str, name: str, column: str) -> int | None:
+    try:
+        return DeltaRsReader(table_uri(root, name)).oldest_value(column)
+    except TableMissing:
+        return None
+
+
 _WARM_UP_DEBTS: Final = 5
 _SLICE_ROWS: Final = 1_200_000
 """Rows that a process holds in memory at a time, about 100 MB."""
@@ -82,6 +116,7 @@ class ReplayRequest:
         until_ms: End of the range, exclusive.
         quotas: Of each replay: one snapshot throughout, or those that were in force.
         version: Of the table with the usage; None = the newest.
+        old: Batches of the range that were too old to throttle by; see `old_batches`.
     """
 
     root: str
@@ -93,6 +128,7 @@ class ReplayRequest:
     until_ms: int
     quotas: tuple[Timeline, ...]
     version: int | None = None
+    old: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def begin_ms(self) -> int:
@@ -107,7 +143,8 @@ class ReplayRequest:
         """Reads the usage, of all users or of a share of them."""
         reads_times = any(quota.bounds[REQUEST] is not None for quota in self._all_quotas())
         place, by_broker = (self.root, self.source), self.scope == "broker"
-        return UsageReader(*place, by_broker, self.settings.sample_window_ms, self.version, share, reads_times)
+        table = by_broker, self.settings.sample_window_ms, self.version
+        return UsageReader(*place, *table, share, reads_times, self.old)
 
     def _all_quotas(self) -> Iterator[Quota]:
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)

@@ -55,9 +55,9 @@ class _Replay:
         self._put_in_force(batch)
         usage = batch.usage
         self._holds.use(usage.clients, usage.last_ms, batch.used_bytes)
-        throttles = self._engine.throttles(usage, batch.at_ms)
+        throttles = self._engine.throttles(usage, batch.at_ms, batch.is_old)
         if len(throttles.rows):
-            self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms)
+            self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms, batch.is_old)
         self._result.rows += len(usage.clients)
         self._count(batch.at_ms)
 

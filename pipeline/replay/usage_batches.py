@@ -51,6 +51,7 @@ class UsageBatch:
         quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
         usage: What `ReplayEngine.throttles` takes.
         used_bytes: Produced and fetched bytes of each row.
+        is_old: It was too old to throttle by when the job collected it.
     """
 
     at_ms: int
@@ -58,6 +59,7 @@ class UsageBatch:
     quota_version: int | None
     usage: NumberedUsage
     used_bytes: Ints
+    is_old: bool = False
 
 
 class Slice(NamedTuple):
@@ -75,6 +77,7 @@ class UsageReader:
         sample_window_ms: The engine's; must be whole seconds for `usage_by_second`.
         version: Of the table; None = the newest.
         reads_times: False = request times are null, because no quota bounds them: reading them takes time.
+        old: The batches that were too old to throttle by, as (query id, batch id).
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class UsageReader:
         version: int | None = None,
         share: Share = ALL_USERS,
         reads_times: bool = True,
+        old: frozenset[tuple[str, int]] = frozenset(),
     ) -> None:
         self._source = source
         self._time = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
@@ -94,6 +98,7 @@ class UsageReader:
         self._names = _NAMES if by_broker else _NAMES[1:]
         self._by_broker = by_broker
         self._reads_times = reads_times
+        self._old = old
         self._w = sample_window_ms
         self._share = share
         self._numbers: dict[ClientKey, int] = {}
@@ -137,7 +142,8 @@ class UsageReader:
                 usage, own = usage.filter(pa.array(own != _LEFT_OUT)).combine_chunks(), own[own != _LEFT_OUT]
             checked = Usage.read(usage, self._by_broker, self._w, batch.evaluated_at_ms)
             numbered = NumberedUsage.of(checked, own)
-            yield UsageBatch(batch.evaluated_at_ms, time_epoch, batch.quota_version, numbered, _bytes_of(checked))
+            is_old, used_bytes = (batch.query_id, batch.batch_id) in self._old, _bytes_of(checked)
+            yield UsageBatch(batch.evaluated_at_ms, time_epoch, batch.quota_version, numbered, used_bytes, is_old)
 
     def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
         if not rows.num_rows:

@@ -3,24 +3,31 @@
 The rate is that of the sensor: of all clients that share the bound, over all brokers; in scope `broker` it is that at
 the broker where it is largest. Only minutes in which it was used count, so a client that works one hour a day is
 measured in that hour. A client that was throttled sent less than it wanted to: its bound is never lowered.
+
+Nothing is suggested from less than an hour of use. The first and the last minute of the table may be partial, and are
+left out. What is suggested is never below the largest rate of the last ten minutes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
 from pipeline.reports.page import BARS, Bars, bar_chart, page, paragraph, span_facts, table
-from pipeline.tables.minute_sums import Client, Minutes
+from pipeline.tables.minute_sums import MINUTE_MS, Client, Minutes
+from pipeline.tables.quotas.edit import alter_command
 from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, entity_at
 from quota.snapshot import QuotaSnapshot
 from quota.units import rate_text, rounded_up
 
-Advice = Literal["raise", "lower", "keep", "unused"]
+Advice = Literal["raise", "lower", "keep", "unused", "too little data"]
 
 _SPACIOUS: Final = 2.0
 """A bound is lowered only if it is more than this many times what is suggested."""
+LEAST_MINUTES: Final = 60
+"""From fewer minutes of use nothing is suggested."""
+_LAST_MS: Final = 10 * MINUTE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +35,12 @@ class Sized:
     """The bound T of a quota entity (bytes per second, or percent of one thread), and what was used of it.
 
     Attributes:
-        p95: The 95th percentile of the rate per minute, of the sensor for which it is largest; None for no use.
+        p95: The 95th percentile of the rate per minute, of the sensor for which it is largest; None for no use. A
+            sensor with an hour of use goes before others.
+        minutes: The minutes in which that sensor was used.
         sensors: How many sensors have this bound: one, but for an entity with `<default>`.
         was_throttled: Whether one of its clients was throttled.
-        suggested: The bound that would fit; None for no use.
+        suggested: The bound that would fit; None for less than an hour of use.
     """
 
     user: str
@@ -40,6 +49,7 @@ class Sized:
     bound: float
     p95: float | None
     p99: float | None
+    minutes: int
     sensors: int
     was_throttled: bool
     suggested: float | None
@@ -53,7 +63,7 @@ class Sized:
     def advice(self) -> Advice:
         """What to do with the bound."""
         if self.suggested is None:
-            return "unused"
+            return "too little data" if self.minutes else "unused"
         if self.suggested > self.bound:
             return "raise"
         if self.suggested * _SPACIOUS < self.bound and not self.was_throttled:
@@ -69,11 +79,18 @@ class Sized:
 
     def to_row(self) -> dict[str, Any]:
         """One flat row for printing."""
-        columns = ("user", "client_id", "quota_type", "bound", "p95", "p99", "advice", "suggested")
+        columns = ("user", "client_id", "quota_type", "bound", "minutes", "p95", "p99", "advice", "suggested")
         return {name: getattr(self, name) for name in columns} | {
             "throttled": self.was_throttled,
             "sensors": self.sensors,
         }
+
+    def command(self) -> str | None:
+        """The command that makes the bound the suggested one; None if nothing is to be done."""
+        if self.suggested is None or self.advice not in ("raise", "lower"):
+            return None
+        reason = f"rightsizing: p99 {rate_text(self.quota_type, self.p99 or 0.0)} in {self.minutes} minutes"
+        return alter_command(self.user, self.client_id, {self.quota_type: self.suggested}, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +121,48 @@ def sized(minutes: Minutes, question: Question) -> list[Sized]:
         bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
         held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in question.throttled}
         by_entity = _figures(minutes, quota_type, bound_rows, question)
+        lately = _figures(minutes, quota_type, bound_rows, _of_last_minutes(question))
         for entity, bound in _bounds(question.snapshot, quota_type):
             figures = by_entity.get(entity, [])
-            busiest = max(figures, key=lambda sensor: sensor["p99"], default={"p95": None, "p99": None})
-            p99, sensors = busiest["p99"], len({one["sensor"] for one in figures})
-            suggested = rounded_up(p99 * (1 + question.headroom / 100), quota_type) if p99 else None
-            held = entity in held_entities
-            found.append(Sized(*entity, quota_type, bound, busiest["p95"], p99, sensors, held, suggested))
+            busiest = max(figures, key=_by_use, default={"p95": None, "p99": None, "minutes": 0})
+            sensors = len({one["sensor"] for one in figures})
+            suggested = suggestion(quota_type, busiest["p99"], busiest["minutes"], lately.get(entity, []), question)
+            seen = busiest["p95"], busiest["p99"], busiest["minutes"]
+            found.append(Sized(*entity, quota_type, bound, *seen, sensors, entity in held_entities, suggested))
     return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
+
+
+def _of_last_minutes(question: Question) -> Question:
+    begin_ms, end_ms = question.span_ms
+    return replace(question, span_ms=(max(end_ms - _LAST_MS, begin_ms), end_ms))
+
+
+def _by_use(sensor: Mapping[str, Any]) -> tuple[bool, float]:
+    return sensor["minutes"] >= LEAST_MINUTES, sensor["p99"]
+
+
+def suggestion(
+    quota_type: str, p99: float | None, minutes: int, lately: Iterable[Mapping[str, Any]], question: Question
+) -> float | None:
+    """The bound that fits a sensor, or None: `p99` with headroom, and not below what was used lately.
+
+    Args:
+        minutes: In which it was used.
+        lately: Figures of the entity's sensors in the last minutes.
+    """
+    if not p99 or minutes < LEAST_MINUTES:
+        return None
+    most = max((one["most"] for one in lately), default=0.0)
+    return rounded_up(max(p99 * (1 + question.headroom / 100), most), quota_type)
+
+
+def whole_part(span_ms: tuple[int, int], kept_ms: tuple[int, int]) -> tuple[int, int]:
+    """What of a span is in whole minutes: the first and the last minute that is kept may be partial. Pure.
+
+    >>> whole_part((60_000, 600_000), (0, 600_000))
+    (60000, 540000)
+    """
+    return max(span_ms[0], kept_ms[0] + MINUTE_MS), min(span_ms[1], kept_ms[1] - MINUTE_MS)
 
 
 def candidate_rows(rows: Sequence[Mapping[str, Any]], found: Sequence[Sized]) -> list[dict[str, Any]]:

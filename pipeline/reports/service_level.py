@@ -4,13 +4,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pipeline.errors import UsageError
 from pipeline.reports.page import BARS, Bars, Line, Parts, bar_chart, page, paragraph, span_facts, table, time_chart
 from pipeline.reports.periods import MINUTE_MS, OwnerOf, Period, length_ms, whole_minutes
 from pipeline.tables.minute_sums import Minutes
 
+Standing = Literal["met", "missed", "too little data"]
+_TENTH: Final = 10
 _UNITS_MINUTES: Final = {"m": 1, "h": 60, "d": 1440}
 
 
@@ -52,6 +54,8 @@ class Held:
     Attributes:
         owner: Who was responsible when it was held last; or who is now. None if no quota row names an owner.
         minutes: Minutes in which it was held for any time, at any broker.
+        observed_minutes: How many minutes of the period the report has seen; at least 1.
+        period_minutes: How many the whole period has.
         allowed_minutes: How many minutes the target allows in the whole period.
         held_ms: Time held; summed over brokers, if quotas hold for each broker.
         renewal_count: Records that gave a running throttle another end.
@@ -62,22 +66,33 @@ class Held:
     client_id: str
     owner: str | None
     minutes: int
+    observed_minutes: int
+    period_minutes: int
     allowed_minutes: float
     held_ms: int
     throttle_count: int
     renewal_count: int
 
     @property
-    def is_met(self) -> bool:
-        """Whether the target is met."""
-        return self.minutes <= self.allowed_minutes
+    def projected_minutes(self) -> float:
+        """How many minutes of the whole period it will be held in, if the rest goes on as what was seen."""
+        return self.minutes * self.period_minutes / self.observed_minutes
+
+    @property
+    def standing(self) -> Standing:
+        """Whether it is on course for the target. Less than a tenth of the period can show a miss, but not success."""
+        if self.projected_minutes > self.allowed_minutes:
+            return "missed"
+        return "too little data" if self.observed_minutes * _TENTH < self.period_minutes else "met"
 
     def to_row(self) -> dict[str, Any]:
         """One flat row for printing."""
         return {
             **{name: getattr(self, name) for name in ("period", "user", "client_id", "owner", "minutes")},
+            "observed_minutes": self.observed_minutes,
+            "projected_minutes": round(self.projected_minutes, 1),
             "target_minutes": self.allowed_minutes,
-            "target": "met" if self.is_met else "missed",
+            "target": self.standing,
             "held_seconds": self.held_ms / 1000,
             "throttles": self.throttle_count,
             "renewals": self.renewal_count,
@@ -90,17 +105,26 @@ def held_by_period(
     """The clients that were throttled, by `throttle_by_minute`: in order of the periods, then of the time throttled.
 
     Args:
-        by: What the periods are: `day`, `week` or `month`. One that is cut has the target of the whole one.
+        by: What the periods are: `day`, `week` or `month`. What is cut is projected to the whole one, with its target.
     """
     found = []
     for period in periods:
-        allowed = target.minutes_in(length_ms(by, period.start_ms))
-        rows = minutes.held_by_client(*whole_minutes(period.start_ms, period.end_ms)).to_pylist()
+        whole_ms, (begin_ms, end_ms) = length_ms(by, period.start_ms), whole_minutes(period.start_ms, period.end_ms)
+        observed = max((end_ms - begin_ms) // MINUTE_MS, 1)
+        minutes_of = (observed, whole_ms // MINUTE_MS, target.minutes_in(whole_ms))
+        facts = dict(zip(("observed_minutes", "period_minutes", "allowed_minutes"), minutes_of, strict=True))
+        rows = minutes.held_by_client(begin_ms, end_ms).to_pylist()
         for row in rows:
             row["owner"] = row["owner"] or owner_now(row["user"], row["client_id"])
-        held = [Held(period=period.name, allowed_minutes=allowed, **row) for row in rows]
+        held = [Held(period=period.name, **facts, **row) for row in rows]
         found += sorted(held, key=lambda one: (-one.minutes, -one.held_ms, one.user, one.client_id))
     return found
+
+
+def knows_enough(held: Iterable[Held], by: str, periods: Iterable[Period]) -> bool:
+    """Whether it can be said that no client missed its target: a tenth of a period was seen, and of each held one."""
+    seen = any((one.end_ms - one.start_ms) * _TENTH >= length_ms(by, one.start_ms) for one in periods)
+    return seen and all(one.standing != "too little data" for one in held)
 
 
 # The page.
@@ -112,7 +136,7 @@ def service_level_page(
     held: Sequence[Held], target: Target, by: str, usage: Minutes, throttles: Minutes, span_ms: tuple[int, int]
 ) -> str:
     """The page, by `usage_by_minute`, which has the times with data, and `throttle_by_minute`."""
-    missed = sum(not one.is_met for one in held)
+    missed = sum(one.standing == "missed" for one in held)
     about = {**span_facts(span_ms), "target": f"{target.text} a {by}", "targets missed": missed}
     sections = {
         "Clients held at once, on average": _time_chart(usage, throttles, span_ms),

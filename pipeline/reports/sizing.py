@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from pipeline.errors import UsageError
 from quota.snapshot import LARGEST_COUNT
 
 PATH: Final = Path(__file__).with_name("measured.json")
@@ -104,17 +105,31 @@ def size_of(entities: int, events_per_second: int, measured: Measured) -> Size:
     )
 
 
-def shards_for(entities: int, events_per_second: int, measured: Measured) -> int | None:
+def shards_for(entities: int, events_per_second: int, measured: Measured) -> int:
     """The number of jobs that should share the users, so that none needs more than one driver should.
 
-    Each of them reads all events, and decides for its part of the entities. None if no number is enough: then it is the
-    events that are too many.
+    Each of them reads all events, and decides for its part of the entities.
+
+    Raises:
+        UsageError: No number of jobs is enough.
     """
     for count in range(1, LARGEST_COUNT + 1):
-        size = size_of(math.ceil(entities / count), events_per_second, measured)
-        if size.batch_ms <= LONGEST_BATCH_MS and size.driver_mb <= LARGEST_DRIVER_MB:
+        if _fits(size_of(math.ceil(entities / count), events_per_second, measured)):
             return count
-    return None
+    size = size_of(math.ceil(entities / LARGEST_COUNT), events_per_second, measured)
+    needs = (
+        f"a micro-batch takes {size.batch_ms:.0f} ms and the driver {size.driver_mb:.0f} MB, "
+        f"and at most {LONGEST_BATCH_MS:.0f} ms and {LARGEST_DRIVER_MB:.0f} MB are good for one"
+    )
+    if not _fits(size_of(1, events_per_second, measured)):
+        msg = f"no driver holds {events_per_second} events per second, also with shards, as each reads all: {needs}"
+        raise UsageError(msg, "let the meters send fewer events, each the sum of a longer time")
+    msg = f"no driver holds {entities} entities, even with {LARGEST_COUNT} shards, the most that can be: {needs}"
+    raise UsageError(msg, "divide the clients over several clusters, each with its own jobs")
+
+
+def _fits(size: Size) -> bool:
+    return size.batch_ms <= LONGEST_BATCH_MS and size.driver_mb <= LARGEST_DRIVER_MB
 
 
 def _at(entities: int, points: Sequence[Point], name: str) -> float:

@@ -7,8 +7,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import clock_time, seconds
+from pipeline.tables.enforced import enforced_for
+from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.history import QuotaOrigin, shown
-from pipeline.tables.throttles import Story, Unpublished
+from pipeline.tables.throttles import (
+    Story,
+    Unpublished,
+    Wanted,
+    held_until,
+    origin_of_bound,
+    running_throttles,
+    story_of,
+    why_unpublished,
+)
 from quota.entity import label
 from quota.units import rate_text, rate_unit
 from schemas.throttle_record import verb, written_ms
@@ -155,44 +166,87 @@ _LEVELS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """A throttle in words.
+class Told:
+    """A decision told to its end: `kquota throttles explain` prints it, and the page shows it.
 
     Attributes:
         facts: (name, text): how its numbers come about, in order.
         samples: What the samples are, or that they are no longer kept.
         published: A line on the records, and one for each.
+        now: How its client is held now; None if one decision was asked for, and not a client.
+        document: For programs.
     """
 
+    story: Story
     title: str
     facts: Sequence[tuple[str, str]]
     samples: str
     published: Sequence[str]
+    now: str | None
+    document: Mapping[str, Any]
 
 
-def words_of(
-    story: Story,
-    settings: "Settings",
-    origin: QuotaOrigin | None,
-    unpublished: Unpublished | None,
-    on_brokers: "Sequence[Enforced]" = (),
-) -> Words:
-    """Describe the decision, how its numbers are computed, its samples and the records published for it.
+def told(settings: "Settings", decision: Mapping[str, Any], now_ms: int | None = None) -> Told:
+    """Read the story of a row of `decisions`, and describe it: its numbers, samples, records, and what brokers enforce.
 
     Args:
-        unpublished: Why there are no records; None if there are.
-        on_brokers: What the brokers themselves enforce now for its quota type, if kquota wrote it.
+        now_ms: The wall clock, if also is to be said how its client is held now; None = not.
     """
-    published = (
-        record_lines(story.events, settings.purgatory.min_hold_ms)
-        if unpublished is None
-        else [why_nothing(unpublished, settings.stream.max_decision_age_ms)]
+    root, quotas = settings.tables.root, open_quota_table(settings.tables)
+    story = story_of(root, decision)
+    row, origin = story.decision, origin_of_bound(quotas, story.decision)
+    max_age_ms, min_hold_ms = settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms
+    unpublished = None if story.events else why_unpublished(root, quotas, row, max_age_ms, min_hold_ms)
+    nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
+    on_brokers = enforced_for(root, row["user"], row["client_id"], [row["quota_type"]])
+    set_by, until_ms = origin_line(row, origin), None
+    if now_ms is not None:
+        until_ms = held_until(running_throttles(root, now_ms, Wanted(*client_of(row)))).get(client_of(row))
+    document: dict[str, Any] = {
+        "decision": row,
+        "bound_set": set_by,
+        "unpublished": nothing,
+        "on_brokers": [on_brokers_row(one) for one in on_brokers],
+        "events": story.events,
+        "samples": story.samples,
+    }
+    if now_ms is not None:
+        document |= {"held_until_ms": until_ms, "free_since_ms": None if until_ms else free_since_ms(story.events)}
+    return Told(
+        story,
+        f"decision {row['decision_id']}: {row['user']}/{row['client_id']} is over {row['quota_type']}",
+        [*_facts(row), ("T set", set_by), *(("brokers", on_brokers_line(one)) for one in on_brokers)],
+        _samples_title(story, settings.engine.sample_window_ms),
+        record_lines(story.events, min_hold_ms) if nothing is None else [nothing],
+        None if now_ms is None else now_line(until_ms, story.events, now_ms),
+        document,
     )
-    row = story.decision
-    facts = [*_facts(row), ("T set", origin_line(row, origin))]
-    facts += [("brokers", on_brokers_line(one)) for one in on_brokers]
-    title = f"decision {row['decision_id']}: {row['user']}/{row['client_id']} is over {row['quota_type']}"
-    return Words(title, facts, _samples_title(story, settings.engine.sample_window_ms), published)
+
+
+def client_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """User and client-id."""
+    return row["user"], row["client_id"]
+
+
+def free_since_ms(events: Sequence[Mapping[str, Any]]) -> int | None:
+    """When a client that is not held was let go: by a release, or as its throttle ended before; None without records.
+
+    Args:
+        events: The records of its newest throttle, in the order of `publish_seq`.
+    """
+    if not events:
+        return None
+    released_ms = [written_ms(row) for row in events[-1:] if row["action"] == "release"]
+    ends = [row["throttled_until_ms"] for row in events if row["action"] == "throttle"]
+    return min([*ends[-1:], *released_ms], default=None)
+
+
+def now_line(until_ms: int | None, events: Sequence[Mapping[str, Any]], now_ms: int) -> str:
+    """`now: held until 12:00:17.8, 4.2 s left`, or `now: free since …`; instants are UTC."""
+    if until_ms is not None:
+        return f"now: held until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left"
+    since_ms = free_since_ms(events)
+    return "now: free" if since_ms is None else f"now: free since {clock_time(since_ms)}"
 
 
 def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:

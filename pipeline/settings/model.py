@@ -102,9 +102,9 @@ def _known_shard(shard: object) -> object:
     return shard
 
 
-def _enough_memory(memory: str) -> str:
+def _enough_memory(memory: str | None) -> str | None:
     """Spark refuses to start with less: 1.5 times the 300 MiB that it reserves, 472 MB."""
-    if int(memory[:-1]) * _MEBIBYTES[memory[-1]] < _LEAST_DRIVER_MIB:
+    if memory is not None and int(memory[:-1]) * _MEBIBYTES[memory[-1]] < _LEAST_DRIVER_MIB:
         message = f"must be at least {_LEAST_DRIVER_MIB}m: Spark needs 472 MB"
         raise ValueError(message)
     return memory
@@ -271,8 +271,10 @@ class SparkSettings(Branch):
 
     master: str | None = Field(None, description="null: local[*], or what spark-submit sets")
     shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
-    driver_memory: Annotated[str, AfterValidator(_enough_memory)] = Field(
-        "1g", pattern=r"^\d+[mg]$", description="heap of the driver's JVM, taken at its start; at least 472m"
+    driver_memory: Annotated[str | None, AfterValidator(_enough_memory)] = Field(
+        None,
+        pattern=r"^\d+[mg]$",
+        description="most heap of the driver's JVM, at least 472m; null: 512m, and 64m for each core above four",
     )
     shared_folders: tuple[str, ...] = Field(
         (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"

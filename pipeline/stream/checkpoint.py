@@ -12,7 +12,6 @@ starts no JVM, reads one in an object store by itself.
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.errors import ClusterUnreachable, Refused, Unreachable, first_line
-from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
+from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, has_scheme, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _REMEDY = "nothing needs to be done: the job tries again"
 
 
@@ -146,11 +144,6 @@ class StoreFiles:
             yield
         except (Refused, Unreachable) as exc:
             raise _unreadable(self.checkpoint, exc.message) from exc
-
-
-def has_scheme(checkpoint: str) -> bool:
-    """Whether a checkpoint is a URI, for Hadoop's file systems, and not a path on a local disk."""
-    return _SCHEME.match(checkpoint) is not None
 
 
 def open_checkpoint(checkpoint: str, spark: "SparkSession") -> CheckpointFiles:

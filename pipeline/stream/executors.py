@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
 from threading import Event
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -22,7 +22,6 @@ from filelock import FileLock, Timeout
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 import pipeline
 import purgatory
@@ -30,6 +29,9 @@ import quota
 import schemas
 from pipeline.errors import MasterUnreachable, PipelineError, first_line
 from pipeline.process import Background
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MISSING_AFTER_SECONDS: Final = 10.0
 SAID_AGAIN_SECONDS: Final = 300.0
@@ -336,7 +338,7 @@ NEEDED_TO_REPLAY: Final = ("deltalake", "numpy", "pyarrow", "pydantic")
 _NAME: Final = "kquota.zip"
 
 
-def ship_package(session: SparkSession) -> None:
+def ship_package(session: "SparkSession") -> None:
     """Give the executors of a cluster this package, so that nothing of ours must be installed on their machines.
 
     Spark hands out the file itself, also to executors that come later; it stays until the process ends.

@@ -12,29 +12,37 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, UsageError
 from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
 from pipeline.jvm.java import class_archive, find_java, options_to_use
 from pipeline.settings.model import Settings, SparkSettings
-from pipeline.stream.checkpoint import has_scheme
-from pipeline.stream.collect import collect_on_driver
 from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_package, when_master_answers
-from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
+from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, has_scheme, scheme_of
 
-# The JVM refuses two choices of a garbage collector, so an operator's choice replaces ours. Ours needs none of G1's
-# concurrent threads and barriers: a micro-batch leaves only short-lived garbage.
+# Whatever else is imported, Spark's JVM starts meanwhile.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.stream.usage_columns import ReadingRules
+
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+# The young generation is as large as keeps the garbage of a micro-batch out of the old one, and no larger. G1 needs
+# 30 MB of its own, concurrent threads and barriers, and takes the whole heap when the machine is busy.
+_COLLECTOR: Final = (
+    *("-XX:+UseParallelGC", "-Xms128m", "-XX:NewSize=80m", "-XX:MaxNewSize=80m"),
+    *("-XX:InitialSurvivorRatio=4", "-XX:MaxTenuringThreshold=6"),
+)
+_LEAST_HEAP_MIB: Final = 512
+_HEAP_MIB_PER_CORE: Final = 64
+_CORES_OF_LEAST_HEAP: Final = 4
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
@@ -53,30 +61,34 @@ def jvm_settings(
     * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
     """
     conf = spark.plain_conf()
-    memory = conf.get("spark.driver.memory", spark.driver_memory)
-    settings = {"spark.driver.memory": memory}
+    settings = {"spark.driver.memory": heap_of(spark)}
     places = {_CLASS_PATH if starts_local else _JARS: [str(jar) for jar in jars]}
     for key, separator in ((_CLASS_PATH, os.pathsep), (_JARS, ",")):
         if found := [*places.get(key, ()), *([conf[key]] if conf.get(key) else ())]:
             settings[key] = separator.join(found)
-    # The whole heap is taken at the start: it fills up anyway, and a lack of memory then shows at once.
     # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
     # overflows the default thread stack and kills the stream's thread.
-    options = [
-        f"-Xms{memory}",
-        "-XX:+AlwaysPreTouch",
-        "-Xss4m",
-        f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"',
-    ]
+    options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
     if scratch is not None:
         options.append(f'"-Djava.io.tmpdir={scratch}"')
     own = conf.get(_OPTIONS, "")
-    if not _CHOICE_OF_COLLECTOR.search(own):
-        options.append("-XX:+UseParallelGC")
+    if not _CHOICE_OF_COLLECTOR.search(own):  # the JVM refuses two
+        options += _COLLECTOR
     if starts_local:  # an archive is made for this class path alone
         options += _class_archive_options(jars)
     settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
     return settings
+
+
+def heap_of(spark: SparkSettings) -> str:
+    """The most heap of the driver's JVM, as Spark writes it.
+
+    What is kept takes 70 MB for any number of clients, as Python decides. The rest is for the batch under way: its
+    messages, 131 MB at most, or what a task of each core reads.
+    """
+    further_cores = max(len(os.sched_getaffinity(0)) - _CORES_OF_LEAST_HEAP, 0)
+    chosen = spark.driver_memory or f"{_LEAST_HEAP_MIB + further_cores * _HEAP_MIB_PER_CORE}m"
+    return spark.plain_conf().get("spark.driver.memory", chosen)
 
 
 def archived_jars(jars: Sequence[Path]) -> list[Path]:
@@ -215,7 +227,7 @@ _LOCAL_CHECKPOINT_MANAGER = (
 
 def build_spark_session(
     spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool = True, app_name: str = "kquota"
-) -> SparkSession:
+) -> "SparkSession":
     """Start (or join) the classic Spark session of this process.
 
     If a session already exists, a notebook's for example, it is used: it keeps its own JVM options, memory and jars,
@@ -241,19 +253,20 @@ def build_spark_session(
         master = "local[*]"
     if master is not None and master.startswith("local"):
         _prepare_local_process()
-    builder = SparkSession.builder.appName(app_name)
-    if master is not None:
-        builder = builder.master(master)
     is_first = starts_a_jvm()
     starts_local = is_first and master is not None and master.startswith("local")
     settings = _session_conf(spark, checkpoint_is_local)
     # What was submitted is given to executors already; named again, it would be sent twice.
     jars = () if submitted_jars() else jars
     settings |= jvm_settings(spark, jars, starts_local=starts_local, scratch=scratch_folder() if is_first else None)
+    settings = {"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings}
+    if is_first:
+        start_jvm(settings)
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    if is_first:
-        start_jvm({"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings})
     session = builder.getOrCreate()
     if not hasattr(session, "_jsparkSession"):
         raise _spark_connect_refused(found_in="the running session")
@@ -273,6 +286,8 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         # Of large messages Python is given few at once.
         "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # The collector takes more heap before it clears the old generation. That takes 0.2 s, and some 100 MB less.
+        "spark.cleaner.periodicGC.interval": "2min",
         # The plan is small and always the same: planning it again after each stage costs 30 ms and changes nothing.
         "spark.sql.adaptive.enabled": "false",
         # Spark describes every execution for its UI, even if that is off. This is the short form.
@@ -340,7 +355,7 @@ _ROWS: Final = 2_000
 _RUNS: Final = 2
 
 
-def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
+def warm_up(session: "SparkSession", rules: "ReadingRules", wanted: Event) -> None:
     """Read a small batch of made-up messages some times, until the session is wanted; what has begun is finished.
 
     The first run of the job's plan takes a second or more: the JVM loads classes and compiles generated code. That time
@@ -349,6 +364,10 @@ def warm_up(session: SparkSession, rules: ReadingRules, wanted: Event) -> None:
     """
     if wanted.is_set():
         return  # to make the messages takes most of a second, too
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    from pipeline.stream.collect import collect_on_driver  # noqa: PLC0415
+
     session.sparkContext.setJobGroup(JOB_GROUP, "first run of the plan", interruptOnCancel=True)
     number = F.col("id")
     message = F.concat(
@@ -374,27 +393,20 @@ _NO_MEMORY: Final = 52  # an exit code of Spark; a code below 0 is a signal
 class SparkStarter:
     """A context manager that starts a Spark session on a thread of its own, warms it up, and stops it at the end.
 
-    Jars and Java are checked on entering the context; their errors are raised there.
+    Jars and Java are checked on entering the context; their errors are raised there. It needs little of the package, so
+    that a program can import the rest while the JVM starts.
 
     Args:
+        settings: Of the job; what Spark needs to reach a checkpoint in a store is added.
         waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
 
     Attributes:
         warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
     """
 
-    def __init__(
-        self,
-        spark: SparkSettings,
-        checkpoint: str,
-        rules: ReadingRules,
-        waits: bool = True,
-        jar_sets: Sequence[str] = (),
-    ) -> None:
-        self._spark = spark
-        self._jar_sets = jar_sets
-        self._rules = rules
-        self._checkpoint_is_local = not has_scheme(checkpoint)
+    def __init__(self, settings: Settings, waits: bool = True) -> None:
+        self._settings = settings
+        self._spark = with_store(settings)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
         self._starts_jvm = False
@@ -405,16 +417,20 @@ class SparkStarter:
         self.warms_up = Event()
 
     def __enter__(self) -> Self:
-        jars = spark_jars(*self._jar_sets)
+        jars = spark_jars(*jar_sets(self._settings))
         os.environ["JAVA_HOME"] = str(find_java().home)
         self._starts_jvm = starts_a_jvm()
 
-        def start() -> SparkSession:
-            build = partial(build_spark_session, self._spark, jars, self._checkpoint_is_local)
+        is_local = not has_scheme(self._settings.stream.checkpoint)
+
+        def start() -> "SparkSession":
+            build = partial(build_spark_session, self._spark, jars, is_local)
             session = when_master_answers(self._spark.master or "", build, self._given_up, self._waits)
             ship_package(session)
             self.warms_up.set()
-            warm_up(session, self._rules, self._wanted)
+            from pipeline.stream.usage_columns import ReadingRules  # noqa: PLC0415
+
+            warm_up(session, ReadingRules.from_settings(self._settings), self._wanted)
             return session
 
         self._session = self._pool.submit(start)
@@ -422,11 +438,11 @@ class SparkStarter:
             self._watch.__enter__()
         return self
 
-    def session(self) -> SparkSession:
+    def session(self) -> "SparkSession":
         """Wait for the session, and end its warm-up. An error of its start is raised here."""
         return self._begun().result()
 
-    def session_unless(self, given_up: Event) -> SparkSession | None:
+    def session_unless(self, given_up: Event) -> "SparkSession | None":
         """Wait for the session or the event, whichever comes first; None if it was the event."""
         session = self._begun()
         while not session.done():
@@ -446,14 +462,14 @@ class SparkStarter:
                 session.result().stop()
         self._pool.shutdown()
 
-    def _begun(self) -> Future[SparkSession]:
+    def _begun(self) -> Future["SparkSession"]:
         if self._session is None:
             message = "enter the starter before asking for its session"
             raise RuntimeError(message)
         self._wanted.set()
         return self._session
 
-    def _cut_short(self, session: Future[SparkSession]) -> None:
+    def _cut_short(self, session: Future["SparkSession"]) -> None:
         """End the making of the session, which is not needed any more: kill the JVM if this starter has started it.
 
         Otherwise cancel the warm-up, which would wait for executors for ever where there are none.
@@ -475,7 +491,7 @@ class SparkStarter:
             return None
         how, fix = f"code {exit_code}", "start the job again: it goes on where it was"
         if exit_code == _NO_MEMORY:
-            how = f"code {exit_code}: out of memory, driver_memory = {self._spark.driver_memory}"
+            how = f"code {exit_code}: out of memory, driver_memory = {heap_of(self._spark)}"
             fix = f"raise 'spark.driver_memory', or lower 'stream.max_offsets_per_trigger', and {fix}"
         return PipelineError(f"Spark's JVM exited ({how})", fix)
 

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import process as garbage_collector
+from pipeline import process
 from pipeline.stream.dead_letters import DeadLetter, Refused, letters_of_elements
 from pipeline.stream.packed import PACKED_BEGIN, read_packed
 from pipeline.stream.usage_columns import (
@@ -86,6 +86,7 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
 
 def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
     """Do what `read_usage` does with the messages of a partition, on an executor; one row, for `from_partitions`."""
+    process.do_without_pandas()
     found = _Found()
     for batch in batches:
         found.add(pa.Table.from_batches([batch]), rules)
@@ -104,7 +105,7 @@ class _Found:
         self._parts = [CollectedBatch()]
 
     def add(self, messages: pa.Table, rules: ReadingRules) -> None:
-        with garbage_collector.paused():
+        with process.paused():
             for begin, end in _slices(messages["value"]):
                 self._parts += _read(messages.slice(begin, end - begin), rules)
                 if sum(part.usage.num_rows for part in self._parts[1:]) >= _ROWS_AT_ONCE:

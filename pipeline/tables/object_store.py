@@ -26,10 +26,18 @@ _REGION: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _HADOOP: Final = "org.apache.hadoop.fs.s3a"
 
 
+_SCHEME_OF_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
 def scheme_of(address: str) -> str:
     """The scheme of an address, in small letters; "" for a folder."""
     scheme, separator, _ = address.partition("://")
     return scheme.lower() if separator else ""
+
+
+def has_scheme(checkpoint: str) -> bool:
+    """Whether a checkpoint is a URI, for Hadoop's file systems, and not a path on a local disk."""
+    return _SCHEME_OF_URI.match(checkpoint) is not None
 
 
 def delta_rs_options(address: str) -> dict[str, str] | None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -43,7 +44,7 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
     found = decisions.read(["decision_id", "evaluated_at_ms"], where)
     ids = sorted({row["decision_id"] for row in found})
     if not ids:
-        raise _no_decision(beginning, decisions.uri)
+        raise no_decision(root, beginning)
     if len(ids) > 1:
         shown = [*ids[:_SHOWN], *([f"{len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else [])]
         message = f"several decisions begin with {beginning}: {', '.join(shown)}"
@@ -59,7 +60,60 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     where: list[Condition] = [(name, "=", value) for name, value in names.items()]
     found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
     if found is None:
-        raise _no_decision("/".join(names.values()), decisions.uri)
+        raise no_decision(root, "/".join(names.values()))
+    return found
+
+
+def newest_throttle(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
+    """The row of `decisions` that began the newest throttle of a client, though another is newer and began none.
+
+    For a client that was never throttled, as one in shadow mode, its newest decision; see `newest_decision`.
+    """
+    record = _newest_record(TableRows(table_uri(root, "throttle_events")), user, client_id)
+    if record is not None:
+        with suppress(NotFound):  # it is kept for a shorter time than its records
+            return decision_with_id(root, record["decision_id"])
+    return newest_decision(root, user, client_id)
+
+
+def _newest_record(events: TableRows, user: str | None, client_id: str | None) -> dict[str, Any] | None:
+    where = Wanted(user, client_id).of_client()
+    found = events.newest(["time_epoch", "evaluated_at_ms", "publish_seq"], where)
+    if found is None:
+        return None
+    # A look may be evaluated later than the batch that is stored after it.
+    later = events.read(None, [*where, ("publish_seq", ">", found["publish_seq"])])
+    return max([found, *later], key=lambda row: int(row["publish_seq"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """A client that the tables know, how it is held now, and the newest decision on it; None = there is none."""
+
+    user: str
+    client_id: str
+    held_until_ms: int | None
+    decided_at_ms: int | None
+
+
+def clients_of(root: str, user: str, now_ms: int) -> list[ClientState]:
+    """The clients of a user with a decision, or with usage that is kept: held ones first, then by name."""
+    keys, where = ("user", "client_id"), Wanted(user).of_client()
+    decided = TableRows(table_uri(root, "decisions")).newest_of_each(keys, "evaluated_at_ms", keys, where)
+    used = TableRows(table_uri(root, "usage")).newest_of_each(keys, "evaluated_at_ms", keys, where)
+    at_ms = {row["client_id"]: row["evaluated_at_ms"] for row in decided}
+    until_ms = held_until(running_throttles(root, now_ms, Wanted(user)))
+    known = {row["client_id"] for row in (*decided, *used)} | {client_id for _, client_id in until_ms}
+    names = sorted(known, key=lambda name: ((user, name) not in until_ms, name))
+    return [ClientState(user, name, until_ms.get((user, name)), at_ms.get(name)) for name in names]
+
+
+def held_until(running: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
+    """Until when each client is held, by the records of `running_throttles`: at several brokers, the last end."""
+    found: dict[tuple[str, str], int] = {}
+    for row in running:
+        client = row["user"], row["client_id"]
+        found[client] = max(found.get(client, 0), row["throttled_until_ms"])
     return found
 
 
@@ -266,6 +320,8 @@ def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
     return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
 
 
-def _no_decision(wanted: str, looked_at: str) -> NotFound:
-    message = f"no decision {wanted} in {looked_at}: give the beginning of a decision_id, or a user and client-id"
+def no_decision(root: str, wanted: str) -> NotFound:
+    """The error of what was asked for and has no decision."""
+    looked_at, give = table_uri(root, "decisions"), "give the beginning of a decision_id, or a user and client-id"
+    message = f"no decision {wanted} in {looked_at}: {give}"
     return NotFound(message, f"see what is recorded: {command_text('throttles', 'list', '--all')}")

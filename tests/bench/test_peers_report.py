@@ -75,6 +75,13 @@ def test_a_peer_that_falls_behind_has_no_percentiles() -> None:
     assert "| Flink SQL | right | 46 | 89 | 7.0 | 900 |" in text
 
 
+def test_each_process_of_a_peer_is_listed_with_memory_and_cores() -> None:
+    processes = [{"name": "python", "memory_mb": 299.6, "cores": 0.2}, {"name": "java", "memory_mb": 701, "cores": 0.4}]
+    text = markdown({f"steady {KQUOTA}": {**steady(100), "processes": processes}}, "", "")
+    assert "| kquota | python | 300 | 0.20 |\n| kquota | java | 701 | 0.40 |" in text
+    assert "Each process" not in markdown({f"steady {KQUOTA}": steady(100)}, "", "")
+
+
 def test_a_page_gets_tables_and_plots_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "peers.md"
     page.write_text("before\n<!-- peers: written by `python -m bench peers` -->\nold\n<!-- peers end -->\nafter\n")

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes what a test serves, with the configuration of deploy/prometheus."""
+"""A real Prometheus that scrapes what a test serves."""
 
 import shutil
 import socket
@@ -28,7 +28,7 @@ class Prometheus:
     """Its HTTP API."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self.address = address
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The result of a PromQL expression now; a mistake in it is an assertion that quotes Prometheus."""
@@ -44,20 +44,18 @@ class Prometheus:
     def is_ready(self) -> bool:
         """Whether it answers queries."""
         try:
-            return httpx.get(f"{self._address}/-/ready", timeout=PATIENCE_SECONDS).is_success
+            return httpx.get(f"{self.address}/-/ready", timeout=PATIENCE_SECONDS).is_success
         except httpx.TransportError:
             return False
 
     def _get(self, path: str, **parameters: str) -> Any:
-        return httpx.get(self._address + path, params=parameters, timeout=PATIENCE_SECONDS).json()
+        return httpx.get(self.address + path, params=parameters, timeout=PATIENCE_SECONDS).json()
 
 
-@contextmanager
-def running_prometheus(folder: Path, ports: Mapping[str, int]) -> Iterator[Prometheus]:
-    """Start it with deploy's configuration: only intervals and ports are others.
+def deployed(ports: Mapping[str, int]) -> str:
+    """The configuration of deploy/prometheus: only intervals and ports are others.
 
     Args:
-        folder: For its data.
         ports: Of each program of kquota, where it serves its metrics on this machine.
     """
     text = (DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8")
@@ -67,8 +65,13 @@ def running_prometheus(folder: Path, ports: Mapping[str, int]) -> Iterator[Prome
     text = text.replace("scrape_interval: 5s", "scrape_interval: 500ms").replace(
         "evaluation_interval: 15s", "evaluation_interval: 1s"
     )
-    text = text.replace("rules.yml", str(DEPLOY / "prometheus" / "rules.yml"))
-    (folder / "prometheus.yml").write_text(text, "utf-8")
+    return text.replace("rules.yml", str(DEPLOY / "prometheus" / "rules.yml"))
+
+
+@contextmanager
+def running_prometheus(folder: Path, configuration: str) -> Iterator[Prometheus]:
+    """Start it; its data is in the folder."""
+    (folder / "prometheus.yml").write_text(configuration, "utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -71,6 +72,21 @@ def test_the_lock_of_the_image_has_all_that_the_programs_need_and_no_test_tools(
 
 def _name(requirement: str) -> str:
     return re.split(r"[\[<>=!~ ;]", requirement)[0].lower().replace("_", "-")
+
+
+def test_what_is_sent_to_the_builder_is_enough_to_build_the_wheel(tmp_path: Path) -> None:
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    context = tmp_path / "context"
+    for name in (line.removeprefix("!") for line in ignored if line.startswith("!")):
+        source, target = ROOT / name, context / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    done = subprocess.run(command, cwd=context, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from pipeline.meter.usage_topic import DeliveryCounts
 from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from quota.broker_levels.sync import AlterBudget, BrokerSync
-from tests.deploy.running_prometheus import DEPLOY, Prometheus, program, running_prometheus
+from tests.deploy.running_prometheus import DEPLOY, Prometheus, deployed, program, running_prometheus
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import new_job, throttle_one
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -172,7 +172,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             "alerts": stack.enter_context(served_alerts()),
             "gate": stack.enter_context(real_gate()),
         }
-        yield stack.enter_context(running_prometheus(folder, ports))
+        yield stack.enter_context(running_prometheus(folder, deployed(ports)))
 
 
 def test_a_real_prometheus_reads_every_program(prometheus: Prometheus) -> None:

@@ -178,5 +178,5 @@ def replays_agree(job: RunningJob, clock: SteppedClock, candidate: Path, steps: 
     replayed = job.command("what-if", "-f", str(candidate), "--from", "usage", "-o", "json", *span)
     assert replayed.returncode == 0, replayed.stderr
     for offender in json.loads(replayed.stdout)[0]["clients"]:
-        assert offender["windows_live"] == offender["windows_candidate"]
-        assert abs(offender["windows_live"] - offender["windows_happened"]) <= steps * NUM_SAMPLES, offender
+        assert offender["windows_baseline"] == offender["windows_candidate"]
+        assert abs(offender["windows_baseline"] - offender["windows_happened"]) <= steps * NUM_SAMPLES, offender

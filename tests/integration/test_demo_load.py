@@ -46,6 +46,7 @@ def test_brokers_slow_stock_clients_meters_name_them_and_a_dead_broker_is_report
         prepare(folder, demo_settings(load_settings(), folder, cluster), 2)
         load = Load(cluster, folder, lambda one: reports.update({(one["user"], one["client_id"]): one}), stack)
         load.start()
+        load.send_in_full()
         watching = Thread(target=load.watch, args=(None, lambda: None))
         watching.start()
         stock = [(client.user, client.client_id) for client in STOCK_CLIENTS]

@@ -187,15 +187,15 @@ def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
 READING = r"""
 import sys
 from pathlib import Path
-from pipeline.settings.model import SparkSettings
+from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.collect import collect_on_executors
 from pipeline.errors import Unreachable
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules
 
 rules = ReadingRules(1_000, 86_400_000)
-settings = SparkSettings(master=sys.argv[1], conf={"spark.executor.memory": "600m"})
-with SparkStarter(settings, str(Path(sys.argv[2]) / "checkpoint"), rules) as starter:
+spark = SparkSettings(master=sys.argv[1], conf={"spark.executor.memory": "600m"})
+with SparkStarter(Settings(spark=spark)) as starter:
     events = "concat('{\"event_time_ms\":1,\"user\":\"u', id % 10, '\",\"client_id\":\"\"}')"
     place = ("'usage' AS topic", "0 AS partition", "id AS offset", "timestamp_millis(1000) AS timestamp")
     raw = starter.session().range(0, 1_000, 1, 4).selectExpr(f"CAST({events} AS BINARY) AS value", *place)

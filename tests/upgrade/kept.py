@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tests.upgrade.making import FACTS
 
-TARBALL: Final = Path(__file__).with_name("job-0.1.0.tar.xz")
+RELEASES: Final = ("0.1.0", "0.2.0")
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Kept:
         return sums
 
 
-def unpack(folder: Path) -> Kept:
-    """Unpack a copy into an empty folder."""
-    with tarfile.open(TARBALL) as packed:
+def unpack(release: str, folder: Path) -> Kept:
+    """Unpack a copy of what a release left behind into an empty folder."""
+    with tarfile.open(Path(__file__).with_name(f"job-{release}.tar.xz")) as packed:
         packed.extractall(folder, filter="data")
     return Kept(folder, **json.loads((folder / FACTS).read_text("utf-8")))

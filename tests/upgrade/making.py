@@ -34,6 +34,7 @@ def make(checkout: Path, folder: Path) -> None:
         with chdir(checkout):  # before anything else, Python looks for modules in the working folder
             names = [part for kind in ("usage", "throttle", "marker") for part in (f"--{kind}-topic", f"{JOB}.{kind}")]
             run(job, "topics", "create", "--bootstrap-server", broker.bootstrap_servers, *names)
+            job.command("tables", "create")  # 0.1.0 has no such command: its first edit creates the table
             for entity in (["--user", "alice", "--client", "c"], ["--user-defaults"]):
                 bound = f"producer_byte_rate={_BOUND}"
                 run(job, "quotas", "alter", *entity, "--add-config", bound, "--reason", "kept")

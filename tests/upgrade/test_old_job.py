@@ -1,4 +1,4 @@
-"""A job of release 0.1.0 was killed; the job of today goes on with its topics, tables and checkpoint."""
+"""A job of an earlier release was killed; the job of today goes on with its topics, tables and checkpoint."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from tests.integration.running_job import RunningJob, usage
-from tests.upgrade.kept import Kept, unpack
+from tests.upgrade.kept import RELEASES, Kept, unpack
 from tests.upgrade.making import JOB
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
@@ -21,9 +21,9 @@ FOR_EVER = {
 }
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return unpack(tmp_path_factory.mktemp("kept"))
+@pytest.fixture(scope="module", params=RELEASES)
+def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return unpack(request.param, tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tables that release 0.1.0 wrote, read and edited by the commands of today. No broker, no Spark."""
+"""Tables that earlier releases wrote, read and edited by the commands of today. No broker, no Spark."""
 
 import json
 import time
@@ -11,14 +11,15 @@ from deltalake import DeltaTable
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from tests.pipeline.cli.running import kquota
-from tests.upgrade.kept import Kept, unpack
+from tests.upgrade.kept import RELEASES, Kept, unpack
 
 OF_RELEASE_0_1 = {"quotas", "usage", "batches", "decisions", "throttle_events", "sensor_state", "dead_letters"}
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return unpack(tmp_path_factory.mktemp("kept"))
+@pytest.fixture(scope="module", params=RELEASES)
+def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """For tests that only read."""
+    return unpack(request.param, tmp_path_factory.mktemp("kept"))
 
 
 def columns(root: str, name: str) -> list[tuple[str, str, bool]]:
@@ -26,17 +27,19 @@ def columns(root: str, name: str) -> list[tuple[str, str, bool]]:
     return [(field.name, field.type.to_json(), field.nullable) for field in fields]
 
 
-def test_a_start_gives_the_tables_the_columns_that_new_ones_have(tmp_path: Path) -> None:
-    kept = unpack(tmp_path / "kept")
-    assert {path.name for path in Path(kept.tables).iterdir()} >= OF_RELEASE_0_1
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_start_gives_the_tables_the_columns_that_new_ones_have(release: str, tmp_path: Path) -> None:
+    kept = unpack(release, tmp_path / "kept")
+    old = {path.name for path in Path(kept.tables).iterdir() if path.is_dir()}
+    assert old >= OF_RELEASE_0_1
     create_missing(kept.tables)
     create_missing(str(tmp_path))
-    for name in OF_RELEASE_0_1:
+    for name in old:
         assert sorted(columns(kept.tables, name)) == sorted(columns(str(tmp_path), name)), name
         assert DeltaTable(table_uri(kept.tables, name)).metadata().partition_columns == (
             DeltaTable(table_uri(str(tmp_path), name)).metadata().partition_columns
         ), name
-    assert set(TABLES) > OF_RELEASE_0_1, "the others are created at the first start"
+    assert set(TABLES) >= old, "those that are missing are created at the first start"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_a_start_gives_the_tables_the_columns_that_new_ones_have(tmp_path: Path)
         ("quotas effective alice c", "100000"),
         ("throttles list --all", "alice"),
         ("throttles explain alice c", "producer_byte_rate"),
-        ("throttles verify --since 3650d", "2 decisions, 0 mismatches"),
+        ("throttles verify --since 3650d", " decisions, 0 mismatches"),
         ("top --once", "down on this machine"),
         ("status", "batch   1, "),
         ("doctor", "quotas    v3: 2 entities"),
@@ -58,11 +61,11 @@ def test_a_reading_command_answers_a_year_later(kept: Kept, command: str, found:
     with patch.object(time, "time_ns", return_value=a_year_later_ns):
         answer = kquota(*command.split(), "--tables", kept.tables)
     assert found in answer.stdout + answer.stderr, answer
-    assert answer.exit_code == (1 if command == "doctor" else 0), answer
+    assert answer.exit_code == (1 if command in {"doctor", "status"} else 0), answer
 
 
 def test_a_command_that_needs_a_table_of_later_releases_says_how_to_create_it(tmp_path: Path) -> None:
-    kept = unpack(tmp_path)
+    kept = unpack("0.1.0", tmp_path)
     report = ("report", "chargeback", "--since", "3650d", "--tables", kept.tables)
     refused = kquota(*report)
     assert refused.exit_code == 2
@@ -71,8 +74,9 @@ def test_a_command_that_needs_a_table_of_later_releases_says_how_to_create_it(tm
     assert "no usage from" in kquota(*report).stderr, "the job of today writes the minutes from its start on"
 
 
-def test_an_edit_of_the_quotas_adds_to_their_history(tmp_path: Path) -> None:
-    kept = unpack(tmp_path)
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_edit_of_the_quotas_adds_to_their_history(release: str, tmp_path: Path) -> None:
+    kept = unpack(release, tmp_path)
     edit = ("--user", "alice", "--client-id", "c", "--add-config", "producer_byte_rate=2MB/s", "--reason", "today")
     assert kquota("quotas", "alter", *edit, "--tables", kept.tables).exit_code == 0
     history = json.loads(kquota("quotas", "history", "-o", "json", "--tables", kept.tables).stdout)

@@ -30,7 +30,11 @@ Change = Callable[[Sequence[dict[str, Any]]], Rows]
 """An edit, as a function from the old rows of `quotas` to the new ones."""
 
 CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("entity", "old", "new"))
-_MOVED: Final = Layout(dropped_first=("old_level", "new_level", "old_mode", "new_mode"))
+_MOVED: Final = Layout(
+    ("client", "type", "old", "new", "old_mode", "new_mode", "old_level", "new_level"),
+    dropped_first=("old_level", "new_level", "old_mode", "new_mode"),
+    texts=("old", "new"),
+)
 _SHOWN: Final = 5
 
 Reason = Annotated[str, typer.Option(help="Why; stored with the edit.")]
@@ -308,5 +312,7 @@ def change_line(change: Any) -> dict[str, Any]:
 def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
     from pipeline.tables.quotas.history import shown
 
-    bounds = ("old_bound", "new_bound")
-    return {**client, **{name: shown(client["quota_type"], client[name]) for name in bounds}}
+    quota_type = client["quota_type"]
+    old, new = (shown(quota_type, client[name]) or "none" for name in ("old_bound", "new_bound"))
+    who = f"{client['user']}/{client['client_id']}"
+    return {**client, "client": who, "type": quota_type.partition("_")[0], "old": old, "new": f"→ {new}"}

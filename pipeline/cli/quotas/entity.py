@@ -16,6 +16,7 @@ import typer
 
 from pipeline.cli.options import Bundle
 from pipeline.errors import UsageError
+from pipeline.tables.quotas.edit import bracketed
 from quota.entity import DEFAULT, QUOTA_TYPES, label
 
 _NAMES: Final = "kquota.entity_names"
@@ -288,11 +289,6 @@ def described_line(row: Mapping[str, Any]) -> str:
         values.append(f"mode={row['mode']}")
     values += [f"{name}={bracketed(row[name])}" for name in ("owner", "note") if row[name] is not None]
     return f"Quota configs for {label(row['user'], row['client_id'])} are {', '.join(values)}"
-
-
-def bracketed(text: str) -> str:
-    """A text in the form `--add-config` reads: in square brackets if it has commas or equals signs."""
-    return f"[{text}]" if "," in text or "=" in text else text
 
 
 def java_double(value: float) -> str:

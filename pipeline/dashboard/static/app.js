@@ -2,13 +2,13 @@
 
 import { h, inCluster, show } from './dom.js';
 import { clock, sentence, span } from './format.js';
-import { NeedsToken, Refused, ask, follow, hasToken, setToken } from './net.js';
-import * as now from './now.js';
-import * as client from './client.js';
-import * as quotas from './quotas.js';
-import * as pipeline from './pipeline.js';
+import { NeedsToken, Refused, ask, follow, hasToken, isLetIn, setToken } from './net.js';
 
-const VIEWS = { '/': ['now', now], '/client': ['client', client], '/quotas': ['quotas', quotas], '/pipeline': ['pipeline', pipeline] };
+/** Path → name, and what loads the view. */
+const VIEWS = {
+  '/': ['now', () => import('./now.js')], '/client': ['client', () => import('./client.js')],
+  '/quotas': ['quotas', () => import('./quotas.js')], '/pipeline': ['pipeline', () => import('./pipeline.js')],
+};
 const LOST_AFTER_MS = 4_000;
 const unknown = {
   title: () => 'Not found',
@@ -18,31 +18,48 @@ const unknown = {
   },
 };
 const main = document.getElementById('main');
-const frame = { head: null, skewMs: 0, heardAt: 0, view: null, name: '', stop: null, lost: null, clusters: null };
+const frame = { head: null, skewMs: 0, heardAt: 0, view: null, opening: null, stop: null, lost: null, clusters: null, isLetIn: false };
 
 /** The server's clock: countdowns are right also where this machine's clock is not. */
 const serverNow = () => Date.now() + frame.skewMs;
 
-function open(push) {
-  const [name, view] = VIEWS[location.pathname] || ['', unknown];
+async function open(push) {
+  const [name, load] = VIEWS[location.pathname] || ['', () => unknown];
   if (frame.stop) frame.stop();
   if (frame.view && frame.view.close) frame.view.close();
-  frame.view = view;
-  frame.name = name;
+  frame.view = frame.stop = null;
   for (const link of document.querySelectorAll('nav [data-view]')) {
     if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   }
-  document.title = `${view.title(new URLSearchParams(location.search))} · kquota`;
   main.dataset.view = name;
   main.dataset.ready = 'false';
   for (const link of document.querySelectorAll('header a[data-nav]')) link.setAttribute('href', inCluster(link.dataset.path));
-  showClusters();
   if (push) {
     main.replaceChildren(h('p', { class: 'quiet pad' }, 'Loading'));
     window.scrollTo(0, 0);
     main.focus({ preventScroll: true });
   }
+  const opening = frame.opening = {};
+  try {
+    const [view] = await Promise.all([load(), letIn()]);
+    if (frame.opening === opening) begin(name, view);
+  } catch (error) {
+    if (frame.opening === opening) context.failed(error);
+  }
+}
+
+/** Data are asked for only with a token that the dashboard takes: browsers log each refusal as an error of the page. */
+async function letIn() {
+  if (frame.isLetIn) return;
+  frame.isLetIn = await isLetIn().catch(() => true); // no connection: the stream says so, and tries again
+  if (!frame.isLetIn) throw new NeedsToken();
+}
+
+function begin(name, view) {
+  frame.view = view;
+  document.title = `${view.title(new URLSearchParams(location.search))} · kquota`;
+  showClusters();
   view.open(main, new URLSearchParams(location.search), context);
   frame.stop = follow(name === 'now' ? 'now' : 'head', heard, lost);
 }
@@ -50,7 +67,7 @@ function open(push) {
 /** A sentence in place of a view, with what to do and a link. */
 function message(text, fix, href, label) {
   return h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h1', {}, sentence(text)),
-    fix ? h('p', { class: 'quiet' }, sentence(fix)) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
+    fix && !fix.startsWith('see /api/') ? h('p', { class: 'quiet' }, sentence(fix)) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
 }
 
 /** The address of this view with nothing but the client, and without a cluster that there is not. */
@@ -60,6 +77,9 @@ function plain() {
   if (given.has('cluster') && !(frame.clusters || []).includes(given.get('cluster'))) kept.set('cluster', '');
   return `${location.pathname}${String(kept) ? `?${kept}` : ''}`;
 }
+
+/** The name of the view in the address, as in the navigation. */
+const title = () => document.querySelector('nav [aria-current]')?.textContent || 'Now';
 
 const context = {
   now: serverNow,
@@ -73,7 +93,7 @@ const context = {
   failed(error) {
     if (error.name === 'AbortError') return;
     if (error instanceof NeedsToken) askToken();
-    else show(main, message(error.message, error.fix, plain(), `Open ${main.dataset.view} without it`));
+    else show(main, message(error.message, error.fix, plain(), `Open ${title()} without it`));
   },
   ready() {
     tick();
@@ -86,7 +106,7 @@ function heard(state) {
   frame.lost = null;
   frame.heardAt = Date.now();
   frame.skewMs = state.now_ms - Date.now();
-  if (frame.view.state) frame.view.state(state);
+  if (frame.view && frame.view.state) frame.view.state(state);
   tick();
   showHealth();
 }
@@ -172,6 +192,8 @@ function foot() {
 }
 
 function askToken() {
+  frame.isLetIn = false;
+  if (!hasToken() && main.querySelector('[data-testid=needs-token]')) return;
   const wasGiven = hasToken();
   const field = h('input', { id: 'token', type: 'password', autocomplete: 'off', 'data-testid': 'token', required: true });
   const enter = (event) => {

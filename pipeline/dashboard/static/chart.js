@@ -4,6 +4,8 @@ import { rate } from './format.js';
 
 const SCRIPT = '/static/uplot-1.6.32.min.js';
 let loading = null;
+/** Distances of the marks on the axis of time, in seconds. */
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
 
 /** uPlot, loaded once a chart is first drawn. */
 export function library() {
@@ -17,8 +19,13 @@ export function library() {
   return loading;
 }
 
-export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+/** A colour of the theme as the canvas takes it. */
+function colour(name) {
+  const probe = document.body.appendChild(document.createElement('i'));
+  probe.style.color = `var(--${name})`;
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
 }
 
 /**
@@ -35,14 +42,14 @@ export function draw(uPlot, place, facts) {
   const chart = new uPlot({
     width: place.clientWidth,
     height: facts.height || 220,
-    padding: [14, 22, 0, 0],
+    padding: [14, 30, 0, 0],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), 'Etc/UTC'),
     legend: { show: false },
     cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false } },
     select: { show: true },
     scales: { x: { time: true, range: () => [facts.since_ms / 1000, facts.until_ms / 1000] }, y: { range: () => [0, most] } },
     axes: [
-      { ...axis, size: 30, space: 70, values: [[86400, '{MM}-{DD}', null, null, null, null, null, null, 1], [3600, '{HH}:{mm}', '\n{MM}-{DD}', null, '\n{MM}-{DD}', null, null, null, 1], [60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
+      { ...axis, size: 30, space: 62, incrs: STEPS, values: [[86400, '{MM}-{DD}', null, null, null, null, null, null, 1], [3600, '{HH}:{mm}', '\n{MM}-{DD}', null, '\n{MM}-{DD}', null, null, null, 1], [60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
       { ...axis, size: 76, space: 34, values: (_, splits) => splits.map((value) => (value === 0 ? '0' : rate(facts.type, value))) },
     ],
     series: [
@@ -111,24 +118,27 @@ function paintMarks(u, facts, warn, ink) {
   ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
   ctx.textBaseline = 'alphabetic'; // uPlot leaves it as its axes had it
   ctx.lineWidth = dpr;
-  let labelled = -Infinity;
-  for (const edit of facts.edits) {
-    const x = Math.round(u.valToPos(edit.at_ms / 1000, 'x', true));
-    ctx.beginPath();
-    ctx.moveTo(x, top);
-    ctx.lineTo(x, top + height);
-    ctx.stroke();
+  const at = facts.edits.map((edit) => Math.round(u.valToPos(edit.at_ms / 1000, 'x', true)));
+  for (let first = 0, last; first < at.length; first = last + 1) {
+    // Edits that are near each other have one mark and one label; the list below names each.
+    for (last = first; last + 1 < at.length && at[last + 1] - at[last] < 40 * dpr;) last += 1;
+    for (let one = first; one <= last; one += 1) {
+      ctx.beginPath();
+      ctx.moveTo(at[one], top);
+      ctx.lineTo(at[one], top + height);
+      ctx.stroke();
+    }
+    const x = at[last];
     ctx.beginPath();
     ctx.moveTo(x, top - 9 * dpr);
     ctx.lineTo(x + 4.5 * dpr, top - 4.5 * dpr);
     ctx.lineTo(x, top);
     ctx.lineTo(x - 4.5 * dpr, top - 4.5 * dpr);
     ctx.fill();
-    if (x - labelled < 30 * dpr) continue; // two labels would cover each other; the list below names both
-    const isLast = x > left + width - 40 * dpr;
-    ctx.textAlign = isLast ? 'right' : 'left';
-    ctx.fillText(`v${edit.version}`, x + (isLast ? -7 : 7) * dpr, top - 1 * dpr);
-    labelled = x;
+    const isAtEnd = x > left + width - 60 * dpr;
+    ctx.textAlign = isAtEnd ? 'right' : 'left';
+    const versions = first === last ? `v${facts.edits[last].version}` : `v${facts.edits[first].version} to v${facts.edits[last].version}`;
+    ctx.fillText(versions, x + (isAtEnd ? -7 : 7) * dpr, top - 1 * dpr);
   }
   ctx.restore();
 }

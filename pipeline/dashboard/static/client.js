@@ -57,6 +57,9 @@ async function load() {
     if (mine !== place) return;
     mine.document = found;
     mine.seq = found.seq;
+    const newest = found.records.length ? found.records[0].at_ms : 0;
+    if (mine.newest !== undefined && !mine.storyId && (found.throttled.length || mine.newest !== newest)) explain('');
+    mine.newest = newest;
     render();
     mine.context.ready();
   } catch (error) {
@@ -187,7 +190,7 @@ function line(found, type) {
 function protection() {
   const found = place.protected;
   if (!found || !found.band) return null;
-  const both = (row, name) => h('td', { class: 'n' }, `${rate('producer_byte_rate', row[`${name}_before`])} → `, h('b', {}, rate('producer_byte_rate', row[`${name}_during`])));
+  const both = (row, name) => h('td', { class: 'n change' }, row[`${name}_before`] || row[`${name}_during`] ? [h('span', {}, rate('producer_byte_rate', row[`${name}_before`])), ' ', h('b', {}, `→ ${rate('producer_byte_rate', row[`${name}_during`])}`)] : 'nothing');
   const length = span(found.length_ms);
   return h('section', { class: 'card', 'data-key': 'protected', 'data-testid': 'protected', 'aria-labelledby': 'h-protected' },
     h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → ${found.source === 'usage' ? `the ${length} from then on` : 'the minute from then on'}`)),
@@ -318,11 +321,12 @@ function read(type, at) {
 function story() {
   const found = place.story;
   const body = !found ? h('p', { class: 'empty' }, 'Loading')
-    : found.failure ? h('p', { class: 'empty' }, place.storyId ? found.failure : 'No decision is kept: it was not over a quota.')
+    : found.failure ? h('p', { class: 'empty' }, found.failure)
+      : found.decision_id === null ? h('p', { class: 'empty' }, 'No decision is kept: it was not over a quota.')
       : [h('dl', { class: 'facts' }, found.facts.map(([name, text]) => h('div', {}, h('dt', {}, name), h('dd', {}, text)))),
-        h('div', { class: 'published' }, found.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), found.published.length > 1 ? h('ol', { tabindex: '0', 'aria-label': 'What was published' }, found.published.slice(1).map((line) => h('li', {}, line))) : null)];
+        h('div', { class: 'published' }, found.published.slice(0, 1).map((line) => h('p', { class: 'quiet' }, line)), found.published.length > 1 ? h('ol', { tabindex: '0', 'aria-label': 'What was published' }, found.published.slice(1).map((line) => h('li', {}, line))) : null, found.now ? h('p', { 'data-testid': 'story-now' }, found.now) : null)];
   return h('section', { class: 'card', id: 'explain', 'data-key': 'story', 'data-testid': 'explain', 'aria-labelledby': 'h-explain' },
-    h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : 'Why now'), found && found.decision_id ? h('span', { class: 'quiet' }, `${found.decision_id} · ${instant(found.evaluated_at_ms)}`) : null), body);
+    h('header', {}, h('h2', { id: 'h-explain' }, place.storyId ? 'Why: this decision' : place.document.throttled.length ? 'Why now' : 'Why the last time'), found && found.decision_id ? h('span', { class: 'quiet' }, `${found.decision_id} · ${instant(found.evaluated_at_ms)}`) : null), body);
 }
 
 function records(found) {

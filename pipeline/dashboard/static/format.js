@@ -40,7 +40,12 @@ export function count(value) {
 }
 
 export function percent(part) {
-  return part >= 9.995 ? `${part.toFixed(1)}×` : `${Math.floor(part * 100)} %`;
+  return part >= 10 ? times(part) : `${Math.floor(part * 100)} %`;
+}
+
+/** A rate in terms of its bound before "its bound", cut off as in the verdict: 126 % of, 5 ×. */
+export function times(used) {
+  return used < 2 ? `${Math.floor(used * 100)} % of` : `${used >= 10 ? Math.floor(used) : Math.floor(used * 10) / 10} ×`;
 }
 
 /** A length of time in one or two units: 0.4 s, 12.3 s, 2 min 5 s, 3 h 10 min, 2 d 4 h. */

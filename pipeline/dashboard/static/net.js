@@ -24,6 +24,11 @@ function headers() {
   return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
+/** Whether the API answers to this page's token, or to none. */
+export async function isLetIn() {
+  return (await (await fetch('/access', { headers: headers() })).json()).accepted;
+}
+
 export async function ask(path, parameters = {}, signal = undefined) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   const query = new URLSearchParams(given);
@@ -46,8 +51,8 @@ export async function download(path, parameters, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-export async function post(path, body) {
-  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+export async function post(path, body, signal = undefined) {
+  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal });
   const found = await answer.json();
   if (!answer.ok) throw new Refused(found);
   return found;

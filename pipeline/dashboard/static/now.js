@@ -1,7 +1,7 @@
 // The view Now: the verdict, who is throttled, who is near a bound, what happened last; or the same of a time in the past.
 
 import { h, show } from './dom.js';
-import { CAUSES, LEVELS, TYPES, amount, clientHref, clock, count, instant, millis, nameOf, ownerText, pair, percent, rate, sensorName, sentence, span, when } from './format.js';
+import { CAUSES, LEVELS, TYPES, amount, clientHref, clock, count, instant, millis, nameOf, ownerText, pair, percent, rate, sensorName, sentence, span, times, when } from './format.js';
 import { ask, giveUp, loadSoon } from './net.js';
 import { EVERY_MS, asked, isOver, rangeBar, stamp } from './range.js';
 
@@ -99,7 +99,7 @@ function throttled(summary) {
   const more = totals.throttled - rows.length;
   return h('section', { class: 'card loud', 'aria-labelledby': 'h-throttled', 'data-testid': 'throttled', 'data-key': 'throttled' },
     h('header', {}, h('h2', { id: 'h-throttled' }, summary.is_past ? 'Throttled then' : 'Throttled now'), more > 0 ? h('span', { class: 'quiet' }, `the first ${rows.length} of ${count(totals.throttled)}`) : null),
-    h('div', { class: 'grid-head held', 'aria-hidden': 'true' }, ...['Client', 'Over', 'Level', 'For', 'How much longer'].map((text) => h('span', {}, text))),
+    h('div', { class: 'grid-head', 'aria-hidden': 'true' }, ...['Client', 'Over', 'Level', 'For', 'How much longer'].map((text) => h('span', {}, text))),
     h('ul', { class: 'rows' }, rows.map((row) => heldRow(row, summary.is_past ? summary.at_ms : null))));
 }
 
@@ -113,7 +113,7 @@ function heldRow(row, at) {
       h('small', {}, ownerText(row.owner), row.broker_id ? ` · broker ${row.broker_id}` : '')),
     h('div', { class: 'over' }, h('span', { class: 'chip' }, TYPES[row.quota_type]),
       h('span', { class: 'num', title: `O ${rate(row.quota_type, row.observed)}, T ${rate(row.quota_type, row.bound)}` }, h('b', {}, observed), bound ? ` of ${bound}` : ''),
-      isPaying ? h('small', {}, 'pays back its debt') : row.bound ? h('small', {}, `${(row.observed / row.bound).toFixed(1)}× its bound`) : null),
+      isPaying ? h('small', {}, 'pays back its debt') : null, row.most_used > 1 ? h('small', {}, `${times(row.most_used)} its bound${row.most_used * row.bound > row.observed * 1.05 ? ' at most' : ''}`) : null),
     h('div', { class: 'level' }, h('span', { class: 'sr' }, 'Level '), h('b', {}, row.level || '–'), row.level ? h('small', {}, LEVELS[row.level]) : null),
     h('div', { class: 'since', title: `since ${instant(row.since_ms)}` }, h('span', { class: 'sr' }, 'For '), h('span', { class: 'num', ...counting('since', row.since_ms) }, at === null ? '' : span(at - row.since_ms)), h('small', {}, `since ${clock(row.since_ms)}`)),
     h('div', { class: 'left' }, h('span', { class: 'sr' }, 'How much longer: '), h('span', { class: 'num count', 'data-testid': 'countdown', ...counting('until', row.throttled_until_ms) }, at === null ? '' : span(row.throttled_until_ms - at)),
@@ -132,7 +132,7 @@ function held({ held: found, since_ms: since, until_ms: until, now_ms: now }) {
 
 /** The colours of a bar, in words. */
 export const barLegend = () => h('p', { class: 'legend bars-legend', 'data-key': 'bars-legend' },
-  ...[['within', 'within its bound'], ['near', '80 % or more'], ['over', 'over it'], ['shadow', 'shadow: not enforced'], ['mark', 'the bound'], ['break', 'more than 150 %']].map(([kind, text]) => h('span', { class: `k swatch ${kind}` }, text)));
+  ...[['within', 'within its bound'], ['near', '80 % or more'], ['over', 'over it'], ['shadow', 'shadow: not enforced'], ['edge', 'the bound'], ['break', 'more than 150 %']].map(([kind, text]) => h('span', { class: `k swatch ${kind}` }, text)));
 
 const SCALE = 1.5;
 

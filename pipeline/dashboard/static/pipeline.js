@@ -56,10 +56,9 @@ function render(answer) {
 const VALUES = { ms: (value) => millis(value), count: (value) => count(value), per_second: (value) => `${count(value)}/s` };
 
 function tiles({ gauges, health, batches, purgatory, now_ms: now }) {
-  const late = batches.reduce((sum, row) => sum + row.late_count, 0);
   const notes = {
     age: health.process ? `job: process ${health.process}` : 'job: not on this machine',
-    events: late ? `${count(late)} late` : '',
+    events: `in the last ${count(batches.length)} micro-batches`,
     held: purgatory.next_end_ms ? ['next one: ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : '',
     punctuality: purgatory.looks ? `half within ${millis(purgatory.lateness_p50_ms)}` : 'no release yet',
     unreadable: 'in the last hour',
@@ -71,7 +70,7 @@ function tiles({ gauges, health, batches, purgatory, now_ms: now }) {
     const value = isAge ? h('span', { 'data-since': now - health.last_batch_age_ms }, '') : one.value === null ? 'none' : VALUES[one.unit](one.value);
     return h('div', { class: `tile ${standing}`, 'data-key': one.name, 'data-testid': `tile-${one.name}`, title: one.why, tabindex: '0', role: 'group', 'aria-describedby': `why-${one.name}`, 'aria-label': one.label },
       h('div', { class: 'label' }, one.label), h('div', { class: 'value' }, value),
-      h('div', { class: 'below' }, one.target ? h('span', { class: 'target' }, `${standing === 'bad' ? 'Not on target: ' : standing === 'good' ? 'On target: ' : 'Target: '}${one.target}`) : null, notes[one.name] ? h('span', {}, notes[one.name]) : null),
+      h('div', { class: 'below' }, h('span', { class: 'target' }, one.target ? `${standing === 'bad' ? 'Not on target: ' : standing === 'good' ? 'On target: ' : 'Target: '}${one.target}` : 'No target: as quotas say'), notes[one.name] ? h('span', {}, notes[one.name]) : null),
       h('p', { class: 'why', id: `why-${one.name}`, role: 'tooltip' }, one.why));
   }));
 }

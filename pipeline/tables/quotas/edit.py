@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from pipeline.command_line import command_text
 from pipeline.errors import Refused
-from quota.entity import QUOTA_TYPES, label
-from quota.units import Mistake, Mistakes, bound_mistake
+from quota.entity import DEFAULT, QUOTA_TYPES, label
+from quota.units import Mistake, Mistakes, bound_mistake, exact_text
 from schemas.rows import QuotaRow
 
 LABELS: Final = ("mode", "owner", "note")
@@ -37,6 +38,28 @@ class QuotaChange:
     client_id: str
     values: QuotaValues = field(default_factory=dict)
     remove: bool = False
+
+
+def alter_command(user: str, client_id: str, values: QuotaValues, reason: str = "") -> str:
+    """The command that sets bounds or labels of an entity; a value None is deleted. As text, like `command_text`."""
+    words = ["quotas", "alter"]
+    for name, flag in ((user, "--user"), (client_id, "--client-id")):
+        if name:
+            words += [f"{flag.replace('-id', '')}-defaults"] if name == DEFAULT else [flag, name]
+    added = [f"{key}={_typed(value)}" for key, value in values.items() if value is not None]
+    deleted = [key for key, value in values.items() if value is None]
+    words += ["--add-config", ",".join(added)] if added else []
+    words += ["--delete-config", ",".join(deleted)] if deleted else []
+    return command_text(*words, *(["--reason", reason] if reason else []))
+
+
+def _typed(value: float | str) -> str:
+    return bracketed(value) if isinstance(value, str) else exact_text(value)
+
+
+def bracketed(text: str) -> str:
+    """A text in the form `--add-config` reads: in square brackets if it has commas or equals signs."""
+    return f"[{text}]" if "," in text or "=" in text else text
 
 
 def altered(rows: Iterable[QuotaValues], changes: Iterable[QuotaChange]) -> list[dict[str, Any]]:

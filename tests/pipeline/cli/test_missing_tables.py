@@ -36,7 +36,7 @@ COMMANDS = (
     ("quotas", "report", "rightsizing"),
     ("throttle_events", "throttles", "list"),
     ("throttle_events", "throttles", "list", "--all"),
-    ("decisions", "throttles", "explain", "alice", "etl"),
+    ("throttle_events", "throttles", "explain", "alice", "etl"),
     ("usage", "throttles", "averages"),
     ("quotas", "throttles", "verify"),
 )

@@ -61,10 +61,20 @@ def test_a_dry_run_names_the_live_clients_it_affects_and_writes_nothing(root: st
     assert version(root) == before
     shown = alter(root, "--delete-config", "producer_byte_rate", "--dry-run")
     assert "remove  user-principal 'alice'  producer_byte_rate  1000 (1.0 kB/s)" in shown.stdout
-    assert "alice  etl        producer_byte_rate  3" in shown.stdout
+    assert "alice/etl  producer  1000 (1.0 kB/s)  → none  enforce   3" in shown.stdout
     of_clients = alter(root, "--add-config", "producer_byte_rate=2MB", "--dry-run", "-o", "wide").stdout.splitlines()
     assert len([line for line in of_clients if "1000 (1.0 kB/s)" in line and "2000000 (2.0 MB/s)" in line]) == 3
     assert "nothing was written" in shown.stderr
+
+
+def test_a_dry_run_in_80_columns_keeps_client_type_and_both_bounds(root: str) -> None:
+    use(root, "alice", "nightly-load-of-the-warehouse", NEWEST_MS)
+    lines = alter(root, "--add-config", "producer_byte_rate=123456789", "--dry-run").stdout.splitlines()
+    place = lines.index("") + 1
+    assert lines[place].split()[:4] == ["client", "type", "old", "new"]
+    assert max(map(len, lines)) <= 80
+    found = " ".join(" ".join(lines[place + 1 :]).split())
+    assert found.startswith("alice/nightly-load-of-the-warehouse producer 1000 (1.0 kB/s) → 123456789")
 
 
 def test_an_edit_for_another_version_ends_with_4(root: str) -> None:

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
@@ -25,6 +26,16 @@ def test_the_example_shows_a_throttle_a_renewal_a_release_and_a_shadow() -> None
     assert clients["carol", "web"]["throttles"] > 0
     assert clients["dave", "report"]["throttles"] == 0 < clients["dave", "report"]["shadowed"]
     assert told.endswith("60 micro-batches of 500 ms, 4 quotas\n")
+
+
+def test_the_answer_is_the_same_beside_a_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "kquota.toml"
+    settings.write_text("[stream]\ntrigger_ms = 250\n")
+    files = str(EXAMPLE / "quotas.yaml"), str(EXAMPLE / "events.jsonl")
+    plain = simulate(*files)
+    monkeypatch.setenv("KQUOTA_CONFIG", str(settings))
+    assert simulate(*files) == plain
+    assert simulate(*files, "--config", str(settings)) != plain
 
 
 def test_lines_are_those_of_the_job() -> None:

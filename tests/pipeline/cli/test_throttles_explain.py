@@ -1,5 +1,6 @@
 """`kquota throttles explain`: the one cause of a decision without a record, and times that add up."""
 
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
+from pipeline.clock import clock_time, wall_ms
 from pipeline.reports.story import computed_time, record_lines, why_nothing
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.address import table_uri
@@ -252,3 +254,93 @@ def test_an_empty_user_is_refused(command: str, names: tuple[str, ...], tmp_path
     answer = kquota(*command.split(), *names, "--tables", job.root)
     assert (answer.exit_code, answer.stdout) == (2, "")
     assert answer.stderr.startswith("kquota: USER is empty. Fix: see whether the variable in")
+
+
+class Throttled:
+    """alice/etl is over its quota twice; the first decision throttled it, and it was let go again."""
+
+    def __init__(self, root: Path) -> None:
+        self.job = KeptJob(str(root), QuotaChange("alice", "", {"producer_byte_rate": 1_000.0}))
+        self.now_ms = wall_ms()
+        usage = [
+            usage_row(self.now_ms - 60_000 + ms, user="alice", client_id="etl", produced_bytes=90_000)
+            for ms in (0, 3_000)
+        ]
+        self.ids = [self.job.batch([row])[0]["decision_id"] for row in usage]
+        self.job.batch([usage_row(self.now_ms - 56_000, user="alice", client_id="quiet", produced_bytes=1)])
+        self.job.flush()
+        self.events = EventTable(root, epoch=9)
+
+    def record(self, action: str, ago_ms: int, throttle_time_ms: int, decision: int = 0) -> None:
+        written_ms = self.now_ms - ago_ms
+        self.events.write(
+            ("etl", action, written_ms, throttle_time_ms),
+            user="alice",
+            decision_id=self.ids[decision],
+            quota_type="producer_byte_rate",
+            cause="violation" if action == "throttle" else "expired",
+        )
+
+    def explained(self, *names: str) -> str:
+        return kquota("throttles", "explain", *names, "--tables", self.job.root).stdout
+
+
+@pytest.fixture
+def throttled(tmp_path: Path) -> Throttled:
+    return Throttled(tmp_path)
+
+
+def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(throttled: Throttled) -> None:
+    throttled.record("throttle", 59_000, 30_000)
+    throttled.record("release", 40_000, 0)
+    told, by_id = throttled.explained("alice", "etl"), throttled.explained(throttled.ids[0])
+    assert told == f"{by_id}now: free since {clock_time(throttled.now_ms - 40_000)}\n"
+    assert " release  expired" in by_id
+
+
+def test_a_client_that_is_held_is_told_until_when(throttled: Throttled) -> None:
+    throttled.record("throttle", 59_000, 1_000_000)
+    line = throttled.explained("alice", "etl").splitlines()[-1]
+    assert re.fullmatch(rf"now: held until {clock_time(throttled.now_ms + 941_000)}, 9[0-4]\d\.\d s left", line)
+
+
+def test_a_throttle_that_lapsed_before_its_release_ended_then(throttled: Throttled) -> None:
+    throttled.record("throttle", 59_000, 2_000)
+    throttled.record("release", 40_000, 0)
+    throttled_until = clock_time(throttled.now_ms - 57_000)
+    assert throttled.explained("alice", "etl").endswith(f"now: free since {throttled_until}\n")
+
+
+def test_a_client_never_throttled_is_told_its_newest_decision(throttled: Throttled) -> None:
+    told = throttled.explained("alice", "etl")
+    assert told.startswith(f"decision {throttled.ids[1]}: ")
+    assert told.endswith("\nnow: free\n")
+
+
+@pytest.mark.parametrize("text", ["alice/etl", "alice/etl@1"])
+def test_a_client_is_named_as_log_lines_name_it(text: str, throttled: Throttled) -> None:
+    throttled.record("throttle", 59_000, 30_000)
+    assert throttled.explained(text) == throttled.explained("alice", "etl")
+
+
+def test_names_with_slashes_are_found(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
+    job.batch([usage_row(AT_MS, user="a/b", client_id="c/d", produced_bytes=90_000)])
+    job.flush()
+    assert ": a/b/c/d is over" in kquota("throttles", "explain", "a/b/c/d", "--tables", job.root).stdout
+
+
+def test_a_user_alone_is_answered_with_its_clients_and_a_command(throttled: Throttled) -> None:
+    throttled.record("throttle", 59_000, 1_000_000)
+    answer = kquota("throttles", "explain", "alice", "--tables", throttled.job.root)
+    rows = answer.stdout.splitlines()[1:]
+    assert [row.split()[:3] for row in rows] == [["alice", "etl", "held"], ["alice", "quiet", "free"]]
+    command = answer.stderr.partition("why: ")[2].strip()
+    shown = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
+    assert shown.stdout.startswith(f"decision {throttled.ids[0]}: "), shown.stderr
+
+
+def test_a_user_without_clients_is_not_found(throttled: Throttled) -> None:
+    answer = kquota("throttles", "explain", "nobody", "--tables", throttled.job.root)
+    assert (answer.exit_code, answer.stdout) == (3, "")
+    assert answer.stderr.startswith("kquota: no decision nobody in ")

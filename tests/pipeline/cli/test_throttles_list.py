@@ -73,6 +73,14 @@ def test_the_list_shows_records_by_the_verbs_of_tail_and_explain(tmp_path: Path)
     assert verbs == ["renew", "extend", "throttle"]
 
 
+def test_recent_records_keep_bound_end_and_cause_in_80_columns(events: EventTable) -> None:
+    answer = listed(events, "--since", "2h")
+    header, *lines = answer.stdout.splitlines()
+    assert header.split() == ["at", "action", "client", "type", "T", "until", "cause"]
+    assert max(map(len, lines)) <= 80
+    assert answer.stderr == "no room for: O, W, for, decision; see them with -o wide\n"
+
+
 def test_wide_has_all_columns_with_whole_ids(events: EventTable) -> None:
     header, line = listed(events, "--user", "alice", "-o", "wide").stdout.splitlines()
     assert all(name.replace("_", " ") in header for name in ThrottleEventRow.model_fields)

@@ -11,6 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.text_file import UnreadableFile
 from tests.pipeline.replay.kept import KeptJob
+from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row
 
 if TYPE_CHECKING:
@@ -55,8 +56,37 @@ def test_it_says_who_would_be_throttled_and_how_exact_it_is(job: KeptJob) -> Non
     code, text, told = what_if(job)
     assert code == 0
     assert "newly throttled" in text
-    assert "1 of 1 clients throttled, 1 newly, 0 no longer" in text
+    assert "1 of 1 clients throttled; against the usage with today's quotas 1 newly, 0 no longer" in text
     assert re.search(r"usage, the exact batches: 60 evaluations, 60 rows; \d+\.\d s on one process\n", told)
+
+
+def test_a_raise_is_compared_with_todays_quotas_or_with_what_happened(job: KeptJob) -> None:
+    job.edit(QuotaChange("u", "", {"producer_byte_rate": 1_000.0}))
+    (today,), (happened,) = (
+        json.loads(what_if(job, "--baseline", baseline, "-o", "json")[1]) for baseline in ("today", "happened")
+    )
+    assert (today["about"]["baseline"], happened["about"]["baseline"]) == ("with today's quotas", "as it happened")
+    assert today["clients"][0]["change"] == "shorter", "the candidate is above the bound of today"
+    assert happened["clients"][0]["change"] == "newly throttled", "the bound was higher all the time"
+    assert today["totals"]["throttle_seconds"] == happened["totals"]["throttle_seconds"]
+    assert what_if(job, "--baseline", "yesterday")[0] == 2
+
+
+def test_a_line_whose_replay_differs_from_what_happened_is_unsure(job: KeptJob) -> None:
+    began_ms = job.clock.wall_ms - 59_000
+    events = EventTable(Path(job.root), epoch=9)
+    events.write(("c", "throttle", began_ms + 10_000, 5_000))
+    code, text, _ = what_if(job, "-o", "json")
+    (row,) = json.loads(text)[0]["clients"]
+    assert (code, row["throttle_seconds_happened"], row["replay_off_percent"], row["is_off"]) == (0, 5.0, 100.0, True)
+    assert "unsure: off by 100 %" in what_if(job)[1]
+
+
+def test_the_exact_batches_are_replayed_where_they_are_kept(job: KeptJob) -> None:
+    ends = ["--since", str(job.clock.wall_ms - 59_000), "--until", str(job.clock.wall_ms + 1), "-o", "json"]
+    given = ["what-if", "--quotas", str(quotas_file(job, 2_000.0)), *ends, "--tables", job.root]
+    about = json.loads(CliRunner().invoke(app, given).stdout)[0]["about"]
+    assert about["replayed"] == "usage, the exact batches"
 
 
 def test_it_says_which_range_has_usage_and_what_of_the_range_asked_for_has_none(job: KeptJob) -> None:

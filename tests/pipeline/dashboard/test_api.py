@@ -357,7 +357,6 @@ def test_a_hostile_name_comes_back_as_it_is(asked: Any) -> None:
         ("/api/v1/throttles?limit=0", 400),
         ("/api/v1/explain", 400),
         ("/api/v1/explain?decision_id=zzz", 404),
-        ("/api/v1/explain?user=nobody", 404),
         ("/api/v1/nothing", 404),
         ("/static/..%2fhttp.py", 404),
         ("/static/http.py", 404),
@@ -401,6 +400,21 @@ def test_with_a_token_the_data_need_it_and_the_page_does_not(shop: LivedTables) 
                 assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         good = {"Authorization": "Bearer secret", "Host": "board.example"}
         assert client.get("/api/v1/summary", headers=good).status_code == 200
+
+
+@pytest.mark.parametrize(("given", "accepted"), [("secret", True), ("wrong", False), ("", False)])
+def test_the_page_learns_whether_its_token_opens_the_api(shop: LivedTables, given: str, accepted: bool) -> None:
+    with client_of(shop, "secret") as client:
+        headers = {"Authorization": f"Bearer {given}"} if given else {}
+        assert client.get("/access", headers=headers).json() == {"accepted": accepted}
+
+
+def test_without_a_token_every_request_is_let_in(asked: Any) -> None:
+    assert asked.get("/access").json() == {"accepted": True}
+
+
+def test_a_client_that_was_never_over_a_quota_has_no_decision_to_explain(asked: Any) -> None:
+    assert get(asked, "explain", user="nobody") == {"decision_id": None}
 
 
 def test_the_stream_begins_with_the_state(asked: Any) -> None:

@@ -158,7 +158,10 @@ def test_one_cluster_alone_has_addresses_without_a_name(shop: LivedTables) -> No
     with testclient.TestClient(app, base_url="http://127.0.0.1:8788") as client:
         assert client.get("/api/v1/clusters").json() == {"clusters": [""]}
         refused = client.get("/api/v1/summary?cluster=prod")
-        assert (refused.status_code, refused.json()["error"]) == (400, "unknown parameter 'cluster'; use ")
+        assert (refused.status_code, refused.json()["error"]) == (
+            400,
+            "unknown parameter 'cluster'; use since, until",
+        )
         client.get("/api/v1/summary")
     assert registry.get_sample_value("kquota_dashboard_look_age_seconds") is not None
 

@@ -1,10 +1,6 @@
 """The switch between clusters, and the page of an application team, in a real browser."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,7 @@ pytest.importorskip("playwright.sync_api", reason="the package playwright is not
 pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
 from tests.pipeline.dashboard import test_page
-from tests.pipeline.dashboard.test_page import CHROMIUM, new_page, violations
+from tests.pipeline.dashboard.test_page import CHROMIUM, dashboard, new_page, violations
 
 browser, page = test_page.browser, test_page.page
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
@@ -38,23 +34,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[LivedTables, Lived
     return prod, dev
 
 
-@contextmanager
-def dashboard(*roots: str, token: str = "") -> Iterator[str]:
-    """`kquota dashboard` over these roots as its own process; yields the page's address."""
-    tables = [part for root in roots for part in ("--tables", root)]
-    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", *tables]
-    env = {**os.environ, **({"KQUOTA_DASHBOARD_TOKEN": token} if token else {})}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as child:
-        assert child.stderr is not None
-        yield child.stderr.readline().removeprefix("dashboard: ").strip().rstrip("/")
-        child.terminate()
-        assert child.wait(PATIENCE_SECONDS) == 0
-
-
 @pytest.fixture(scope="module")
 def address(tables: tuple[LivedTables, LivedTables]) -> Iterator[str]:
     with dashboard(f"prod={tables[0].root}", f"dev={tables[1].root}") as found:
-        yield found
+        yield found.rstrip("/")
 
 
 def client_names(page: Any) -> set[str]:
@@ -109,7 +92,7 @@ def test_the_page_of_a_team_is_accessible_and_fits(
     browser: Any, tables: tuple[LivedTables, LivedTables], theme: str
 ) -> None:
     end_ms = wall_ms() + 3_600_000
-    with dashboard(tables[0].root, token=TOKEN) as at, new_page(browser, color_scheme=theme) as opened:
+    with dashboard(tables[0].root, KQUOTA_DASHBOARD_TOKEN=TOKEN) as at, new_page(browser, color_scheme=theme) as opened:
         for about in (About(None, "alice", "etl"), About(None, "web", None), About(None, "guest", HOSTILE)):
             opened.goto(link_text(at, TOKEN, about, end_ms))
             assert opened.locator("h1").inner_text().endswith(".")

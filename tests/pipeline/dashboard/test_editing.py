@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import os
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -127,6 +128,20 @@ def test_a_candidate_is_tried_on_recorded_usage(tmp_path: Path) -> None:
     found = asyncio.run(Editing(settings_of(tables), may_write=False).what_if(changed(producer_byte_rate="50kB/s")))
     assert found["totals"]["throttle_seconds_change"] > 0
     assert found["clients"][0]["user"] == "alice"
+    assert found["about"]["baseline"] == "with today's quotas"
+    assert found["command"].endswith(" quotas alter --user alice --client-id etl --add-config producer_byte_rate=50000")
+
+
+def test_an_edit_can_be_copied_as_the_command_that_makes_it(tmp_path: Path) -> None:
+    tables = lived_shop(tmp_path, wall_ms() - 10_000, seconds=4)
+    editing = Editing(settings_of(tables), may_write=False)
+    body = {**changed(producer_byte_rate="60kB/s", mode="shadow", note="a, b=c"), "reason": "it's less"}
+    planned = editing.plan(body)
+    command = ["/bin/sh", "-c", f"{planned['command']} --tables {tables.root}"]
+    subprocess.run(command, check=True, capture_output=True)
+    (row,) = (row for row in QuotaTable(tables.root).read().rows if (row["user"], row["client_id"]) == ("alice", "etl"))
+    assert (row["producer_byte_rate"], row["mode"], row["note"]) == (60_000.0, "shadow", "a, b=c")
+    assert editing.plan(body)["changes"] == []
 
 
 class Replays:

@@ -9,11 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -76,25 +77,44 @@ def address(tables: LivedTables) -> Iterator[str]:
 
 
 @contextmanager
-def dashboard(root: str, **environ: str) -> Iterator[str]:
-    """`kquota dashboard` as its own process; yields the page's address."""
-    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", root]
-    env = {**os.environ, **environ}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env) as child:
-        assert child.stderr is not None
-        told = child.stderr.readline()
-        assert told.startswith("dashboard: http://127.0.0.1:"), told
-        yield told.removeprefix("dashboard: ").strip()
-        child.terminate()
-        assert child.wait(PATIENCE_SECONDS) == 0
+def dashboard(*roots: str, **environ: str) -> Iterator[str]:
+    """`kquota dashboard` over these roots as its own process; yields the page's address. It ends with the block."""
+    tables = [part for root in roots for part in ("--tables", root)]
+    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", *tables]
+    with (
+        tempfile.TemporaryFile("w+") as log,  # a pipe that is not read could fill, and stop it
+        subprocess.Popen(command, stderr=log, env={**os.environ, **environ}) as child,
+    ):
+        try:
+            yield _address(child, log)
+            child.terminate()
+            assert child.wait(PATIENCE_SECONDS) == 0
+        finally:
+            child.kill()  # else the block would wait for a child that does not end
+
+
+def _address(child: "subprocess.Popen[bytes]", log: TextIO) -> str:
+    told = ""
+
+    def has_told() -> bool:
+        nonlocal told
+        log.seek(0)
+        told = log.read()
+        return "\n" in told or child.poll() is not None
+
+    wait_until(has_told, "the address of the dashboard")
+    assert told.startswith("dashboard: http://127.0.0.1:"), told
+    return told.partition("\n")[0].removeprefix("dashboard: ").strip()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         launched = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield launched
-        launched.close()
+        try:
+            yield launched
+        finally:
+            launched.close()
 
 
 @pytest.fixture
@@ -113,8 +133,10 @@ def new_page(browser: Any, **options: Any) -> Iterator[Any]:
     opened.on("dialog", lambda dialog: trouble.append(f"dialog {dialog.message}"))
     opened.on("console", lambda said: trouble.append(said.text) if said.type == "error" else None)
     opened.set_default_timeout(PATIENCE_MS)
-    yield opened
-    context.close()
+    try:
+        yield opened
+    finally:
+        context.close()
     assert trouble == []
 
 
@@ -267,20 +289,23 @@ def test_a_dashboard_that_ends_is_told(browser: Any, tables: LivedTables) -> Non
 
 
 def test_with_a_token_the_page_asks_for_it(browser: Any, tables: LivedTables) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    with dashboard(tables.root, KQUOTA_DASHBOARD_TOKEN="secret") as address:  # noqa: S106 - of this test
-        page.goto(address)
-        page.get_by_test_id("token").fill("wrong")
-        page.keyboard.press("Enter")
-        page.get_by_test_id("needs-token").filter(has_text="not the one of this dashboard").wait_for()
+    with (
+        dashboard(tables.root, KQUOTA_DASHBOARD_TOKEN="secret") as address,  # noqa: S106 - of this test
+        new_page(browser) as page,
+    ):
+        for view in ("", "client?user=alice&client_id=etl"):
+            page.goto(address + view)
+            page.get_by_test_id("needs-token").filter(has_text="This dashboard needs a token").wait_for()
+        for _ in range(2):
+            page.get_by_test_id("token").fill("wrong")
+            page.keyboard.press("Enter")
+            page.get_by_test_id("needs-token").filter(has_text="not the one of this dashboard").wait_for()
         assert page.get_by_test_id("needs-token").get_by_role("link").count() == 1
         assert violations(page) == []
         page.get_by_test_id("token").fill("secret")
         page.keyboard.press("Enter")
         page.wait_for_selector("main[data-ready=true]")
-    context.close()
+        page.goto("about:blank")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def held(
         ([], held(1.949e5), True, "throttled",
          "You are throttled, not lagging: 194 % of your 100 kB/s (produce) since 10:46 UTC, 36 s left"),
         ([], held(1.95e5), True, "throttled",
-         "You are throttled, not lagging: 1.9 × your 100 kB/s (produce) since 10:46 UTC, 36 s left"),
+         "You are throttled, not lagging: 195 % of your 100 kB/s (produce) since 10:46 UTC, 36 s left"),
         ([], held(75.0, 50.0, REQUEST, left_ms=1), True, "throttled",
          "You are throttled, not lagging: 150 % of your 50 % (request time) since 10:46 UTC, 1 s left"),
         ([], held(9e4, age_ms=86_400_000, left_ms=125_000), True, "throttled",
@@ -75,7 +75,7 @@ def test_one_sentence_says_how_a_client_stands(
 
 def test_the_advice_is_to_slow_down_to_batch_and_to_ask_for_more_with_figures() -> None:
     over = advice_for("throttled", [Use(FETCH, 1.0, 2.0)], held(5.01e5), "alice/etl", 37)
-    assert over[0] == "Slow down: stay below 100 kB/s (produce); it is 501 kB/s now."
+    assert over[0] == "Slow down: stay below 100 kB/s (produce); it was 501 kB/s at the last decision."
     assert over[1].startswith("Batch: larger batches compress better")
     assert over[2] == (
         "Ask for more, with these figures: alice/etl uses 501 kB/s of 100 kB/s (producer_byte_rate), "
@@ -209,6 +209,16 @@ def test_every_other_path_of_the_dashboard_answers_403_in_a_sentence(guarded: An
             answer = send(path)
             assert answer.status_code == 403, path
             assert answer.json()["error"] == "this link opens /me, /me.txt, /me.json and nothing else"
+
+
+@pytest.mark.parametrize("path", ["/", "/client", "/api/v1/summary"])
+def test_a_browser_gets_a_refusal_as_a_sentence_with_a_link(guarded: Any, shop: LivedTables, path: str) -> None:
+    token = link_token(KEY, About(None, "alice", "etl"), shop.now_ms + 1)
+    answer = guarded.get(path, params={"token": token}, headers={"Accept": "text/html,*/*"})
+    assert answer.status_code == 403
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<h1>This link opens /me, /me.txt, /me.json and nothing else.</h1>" in answer.text
+    assert '<a href="/">' in answer.text
 
 
 def test_an_expired_link_says_so_in_the_form_of_each_path(guarded: Any, shop: LivedTables) -> None:

@@ -44,7 +44,7 @@ def test_a_hold_counts_from_min_hold_ms_on(for_ms: int, expected: bool) -> None:
 
 @pytest.mark.parametrize(
     ("used", "text"),
-    [(0.0, "0 %"), (0.999, "99 %"), (1.0, "100 %"), (1.04, "1 ×"), (1.26, "1.2 ×"), (5.0, "5 ×"), (31.4, "31 ×")],
+    [(0.0, "0 %"), (0.999, "99 %"), (1.0, "100 %"), (1.04, "104 %"), (1.26, "126 %"), (5.0, "5 ×"), (31.4, "31 ×")],
 )
 def test_what_is_used_is_cut_off_and_never_rounded_up(used: float, text: str) -> None:
     assert used_text(used) == text
@@ -67,15 +67,15 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
     [
         ([ETL], [EXPORTER], False, "held", "1 client is held: alice/etl, 36 s left, 5 × its quota"),
         ([LOADER, ETL], [], False, "held", "2 clients are held: most over: alice/etl, 36 s left, 5 × its quota"),
-        ([LOADER], [], True, "held", "1 client was held: alice, 2 s left, 1.2 × its quota"),
-        ([held("etl", 500, None)], [], False, "held", "1 client is held: alice/etl, 0 s left"),
+        ([LOADER], [], True, "held", "1 client was held: alice, 2 s left, 120 % of its quota"),
+        ([held("etl", 500, None)], [], False, "held", "1 client is held: alice/etl, 1 s left"),
         ([], [EXPORTER], False, "near", "all within their quotas; nearest: erp/exporter 99 %"),
         ([], [EXPORTER], True, "near", "all were within their quotas; nearest: erp/exporter 99 %"),
         ([], [rate("exporter", 0.5)], False, "within", "all within their quotas; nearest: erp/exporter 50 %"),
         ([], [SHADOW, EXPORTER], False, "near", "all within their quotas; nearest: erp/exporter 99 %"),
-        ([], [rate("x", 1.3)], False, "over", "no client is held; over its quota for a moment: erp/x 1.3 ×"),
+        ([], [rate("x", 1.3)], False, "over", "no client is held; over its quota for a moment: erp/x 130 %"),
         ([], [SHADOW], False, "within",
-         "no quota is enforced here, all are in shadow mode; nearest: erp/train 1.8 ×"),
+         "no quota is enforced here, all are in shadow mode; nearest: erp/train 180 %"),
         ([], [], False, "none", "no client used anything under a quota lately"),
     ],
 )  # fmt: skip
@@ -180,8 +180,8 @@ def test_how_long_a_client_was_held_in_a_range(
 
 
 def standings(**changed: Any) -> dict[str, str]:
-    good = {"age_ms": 800, "delay_ms": 300, "ahead_ms": 0, "events_per_second": 5.0, "held": 3, "late_p99_ms": 4,
-            "unreadable": 0}  # fmt: skip
+    good = {"age_ms": 800, "delay_ms": 300, "ahead_ms": 0, "events_per_second": 5.0, "late": 0, "held": 3,
+            "late_p99_ms": 4, "unreadable": 0}  # fmt: skip
     return {one["name"]: one["standing"] for one in gauges(**(good | changed))}
 
 
@@ -193,6 +193,9 @@ def standings(**changed: Any) -> dict[str, str]:
         ("age", {"age_ms": None}, "unknown"),
         ("delay", {"delay_ms": 5_001}, "bad"),
         ("delay", {"ahead_ms": 1}, "bad"),
+        ("events", {}, "good"),
+        ("events", {"late": 1}, "bad"),
+        ("events", {"events_per_second": None}, "unknown"),
         ("punctuality", {"late_p99_ms": 50}, "good"),
         ("punctuality", {"late_p99_ms": 51}, "bad"),
         ("unreadable", {"unreadable": 0}, "good"),
@@ -205,6 +208,8 @@ def test_a_figure_of_the_pipeline_is_on_its_target_or_not(name: str, changed: di
 
 
 def test_every_figure_of_the_pipeline_is_explained() -> None:
-    figures = gauges(age_ms=1, delay_ms=1, ahead_ms=0, events_per_second=1.0, held=0, late_p99_ms=1, unreadable=0)
+    figures = gauges(
+        age_ms=1, delay_ms=1, ahead_ms=0, events_per_second=1.0, late=0, held=0, late_p99_ms=1, unreadable=0
+    )
     assert all(one["why"].endswith(".") for one in figures)
-    assert [one["target"] for one in figures] == ["at most 5 s", "at most 5 s", "", "", "at most 50 ms", "0"]
+    assert [one["target"] for one in figures] == ["at most 5 s", "at most 5 s", "none late", "", "at most 50 ms", "0"]

@@ -50,10 +50,12 @@ def test_a_candidate_that_its_user_has_changed_is_kept(tmp_path: Path) -> None:
 def test_what_is_proposed_while_it_runs_tells_of_the_first_throttle(played: tuple[DemoFolder, HandJob]) -> None:
     _, job = played
     throttle_one(job)
-    status, throttles, quotas = (paste(command) for command in while_it_runs())
+    *commands, observe = while_it_runs()
+    status, throttles, quotas = map(paste, commands)
     assert "batch   2, " in status
     assert OFFENDER[0] in throttles
     assert "default user-principal" in quotas
+    assert "observe --usage-topic quota.usage.v1 --minutes 1 --page observed.html" in observe
 
 
 def test_what_is_proposed_at_the_end_explains_a_decision_and_tries_the_candidate(

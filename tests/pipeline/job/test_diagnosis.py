@@ -1,11 +1,15 @@
 """What `kquota doctor` says of a checkpoint without a JVM."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from pipeline.cluster import access
 from pipeline.job.diagnosis import Diagnosis, diagnose
-from pipeline.settings.model import MeterSettings, Settings, StreamSettings, TablesSettings
+from pipeline.job.lock import JobLock
+from pipeline.meter.scrape_meter import ACCURACY
+from pipeline.settings.model import KafkaSettings, MeterSettings, Settings, StreamSettings, TablesSettings
 from pipeline.tables.layout import TABLES, create_missing
 from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.demo.played import new_job, throttle_one
@@ -36,6 +40,58 @@ def test_event_time_ahead_of_the_wall_clock_is_shown_with_what_to_do(
     assert finding.severity == severity
     assert text in finding.text
     assert ("Fix: " in finding.text) is (severity == "warning")
+
+
+def test_brokers_whose_usage_comes_from_scrapes_are_named_with_what_is_not_known(tmp_path: Path) -> None:
+    job = new_job(tmp_path)
+    for broker_id, request_count in (("1", 0), ("2", 5), ("3", 0)):
+        who = {"user": "alice", "client_id": "etl", "broker_id": broker_id}
+        event = {"event_time_ms": job.clock.wall_ms, **who, "produced_bytes": 10, "request_count": request_count}
+        job.send(json.dumps(event).encode())
+    job.step()
+    found = [finding.text for finding in diagnose(job.settings) if finding.subject == "meter"]
+    assert found == [f"scrapes are the source of brokers 1, 3: {ACCURACY}"]
+    page = (Path(__file__).parents[3] / "docs" / "meter.md").read_text("utf-8")
+    assert ACCURACY.capitalize() in " ".join(page.split())
+
+
+def test_a_job_that_is_down_is_a_fault_and_one_that_has_not_begun_is_not(tmp_path: Path) -> None:
+    root = str(tmp_path / "tables")
+    create_missing(root)
+    settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path)
+    of_job = (one for one in diagnose(settings) if one.subject == "job")
+    assert [(one.severity, "has written no micro-batch yet. Fix: start it: " in one.text) for one in of_job] == [
+        ("warning", True)
+    ]
+    job = new_job(tmp_path / "played")
+    throttle_one(job)
+    (down,) = (one for one in diagnose(job.settings) if one.subject == "job")
+    assert (down.severity, " is down on this machine; its last micro-batch was " in down.text) == ("error", True)
+    with JobLock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
+        (up,) = (one for one in diagnose(job.settings) if one.subject == "job")
+    assert (up.severity, " runs as process " in up.text) == ("ok", True)
+
+
+def test_a_dead_broker_is_asked_once_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(tmp_path / "tables")
+    create_missing(root)
+    write_checkpoint(tmp_path / "checkpoint", planned=0, committed=0)
+    asked: list[int | None] = []
+    ask = access.open_client
+    monkeypatch.setattr(
+        access, "open_client", lambda *made, timeout_ms=None, **rest: (
+            asked.append(timeout_ms), ask(*made, timeout_ms=timeout_ms, **rest)
+        ),
+    )  # fmt: skip
+    settings = Settings(
+        tables=TablesSettings(root=root),
+        stream=StreamSettings(checkpoint=str(tmp_path / "checkpoint")),
+        run_dir=tmp_path,
+        kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1"),
+    )
+    found = list(diagnose(settings))
+    assert (found[-1].severity, found[-1].subject) == ("error", "cluster")
+    assert asked == [1_200]
 
 
 @pytest.mark.parametrize("checkpoint", ["hdfs://namenode/checkpoint", "dbfs:/checkpoint"])

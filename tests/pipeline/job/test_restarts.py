@@ -16,7 +16,6 @@ from pipeline.job.job import ClockSetBack, Job
 from pipeline.job.metrics import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.session import SparkStarter
-from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.port import TableUnwritable
 from tests.log_messages import messages_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -27,7 +26,7 @@ MEMORY = f"calling None.org.apache.spark.api.java.JavaSparkContext.\n: {TOO_LITT
 
 
 def starter_of(settings: Settings) -> SparkStarter:
-    return SparkStarter(settings.spark, "checkpoint", ReadingRules.from_settings(settings))
+    return SparkStarter(settings)
 
 
 class Run:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import TableMissing
 from pipeline.job.lock import JobLock
-from pipeline.job.status import status_of
+from pipeline.job.status import is_down, status_of
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.demo.played import new_job, throttle_one
@@ -52,6 +52,20 @@ def test_a_job_is_up_while_a_process_holds_its_lock_or_that_of_its_tables(run_di
     assert status_of(settings, 0).state == "down"
 
 
+def test_status_ends_with_1_while_the_job_is_down(tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "tables")
+    with JobLock(tmp_path / "run", "kquota", root):
+        assert kquota("status", "--tables", root).exit_code == 0
+    assert kquota("status", "--tables", root).exit_code == 1
+
+
+@pytest.mark.parametrize(("age_ms", "down"), [(10_000, False), (10_001, True), (None, True)])
+def test_a_job_on_tables_in_a_store_is_up_while_it_writes_batches(age_ms: int | None, down: bool) -> None:
+    settings = Settings(tables=TablesSettings(root="s3://bucket/tables"))
+    assert is_down(settings, None, age_ms) is down
+    assert not is_down(settings, "4711", None)
+
+
 def test_an_invalid_version_of_the_quotas_is_not_in_force(tmp_path: Path) -> None:
     job = new_job(tmp_path)
     throttle_one(job)
@@ -61,7 +75,7 @@ def test_an_invalid_version_of_the_quotas_is_not_in_force(tmp_path: Path) -> Non
     # In between, the CHECK constraints were dropped, which changes no quota.
     assert (found.last_batch_quotas, found.quotas, found.newest_quotas) == (decided_with, invalid - 1, invalid)
     told = kquota("status", "--tables", job.settings.tables.root)
-    assert (told.exit_code, told.stderr) == (0, "")
+    assert (told.exit_code, told.stderr) == (1, ""), "its job is down"
     last = f"the last batch was decided with v{decided_with}"
     assert f"quotas  v{invalid - 1} in force, {last}; v{invalid} is newer and not valid\n" in told.stdout
 
@@ -69,7 +83,7 @@ def test_an_invalid_version_of_the_quotas_is_not_in_force(tmp_path: Path) -> Non
 def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_path: Path) -> None:
     root = new_tables(tmp_path / "tables")
     people = kquota("status", "--tables", root, "--bootstrap-server", "broker:9092")
-    assert (people.exit_code, people.stderr) == (0, "")
+    assert (people.exit_code, people.stderr) == (1, "")
     lines = dict(line.split(maxsplit=1) for line in people.stdout.splitlines())
     assert list(lines) == ["job", "batch", "quotas", "mode", "held", "kafka", "gate", "tables"]
     assert (lines["job"], lines["batch"]) == ("kquota: down on this machine", "none yet")

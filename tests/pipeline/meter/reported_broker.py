@@ -1,9 +1,11 @@
 """The real broker with the reporter in it: how it is started, what it reports, and what its request log says."""
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -12,12 +14,12 @@ from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo import process
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, plain_sign_in
+from pipeline.demo.broker import CONTROLLER, FIRST_NODE_ID, VOTERS, BrokerOptions, EmbeddedBroker, plain_sign_in
 from pipeline.meter.reporter import reporter_jar, reporter_settings
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.metered_broker import all_events
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 USERS: Final = {"alice": "alice-secret", "b$b": "bob-secret"}  # Kafka writes the second one as b%24b
 DATA: Final = "data"
@@ -28,11 +30,17 @@ Sums = Mapping[tuple[str, str, str], int]
 
 @contextmanager
 def reported_broker(folder: Path, jars: tuple[Path, ...] = ()) -> Iterator[EmbeddedBroker]:
-    """A broker with the reporter, whose sensors exist for each `<user, client-id>`, and a topic for data."""
-    (port,) = process.free_ports(1)
-    reporting = reporter_settings(f"127.0.0.1:{port}", USAGE_TOPIC) | {"broker.session.timeout.ms": "1000"}
-    options = BrokerOptions(request_log=True, settings=reporting, jars=jars, more_jars=(reporter_jar(),))
-    with EmbeddedBroker(folder, USERS, ports={"PLAINTEXT": port}, options=options) as broker:
+    """A broker with the reporter, whose sensors exist for each `<user, client-id>`, and a topic for data.
+
+    * `jars`: of another release than the locked one.
+    """
+    port, controller = process.free_ports(2)
+    settings = reporter_settings(f"127.0.0.1:{port}", USAGE_TOPIC) | {"broker.session.timeout.ms": "1000"}
+    if jars:
+        settings |= {VOTERS: f"{FIRST_NODE_ID}@127.0.0.1:{controller}"}
+    options = BrokerOptions(request_log=True, settings=settings, jars=jars, more_jars=(reporter_jar(),))
+    ports = {"PLAINTEXT": port, CONTROLLER: controller}
+    with EmbeddedBroker(folder, USERS, ports=ports, options=options) as broker:
         make_topics(broker, USAGE_TOPIC, DATA)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
             assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
@@ -66,6 +74,27 @@ def consume(broker: EmbeddedBroker, user: str, client_id: str) -> None:
         consumer.seek_to_beginning(partition)
         while consumer.position(partition) < consumer.end_offsets([partition])[partition]:
             consumer.poll(500)
+
+
+def come_and_go(broker: EmbeddedBroker) -> None:
+    """Clients that produce at once, and one after the other, and one that reads; then wait for the reporter."""
+    draw = random.Random(7)
+    names = ["etl", "etl", 'a"b\\c,é\n', "", "late"]
+    clients = [(user, name, [draw.randrange(50_000) for _ in range(20)]) for name in names for user in ("alice", "b$b")]
+    threads = [Thread(target=produce, args=(broker, *client)) for client in clients[:6]]
+    for thread in threads:
+        thread.start()
+    for client in clients[6:]:
+        produce(broker, *client)
+    for thread in threads:
+        thread.join()
+    consume(broker, "b$b", "reader")
+    wait_for_all(broker)
+
+
+def wait_for_all(broker: EmbeddedBroker) -> None:
+    """Until the reporter has sent all bytes that the request log has."""
+    wait_until(lambda: bytes_in(reported(broker)) == bytes_in(logged(broker)), "all bytes of the request log")
 
 
 def reported(broker: EmbeddedBroker) -> Sums:

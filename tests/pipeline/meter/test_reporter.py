@@ -1,35 +1,29 @@
 """The reporter in a real broker: the usage it sends, and what becomes of it when broker or topic go away."""
 
-import random
 import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.jvm.java import find_jdk
 from pipeline.meter.reporter import REPORTER_CLIENT_ID
 from schemas.names import USAGE_TOPIC
-from tests.pipeline.meter.kafka_3_9 import kafka_3_9_jars
 from tests.pipeline.meter.metered_broker import all_events
 from tests.pipeline.meter.reported_broker import (
     admin_of,
-    bytes_in,
-    consume,
+    come_and_go,
     logged,
     make_topics,
     produce,
     reported,
     reported_broker,
+    wait_for_all,
 )
 from tests.waiting import never, wait_until
-
-NEWEST_JAVA_OF_3_9 = 21
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("made_reporter")]
 
@@ -41,25 +35,6 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory, made_reporter: Path) ->
         yield broker
 
 
-def wait_for_all(broker: EmbeddedBroker) -> None:
-    wait_until(lambda: bytes_in(reported(broker)) == bytes_in(logged(broker)), "all bytes of the request log")
-
-
-def come_and_go(own_broker: EmbeddedBroker) -> None:
-    draw = random.Random(7)
-    names = ["etl", "etl", 'a"b\\c,é\n', "", "late"]
-    clients = [(user, name, [draw.randrange(50_000) for _ in range(20)]) for name in names for user in ("alice", "b$b")]
-    threads = [Thread(target=produce, args=(own_broker, *client)) for client in clients[:6]]
-    for thread in threads:
-        thread.start()
-    for client in clients[6:]:
-        produce(own_broker, *client)
-    for thread in threads:
-        thread.join()
-    consume(own_broker, "b$b", "reader")
-    wait_for_all(own_broker)
-
-
 def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker: EmbeddedBroker) -> None:
     come_and_go(own_broker)
     sums, said = reported(own_broker), logged(own_broker)
@@ -68,17 +43,6 @@ def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker:
     times = [key for key in said if key[0] == "alice" and key[2] == "io_time_ns"]
     # The network threads' time is in the sensors, and not in the log.
     assert all(sums[key] > 0.9 * said[key] for key in times)
-
-
-@pytest.mark.long
-def test_sums_are_those_of_the_request_log_on_kafka_3_9_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jdk = find_jdk()
-    assert jdk is not None
-    if jdk.version > NEWEST_JAVA_OF_3_9:
-        pytest.skip(f"Kafka 3.9 runs on Java {NEWEST_JAVA_OF_3_9} at most; the JDK of this machine is {jdk.version}")
-    monkeypatch.setenv("KQUOTA_JAVA_HOME", str(jdk.home))
-    with reported_broker(tmp_path, kafka_3_9_jars()) as broker:
-        come_and_go(broker)
 
 
 def test_the_reporter_does_not_report_itself(own_broker: EmbeddedBroker) -> None:

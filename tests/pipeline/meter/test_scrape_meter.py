@@ -8,8 +8,9 @@ import pytest
 
 from pipeline.command_line import command_text
 from pipeline.errors import Conflict, UsageError
-from pipeline.meter import scrape_meter
-from pipeline.meter.scrape_meter import Address, ScrapeMeter, addresses, scrape_metrics, with_brokers
+from pipeline.meter import scrape_meter, scrape_sources
+from pipeline.meter.scrape_meter import ScrapeMeter, scrape_metrics
+from pipeline.meter.scrape_sources import Address, ExporterSource, addresses, with_brokers
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
 from pipeline.meter.usage_topic import SCRAPES, UsagePublisher
@@ -24,6 +25,7 @@ from tests.waiting import wait_until
 LOGGER = "pipeline.meter.scrape_meter"
 START_MS = 1_732_000_000_000
 NO_SENSORS = f"it shows no quota sensors ({command_text('meter', 'status', about='cluster')})"
+NO_LABELS = "its exporter shows quota sensors without labels: give it the rules of docs/meter.md#scrapes"
 HTML = b"<!doctype html><title>Sign in</title>"
 
 
@@ -40,7 +42,8 @@ class Run:
         self.topic = MemoryUsageTopic(self.broker)
         self.publisher = UsagePublisher(SCRAPES, self.topic, "topic")
         self.publisher.take_over()
-        self.meter = ScrapeMeter(targets, NameMap(), self.publisher, codec, self.clock, lambda _: True, seed=1)
+        asked = [ExporterSource(*target) for target in targets]
+        self.meter = ScrapeMeter(asked, NameMap(), self.publisher, codec, self.clock, lambda _: True, seed=1)
 
     def round(self, seconds: float = 3.0) -> None:
         """Every target is scraped that answers, and what it shows is stored."""
@@ -108,6 +111,7 @@ BAD = [
     pytest.param(page(f"{produce(9e9)}\n".encode(), length=10_000), "its page was cut off", id="cut off"),
     pytest.param(endless, "its page has more than 1 MiB: let it show kafka.server:type=… only", id="100 MB"),
     pytest.param(page(b""), NO_SENSORS, id="nothing"),
+    pytest.param(page(b"kafka_server_fetch_user_a_client_id_b_byte_rate 5.0\n"), NO_LABELS, id="no labels"),
     pytest.param(page(b"\x00\xff" * 1000), NO_SENSORS, id="junk"),
 ]
 
@@ -116,7 +120,7 @@ BAD = [
 def test_a_bad_target_is_one_line_and_the_others_are_metered(
     answer: object, reason: str, good: Exporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(scrape_meter, "MAX_PAGE_BYTES", 1024 * 1024)
+    monkeypatch.setattr(scrape_sources, "MAX_PAGE_BYTES", 1024 * 1024)
     with exporter(answer) as bad, caplog.at_level(logging.INFO):  # type: ignore[arg-type]
         run = Run(("1", bad.url), ("2", good.url))
         for _ in range(4):
@@ -281,7 +285,8 @@ BROKERS = [{"broker_id": 1, "host": "B1"}, {"broker_id": 2, "host": "b2"}, {"bro
 
 def test_the_broker_of_a_target_is_the_one_on_its_host() -> None:
     given = addresses(["http://b1:9404/m,3=http://b2:9405/m"])
-    assert with_brokers(given, BROKERS) == [("1", "http://b1:9404/m"), ("3", "http://b2:9405/m")]
+    found = with_brokers(given, BROKERS)
+    assert found == [ExporterSource("1", "http://b1:9404/m"), ExporterSource("3", "http://b2:9405/m")]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from kafka import KafkaAdminClient
 
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.meter.scrape_meter import ACCURACY
 from tests.pipeline.meter.metered_broker import all_events
 from tests.pipeline.meter.metric_pages import exporter, page
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -33,7 +34,7 @@ def test_it_stores_what_it_scrapes_until_it_is_stopped(broker: EmbeddedBroker, t
                 assert process.wait(PATIENCE_SECONDS) == 0
             finally:
                 process.kill()
-    said = f"scraping 1 brokers, to {USAGE} at {broker.bootstrap_servers}: usage is up to 11 s late, sums are right to"
+    said = f"scraping 1 brokers, to {USAGE} at {broker.bootstrap_servers}: {ACCURACY}"
     assert said in told.read_text()
     events = all_events(broker, USAGE)
     assert {(event["user"], event["client_id"], event["broker_id"]) for event in events} == {("alice", "etl", "7")}

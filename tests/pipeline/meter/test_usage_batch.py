@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from pipeline.meter.usage_messages import (
     JSON,
     MAX_MESSAGE_BYTES,
     PACKED,
+    Message,
     RequestUsage,
     UsageBatch,
     UsageCodec,
@@ -20,6 +22,7 @@ from pipeline.meter.usage_messages import (
     messages_of,
     new_client,
 )
+from tests.pipeline.meter.metered_broker import events_of
 
 EVENT = b'{"event_time_ms":1,"user":"alice","client_id":"etl","produced_bytes":5}'
 
@@ -88,12 +91,16 @@ def usage_of(rows: Sequence[Row]) -> pa.Table:
     return usage
 
 
+def events_by_message(messages: Sequence[Message]) -> list[tuple[int, list[dict[str, Any]]]]:
+    return [(message.partition, events_of(message.value)) for message in sorted(messages, key=lambda one: one[0])]
+
+
 @pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])
 @given(ROWS.filter(bool))
 def test_columns_become_the_messages_that_the_same_events_become(codec: UsageCodec, rows: Sequence[Row]) -> None:
     batch = UsageBatch(3, codec, max_events=1_000)
     batch.add(codec.element(RequestUsage(CLIENTS[row[0]], *row[1:], 0, False)) for row in rows)
-    assert sorted(messages_of(usage_of(rows), 3, codec)) == sorted(batch.messages())
+    assert events_by_message(messages_of(usage_of(rows), 3, codec)) == events_by_message(batch.messages())
 
 
 @pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])

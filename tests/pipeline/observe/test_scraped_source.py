@@ -6,6 +6,7 @@ from contextlib import closing
 import pyarrow.compute as pc
 import pytest
 
+from pipeline.meter.scrape_sources import ExporterSource
 from pipeline.meter.scrapes import NameMap
 from pipeline.observe.observation import Observation
 from pipeline.observe.sources import ScrapedSource
@@ -35,9 +36,9 @@ class Watched:
 
     def __init__(self, *brokers: Exporter) -> None:
         self.clock = ManualClock()
-        targets = [(str(number), one.url) for number, one in enumerate(brokers, 1)]
+        asked = [ExporterSource(str(number), one.url) for number, one in enumerate(brokers, 1)]
         self.brokers = brokers
-        self.source = ScrapedSource(targets, NameMap(), self.clock)
+        self.source = ScrapedSource(asked, NameMap(), self.clock)
         self.seen = Observation(self.source.lag_ms, self.source.is_exact)
         self.seen.load(ALICE)
 
@@ -50,7 +51,7 @@ class Watched:
         def is_answered() -> bool:
             self.seen.add(self.source.take())
             asked = [one.asked > then for one, then in zip(self.brokers, before, strict=True)]
-            return all(asked) and all(target.scrape is None for target in self.source._meter.targets)
+            return all(asked) and not self.source._meter.is_asking
 
         wait_until(is_answered, "answers")
         self.clock.advance(1_000)

@@ -26,7 +26,7 @@ NOTHING = Outcome()
     ],
 )
 def test_a_change_is_seen_from_the_live_quotas(live: Outcome, candidate: Outcome, change: str) -> None:
-    assert ClientComparison(ALICE, NOTHING, live, candidate).change == change
+    assert ClientComparison(ALICE, NOTHING, NOTHING, live, candidate).change == change
 
 
 def result(**outcomes: Outcome) -> ReplayResult:
@@ -37,7 +37,7 @@ def result(**outcomes: Outcome) -> ReplayResult:
 def test_totals_add_up_and_changes_are_candidate_less_live() -> None:
     live = result(alice=Outcome(2, 3_000, 100), bob=Outcome(1, 1_000, 50), carol=NOTHING)
     candidate = result(alice=Outcome(5, 4_500, 130), bob=NOTHING, carol=Outcome(1, 250, 1))
-    totals = totals_of(compare(live, candidate, {}))
+    totals = totals_of(compare(live, live, candidate, {}))
     assert (totals.clients, totals.throttled, totals.newly_throttled, totals.no_longer_throttled) == (3, 2, 1, 1)
     assert (totals.windows_throttled, totals.throttle_seconds, totals.throttle_seconds_change) == (6, 4.75, 0.75)
     assert (totals.bytes_deferred, totals.bytes_deferred_change) == (131, -19)
@@ -46,18 +46,18 @@ def test_totals_add_up_and_changes_are_candidate_less_live() -> None:
 def test_the_largest_change_comes_first() -> None:
     live = result(alice=Outcome(1, 100), bob=Outcome(9, 9_000), carol=NOTHING)
     candidate = result(alice=Outcome(1, 200), bob=Outcome(9, 9_000), carol=Outcome(1, 5_000))
-    assert [line.client for line in compare(live, candidate, {})] == [CAROL, ALICE, BOB]
+    assert [line.client for line in compare(live, live, candidate, {})] == [CAROL, ALICE, BOB]
 
 
 def test_clients_nobody_throttles_are_counted_and_not_listed() -> None:
-    comparisons = compare(result(alice=NOTHING, bob=NOTHING), result(alice=NOTHING, bob=Outcome(1, 1)), {})
+    comparisons = compare(result(), result(alice=NOTHING, bob=NOTHING), result(alice=NOTHING, bob=Outcome(1, 1)), {})
     document = to_document(throttled_clients(comparisons), totals_of(comparisons), {})
     assert document["totals"]["clients"] == 2
     assert [row["user"] for row in document["clients"]] == ["bob"]
 
 
 def test_a_client_that_only_happened_is_listed() -> None:
-    comparisons = compare(result(), result(), {CAROL: Outcome(4, 2_000)})
+    comparisons = compare(result(), result(), result(), {CAROL: Outcome(4, 2_000)})
     assert [(line.client, line.happened.windows) for line in throttled_clients(comparisons)] == [(CAROL, 4)]
 
 
@@ -67,7 +67,7 @@ RESULTS = st.builds(ReplayResult, st.dictionaries(st.sampled_from([ALICE, BOB, C
 
 @given(RESULTS)
 def test_the_live_quotas_as_candidate_change_nothing(live: ReplayResult) -> None:
-    comparisons = compare(live, live, {})
+    comparisons = compare(live, live, live, {})
     totals = totals_of(comparisons)
     assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
     assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
@@ -76,7 +76,7 @@ def test_the_live_quotas_as_candidate_change_nothing(live: ReplayResult) -> None
 
 @given(RESULTS, RESULTS)
 def test_exchanging_live_and_candidate_turns_every_change_round(one: ReplayResult, other: ReplayResult) -> None:
-    there, back = (totals_of(compare(*pair, {})) for pair in ((one, other), (other, one)))
+    there, back = (totals_of(compare(result(), *pair, {})) for pair in ((one, other), (other, one)))
     assert there.newly_throttled == back.no_longer_throttled
     assert there.throttle_seconds_change == -back.throttle_seconds_change
 
@@ -133,3 +133,18 @@ def test_a_throttle_goes_on_where_the_next_time_epoch_begins(
 ) -> None:
     epochs = [EpochSpan(0, T0_MS, T0_MS + 100_000), EpochSpan(1, T0_MS, T0_MS + 20_000)]
     assert throttled_in(events, T0_MS, T0_MS + 10_000, epochs) == throttled_ms
+
+
+@pytest.mark.parametrize(
+    ("happened_ms", "again_ms", "off_percent", "is_off"),
+    [
+        (0, 0, 0.0, False),
+        (1_000, 950, 5.0, False),
+        (1_000, 949, 5.1, True),
+        (950, 1_000, 5.0, False),
+        (1, 8_400, 99.98809523809524, True),
+    ],
+)
+def test_above_five_percent_a_replay_is_off(happened_ms: int, again_ms: int, off_percent: float, is_off: bool) -> None:
+    one = ClientComparison(ALICE, Outcome(1, happened_ms), Outcome(1, again_ms), NOTHING, NOTHING)
+    assert (one.off_percent, one.is_off) == (pytest.approx(off_percent), is_off)

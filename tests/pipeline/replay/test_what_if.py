@@ -96,7 +96,7 @@ def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: Ke
 def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJob) -> None:
     timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
     live, candidate = replayed(request(job, "usage", *timelines, until_ms=job.clock.wall_ms - 151_000))
-    totals = totals_of(compare(live, candidate, {}))
+    totals = totals_of(compare(live, live, candidate, {}))
     assert totals.throttled > 0
     assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
     assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
@@ -105,7 +105,7 @@ def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJ
 def test_an_edit_in_mid_way_is_seen_by_the_live_replay_alone(job: KeptJob) -> None:
     timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
     live, candidate = replayed(request(job, "usage", *timelines))
-    changed = {line.client: line.change for line in compare(live, candidate, {}) if line.change != "same"}
+    changed = {line.client: line.change for line in compare(live, live, candidate, {}) if line.change != "same"}
     assert set(changed) == {("", "bob", "etl")}
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.reports.service_level import Target
+from pipeline.reports.service_level import Held, Target
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.reports.minutes_kept import KeptMinutes
 
@@ -46,6 +46,48 @@ def test_a_minute_counts_once_if_the_client_was_held_in_it_for_any_time(kept: Ke
     (row,) = json.loads(report(kept, "--target", "2m", "-o", "json").stdout)
     assert (row["minutes"], row["held_seconds"], row["throttles"], row["renewals"]) == (2, 122.001, 3, 3)
     assert (row["period"], row["target"], row["target_minutes"]) == ("2026-W48", "met", 2)
+    assert (row["observed_minutes"], row["projected_minutes"]) == (10_080, 2)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "observed", "allowed", "standing"),
+    [
+        (8, 8, 10, "missed"),
+        (0, 1_007, 10, "too little data"),
+        (0, 1_008, 10, "met"),
+        (1, 1_007, 10, "missed"),
+        (1, 1_007, 11, "too little data"),
+        (1, 1_008, 10, "met"),
+        (1, 1_008, 9, "missed"),
+        (10, 10_080, 10, "met"),
+        (11, 10_080, 10, "missed"),
+    ],
+)
+def test_what_was_seen_is_projected_to_the_whole_period(
+    minutes: int, observed: int, allowed: float, standing: str
+) -> None:
+    counts = {"minutes": minutes, "observed_minutes": observed, "period_minutes": 10_080, "allowed_minutes": allowed}
+    held = Held("2026-W48", "alice", "", None, **counts, held_ms=0, throttle_count=0, renewal_count=0)
+    assert held.standing == standing
+
+
+def test_eight_of_eight_minutes_are_not_within_a_week_s_allowance(tmp_path: Path) -> None:
+    kept = KeptMinutes.create(tmp_path)
+    kept.use(*((minute, "alice", "etl") for minute in range(8)))
+    kept.hold(*((minute, "alice", "etl", 500) for minute in range(8)))
+    shown = report(kept, "--target", "10m").stdout.splitlines()
+    assert shown[1].split() == [
+        "2026-W48", "alice", "etl", "8", "of", "8", "10,080", "of", "10", "missed", "4", "s", "0",
+    ]  # fmt: skip
+
+
+def test_a_few_minutes_without_a_throttle_do_not_meet_a_week_s_target(tmp_path: Path) -> None:
+    kept = KeptMinutes.create(tmp_path)
+    kept.use((0, "alice", ""), (1_006, "alice", ""))
+    told = report(kept, "--target", "10m").stdout
+    assert told == "0 of 1 clients were throttled; too little data for the target 10m a week\n"
+    kept.use((1_007, "alice", ""))
+    assert report(kept, "--target", "10m").stdout.endswith("all clients met the target 10m a week\n")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +107,7 @@ def test_each_week_is_a_row_and_the_sentence_counts_clients(kept: KeptMinutes) -
         ["2026-W48", "bob"],
         ["2026-W48", "alice"],
     ]
-    assert answer.stdout.endswith("2 of 2 clients were throttled; 1 missed the target 1m a week\n")
+    assert answer.stdout.endswith("2 of 2 clients were throttled; 2 missed the target 1m a week\n")
 
 
 def test_the_owner_is_the_last_one_or_the_one_of_now(kept: KeptMinutes) -> None:

@@ -1,11 +1,14 @@
 """What a job needs: the measured figures at the measured points, lines between them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from pipeline.errors import UsageError
 from pipeline.reports.sizing import PATH, Measured, Point, read_measured, shards_for, size_of
+from tests.pipeline.cli.running import kquota
 
 
 def point(entities: int, events_per_second: int, figure: float) -> Point:
@@ -69,10 +72,35 @@ def test_the_figures_that_come_with_kquota_are_those_of_the_page_of_the_benchmar
 
 @pytest.mark.parametrize(
     ("entities", "events_per_second", "shards"),
-    [(120, 100, 1), (670, 100, 1), (671, 100, 2), (1_340, 100, 2), (1_341, 100, 3), (10, 1_000_000, None)],
+    [(120, 100, 1), (670, 100, 1), (671, 100, 2), (1_340, 100, 2), (1_341, 100, 3), (670 * 64, 100, 64)],
 )
 def test_users_are_divided_until_one_driver_is_enough_for_its_entities(
-    entities: int, events_per_second: int, shards: int | None
+    entities: int, events_per_second: int, shards: int
 ) -> None:
     """A figure of 1 500 is that of 670 entities: the last line goes on."""
     assert shards_for(entities, events_per_second, MEASURED) == shards
+
+
+@pytest.mark.parametrize(
+    ("entities", "events_per_second", "told"),
+    [
+        (670 * 64 + 1, 100, "no driver holds 42881 entities, even with 64 shards, the most that can be: a micro-batch"),
+        (
+            10,
+            801,
+            "no driver holds 801 events per second, also with shards, as each reads all: a micro-batch takes 1502",
+        ),
+    ],
+)
+def test_what_no_driver_holds_is_refused(entities: int, events_per_second: int, told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        shards_for(entities, events_per_second, MEASURED)
+
+
+def test_the_command_says_how_many_shards_there_must_be_and_refuses_what_none_can_hold() -> None:
+    answer = kquota("size", "--entities", "5000000")
+    assert answer.exit_code == 0
+    assert answer.stdout.splitlines()[1].split() == ["jobs", "(setting", "shard)", "2"]
+    assert "one driver cannot hold 5000000 clients: 2 jobs share the users, shard = 0/2 to 1/2" in answer.stderr
+    refused = kquota("size", "--entities", "10000000000")
+    assert (refused.exit_code, refused.stdout) == (2, "")

@@ -11,10 +11,10 @@ from pipeline.stream.checkpoint import (
     CheckpointFiles,
     LocalFiles,
     OffsetLog,
-    has_scheme,
     open_checkpoint,
     open_without_spark,
 )
+from pipeline.tables.object_store import has_scheme
 from tests.pipeline.stream.test_checkpoint import write_checkpoint
 
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import UsageError
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.session import build_spark_session
+from pipeline.stream.session import build_spark_session, heap_of
 
 
 @pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
@@ -52,11 +52,19 @@ def test_the_session_has_the_settings_the_stream_relies_on(spark: SparkSession) 
     assert "-Xss4m" in str(spark.conf.get("spark.driver.extraJavaOptions"))
 
 
+@pytest.mark.parametrize(("cores", "heap"), [(1, "512m"), (4, "512m"), (5, "576m"), (16, "1280m")])
+def test_the_heap_grows_with_the_cores(cores: int, heap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
+    assert heap_of(SparkSettings()) == heap
+    assert heap_of(SparkSettings(driver_memory="2g")) == "2g"
+    assert heap_of(SparkSettings.model_validate({"conf": {"spark.driver.memory": "3g"}})) == "3g"
+
+
 @pytest.mark.spark
-def test_the_heap_is_taken_whole_at_the_start(spark: SparkSession) -> None:
+def test_the_heap_is_taken_bit_by_bit(spark: SparkSession) -> None:
     factory = cast(Any, spark.sparkContext)._jvm.java.lang.management.ManagementFactory
-    assert factory.getMemoryMXBean().getHeapMemoryUsage().getInit() == 1 << 30
-    assert "-XX:+AlwaysPreTouch" in list(factory.getRuntimeMXBean().getInputArguments())
+    heap = factory.getMemoryMXBean().getHeapMemoryUsage()
+    assert heap.getInit() < heap.getMax() // 2
 
 
 @pytest.mark.spark

@@ -25,7 +25,8 @@ final class SampleReader {
     private static final MethodHandle SAMPLES = getter(SampledStat.class, "samples", Object.class);
     private static final MethodHandle CURRENT = getter(SampledStat.class, "current", int.class);
     private static final Class<?> SAMPLE = nestedClass(SampledStat.class, "Sample");
-    private static final MethodHandle START_MS = getter(SAMPLE, "startTimeMs", long.class);
+    private static final MethodHandle START_MS =
+            getter(SAMPLE, has(SAMPLE, "startTimeMs") ? "startTimeMs" : "lastWindowMs", long.class); // in Kafka 3.7
     private static final MethodHandle VALUE = getter(SAMPLE, "value", double.class);
     private static final MethodHandle COUNT = getter(SAMPLE, "eventCount", long.class);
 
@@ -98,6 +99,11 @@ final class SampleReader {
         } catch (ReflectiveOperationException | RuntimeException failure) {
             throw new IllegalStateException("field " + owner.getSimpleName() + "." + name + " can not be read", failure);
         }
+    }
+
+    private static boolean has(Class<?> owner, String name) {
+        for (Field field : owner.getDeclaredFields()) if (field.getName().equals(name)) return true;
+        return false;
     }
 
     private static Class<?> nestedClass(Class<?> owner, String name) {

@@ -1,7 +1,10 @@
-"""The list of all parts of a release: exactly the entries of the two locks, in a form that tools can read."""
+"""A release: its files, built twice; and the list of all its parts, exactly the entries of the two locks."""
 
+import hashlib
+import io
 import json
 import re
+import tarfile
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -9,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from deploy.sbom.__main__ import main
-from deploy.sbom.bom import ROOT, bill_of_materials
-from deploy.sbom.requirements_lock import read_requirements, scopes
+from deploy.release.__main__ import make_release
+from deploy.release.bom import IMAGE_LOCK, ROOT, bill_of_materials
+from deploy.release.requirements_lock import read_requirements, scopes
+from pipeline.errors import PipelineError
 
 REQUIREMENTS = (ROOT / "deploy" / "requirements.lock").read_text("utf-8")
 JARS = (ROOT / "deploy" / "jvm" / "jars.lock").read_text("utf-8")
@@ -110,12 +114,60 @@ def test_a_lock_without_hashes_is_refused(tmp_path: Path) -> None:
         read_requirements(lock)
 
 
-def test_the_command_writes_it_beside_the_wheel_under_name_and_version(
-    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a release, by name."""
+    try:
+        files = make_release(tmp_path_factory.mktemp("release") / "dist")
+    except PipelineError as error:
+        if "compiler" in str(error):
+            pytest.skip(str(error))
+        raise
+    return {path.name: path.read_bytes() for path in files}
+
+
+def test_a_release_has_all_its_files_under_the_version_of_the_project(released: dict[str, bytes], text: str) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert sorted(released) == [
+        "SHA256SUMS",
+        f"kafka-quota-pipeline-{version}.cdx.json",
+        f"kafka_quota_pipeline-{version}-py3-none-any.whl",
+        f"kafka_quota_pipeline-{version}.tar.gz",
+        f"kquota-image-{version}.cdx.json",
+        f"kquota-reporter-{version}.jar",
+    ]
+    assert released[f"kafka-quota-pipeline-{version}.cdx.json"].decode() == text
+
+
+def test_its_sums_are_those_of_its_files(released: dict[str, bytes]) -> None:
+    sums = dict(line.split("  ")[::-1] for line in released["SHA256SUMS"].decode().splitlines())
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in released.items() if name in sums}
+    assert len(sums) == len(released) - 1
+
+
+def test_its_sources_have_the_recipe_of_the_image(released: dict[str, bytes]) -> None:
+    (sources,) = (content for name, content in released.items() if name.endswith(".tar.gz"))
+    with tarfile.open(fileobj=io.BytesIO(sources)) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {"deploy/image/Dockerfile", "deploy/image/make.sh", "deploy/requirements.lock", ".dockerignore"} <= names
+
+
+def test_the_list_of_the_image_has_its_packages_and_no_test_tools(released: dict[str, bytes]) -> None:
+    (listed,) = (json.loads(content) for name, content in released.items() if name.startswith("kquota-image"))
+    lock = read_requirements(ROOT / IMAGE_LOCK)
+    assert {part["name"] for part in parts(listed, "pypi")} == {package.name for package in lock}
+    assert "pytest" not in {part["name"] for part in listed["components"]}
+
+
+def test_builds_that_differ_are_refused_with_the_name_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    main(tmp_path / "dist")
-    (written,) = (tmp_path / "dist").iterdir()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert written.name == f"kafka-quota-pipeline-{project['version']}.cdx.json"
-    assert written.read_text("utf-8") == text
-    assert f"{len(json.loads(text)['components'])} parts" in capsys.readouterr().out
+    def build(folder: Path) -> Path:
+        folder.mkdir()
+        (folder / "SHA256SUMS").write_text(f"{folder.name}  kquota.whl\n0  same\n")
+        return folder / "SHA256SUMS"
+
+    monkeypatch.setattr("deploy.release.__main__._build", build)
+    with pytest.raises(PipelineError, match=r"two builds of the same sources differ: kquota\.whl"):
+        make_release(tmp_path / "dist")
+    assert not (tmp_path / "dist").exists()

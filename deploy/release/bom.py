@@ -11,24 +11,27 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from deploy.sbom.licences import licences_of_jar, licences_of_package
-from deploy.sbom.requirements_lock import LockedPackage, Scope, read_requirements, scopes
+from deploy.release.licences import licences_of_jar, licences_of_package
+from deploy.release.requirements_lock import LockedPackage, Scope, read_requirements, scopes
 from pipeline.jvm.jars import JarStore, LockedJar, read_lock
 
 ROOT: Final = Path(__file__).parents[2]
+LOCK: Final = "deploy/requirements.lock"
+IMAGE_LOCK: Final = "deploy/image/requirements.lock"
 _NAMESPACE: Final = uuid.UUID("6a1a4f0c-2f3b-5a0e-9d55-0f3c5f1f8f10")
 
 
-def bill_of_materials(root: Path = ROOT) -> str:
+def bill_of_materials(root: Path = ROOT, lock: str = LOCK) -> str:
     """The text of the document: kquota, every package of the one lock and every jar of the other.
 
     Args:
         root: A checkout.
+        lock: Of the packages, below `root`.
     """
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     own = project["name"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines if not line.startswith(own)]
-    packages = read_requirements(root / "deploy" / "requirements.lock")
+    packages = read_requirements(root / lock)
     scope_of = scopes([package.name for package in packages], project["dependencies"], extras)
     locked = read_lock(root / "deploy" / "jvm" / "jars.lock")
     path_of = JarStore(locked, sources=()).path_of

@@ -7,5 +7,5 @@ from deploy.jvm.__main__ import write_lock
 HERE = Path(__file__).parent
 
 if __name__ == "__main__":
-    header = "# A broker of Kafka 3.9. Written by `python -m tests.pipeline.meter.kafka_3_9` from the pom.xml here.\n"
+    header = "# The jmx_exporter. Written by `python -m tests.pipeline.meter.jmx_exporter` from the pom.xml here.\n"
     write_lock(HERE / "pom.xml", HERE / "jars.lock", sets=("broker",), header=header)

