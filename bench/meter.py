@@ -3,8 +3,7 @@
     python -m bench.meter [--lines 200000] [--rounds 5] [--no-broker]
 
 The log has lines in the form of Kafka 4.3.1: 45 % produce, 40 % fetch, 15 % other requests of 200 clients, about 1 kB
-each. The figures are CPU time of the meter's process, all its threads, the median of the rounds; they go into
-docs/meter.md.
+each. The figures are CPU time of the meter's process, all its threads, the median of the rounds.
 
     cut into lines       the file is read and cut
     parsed               and the lines become events
@@ -22,8 +21,8 @@ from statistics import median
 from typing import Final
 
 from bench.machine import arguments as options
-from bench.machine import cpu_spent, machine_line
-from bench.pages import row, table, write_part
+from bench.machine import cpu_spent
+from bench.pages import row, table
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -37,9 +36,7 @@ from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 from tests.pipeline.meter.request_lines import RequestLines
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "meter.md"
 TARGET: Final = 50_000
-_MARKS: Final = ("<!-- measured: stages -->", "<!-- /measured: stages -->")
 
 
 def main() -> None:
@@ -52,14 +49,10 @@ def main() -> None:
         about = (
             f"{arguments.lines:,} lines of {size:,.0f} bytes, median of {arguments.rounds}; target {TARGET:,} lines/s"
         )
-        told = [machine_line(), "", about, "", table(["up to", "lines/s", "µs a line"])]
-        print(*told[1:], sep="\n", flush=True)
+        print("", about, "", table(["up to", "lines/s", "µs a line"]), sep="\n", flush=True)
         for name, rounds in stages(log, Path(folder), arguments.lines, arguments.rounds, not arguments.no_broker):
             spent = median(rounds)
-            told.append(row([name, f"{arguments.lines / spent:,.0f}", f"{spent / arguments.lines * 1e6:.1f}"]))
-            print(told[-1], flush=True)
-    if not arguments.no_broker:
-        write_part(PAGE, *_MARKS, "\n".join(told))
+            print(row([name, f"{arguments.lines / spent:,.0f}", f"{spent / arguments.lines * 1e6:.1f}"]), flush=True)
 
 
 def stages(log: Path, folder: Path, lines: int, rounds: int, has_broker: bool) -> Iterator[tuple[str, Iterator[float]]]:

@@ -229,8 +229,8 @@ CLAIMS: Final = (
     ),
     Claim(
         "The meter of request logs keeps up with a busy broker",
-        "meter.md",
-        "python -m bench meter",
+        "bench/meter.md",
+        "",
         found(r"on a broker, JSON \| ([\d,]+) \|", "{0} lines a second on one core"),
         "fewer than 50,000",
     ),
@@ -283,7 +283,7 @@ def proof_page() -> str:
         [
             "# Proof",
             "",
-            "Every claim of the first page and of [beside others](peers.md): figure, command, day, and"
+            "Every claim of the first page and of [compared with others](peers.md): figure, command, day, and"
             " what would refute it.",
             "All on two shared cores with 24 GiB. `python -m bench --proof` reads the figures from the pages that the",
             "commands have written. Run a command again to check its claim on your machine.",

@@ -84,7 +84,7 @@ class RunningDemo:
 EVENTS: Final[Mapping[str, Callable[[RunningDemo], bool]]] = {
     "alice/etl is throttled": lambda demo: "alice" in demo.throttled(),
     "alice/etl is released": lambda demo: demo.last_action("alice") == "release",
-    "nobody is throttled": lambda demo: not demo.throttled(),
+    "no client is throttled": lambda demo: not demo.throttled(),
 }
 """What a page can wait for with a comment `<!-- happens: … -->`, and how it is seen."""
 

@@ -8,6 +8,7 @@ between the marks in docs/upgrade.md is written anew.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import free_ports, spawn, terminate
@@ -118,7 +119,7 @@ def _with_parts(job: RunningJob, parts: Release) -> Iterator[tuple[str, str, str
         parts.started(job, "dashboard", "--port", str(page)),
     ):
         own = {"client_id": "c", "broker_id": "1", "schema_version": 1}
-        messages = [usage("alice", 60 * BOUND, **own), [usage("bob", 1, **own, broker_throttle_ms=3)]]
+        messages: list[Any] = [usage("alice", 60 * BOUND, **own), [usage("bob", 1, **own, broker_throttle_ms=3)]]
         job.send(*messages)  # as a meter of either release writes them
         job.wait_for_record(user="alice", action="throttle")
         yield "meter", "an event, and an array with a new field", _counted(job)
@@ -161,28 +162,45 @@ def _exit(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 def back(new: Release, old: Release, folder: Path, servers: str) -> Iterator[tuple[str, str, str]]:
-    """The job of the earlier release on what that of today left behind when it was killed."""
+    """The way back: the job of the earlier release on what today's left behind, then on the copy from before."""
     job = RunningJob("way-back", folder, servers)
     job.create_topics()
-    assert new.run(job, "tables", "create").returncode == 0
+    assert old.run(job, "tables", "create").returncode == 0
     alter = ("quotas", "alter", "--user", "alice", "--add-config", f"producer_byte_rate={BOUND}")
-    assert new.run(job, *alter).returncode == 0
+    assert old.run(job, *alter).returncode == 0
+    copy = folder.with_name("copy")
     try:
-        start_job(new, job)
-        job.send(usage("alice", 60 * BOUND))
-        job.wait_for_record(user="alice", action="throttle")
-        job.kill()
-        before = len(job.records())
+        for release in (old, new):
+            start_job(release, job)
+            job.send(usage("alice", 60 * BOUND))
+            wait_until(lambda: _sum(job) == 60 * BOUND * (1 + (release is new)), f"usage read by {release.version}")  # noqa: B023
+            job.stop()
+            if release is old:
+                shutil.copytree(folder, copy)
         try:
             start_job(old, job)
-            job.send(usage("alice", 60 * BOUND))
-            wait_until(lambda: len(job.records()) > before, "a record of the earlier release")
-            outcome = "numbers records on"
+            outcome = "starts"
         except AssertionError:
-            outcome = f"stops: {next((line for line in job.log[::-1] if 'rror' in line or 'Fix' in line), job.log[-1])}"
+            outcome = f"stops: {next((line for line in job.log[::-1] if 'kquota:' in line), job.log[-1])[:160]}"
+        job.close()
         yield "job", f"started on the tables of {new.version}", outcome
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+        before = len(job.records())
+        start_job(old, job)
+        job.send(usage("alice", 60 * BOUND))
+        wait_until(lambda: _sum(job) == 3 * 60 * BOUND, "all usage")
+        wait_until(lambda: len(job.records()) > before, "a record of the earlier release")
+        numbers = [record["publish_seq"] for record in job.records()]
+        assert numbers == list(range(len(numbers)))
+        done = "started on the copy of tables and checkpoint from before"
+        yield "job", done, "all usage counted once, records numbered on without a gap"
     finally:
         job.close()
+
+
+def _sum(job: RunningJob) -> int:
+    return sum(row["produced_bytes"] for row in job.table("usage", ["produced_bytes"]).to_pylist())
 
 
 def table(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
