@@ -93,7 +93,7 @@ public final class UsageReporter implements MetricsReporter {
     // From here on: only the reporter's thread.
     private SampleReader reader;
     private KafkaProducer<byte[], byte[]> producer;
-    private final Map<Map.Entry<String, String>, Client> clients = new HashMap<>();
+    final Map<Map.Entry<String, String>, Client> clients = new HashMap<>();
     private final ArrayDeque<Client> unsent = new ArrayDeque<>();
     private int unconfirmedBytes;
     private int messageBytes = MESSAGE_BYTES;
@@ -222,7 +222,8 @@ public final class UsageReporter implements MetricsReporter {
         closeProducer(Duration.ofSeconds(1));
     }
 
-    private void read(long nowMs) throws Throwable {
+    /** Read every sensor; what was recorded into one that was removed since, too. */
+    void read(long nowMs) throws Throwable {
         tellOfGap();
         for (Sensor sensor : sensors.values()) read(sensor, nowMs);
         for (Sensor sensor; (sensor = removed.poll()) != null; ) {
@@ -299,19 +300,26 @@ public final class UsageReporter implements MetricsReporter {
         dropSurplus();
     }
 
+    /** The next event to send, of the client that waits longest; null if there is none, or less than nothing of it. */
+    Client.Event nextEvent() {
+        Client client = unsent.poll();
+        if (client == null) return null;
+        client.isQueued = false;
+        Client.Event event = client.take();
+        queue(client);
+        if (client.sensors == 0 && !client.isQueued) clients.remove(client.key, client);
+        return event;
+    }
+
     /** Give one message to the producer; false if it did not take it. */
     private boolean sendMessage(long nowMs) {
         StringBuilder text = new StringBuilder("[");
         List<Client.Event> events = new ArrayList<>();
         while (!unsent.isEmpty() && text.length() < messageBytes) {
-            Client client = unsent.poll();
-            client.isQueued = false;
-            Client.Event event = client.take();
-            queue(client);
-            if (client.sensors == 0 && !client.isQueued) clients.remove(client.key, client);
+            Client.Event event = nextEvent();
             if (event == null) continue;
             if (!events.isEmpty()) text.append(',');
-            client.append(event, text);
+            event.client.append(event, text);
             events.add(event);
         }
         if (events.isEmpty()) return true;
