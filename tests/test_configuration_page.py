@@ -1,9 +1,11 @@
-"""docs/configuration.md becomes a page with every setting and variable; its sample works."""
+"""The tables of the site are complete: settings, variables, metrics, failpoints, views; the sample settings work."""
 
+import re
 import tomllib
 from pathlib import Path
 
-from deploy.site.__main__ import ROOT, with_settings
+from deploy.site.__main__ import ROOT, with_tables
+from pipeline.failpoints import FAILPOINTS
 from pipeline.settings.loading import OTHER_VARIABLES, load_settings, origins, variable_of
 from pipeline.settings.model import Settings
 from tests.pages.blocks import blocks_of
@@ -12,7 +14,7 @@ PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 
 
 def test_the_site_has_every_setting_and_every_variable() -> None:
-    page = with_settings(PAGE)
+    page = with_tables(PAGE)
     rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
     branches = [
         field.annotation for field in Settings.model_fields.values() if hasattr(field.annotation, "model_fields")
@@ -23,6 +25,20 @@ def test_the_site_has_every_setting_and_every_variable() -> None:
     assert rows >= {"trigger_ms", "min_hold_ms", *OTHER_VARIABLES}
     assert "at least 50" in page
     assert "one of sample_window, window, none, milliseconds above 0" in page
+
+
+def test_the_site_has_every_metric_that_an_alert_or_a_board_names() -> None:
+    named = set(re.findall(r"^\| `(kquota_\w+)` \| \S", with_tables("<!-- metrics -->"), re.MULTILINE))
+    files = ("prometheus/rules.yml", "grafana/kquota.json")
+    asked = set(re.findall(r"\bkquota_[a-z_]+", "".join((ROOT / "deploy" / name).read_text("utf-8") for name in files)))
+    asked -= {"kquota_docs", "kquota_alertmanager"}
+    assert len(asked) > 40
+    assert {name for name in asked if not {name, re.sub("_(total|bucket|sum|count)$", "", name)} & named} == set()
+
+
+def test_the_site_has_every_failpoint_and_view() -> None:
+    assert all(f"| `{name}` | {when} |" in with_tables("<!-- failpoints -->") for name, when in FAILPOINTS.items())
+    assert with_tables("<!-- views -->").count("\n| `") == 17
 
 
 def test_the_sample_is_a_settings_file_and_the_page_names_its_variables(tmp_path: Path) -> None:

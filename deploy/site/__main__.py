@@ -1,7 +1,8 @@
 """Makes the pages of the site: `python -m deploy.site FOLDER`.
 
 The pages are those of docs/, with README.md as the first one. What can be read from the code is not written by hand:
-tables of settings, JSON schemas, the AsyncAPI document and the list of the supported Python names are made here.
+tables of settings, metrics, failpoints and views, JSON schemas, the AsyncAPI document and the list of the supported
+Python names are made here.
 MkDocs turns the folder into HTML (`deploy/site.sh`).
 """
 
@@ -19,6 +20,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from pipeline.failpoints import FAILPOINTS
 from pipeline.settings.loading import OTHER_VARIABLES
 from pipeline.settings.model import Settings
 
@@ -26,6 +28,14 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("quota", "purgatory", "schemas", "pipeline.gate", "pipeline.tables.quotas")
 """What is supported is in their `__all__`."""
 
+_PROGRAMS: Final = {
+    "The job": ("job",),
+    "A meter": ("meter",),
+    "The gate": ("gate",),
+    "The sync": ("brokers",),
+    "The dashboard": ("dashboard",),
+    "The alerts": ("alerts",),
+}
 _LIMITS: Final = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "pattern": "must match `{}`"}
 _ITEM: Final = re.compile(r"^( *)(\*|\d+\.) ")
 _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
@@ -37,7 +47,7 @@ def main(folder: Path) -> None:
     shutil.copytree(ROOT / "docs", folder)
     pages = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.md")}
     pages["index.md"] = (ROOT / "README.md").read_text("utf-8")
-    pages["configuration.md"] = with_settings(pages["configuration.md"])
+    pages = {name: with_tables(text) for name, text in pages.items()}
     pages["bench/index.md"] = runs_page({name: text for name, text in pages.items() if name.startswith("bench/")})
     pages["reference/api.md"] = api_page()
     pages["reference/schemas.md"] = schemas_page()
@@ -104,14 +114,74 @@ def runs_page(reports: Mapping[str, str]) -> str:
     return "\n".join(["# Newest runs", "", "| benchmark | what it measures |", "| --- | --- |", *sorted(rows), ""])
 
 
-# Settings.
+# Tables that are made of the code, in place of their names.
 
 
-def with_settings(page: str) -> str:
-    """The page of the configuration with its tables."""
-    for name, table in (("settings", settings_tables()), ("variables", variables_table())):
-        page = page.replace(f"<!-- {name} -->", table)
+def with_tables(page: str) -> str:
+    """The page with its tables, each where `<!-- NAME -->` stands."""
+    for name, table in TABLES.items():
+        mark = f"<!-- {name} -->"
+        if mark in page:
+            page = page.replace(mark, table())
     return page
+
+
+def failpoints_table() -> str:
+    """Where the fault tests kill the job."""
+    rows = [f"| `{name}` | {when} |" for name, when in FAILPOINTS.items()]
+    return "\n".join(["| name | the job dies when |", "| --- | --- |", *rows, ""])
+
+
+def views_table() -> str:
+    """The views of deploy/sql, with their comments."""
+    texts = [(ROOT / "deploy" / "sql" / name).read_text("utf-8") for name in ("views.sql", "quota_history.sql")]
+    found = re.findall(r"CREATE OR REPLACE VIEW (\w+)\nCOMMENT '((?:[^']|'')*)'", "\n".join(texts))
+    return "\n".join(
+        ["| view | what it shows |", "| --- | --- |", *(f"| `{view}` | {what} |" for view, what in found), ""]
+    )
+
+
+def metrics_tables() -> str:
+    """A table for each program: the metrics that its code names, with their help."""
+    lines: list[str] = []
+    for program, folders in _PROGRAMS.items():
+        paths = [path for folder in folders for path in sorted((ROOT / "pipeline" / folder).rglob("*.py"))]
+        named = dict(pair for path in paths for pair in metrics_of(ast.parse(path.read_text("utf-8"))))
+        rows = [f"| `{name}` | {what} |" for name, what in sorted(named.items())]
+        lines += [f"### {program}", "", "| metric | meaning |", "| --- | --- |", *rows, ""]
+    return "\n".join(lines)
+
+
+def metrics_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Name and help of each metric of a module: two strings one after the other, the name perhaps without prefix."""
+    nodes = list(ast.walk(tree))
+    begins = [node.values[0] for node in nodes if isinstance(node, ast.JoinedStr)]
+    prefixes = [str(one.value) for one in begins if isinstance(one, ast.Constant)]
+    prefix = next((one for one in prefixes if re.fullmatch(r"kquota_[a-z]+_", one)), "")
+    given = {
+        (node.targets[0].id, node.lineno): node.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in nodes:
+        parts = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
+        if len(parts) < 2 or not (name := _text(parts[0], given)):
+            continue
+        what = _text(parts[1], given)
+        if not what.endswith(".") or not re.fullmatch(r"[a-z_]+", name):
+            continue
+        if name.startswith("kquota_"):
+            yield name, what
+        elif prefix and isinstance(node, ast.Tuple):
+            yield prefix + name, what
+
+
+def _text(node: ast.expr, given: Mapping[tuple[str, int], ast.expr]) -> str:
+    """A string, or that which was given to a name in the nearest line before."""
+    if isinstance(node, ast.Name):
+        lines = [line for name, line in given if name == node.id and line <= node.lineno]
+        node = given[node.id, max(lines)] if lines else node
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def settings_tables() -> str:
@@ -236,6 +306,16 @@ def supported(tree: ast.Module) -> list[str]:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
     ]
     return sorted(ast.literal_eval(found[0]), key=str.lower)
+
+
+TABLES: Final = {
+    "settings": settings_tables,
+    "variables": variables_table,
+    "failpoints": failpoints_table,
+    "views": views_table,
+    "metrics": metrics_tables,
+}
+"""By the name that stands in a page: `<!-- NAME -->`."""
 
 
 if __name__ == "__main__":

@@ -62,8 +62,3 @@ def test_every_failpoint_is_somewhere_in_the_pipeline_and_no_other() -> None:
     lines = [line for line in calls.splitlines() if "failpoint(" in line]
     named = set(re.findall(r'"([a-z_]+\.[a-z_]+)"', "\n".join(lines)))
     assert named == set(FAILPOINTS)
-
-
-def test_the_documentation_has_the_same_table() -> None:
-    text = Path(failpoints.__file__).parents[1].joinpath("docs", "faults.md").read_text(encoding="utf-8")
-    assert all(f"| `{name}` | {when} |" in text for name, when in FAILPOINTS.items())
