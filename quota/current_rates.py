@@ -73,6 +73,20 @@ class SensorRate:
         return QuotaKey(*self.entity, self.quota_type)
 
 
+def mean_span_seconds(at_ms: int, oldest_ms: int, num_samples: int, sample_window_ms: int) -> float:
+    """Over how many seconds the sums of all windows of a rate are averaged: as long as for a full rate at least.
+
+    So a cluster that has just begun does not seem busier than it is.
+
+    Args:
+        oldest_ms: The begin of the oldest of these windows.
+
+    >>> mean_span_seconds(20_500, 10_000, 11, 1_000), mean_span_seconds(20_500, 20_000, 11, 1_000)
+    (10.5, 10.0)
+    """
+    return max(at_ms - oldest_ms, (num_samples - 1) * sample_window_ms, 1) / 1000
+
+
 def rates_of(
     engine: QuotaEngine,
     clients: pa.Table,

@@ -200,6 +200,15 @@ def written_ms(row: Mapping[str, Any]) -> int:
     return int(row["throttled_until_ms"] - row["throttle_time_ms"])
 
 
+def counts(since_ms: int, until_ms: int, min_hold_ms: int) -> bool:
+    """Whether a throttle counts as a hold: one shorter than `purgatory.min_hold_ms` is not worth a client's attention.
+
+    >>> counts(0, 1_000, 1_000), counts(0, 999, 1_000)
+    (True, False)
+    """
+    return until_ms - since_ms >= min_hold_ms
+
+
 def verb(row: Mapping[str, Any]) -> Verb:
     """What a stored record does: see `verb_of`."""
     return verb_of(row["action"], row["cause"], is_extension(row))

@@ -77,12 +77,15 @@ def list_(
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
     wanted = Wanted(client.user, client.client_id, quota_type, since_ms)
-    root = source.settings().tables.root
+    settings = source.settings()
+    root, min_hold_ms = settings.tables.root, settings.purgatory.min_hold_ms
     is_recent = everything or since is not None
 
     def read() -> list[dict[str, Any]]:
         # One more than is shown, to know whether there are more.
-        return recent_events(root, limit + 1, wanted) if is_recent else running_throttles(root, wall_ms(), wanted)
+        if is_recent:
+            return recent_events(root, limit + 1, wanted)
+        return running_throttles(root, wall_ms(), wanted, min_hold_ms)
 
     show = partial(_print, output=output, limit=limit if is_recent else None)
     if watching:
@@ -254,7 +257,7 @@ def explain(
     settings = source.settings()
     decision, is_of_client = _decision(settings.tables.root, client, user, client_id)
     if decision is None:
-        _print_clients(settings.tables.root, client.user or user or "", output)
+        _print_clients(settings, client.user or user or "", output)
         return
     found = told(settings, decision, wall_ms() if is_of_client else None)
     if is_table(output):
@@ -303,11 +306,11 @@ def _named_by(root: str, text: str) -> "tuple[dict[str, Any] | None, bool]":
 _CLIENTS: Final = Layout(("user", "client_id", "now", "last_decision"), dropped_first=("last_decision",))
 
 
-def _print_clients(root: str, user: str, output: str) -> None:
+def _print_clients(settings: "Settings", user: str, output: str) -> None:
     from pipeline.tables.throttles import clients_of, no_decision
 
-    now_ms = wall_ms()
-    found = clients_of(root, user, now_ms)
+    root, now_ms = settings.tables.root, wall_ms()
+    found = clients_of(root, user, now_ms, settings.purgatory.min_hold_ms)
     if not found:
         raise no_decision(root, user)
 

@@ -133,8 +133,8 @@ _GET: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
                       "client has now."),
     "client": (("user", "client_id", "since", "until"), "The view Client: rate against bound over time, throttles, "
                                                         "decisions, edits, levels, what is owed."),
-    "protected": (("user", "client_id", "since", "until"), "What the other clients used before and during the newest "
-                                                           "throttle of a client."),
+    "protected": (("user", "client_id", "since", "until"), "What the others used, and how long each was "
+                                                           "held, before and during its newest throttle."),
     "clients": (("search", "limit"), "Clients of the last minutes, and those with a quota of their own."),
     "explain": (("decision_id", "user", "client_id"), "One decision in words; without an id the newest throttle of "
                                                     "the client, if any."),

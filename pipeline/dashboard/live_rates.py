@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle.assembly import new_engine
-from quota.current_rates import SensorRate, rates_of, shadow_rates
+from quota.current_rates import SensorRate, mean_span_seconds, rates_of, shadow_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.snapshot import QuotaSnapshot
 from quota.usage import COLUMNS
-from schemas.throttle_record import written_ms
+from schemas.throttle_record import counts, written_ms
 
 SECONDS_KEPT: Final = 300
 USAGE_COLUMNS: Final = ("query_id", "batch_id", "evaluated_at_ms", *COLUMNS, "request_count")
@@ -42,6 +42,8 @@ class LiveRates:
         self._owners: Mapping[tuple[str, str], str | None] = {}
         self._seen_ms: dict[tuple[str, ...], int] = {}
         self._totals: dict[int, Counter[str]] = {}
+        self._windows: dict[int, Counter[str]] = {}
+        self._newest_sample_ms: dict[tuple[str, str], int] = {}
         self.at_ms = 0
         """The instant of the rates; 0 before the first usage."""
         self._entities: pa.Table | None = None
@@ -49,9 +51,19 @@ class LiveRates:
 
     @property
     def active_clients(self) -> int:
-        """The number of clients that sent anything in the windows of the rates."""
-        since_ms = self.at_ms - self.settings.rate_span_ms
-        return sum(seen_ms >= since_ms for seen_ms in self._seen_ms.values())
+        """The number of clients that used anything in the windows of the rates, as `top` counts them."""
+        after_ms = self.at_ms - self.settings.late_after_ms
+        return sum(start_ms > after_ms for start_ms in self._newest_sample_ms.values())
+
+    @property
+    def per_second(self) -> tuple[float, float, float]:
+        """Produced bytes, fetched bytes and requests per second over the windows of the rates, as `top` has them."""
+        if not self._windows:
+            return 0.0, 0.0, 0.0
+        settings = self.settings
+        seconds = mean_span_seconds(self.at_ms, min(self._windows), settings.num_samples, settings.sample_window_ms)
+        produced, fetched, requests = (sum(sums[name] for sums in self._windows.values()) for name in _TOTALS)
+        return produced / seconds, fetched / seconds, requests / seconds
 
     def seen(self) -> dict[tuple[str, str], int]:
         """Clients of the last minutes, and when the newest usage of each was evaluated. For any thread."""
@@ -145,21 +157,31 @@ class LiveRates:
         clients = dict.fromkeys(zip(*(usage[name].to_pylist() for name in self._names()), strict=True), self.at_ms)
         before = len(self._seen_ms)
         self._seen_ms.update(clients)
+        newest = self._newest_sample_ms
+        starts_ms = _floats(usage["sample_start_ms"]).astype(np.int64).tolist()
+        for user, client_id, start_ms in zip(
+            usage["user"].to_pylist(), usage["client_id"].to_pylist(), starts_ms, strict=True
+        ):
+            newest[user, client_id] = max(start_ms, newest.get((user, client_id), 0))
         if len(self._seen_ms) > before:
             self._entities = None
         for client in [client for client, seen_ms in self._seen_ms.items() if seen_ms < self.at_ms - _FORGET_MS]:
             del self._seen_ms[client]
+            newest.pop((client[0], client[1]), None)
             self._entities = None
 
     def _add_totals(self, usage: pa.Table) -> None:
-        seconds = _floats(usage["sample_start_ms"]).astype(np.int64) // 1_000
-        if not len(seconds):
+        starts_ms = _floats(usage["sample_start_ms"]).astype(np.int64)
+        if not len(starts_ms):
             return
-        each, of_row = np.unique(seconds, return_inverse=True)
+        each, of_row = np.unique(starts_ms, return_inverse=True)
         for name in _TOTALS:
             sums = np.bincount(of_row, np.nan_to_num(_floats(usage[name])))
-            for second, amount in zip(each.tolist(), sums.tolist(), strict=True):
-                self._totals.setdefault(second, Counter())[name] += int(amount)
+            for start_ms, amount in zip(each.tolist(), sums.tolist(), strict=True):
+                self._totals.setdefault(start_ms // 1_000, Counter())[name] += int(amount)
+                self._windows.setdefault(start_ms, Counter())[name] += int(amount)
+        after_ms = self.at_ms - self.settings.late_after_ms
+        self._windows = {start_ms: sums for start_ms, sums in self._windows.items() if start_ms > after_ms}
         for second in [second for second in self._totals if second < max(self._totals) - 2 * SECONDS_KEPT]:
             del self._totals[second]
 
@@ -219,10 +241,14 @@ class RunningThrottles:
             self._recent.append(row)
             self._take(row)
 
-    def running(self, now_ms: int) -> list[RunningThrottle]:
-        """Who is held at an instant, by wall clock; whoever is held longest comes first. Forgets what has lapsed."""
+    def running(self, now_ms: int, min_hold_ms: int = 0) -> list[RunningThrottle]:
+        """Who is held at an instant, by wall clock; whoever is held longest comes first. Forgets what has lapsed.
+
+        A throttle shorter than `min_hold_ms` is left out, see `counts`.
+        """
         self._last = {key: one for key, one in self._last.items() if one.row["throttled_until_ms"] > now_ms}
-        return sorted(self._last.values(), key=lambda one: (one.since_ms, one.row["publish_seq"]))
+        found = (one for one in self._last.values() if counts(one.since_ms, one.row["throttled_until_ms"], min_hold_ms))
+        return sorted(found, key=lambda one: (one.since_ms, one.row["publish_seq"]))
 
     def recent(self) -> list[Mapping[str, Any]]:
         """The newest records, newest first."""

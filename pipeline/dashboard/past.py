@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,12 +14,12 @@ from pipeline.dashboard.live_rates import USAGE_COLUMNS, LiveRates, RunningThrot
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import RECORD_COLUMNS
 from pipeline.dashboard.state import Instant, State
-from pipeline.dashboard.verdict import counts, protection_text, range_text
+from pipeline.dashboard.verdict import protection_text, range_text
 from pipeline.errors import TableMissing
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.web import QueryRefused
-from schemas.throttle_record import written_ms
+from schemas.throttle_record import counts, written_ms
 
 # The view Now of a range, and of its end if that is over.
 
@@ -80,7 +81,7 @@ def _records(reader: TablesReader, since_ms: int, until_ms: int) -> list[dict[st
 def _instant(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> Instant:
     kept = RunningThrottles()
     kept.apply(records)
-    running, recent = kept.running(at_ms), kept.recent()
+    running, recent = kept.running(at_ms, state.min_hold_ms), kept.recent()
     live = rates.live
     clients = sorted({(row["user"], row["client_id"]) for row in (*(one.row for one in running), *recent)})
     found = [] if live is None or not clients else live.resolve(*([*names] for names in zip(*clients, strict=True)))
@@ -92,7 +93,7 @@ def _instant(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesTh
         () if live is None else _seconds(live, rates.source),
         0 if live is None else live.active_clients,
         recent,
-        state.min_hold_ms,
+        (0.0, 0.0, 0.0) if live is None else live.per_second,
         is_past=True,
     )
 
@@ -220,10 +221,12 @@ def _held_minutes(reader: TablesReader, since_ms: int, until_ms: int) -> list[di
 _NEIGHBOURS: Final = 8
 _SHORTEST_MS: Final = 10_000
 _LONGEST_MS: Final = 60_000
+_LONGEST_HOLD_MS: Final = 5 * _MINUTE_MS
+"""How far before the two spans the begin of a throttle that runs in them is looked for."""
 
 
 def protected_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
-    """What the other clients used before and during the newest throttle of a client in a range.
+    """What the other clients used, and how long each was held, before and during the newest throttle of a client.
 
     The two spans are as long as the throttle, but 10 to 60 s. One that began less than 10 s ago is not compared yet.
 
@@ -244,7 +247,8 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     band = max(held, key=lambda one: int(one["start_ms"]))
     length_ms = min(max(min(band["end_ms"], known_ms) - band["start_ms"], _SHORTEST_MS), _LONGEST_MS)
     rows, source, (begin_ms, length_ms) = _used(reader, band["start_ms"], length_ms)
-    others = neighbours(rows, client, length_ms)
+    records = _records(reader, begin_ms - length_ms - _LONGEST_HOLD_MS, begin_ms + length_ms)
+    others = neighbours(rows, client, length_ms, _held_around(records, begin_ms, length_ms))
     before, during = (
         sum(row[f"produced_{when}"] + row[f"fetched_{when}"] for row in others) for when in ("before", "during")
     )
@@ -261,13 +265,35 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     }
 
 
-def neighbours(rows: Iterable[Mapping[str, Any]], client: tuple[str, str], length_ms: int) -> list[dict[str, Any]]:
-    """The rates of all clients but one, per second, before and during; whoever used the most comes first. Pure."""
+def _held_around(
+    records: Sequence[Mapping[str, Any]], begin_ms: int, length_ms: int
+) -> dict[tuple[str, str], dict[str, int]]:
+    spans = {"held_before_ms": begin_ms - length_ms, "held_during_ms": begin_ms}
+    found: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(spans, 0))
+    for name, since_ms in spans.items():
+        for row in held_by(records, since_ms, since_ms + length_ms, 0):
+            found[row["user"], row["client_id"]][name] = row["held_ms"]
+    return found
+
+
+def neighbours(
+    rows: Iterable[Mapping[str, Any]],
+    client: tuple[str, str],
+    length_ms: int,
+    held: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """The rates of all clients but one, per second, before and during; whoever used the most comes first. Pure.
+
+    Args:
+        held: `held_before_ms` and `held_during_ms` of the clients that were held in the two spans.
+    """
+    not_held = {"held_before_ms": 0, "held_during_ms": 0}
     found = [
         {
             "user": row["user"],
             "client_id": row["client_id"],
             **{name: (row[name] or 0) * 1_000 / length_ms for name in _SUMS},
+            **held.get((row["user"], row["client_id"]), not_held),
         }
         for row in rows
         if (row["user"], row["client_id"]) != client

@@ -423,7 +423,7 @@ class TablesReader:
             collected_ms=self._collected_ms(now_ms),
             failure=failure,
         )
-        running, recent = self._running.running(now_ms), self._running.recent()
+        running, recent = self._running.running(now_ms, self.min_hold_ms), self._running.recent()
         if is_new or self._last_health is None or found.state != self._last_health.state:
             self._seq += 1
         self._last_health = found
@@ -443,6 +443,7 @@ class TablesReader:
             rates_at_ms=0 if rates is None else rates.at_ms,
             seconds=() if rates is None else rates.totals(),
             active_clients=0 if rates is None else rates.active_clients,
+            per_second=(0.0, 0.0, 0.0) if rates is None else rates.per_second,
             recent=recent,
             sources=[self._source(name, table) for name, table in self.tables.items()],
             min_hold_ms=self.min_hold_ms,

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pipeline.command_line import command_text
 from pipeline.dashboard.live_rates import RunningThrottle
-from pipeline.dashboard.verdict import collapsed, counts, standing, verdict
+from pipeline.dashboard.verdict import collapsed, standing, verdict
 from pipeline.process import activity_of, ahead_ms
 from quota.current_rates import SensorRate
 from quota.units import age_text
@@ -18,8 +18,6 @@ from schemas.throttle_record import verb, written_ms
 MOST_THROTTLED: Final = 200
 MOST_TALKERS: Final = 20
 MOST_RECENT: Final = 30
-RATE_SECONDS: Final = 10
-"""Over how many whole seconds the totals are averaged: as long as a full window of Kafka's defaults."""
 
 Levels = Mapping[tuple[str, str, str], Mapping[str, Any]]
 """(user, client_id, quota_type) -> a row of `LiveRates.resolve`."""
@@ -72,14 +70,12 @@ def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
 
 def totals(
     running: Sequence[RunningThrottle],
-    seconds: Sequence[tuple[int, int, int, int]],
+    per_second: tuple[float, float, float],
     sensors: Sequence[SensorRate],
     active_clients: int,
 ) -> dict[str, Any]:
-    """The figures over everything. The newest of the `seconds` is not whole yet, and is in no mean."""
+    """The figures over everything; `per_second` is that of `LiveRates`."""
     stands = Counter(standing(one.used, one.mode) for one in sensors)
-    whole = seconds[-RATE_SECONDS - 1 : -1]
-    per_second = [sum(second[place] for second in whole) / max(len(whole), 1) for place in (1, 2, 3)]
     return {
         "throttled": len(running),
         "throttled_by_type": dict(Counter(one.row["quota_type"] for one in running)),
@@ -104,17 +100,16 @@ class Instant:
     seconds: Sequence[tuple[int, int, int, int]]
     active_clients: int
     recent: Sequence[Mapping[str, Any]]
-    min_hold_ms: int
+    per_second: tuple[float, float, float]
     is_past: bool = False
 
     def document(self) -> dict[str, Any]:
         """The verdict, totals, who is throttled, the nearest to their bound, the newest records by client."""
-        running = [one for one in self.running if counts(one.since_ms, one.row["throttled_until_ms"], self.min_hold_ms)]
-        held = {(one.row["user"], one.row["client_id"]) for one in running}
-        throttled = [throttled_row(one, self.levels) for one in running]
+        held = {(one.row["user"], one.row["client_id"]) for one in self.running}
+        throttled = [throttled_row(one, self.levels) for one in self.running]
         return {
             "verdict": verdict(self.at_ms, throttled, self.sensors, is_past=self.is_past),
-            "totals": totals(running, self.seconds, self.sensors, self.active_clients),
+            "totals": totals(self.running, self.per_second, self.sensors, self.active_clients),
             "throttled": throttled[:MOST_THROTTLED],
             "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
             "recent": collapsed(event_row(row, self.levels) for row in self.recent)[:MOST_RECENT],
@@ -246,7 +241,7 @@ class State:
         levels: Of the clients of `running` and `recent`.
         sensors: All rates, the nearest to their bound first.
         rates_at_ms: The instant of the rates, in event time.
-        seconds: See `LiveRates.totals`.
+        seconds: See `LiveRates.totals`; for `per_second` and `active_clients` see there, too.
         recent: The newest rows of `throttle_events`, newest first.
         min_hold_ms: `purgatory.min_hold_ms`: what a throttle must hold to count.
         sources: Of each table its name, the newest version and when that was committed, or why it cannot be read.
@@ -267,6 +262,7 @@ class State:
     recent: Sequence[Mapping[str, Any]] = ()
     sources: Sequence[Mapping[str, Any]] = ()
     min_hold_ms: int = 1
+    per_second: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def head(self) -> dict[str, Any]:
         """What every view needs: the time, the health, the versions."""
@@ -289,5 +285,5 @@ class State:
         """What the view Now shows of it."""
         return Instant(
             self.now_ms, self.running, self.levels, self.sensors, self.seconds, self.active_clients, self.recent,
-            self.min_hold_ms,
+            self.per_second,
         )  # fmt: skip

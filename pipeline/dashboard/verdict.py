@@ -28,15 +28,6 @@ def standing(used: float | None, mode: str) -> Standing:
     return "over" if used > 1 else "near" if used >= NEAR else "within"
 
 
-def counts(since_ms: int, until_ms: int, min_hold_ms: int) -> bool:
-    """Whether a throttle counts as a hold: one shorter than `purgatory.min_hold_ms` is not worth a client's attention.
-
-    >>> counts(0, 1_000, 1_000), counts(0, 999, 1_000)
-    (True, False)
-    """
-    return until_ms - since_ms >= min_hold_ms
-
-
 def client_text(user: str, client_id: str) -> str:
     """The client as commands take it: `alice/etl`, or `alice` without a client-id."""
     return f"{user}/{client_id}" if client_id else user

@@ -32,10 +32,8 @@ from pipeline.stream.session import archived_jars
 from pipeline.stream.usage_columns import ReadingRules
 
 _PATIENCE_SECONDS: Final = 180.0
-_MICRO_BATCHES: Final = 30
-_ARRAYS: Final = 40
-# So many that what reads each of them gets hot: the archive has profiles, with which a JVM compiles it at its start.
-_OBJECTS: Final = 5_000
+_MICRO_BATCHES: Final = 12
+_MESSAGES: Final = 40
 
 
 def are_missing() -> bool:
@@ -136,7 +134,7 @@ def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> 
     def batch(rows: Any, number: int) -> None:
         nonlocal done
         # Both ways of reading a batch: on the driver, and on the executors as one of unknown size.
-        collect(rows, None if number % 6 == 0 else _OBJECTS)
+        collect(rows, _MESSAGES if number % 2 else None)
         done += 1
 
     source = read_usage_topic(
@@ -160,10 +158,10 @@ def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> 
 
 
 def _messages() -> list[bytes]:
-    """Objects, one that is refused, and arrays, as a meter sends them."""
+    """One object, one that is refused, and arrays, as a meter sends them."""
     event = {"event_time_ms": wall_ms(), "user": "u", "client_id": "c", "produced_bytes": 1}
     array = [event | {"client_id": f"c{number}", "io_time_ns": number} for number in range(20)]
-    return [*[json.dumps(event).encode()] * _OBJECTS, b"no JSON", *[json.dumps(array).encode()] * _ARRAYS]
+    return [json.dumps(event).encode(), b"no JSON", *[json.dumps(array).encode()] * _MESSAGES]
 
 
 if __name__ == "__main__":

@@ -205,5 +205,5 @@ def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[s
     what_if = command_text("what-if", "--quotas", path_text(candidate), "--from", "usage", "--since", "1h")
     if decision_id is not None:
         return [command_text("throttles", "explain", decision_id), command_text("throttles", "list", "--all"), what_if]
-    first = [command_text("status"), command_text("quotas", "describe")]
+    first = [command_text("quotas", "describe"), command_text("quotas", "effective", "alice", "etl")]
     return [*first, what_if if batches else command_text("quotas", "history")]

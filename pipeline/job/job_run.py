@@ -1,7 +1,7 @@
 """One life of the streaming query: all that is rebuilt from the tables when it starts, and its upkeep."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,10 @@ from pipeline.settings.places import other_jobs
 from pipeline.stream.checkpoint import (
     Checkpoint,
     OffsetLog,
+    Span,
     open_checkpoint,
     refuse_gaps,
-    spans_of,
+    spans_and_newest,
     starting_offsets,
 )
 from pipeline.stream.collect import Collector
@@ -126,6 +127,7 @@ class Upkeep:
 
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
+_SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +216,9 @@ class JobRun:
         """Start the threads and the query."""
         settings = self._settings
         files = open_checkpoint(settings.stream.checkpoint, spark)
+        spans, newest = spans_and_newest(self._place.access, settings.kafka.usage_topic, _SAMPLE_MESSAGES)
         batch = MicroBatch(
-            collect=Collector(ReadingRules.from_settings(settings)),
+            collect=Collector(ReadingRules.from_settings(settings), newest),
             offsets=OffsetLog(files),
             tables=self._tables,
             quotas=self._quotas,
@@ -227,7 +230,7 @@ class JobRun:
             report=self._note_batch,
         )
         batch.complete_stored()
-        begin_at = self._starting_offsets(recovered, Checkpoint.read(files))
+        begin_at = self._starting_offsets(recovered, Checkpoint.read(files), spans)
         source = read_usage_topic(
             spark,
             self._place.access.bootstrap_servers,
@@ -274,13 +277,11 @@ class JobRun:
         writer = open_writer(self._settings.tables, self._settings.job, name)
         return noting(writer, partial(self._listeners.committed, name))
 
-    def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None) -> str:
+    def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None, spans: Mapping[str, Span]) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""
         kafka, stream = self._settings.kafka, self._settings.stream
         if checkpoint is not None:
             checkpoint.check(self._tables.batches.recorded_version, recovered.newest_query_id)
-        spans = spans_of(self._place.access, kafka.usage_topic)
-        if checkpoint is not None:
             wanted = checkpoint.next_offsets().get(kafka.usage_topic, {})
             refuse_gaps(kafka.usage_topic, stream.checkpoint, wanted, spans)
         if not recovered.end_offsets:

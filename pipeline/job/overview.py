@@ -17,7 +17,7 @@ from pipeline.tables.port import of_newest_epoch
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.reading import DeltaRsReader, arrow_scalar
 from pipeline.throttle.assembly import new_engine
-from quota.current_rates import SensorRate, sensor_rates
+from quota.current_rates import SensorRate, mean_span_seconds, sensor_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.rates import is_on_windows, on_windows
@@ -30,15 +30,21 @@ Question = tuple[QuotaSnapshot, pa.Table, int, Callable[[], QuotaEngine]]
 
 @dataclass(frozen=True, slots=True)
 class NewestUsage:
-    """What was used in the windows of the rates, up to the newest batch: a job that starts now begins with it."""
+    """What was used in the windows of the rates, up to the newest stored usage: a job that starts now begins with it.
+
+    Attributes:
+        facts: Of the newest batch that is recorded. A job that was killed may have stored usage of a later one.
+        at_ms: The instant of the rates: when the newest usage was evaluated.
+    """
 
     facts: BatchFacts
     usage: pa.Table
+    at_ms: int
 
     def under(self, snapshot: QuotaSnapshot, scope: Scope) -> Question:
         """What `quota.current_rates` is to compute: the rates under these quotas at the instant of the batch."""
         engine = self.facts.settings
-        return snapshot, self.usage, self.facts.evaluation.evaluated_at_ms, lambda: new_engine(engine, scope)
+        return snapshot, self.usage, self.at_ms, lambda: new_engine(engine, scope)
 
 
 def newest_usage(root: str) -> NewestUsage | None:
@@ -48,15 +54,17 @@ def newest_usage(root: str) -> NewestUsage | None:
 
 
 def usage_until(root: str, batch: Mapping[str, Any]) -> NewestUsage:
-    """Read the usage up to a row of `batches` of the newest time epoch."""
-    facts = BatchFacts.from_row(batch)
-    engine, at_ms = facts.settings, facts.evaluation.evaluated_at_ms
+    """Read the newest usage, after a row of `batches` of the newest time epoch."""
+    facts, table = BatchFacts.from_row(batch), DeltaRsReader(table_uri(root, "usage"))
+    engine, at_ms, time_epoch = facts.settings, facts.evaluation.evaluated_at_ms, facts.evaluation.time_epoch
+    newest = table.newest_instant()
+    if newest is not None:
+        time_epoch, at_ms = max((time_epoch, at_ms), (newest.time_epoch, newest.evaluated_at_ms))
     span = [("evaluated_at_ms", ">=", at_ms - engine.rate_span_ms), ("evaluated_at_ms", "<=", at_ms)]
-    own = of_newest_epoch(facts.evaluation.time_epoch)
-    usage = DeltaRsReader(table_uri(root, "usage")).read(USAGE_COLUMNS, [*own, *span])
+    usage = table.read(USAGE_COLUMNS, [*of_newest_epoch(time_epoch), *span])
     if not is_on_windows(usage, engine.sample_window_ms):  # the job had other settings a moment ago
         usage = on_windows(usage, engine.sample_window_ms)
-    return NewestUsage(facts, usage)
+    return NewestUsage(facts, usage, at_ms)
 
 
 _PERCENT_PER_NS: Final = 1e-7  # of one thread, when a second has that many nanoseconds
@@ -150,7 +158,7 @@ def overview_of(settings: Settings, now_ms: int) -> Overview:
     totals = Totals() if used is None else _totals(used)
     return Overview(
         read_at_ms=now_ms,
-        rates_at_ms=None if used is None else used.facts.evaluation.evaluated_at_ms,
+        rates_at_ms=None if used is None else used.at_ms,
         stalled_after_ms=stalled_after_ms(settings),
         status=status_from(settings, read),
         totals=replace(totals, throttled_clients=len(read.throttles)),
@@ -221,15 +229,14 @@ def _row_for(by_entity: Mapping[tuple[str, str], Mapping[str, Any]], throttle: M
 
 
 def _totals(used: NewestUsage) -> Totals:
-    engine, at_ms = used.facts.settings, used.facts.evaluation.evaluated_at_ms
+    engine, at_ms = used.facts.settings, used.at_ms
     usage = used.usage
     in_windows = pc.greater(usage["sample_start_ms"], arrow_scalar(at_ms - engine.late_after_ms))
     usage = usage.filter(in_windows)
     if not usage.num_rows:
         return Totals()
     oldest_ms = int(pc.min(usage["sample_start_ms"]).as_py())
-    # As for a rate: a cluster that has just begun does not seem busier than it is.
-    span_seconds = max(at_ms - oldest_ms, (engine.num_samples - 1) * engine.sample_window_ms, 1) / 1000
+    span_seconds = mean_span_seconds(at_ms, oldest_ms, engine.num_samples, engine.sample_window_ms)
 
     def per_second(*columns: str) -> float:
         return float(sum(pc.sum(usage[column]).as_py() or 0 for column in columns)) / span_seconds

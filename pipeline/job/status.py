@@ -155,7 +155,7 @@ class Reading:
             quotas=newest,
             in_force=newest_valid(table, newest.version, settings.share),
             batch=newest_batch_under(root),
-            throttles=running_throttles(root, now_ms),
+            throttles=running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms),
         )
 
 

@@ -319,7 +319,9 @@ class ScrapeMeter:
             if trouble and not target.trouble:
                 logger.warning("%s is not metered: %s", target.name, trouble)
             elif target.trouble and not trouble:
-                logger.info("%s is metered again; of the time between at most one window is charged", target.name)
+                logger.info(
+                    "%s is metered again; of what was not scraped meanwhile at most one window is charged", target.name
+                )
             target.trouble = trouble
 
     def _tell_refused(self, target: Target, page: Page) -> None:

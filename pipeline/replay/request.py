@@ -143,8 +143,8 @@ class ReplayRequest:
         """Reads the usage, of all users or of a share of them."""
         reads_times = any(quota.bounds[REQUEST] is not None for quota in self._all_quotas())
         place, by_broker = (self.root, self.source), self.scope == "broker"
-        table = by_broker, self.settings.sample_window_ms, self.version
-        return UsageReader(*place, *table, share, reads_times, self.old)
+        window_ms, old = self.settings.sample_window_ms, self.old
+        return UsageReader(*place, by_broker, window_ms, self.version, share, reads_times, old)
 
     def _all_quotas(self) -> Iterator[Quota]:
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)

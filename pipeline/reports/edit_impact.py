@@ -48,7 +48,7 @@ def _seen(root: str, live: Any) -> list[tuple[str, str]]:
 
 def _stopped(moved: Sequence[dict[str, Any]], after: QuotaSnapshot, edit: QuotaEdit, settings: Settings) -> list[str]:
     """The clients that new bounds would stop, by what they used in the last minutes."""
-    usage = recent_usage(table_uri(settings.tables.root, "usage"), USAGE_COLUMNS) if moved else None
+    usage = recent_usage(table_uri(settings.tables.root, "usage"), (*USAGE_COLUMNS, "request_count")) if moved else None
     if usage is None:
         return []
     scope: Any = edit.before.scope

@@ -124,7 +124,8 @@ def sized(minutes: Minutes, question: Question) -> list[Sized]:
         lately = _figures(minutes, quota_type, bound_rows, _of_last_minutes(question))
         for entity, bound in _bounds(question.snapshot, quota_type):
             figures = by_entity.get(entity, [])
-            busiest = max(figures, key=_by_use, default={"p95": None, "p99": None, "minutes": 0})
+            unused: dict[str, Any] = {"p95": None, "p99": None, "minutes": 0}
+            busiest = max(figures, key=_by_use, default=unused)
             sensors = len({one["sensor"] for one in figures})
             suggested = suggestion(quota_type, busiest["p99"], busiest["minutes"], lately.get(entity, []), question)
             seen = busiest["p95"], busiest["p99"], busiest["minutes"]

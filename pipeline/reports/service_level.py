@@ -111,8 +111,11 @@ def held_by_period(
     for period in periods:
         whole_ms, (begin_ms, end_ms) = length_ms(by, period.start_ms), whole_minutes(period.start_ms, period.end_ms)
         observed = max((end_ms - begin_ms) // MINUTE_MS, 1)
-        minutes_of = (observed, whole_ms // MINUTE_MS, target.minutes_in(whole_ms))
-        facts = dict(zip(("observed_minutes", "period_minutes", "allowed_minutes"), minutes_of, strict=True))
+        facts: dict[str, Any] = {
+            "observed_minutes": observed,
+            "period_minutes": whole_ms // MINUTE_MS,
+            "allowed_minutes": target.minutes_in(whole_ms),
+        }
         rows = minutes.held_by_client(begin_ms, end_ms).to_pylist()
         for row in rows:
             row["owner"] = row["owner"] or owner_now(row["user"], row["client_id"])

@@ -201,7 +201,8 @@ def told(settings: "Settings", decision: Mapping[str, Any], now_ms: int | None =
     on_brokers = enforced_for(root, row["user"], row["client_id"], [row["quota_type"]])
     set_by, until_ms = origin_line(row, origin), None
     if now_ms is not None:
-        until_ms = held_until(running_throttles(root, now_ms, Wanted(*client_of(row)))).get(client_of(row))
+        running = running_throttles(root, now_ms, Wanted(*client_of(row)), min_hold_ms)
+        until_ms = held_until(running).get(client_of(row))
     document: dict[str, Any] = {
         "decision": row,
         "bound_set": set_by,

@@ -81,6 +81,7 @@ class MeterSettings(Branch):
 _UNCAPPED_THROTTLE_MS: Final = 3_600_000
 _LEAST_DRIVER_MIB: Final = 472
 _MEBIBYTES: Final = {"m": 1, "g": 1024}
+_HEAP_OF_SPARK: Final = "spark.driver.memory"
 
 
 def _known_cap(cap: object) -> object:
@@ -108,6 +109,17 @@ def _enough_memory(memory: str | None) -> str | None:
         message = f"must be at least {_LEAST_DRIVER_MIB}m: Spark needs 472 MB"
         raise ValueError(message)
     return memory
+
+
+def _with_enough_memory(conf: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    memory = conf[_HEAP_OF_SPARK].get_secret_value() if _HEAP_OF_SPARK in conf else ""
+    if memory[-1:] in _MEBIBYTES and memory[:-1].isdecimal():
+        try:
+            _enough_memory(memory)
+        except ValueError as exc:
+            message = f"{_HEAP_OF_SPARK} {exc}"
+            raise ValueError(message) from exc
+    return conf
 
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
@@ -279,7 +291,7 @@ class SparkSettings(Branch):
     shared_folders: tuple[str, ...] = Field(
         (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"
     )
-    conf: dict[str, SecretStr] = Field(
+    conf: Annotated[dict[str, SecretStr], AfterValidator(_with_enough_memory)] = Field(
         default_factory=dict,
         description="further Spark settings, passed on unchanged; no value is printed, as many hold credentials",
     )

@@ -168,17 +168,34 @@ class Span(NamedTuple):
     end: int
 
 
+_SAMPLE_MS: Final = 1_500
+
+
 def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
     """The offsets that each partition of a topic has, by the partition's number as text."""
+    return spans_and_newest(access, topic)[0]
+
+
+def spans_and_newest(access: ClusterAccess, topic: str, most: int = 0) -> tuple[dict[str, Span], list[bytes]]:
+    """The offsets of each partition, and the values of so many of its newest messages; fewer if they come late."""
+    newest: list[bytes] = []
     consumer = access.open(KafkaConsumer, enable_auto_commit=False, group_id=None)
     try:
         partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
         begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        filled = [partition for partition in partitions if ends[partition] > begins[partition]]
+        if most and filled:
+            consumer.assign(filled)
+            for partition in filled:
+                consumer.seek(partition, max(ends[partition] - most, begins[partition]))
+            polled = consumer.poll(timeout_ms=_SAMPLE_MS, max_records=most * len(filled))
+            newest = [record.value for records in polled.values() for record in records if record.value is not None]
     except kafka_errors.KafkaError as exc:
         raise ClusterUnreachable(access.bootstrap_servers, str(exc), _REMEDY) from exc
     finally:
         consumer.close()
-    return {str(partition.partition): Span(begins[partition], ends[partition]) for partition in partitions}
+    spans = {str(partition.partition): Span(begins[partition], ends[partition]) for partition in partitions}
+    return spans, newest
 
 
 def gaps(wanted: Mapping[str, int], spans: Mapping[str, Span]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -49,12 +50,18 @@ class Collector:
     """Collects one micro-batch after the other: a small one on the driver, any other on the executors.
 
     It estimates the next batch from the messages of the last one: how many events they have, and how large they are.
+    The first one is estimated from a sample, values of messages.
     """
 
-    def __init__(self, rules: ReadingRules) -> None:
+    def __init__(self, rules: ReadingRules, sample: Sequence[bytes] = ()) -> None:
         self._rules = rules
         self._events_per_message = _EVENTS_PER_MESSAGE
         self._bytes_per_event = _BYTES_PER_EVENT
+        if sample:
+            places = [
+                {"value": value, "topic": "", "partition": 0, "offset": 0, "appended_at_ms": 0} for value in sample
+            ]
+            self._learn(read_usage(pa.Table.from_pylist(places, MESSAGE_SCHEMA), rules), len(sample))
 
     def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
         """Collect one batch of so many offsets; None if that is not known."""
@@ -63,11 +70,14 @@ class Collector:
         else:
             batch = collect_on_executors(frame, self._rules)
         if message_count:
-            event_count = batch.good_count + batch.others_count + batch.dead_count
-            weighed_count = event_count - (1 - _PACKED_SHARE) * batch.packed_event_count
-            self._events_per_message = weighed_count / message_count
-            self._bytes_per_event = batch.size_bytes / max(weighed_count, message_count)
+            self._learn(batch, message_count)
         return batch.for_share(self._rules.share)
+
+    def _learn(self, batch: CollectedBatch, message_count: int) -> None:
+        event_count = batch.good_count + batch.others_count + batch.dead_count
+        weighed_count = event_count - (1 - _PACKED_SHARE) * batch.packed_event_count
+        self._events_per_message = weighed_count / message_count
+        self._bytes_per_event = batch.size_bytes / max(weighed_count, message_count)
 
     def is_small(self, message_count: int) -> bool:
         """Whether the driver reads a batch of so many messages: not if they hold much, or are large."""

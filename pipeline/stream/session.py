@@ -34,12 +34,8 @@ if TYPE_CHECKING:
     from pipeline.stream.usage_columns import ReadingRules
 
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-# The young generation is as large as keeps the garbage of a micro-batch out of the old one, and no larger. G1 needs
-# 30 MB of its own, concurrent threads and barriers, and takes the whole heap when the machine is busy.
-_COLLECTOR: Final = (
-    *("-XX:+UseParallelGC", "-Xms128m", "-XX:NewSize=80m", "-XX:MaxNewSize=80m"),
-    *("-XX:InitialSurvivorRatio=4", "-XX:MaxTenuringThreshold=6"),
-)
+_MEBIBYTES_OF_HEAP: Final = re.compile(r"(\d+)([mg])b?$")
+_LEAST_YOUNG_MIB: Final = 56
 _LEAST_HEAP_MIB: Final = 512
 _HEAP_MIB_PER_CORE: Final = 64
 _CORES_OF_LEAST_HEAP: Final = 4
@@ -68,16 +64,31 @@ def jvm_settings(
             settings[key] = separator.join(found)
     # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
     # overflows the default thread stack and kills the stream's thread.
-    options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
+    # The default of the code cache is 240 MB; what is in use takes 50.
+    options = ["-Xss4m", "-XX:ReservedCodeCacheSize=64m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
     if scratch is not None:
         options.append(f'"-Djava.io.tmpdir={scratch}"')
     own = conf.get(_OPTIONS, "")
     if not _CHOICE_OF_COLLECTOR.search(own):  # the JVM refuses two
-        options += _COLLECTOR
+        options += _collector(settings["spark.driver.memory"])
     if starts_local:  # an archive is made for this class path alone
         options += _class_archive_options(jars)
     settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
     return settings
+
+
+def _collector(heap: str) -> list[str]:
+    """The options of a collector that takes little of the heap until it is needed.
+
+    The young generation is as large as keeps the garbage of a micro-batch out of the old one, and no larger. G1 needs
+    30 MB of its own, concurrent threads and barriers, and takes the whole heap when the machine is busy.
+    """
+    found = _MEBIBYTES_OF_HEAP.match(heap.lower())
+    young = max((int(found[1]) * (1024 if found[2] == "g" else 1) if found else 0) // 9, _LEAST_YOUNG_MIB)
+    return [
+        *("-XX:+UseParallelGC", f"-Xms{2 * young}m", f"-XX:NewSize={young}m", f"-XX:MaxNewSize={young}m"),
+        *("-XX:InitialSurvivorRatio=4", "-XX:MaxTenuringThreshold=6"),
+    ]
 
 
 def heap_of(spark: SparkSettings) -> str:

@@ -15,7 +15,7 @@ from pipeline.tables.queries import TableRows
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
-from schemas.throttle_record import written_ms
+from schemas.throttle_record import counts, written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.
 _COLUMNS_OF: Final = (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"])
@@ -96,13 +96,13 @@ class ClientState:
     decided_at_ms: int | None
 
 
-def clients_of(root: str, user: str, now_ms: int) -> list[ClientState]:
+def clients_of(root: str, user: str, now_ms: int, min_hold_ms: int) -> list[ClientState]:
     """The clients of a user with a decision, or with usage that is kept: held ones first, then by name."""
     keys, where = ("user", "client_id"), Wanted(user).of_client()
     decided = TableRows(table_uri(root, "decisions")).newest_of_each(keys, "evaluated_at_ms", keys, where)
     used = TableRows(table_uri(root, "usage")).newest_of_each(keys, "evaluated_at_ms", keys, where)
     at_ms = {row["client_id"]: row["evaluated_at_ms"] for row in decided}
-    until_ms = held_until(running_throttles(root, now_ms, Wanted(user)))
+    until_ms = held_until(running_throttles(root, now_ms, Wanted(user), min_hold_ms))
     known = {row["client_id"] for row in (*decided, *used)} | {client_id for _, client_id in until_ms}
     names = sorted(known, key=lambda name: ((user, name) not in until_ms, name))
     return [ClientState(user, name, until_ms.get((user, name)), at_ms.get(name)) for name in names]
@@ -200,8 +200,11 @@ class Wanted:
 ALL: Final = Wanted()
 
 
-def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
-    """The last record of every wanted client that is throttled at `now_ms` (wall clock). The latest end comes first."""
+def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms: int = 0) -> list[dict[str, Any]]:
+    """The last record of every wanted client that is throttled at `now_ms` (wall clock). The latest end comes first.
+
+    A throttle shorter than `min_hold_ms` from its first record to its end is left out, see `counts`.
+    """
     events = TableRows(table_uri(root, "throttle_events"))
     # As `last_throttles` for the job: the release of a client may end before the throttle that it ends. So from the
     # first throttle that could run on, the last record of each client counts, whatever its end.
@@ -211,7 +214,23 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL) -> list[dict
     later: Condition = ("publish_seq", ">=", first)
     runs: list[Condition] = [("action", "=", "throttle"), ("throttled_until_ms", ">", now_ms)]
     rows = events.last_of_each(_CLIENT, "publish_seq", [later, *wanted.of_client()], [*runs, *wanted.conditions()])
-    return sorted(rows, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
+    held = [row for row in rows if counts(_since_ms(events, row, min_hold_ms), row["throttled_until_ms"], min_hold_ms)]
+    return sorted(held, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
+
+
+def _since_ms(events: TableRows, last: Mapping[str, Any], min_hold_ms: int) -> int:
+    """When a running throttle began, by wall clock, or an instant from which on it has run for `min_hold_ms`."""
+    since_ms = written_ms(last)
+    if counts(since_ms, last["throttled_until_ms"], min_hold_ms):
+        return since_ms
+    own: list[Condition] = [(name, "=", last[name]) for name in _CLIENT]
+    columns = ["publish_seq", "action", "throttle_time_ms", "throttled_until_ms"]
+    before = events.read(columns, [*own, ("publish_seq", "<", last["publish_seq"])])
+    for row in sorted(before, key=lambda row: -row["publish_seq"]):
+        if row["action"] == "release" or row["throttled_until_ms"] < since_ms:
+            break
+        since_ms = written_ms(row)
+    return since_ms
 
 
 def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from quota.effective import bound_warnings, name_warnings, standing_changes
@@ -14,7 +15,8 @@ NOW_MS = 1_700_000_000_000
 def warnings(
     new: dict[str, Any], *rows: dict[str, Any], old: dict[str, Any] | None = None, mode: str = "enforce"
 ) -> list[str]:
-    usage = table(rows or [usage_row(NOW_MS, produced_bytes=0)])
+    rows = rows or (usage_row(NOW_MS, produced_bytes=0),)
+    usage = table(rows).append_column("request_count", pa.array([row.get("request_count", 0) for row in rows]))
     before = QuotaSnapshot.from_rows([quota_row(**old)] if old else [], 0)
     after = QuotaSnapshot.from_rows([quota_row(**new, mode=mode)], 1)
     moved = standing_changes(table([usage_row(NOW_MS)]), before, after)
@@ -29,10 +31,28 @@ def warnings(
         (999.0, ["u/c: producer_byte_rate 999.0 B/s is less than it used in one second, 1.0 kB/s"]),
     ],
 )
-def test_a_bound_below_the_largest_second_is_warned_of(bound: float, found: list[str]) -> None:
+def test_a_bound_below_the_largest_second_is_warned_of_where_requests_are_not_known(
+    bound: float, found: list[str]
+) -> None:
     rows = [usage_row(NOW_MS, produced_bytes=600, broker_id="1"), usage_row(NOW_MS + 1, produced_bytes=400)]
     old = [usage_row(NOW_MS - 9_000, produced_bytes=999)]
     assert warnings({"producer_byte_rate": bound}, *rows, *old) == found
+
+
+@pytest.mark.parametrize(
+    ("bound", "found"),
+    [
+        (300.0, []),
+        (299.0, ["u/c: producer_byte_rate 299.0 B/s is less than one of its requests, which has at least 300.0 B"]),
+    ],
+)
+def test_a_bound_below_one_request_is_warned_of_and_one_below_a_second_is_not(bound: float, found: list[str]) -> None:
+    rows = [
+        usage_row(NOW_MS, produced_bytes=600, request_count=3, broker_id="1"),
+        usage_row(NOW_MS + 1, produced_bytes=300, request_count=0, broker_id="2"),
+        usage_row(NOW_MS - 9_000, produced_bytes=250, request_count=1),
+    ]
+    assert warnings({"producer_byte_rate": bound}, *rows) == found
 
 
 @pytest.mark.parametrize(("times", "is_found"), [(40, False), (42, True)])

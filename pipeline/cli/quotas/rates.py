@@ -37,7 +37,7 @@ def print_with_rates(settings: Settings, table: QuotaTable, rows: Sequence[Mappi
         sys.stderr.write("no rates: no micro-batch is stored\n")
         return
     evaluated, age_ms = found.facts.evaluation, wall_ms() - found.facts.processed_at_ms
-    at = f"{as_iso(evaluated.evaluated_at_ms)} UTC"
+    at = f"{as_iso(found.at_ms)} UTC"
     sys.stderr.write(f"rates at {at}, batch {evaluated.batch_id}, {age_text(age_ms)} ago\n")
 
 

@@ -49,7 +49,7 @@ export function draw(uPlot, place, facts) {
     select: { show: true },
     scales: { x: { time: true, range: () => [facts.since_ms / 1000, facts.until_ms / 1000] }, y: { range: () => [0, most] } },
     axes: [
-      { ...axis, size: 30, space: 62, incrs: STEPS, values: [[86400, '{MM}-{DD}', null, null, null, null, null, null, 1], [3600, '{HH}:{mm}', '\n{MM}-{DD}', null, '\n{MM}-{DD}', null, null, null, 1], [60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
+      { ...axis, size: 30, space: 74, incrs: STEPS, values: [[86400, '{MM}-{DD}', null, null, null, null, null, null, 1], [3600, '{HH}:{mm}', '\n{MM}-{DD}', null, '\n{MM}-{DD}', null, null, null, 1], [60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
       { ...axis, size: 76, space: 34, values: (_, splits) => splits.map((value) => (value === 0 ? '0' : rate(facts.type, value))) },
     ],
     series: [
@@ -121,7 +121,7 @@ function paintMarks(u, facts, warn, ink) {
   const at = facts.edits.map((edit) => Math.round(u.valToPos(edit.at_ms / 1000, 'x', true)));
   for (let first = 0, last; first < at.length; first = last + 1) {
     // Edits that are near each other have one mark and one label; the list below names each.
-    for (last = first; last + 1 < at.length && at[last + 1] - at[last] < 40 * dpr;) last += 1;
+    for (last = first; last + 1 < at.length && at[last + 1] - at[last] < 72 * dpr;) last += 1;
     for (let one = first; one <= last; one += 1) {
       ctx.beginPath();
       ctx.moveTo(at[one], top);

@@ -191,12 +191,13 @@ function protection() {
   const found = place.protected;
   if (!found || !found.band) return null;
   const both = (row, name) => h('td', { class: 'n change' }, row[`${name}_before`] || row[`${name}_during`] ? [h('span', {}, rate('producer_byte_rate', row[`${name}_before`])), ' ', h('b', {}, `→ ${rate('producer_byte_rate', row[`${name}_during`])}`)] : 'nothing');
-  const length = span(found.length_ms);
+  const length = span(found.length_ms), someHeld = found.rows.some((row) => row.held_before_ms || row.held_during_ms);
+  const held = (row) => h('td', { class: 'n change' }, row.held_before_ms || row.held_during_ms ? [h('span', {}, span(row.held_before_ms)), ' ', h('b', {}, `→ ${span(row.held_during_ms)}`)] : 'not');
   return h('section', { class: 'card', 'data-key': 'protected', 'data-testid': 'protected', 'aria-labelledby': 'h-protected' },
     h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → ${found.source === 'usage' ? `the ${length} from then on` : 'the minute from then on'}`)),
     h('p', { class: 'lead' }, found.text),
-    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'))),
-      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched')))))) : null);
+    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'), someHeld ? h('th', { class: 'n' }, 'Throttled') : null)),
+      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched'), someHeld ? held(row) : null))))) : null);
 }
 
 function heading(found) {

@@ -108,14 +108,17 @@ def test_clients_that_share_a_sensor_are_one_row(asked: Any) -> None:
     assert (web["clients"], web["sensor_client_id"]) == (2, "")
 
 
-def test_the_totals_are_the_sums_of_usage(asked: Any, shop: LivedTables) -> None:
+def test_the_totals_are_those_of_top_over_the_windows_of_the_rates(asked: Any, shop: LivedTables) -> None:
     usage = read_table(table_uri(shop.root, "usage")).to_pylist()
-    newest = max(row["sample_start_ms"] for row in usage)
-    whole = [row for row in usage if newest - 10_000 <= row["sample_start_ms"] < newest]
+    at_ms = max(row["evaluated_at_ms"] for row in usage)
+    in_windows = [row for row in usage if row["sample_start_ms"] > at_ms - 11_000]
+    seconds = (at_ms - min(row["sample_start_ms"] for row in in_windows)) / 1_000
     totals = get(asked, "summary")["totals"]
-    assert totals["produced_bytes_per_second"] == sum(row["produced_bytes"] or 0 for row in whole) / 10
-    assert totals["fetched_bytes_per_second"] == sum(row["fetched_bytes"] or 0 for row in whole) / 10
+    assert totals["produced_bytes_per_second"] == sum(row["produced_bytes"] or 0 for row in in_windows) / seconds
+    assert totals["fetched_bytes_per_second"] == sum(row["fetched_bytes"] or 0 for row in in_windows) / seconds
     assert totals["active_clients"] == 6
+    top = json.loads(kquota("top", "--once", "-o", "json", "--tables", shop.root).stdout)["totals"]
+    assert top["produced_bytes_per_second"] == totals["produced_bytes_per_second"]
 
 
 def test_of_before_the_first_usage_no_second_is_told(asked: Any, shop: LivedTables) -> None:
@@ -291,6 +294,9 @@ def test_neighbours_before_and_during_a_throttle_are_those_of_usage(asked: Any, 
         used = sum(row["produced_bytes"] or 0 for row in usage if row["client_id"] == "tracker"
                    and since_ms <= row["sample_start_ms"] < since_ms + length_ms)  # fmt: skip
         assert tracker[name] == pytest.approx(used * 1_000 / length_ms)
+    assert (tracker["held_before_ms"], tracker["held_during_ms"]) == (0, 0)
+    guest = next(row for row in found["rows"] if row["user"] == "guest")
+    assert 0 < guest["held_during_ms"] <= length_ms  # the shop's other client that is over its quota
     assert "alice" not in {row["user"] for row in found["rows"]}
     assert found["others"] == len(found["rows"]) == 5
     assert get(asked, "protected", user="web", client_id="tracker", since="5m")["band"] is None

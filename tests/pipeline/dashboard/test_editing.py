@@ -41,14 +41,14 @@ def changed(**values: Any) -> dict[str, Any]:
 
 
 def test_a_plan_is_the_dry_run_of_the_command_line(shop: LivedTables) -> None:
-    found = Editing(settings_of(shop), may_write=False).plan(changed(producer_byte_rate="60kB/s"))
+    found = Editing(settings_of(shop), may_write=False).plan(changed(producer_byte_rate="60B/s"))
     dry = ("quotas", "alter", "--user", "alice", "--client-id", "etl", "--dry-run", "--add-config")
-    printed = json.loads(kquota(*dry, "producer_byte_rate=60kB/s", "-o", "json", "--tables", shop.root).stdout)
+    printed = json.loads(kquota(*dry, "producer_byte_rate=60B/s", "-o", "json", "--tables", shop.root).stdout)
     assert found["changes"] == printed["changes"]
     assert found["clients"] == printed["clients"]
     assert found["version"] == printed["version"]
     assert found["warnings"] == printed["warnings"] != []
-    assert [(one["old_bound"], one["new_bound"]) for one in found["clients"]] == [(150_000.0, 60_000.0)]
+    assert [(one["old_bound"], one["new_bound"]) for one in found["clients"]] == [(150_000.0, 60.0)]
 
 
 def test_an_edit_is_one_commit_with_its_reason_and_changes_nothing_else(tmp_path: Path) -> None:

@@ -268,14 +268,23 @@ def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(
             show(page, address, "/")
             until_live(page, lived)
             assert page.get_by_test_id("banner").is_hidden()
+            colours = colours_of_figures(page)
         page.wait_for_selector("#banner[data-state=down]:not([hidden])")
         assert "The job has ended" in text_of(page, "banner")
         assert re.fullmatch(r"Figures as of [0-9:]{8} UTC\.", text_of(page, "as-of"))
         assert page.locator("main[data-stale=true]").count() == 1
+        grey = colours_of_figures(page)
+        assert len(grey) == 1
+        assert not grey & colours
+        assert violations(page) == []
         with ProcessLock(lock):
             until_live(page, lived)
             page.wait_for_selector("#banner", state="hidden")
             page.wait_for_selector("main[data-stale=false]")
+
+
+def colours_of_figures(page: Any) -> set[str]:
+    return {*page.locator(".tile .value").evaluate_all("(all) => all.map((one) => getComputedStyle(one).color)")}
 
 
 def test_a_dashboard_that_ends_is_told(browser: Any, tables: LivedTables) -> None:
@@ -301,7 +310,7 @@ def test_with_a_token_the_page_asks_for_it(browser: Any, tables: LivedTables) ->
             page.keyboard.press("Enter")
             page.get_by_test_id("needs-token").filter(has_text="not the one of this dashboard").wait_for()
         assert page.get_by_test_id("needs-token").get_by_role("link").count() == 1
-        assert violations(page) == []
+        fits_at_every_width(page, "the form for the token")
         page.get_by_test_id("token").fill("secret")
         page.keyboard.press("Enter")
         page.wait_for_selector("main[data-ready=true]")
@@ -312,7 +321,7 @@ def test_with_a_token_the_page_asks_for_it(browser: Any, tables: LivedTables) ->
     ("view", "sentence", "link"),
     [
         ("/nowhere", "There is no view at /nowhere.", "Go to Now"),
-        ("/client?user=alice&client_id=etl&range=9y", "Unknown time range '9y';", "Open client without it"),
+        ("/client?user=alice&client_id=etl&range=9y", "Unknown time range '9y';", "Open Client without it"),
     ],
 )
 def test_what_is_unknown_is_a_sentence_with_a_link(
@@ -360,6 +369,97 @@ def test_a_name_is_completed_and_a_client_without_usage_is_stated(page: Any, add
     page.get_by_test_id("never-seen").get_by_role("link", name="web / tracker", exact=True).wait_for()
 
 
+def throttled_then(tables: LivedTables) -> str:
+    """The address of the view Now at an instant, in the past, in which a client was held."""
+    rows = read_table(table_uri(tables.root, "throttle_events")).to_pylist()
+    long = [row for row in rows if row["action"] == "throttle" and row["throttle_time_ms"] > 2_000]
+    return f"/?until={long[0]['throttled_until_ms'] - 1_500}"
+
+
+def test_throttled_clients_are_largest_and_their_columns_line_up(page: Any, address: str, tables: LivedTables) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    show(page, address, throttled_then(tables))
+    assert re.fullmatch(r"\d clients? w(as|ere) held: .*, \d+ s left, .* its quota\.", text_of(page, "verdict"))
+    size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
+    held = page.get_by_test_id("throttled-row").first
+    assert held.get_by_test_id("client-link").evaluate(size) > page.locator(".talker .who a").first.evaluate(size)
+    left = "(all) => all.map((one) => Math.round(one.getBoundingClientRect().left))"
+    assert page.locator(".grid-head > span").evaluate_all(left) == held.locator("> div").evaluate_all(left)
+    for column in (".rate", ".pct"):
+        ends = page.locator(f".talker {column}").evaluate_all(
+            "(all) => all.map((one) => Math.round(one.getBoundingClientRect().right))"
+        )
+        assert len({*ends}) == 1
+
+
+def test_a_bar_shows_near_over_and_shadow_and_breaks_beyond_150_percent(page: Any, address: str) -> None:
+    show(page, address, "/")
+    bars = "import('/static/now.js').then(({ bar }) => { const place = document.createElement('div'); %s })"
+    made = """
+      document.body.append(place);
+      return [[0.5, 'within'], [0.9, 'near'], [1.5, 'over'], [1.51, 'over'], [9, 'shadow']].map(([used, standing]) => {
+        const one = place.appendChild(bar(used, standing)), look = getComputedStyle(one.querySelector('i'));
+        const pieces = one.querySelectorAll('s');
+        return [look.backgroundColor, look.backgroundImage.includes('gradient'), pieces.length, one.ariaLabel];
+      });"""
+    within, near, over, beyond, shadow = page.evaluate(bars % made)
+    assert len({within[0], near[0], over[0]}) == 3
+    assert [one[1] for one in (within, near, over, beyond, shadow)] == [False, False, False, False, True]
+    assert [one[2] for one in (within, near, over, beyond, shadow)] == [0, 0, 0, 1, 1]
+    assert beyond[3] == "151 % of the bound"
+    assert page.locator("main .bars-legend .k").all_inner_texts() == [
+        "within its bound", "80 % or more", "over it", "shadow: not enforced", "the bound", "more than 150 %",
+    ]  # fmt: skip
+
+
+def test_why_comes_before_the_charts_and_whom_it_protected_after(page: Any, address: str) -> None:
+    show(page, address, "/client?user=alice&client_id=etl")
+    page.wait_for_selector("main[data-drawn='1']")
+    page.get_by_test_id("protected").get_by_role("link", name="web / tracker", exact=True).wait_for()
+    ids = ("explain", "chart-producer_byte_rate", "protected")
+    tops = [page.get_by_test_id(name).bounding_box()["y"] for name in ids]
+    assert tops == sorted(tops)
+    assert "while it was held" in text_of(page, "protected") or "went on as before" in text_of(page, "protected")
+
+
+def test_quotas_are_chosen_sorted_and_saved(page: Any, address: str) -> None:
+    show(page, address, "/quotas")
+    page.select_option("[data-testid=choose-mode]", "shadow")
+    wait_until(lambda: page.get_by_test_id("quota-row").count() == 1, "the one shadow quota")
+    assert page.url.endswith("/quotas?mode=shadow")
+    page.select_option("[data-testid=choose-mode]", "any")
+    page.select_option("[data-testid=choose-sort]", "name")
+    names = page.locator("[data-testid=quota-row] .entity")
+    wait_until(lambda: names.all_inner_texts()[1:2] == ["alice / etl"], "the rows by name")
+    with page.expect_download() as saved:
+        page.get_by_test_id("csv").click()
+    lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert saved.value.suggested_filename == "quotas.csv"
+    assert [line.partition(",")[0] for line in lines] == ["user", "<default>", "alice", "ml", "search", "web"]
+
+
+def test_every_figure_of_the_pipeline_has_its_target_and_is_explained(page: Any, address: str) -> None:
+    show(page, address, "/pipeline")
+    tiles = page.locator(".tile")
+    assert tiles.locator(".label").all_inner_texts() == [
+        "Last update", "Delay of usage", "Usage events", "Held clients", "Release punctuality", "Unreadable messages",
+    ]  # fmt: skip
+    for number in range(tiles.count()):
+        tile = tiles.nth(number)
+        assert "arget" in tile.locator(".target").inner_text()
+        why = page.locator(f"#{tile.get_attribute('aria-describedby')}")
+        assert why.inner_text().endswith(".")
+        tile.hover()
+        assert why.evaluate("(one) => getComputedStyle(one).opacity") == "1"
+
+
+def test_a_wide_table_scrolls_inside_of_a_narrow_screen(page: Any, address: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 800})
+    show(page, address, "/pipeline")
+    inside = page.get_by_test_id("batches").locator(".scroll")
+    assert inside.evaluate("(one) => one.scrollWidth > one.clientWidth && one.clientWidth < innerWidth")
+
+
 def test_keys_lead_through_the_views(page: Any, address: str) -> None:
     show(page, address, "/")
     for key, view in (("3", "quotas"), ("4", "pipeline"), ("2", "client"), ("1", "now")):
@@ -378,11 +478,15 @@ def test_every_view_is_accessible_and_fits(browser: Any, address: str, theme: st
     with new_page(browser, color_scheme=theme) as page:
         for view in VIEWS:
             show(page, address, view)
-            for width in WIDTHS:
-                page.set_viewport_size({"width": width, "height": 800})
-                page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-                assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, width)
-                assert violations(page) == [], (view, width)
+            fits_at_every_width(page, view)
+
+
+def fits_at_every_width(page: Any, view: str) -> None:
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, width)
+        assert violations(page) == [], (view, width)
 
 
 def violations(page: Any) -> list[tuple[str, list[str]]]:

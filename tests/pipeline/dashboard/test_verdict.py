@@ -7,7 +7,6 @@ import pytest
 from pipeline.dashboard.past import held_by, neighbours
 from pipeline.dashboard.verdict import (
     collapsed,
-    counts,
     gauges,
     protection_text,
     range_text,
@@ -17,6 +16,7 @@ from pipeline.dashboard.verdict import (
     verdict,
 )
 from quota.current_rates import SensorRate
+from schemas.throttle_record import counts
 
 NOW_MS = 1_700_000_000_000
 

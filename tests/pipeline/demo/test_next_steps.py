@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.command_line import command_text, path_text
 from pipeline.demo.folder import DemoFolder, at_the_end, while_it_runs
+from pipeline.job.lock import JobLock
 from pipeline.settings.loading import load_settings
 from pipeline.tables.throttles import recent_events
 from tests.faults.hand_job import HandJob
@@ -51,7 +52,8 @@ def test_what_is_proposed_while_it_runs_tells_of_the_first_throttle(played: tupl
     _, job = played
     throttle_one(job)
     *commands, observe = while_it_runs()
-    status, throttles, quotas = map(paste, commands)
+    with JobLock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
+        status, throttles, quotas = map(paste, commands)
     assert "batch   2, " in status
     assert OFFENDER[0] in throttles
     assert "default user-principal" in quotas
@@ -66,7 +68,7 @@ def test_what_is_proposed_at_the_end_explains_a_decision_and_tries_the_candidate
     decision_id = recent_events(str(folder.tables), 1)[0]["decision_id"][:8]
     explained, throttles, compared = (paste(command) for command in at_the_end(decision_id, 3, folder.candidate))
     assert decision_id in explained
-    assert decision_id in throttles
+    assert "/".join(OFFENDER) in throttles
     assert "clients throttled" in compared
 
 

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.cluster import access
+from pipeline.cluster import connecting
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.job.lock import JobLock
 from pipeline.meter.scrape_meter import ACCURACY
@@ -77,12 +78,13 @@ def test_a_dead_broker_is_asked_once_and_not_for_long(tmp_path: Path, monkeypatc
     create_missing(root)
     write_checkpoint(tmp_path / "checkpoint", planned=0, committed=0)
     asked: list[int | None] = []
-    ask = access.open_client
-    monkeypatch.setattr(
-        access, "open_client", lambda *made, timeout_ms=None, **rest: (
-            asked.append(timeout_ms), ask(*made, timeout_ms=timeout_ms, **rest)
-        ),
-    )  # fmt: skip
+    ask = connecting.open_client
+
+    def noted(make: Any, address: str, timeout_ms: int | None = None, **options: Any) -> Any:
+        asked.append(timeout_ms)
+        return ask(make, address, timeout_ms, **options)
+
+    monkeypatch.setattr("pipeline.cluster.access.open_client", noted)
     settings = Settings(
         tables=TablesSettings(root=root),
         stream=StreamSettings(checkpoint=str(tmp_path / "checkpoint")),

@@ -257,11 +257,12 @@ def test_samples_that_are_far_apart_are_charged_a_window_each_and_told_once(capl
 
 def test_while_it_does_not_answer_nothing_is_lost_that_it_has_scraped(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock(START_MS)
-    with exporter(samples := Samples(clock, 5_000)) as served:
+    with exporter(samples := Samples(clock, 5_000)) as served, caplog.at_level(logging.INFO):
         metered = Metered(source(served.url.removesuffix("/metrics")), clock)
         for number in range(13):
             samples.is_away = 4 <= number < 9
             metered.round()
     assert 48_000 <= metered.sums()["1", "alice", ""] <= 60_000
     told = [line for line in messages_of(caplog, LOGGER) if line.startswith("broker 1")]
-    assert [line.partition(" is ")[2] for line in told] == ["not metered: it answered HTML"]
+    again = "metered again; of what was not scraped meanwhile at most one window is charged"
+    assert [line.partition(" is ")[2] for line in told] == ["not metered: it answered HTML", again]

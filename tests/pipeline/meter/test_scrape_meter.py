@@ -159,7 +159,7 @@ def test_a_target_that_is_away_for_a_while_is_charged_one_window_of_it(caplog: p
     assert 9_000 <= charged <= 12_000
     assert messages_of(caplog, LOGGER) == [
         f"broker 1 at {served.url} is not metered: it answered HTML",
-        f"broker 1 at {served.url} is metered again; of the time between at most one window is charged",
+        f"broker 1 at {served.url} is metered again; of what was not scraped meanwhile at most one window is charged",
     ]
 
 

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,12 @@ def test_a_minute_counts_once_if_the_client_was_held_in_it_for_any_time(kept: Ke
 def test_what_was_seen_is_projected_to_the_whole_period(
     minutes: int, observed: int, allowed: float, standing: str
 ) -> None:
-    counts = {"minutes": minutes, "observed_minutes": observed, "period_minutes": 10_080, "allowed_minutes": allowed}
+    counts: dict[str, Any] = {
+        "minutes": minutes,
+        "observed_minutes": observed,
+        "period_minutes": 10_080,
+        "allowed_minutes": allowed,
+    }
     held = Held("2026-W48", "alice", "", None, **counts, held_ms=0, throttle_count=0, renewal_count=0)
     assert held.standing == standing
 

@@ -138,6 +138,8 @@ def test_entries_added_to_spark_conf_do_not_replace_those_that_are_set() -> None
 def test_the_driver_gets_no_less_memory_than_spark_starts_with(memory: str, is_enough: bool) -> None:
     with nullcontext() if is_enough else pytest.raises(ValidationError, match="must be at least 472m"):
         assert SparkSettings(driver_memory=memory).driver_memory == memory
+    with nullcontext() if is_enough else pytest.raises(ValidationError, match=r"driver\.memory must be at least 472m"):
+        SparkSettings.model_validate({"conf": {"spark.driver.memory": memory}})
 
 
 @pytest.mark.parametrize("conf", ['"TOPSECRET"', '{ "fs.key" = ["TOPSECRET"] }'])

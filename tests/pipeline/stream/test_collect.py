@@ -78,6 +78,14 @@ def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: Spar
     assert [collector.is_small(count) for count in (1_000, 1_001)] == [True, False]
 
 
+def test_the_first_batch_is_estimated_from_a_sample() -> None:
+    of_objects = Collector(RULES, [message()] * 20)
+    assert [of_objects.is_small(count) for count in (300_000, 300_001)] == [True, False]
+    of_arrays = Collector(RULES, [array(*[event()] * 100)] * 20)
+    assert [of_arrays.is_small(count) for count in (3_000, 3_001)] == [True, False]
+    assert Collector(RULES, [b"no JSON"]).is_small(300_000)
+
+
 @pytest.mark.spark
 def test_messages_that_the_driver_would_not_fetch_go_to_the_executors_at_once(spark: SparkSession) -> None:
     collector = Collector(RULES)

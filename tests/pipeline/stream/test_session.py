@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import UsageError
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.session import build_spark_session, heap_of
+from pipeline.stream.session import build_spark_session, heap_of, jvm_settings
 
 
 @pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
@@ -58,6 +58,23 @@ def test_the_heap_grows_with_the_cores(cores: int, heap: str, monkeypatch: pytes
     assert heap_of(SparkSettings()) == heap
     assert heap_of(SparkSettings(driver_memory="2g")) == "2g"
     assert heap_of(SparkSettings.model_validate({"conf": {"spark.driver.memory": "3g"}})) == "3g"
+
+
+@pytest.mark.parametrize(
+    ("memory", "young"), [("512m", "56m"), ("1280m", "142m"), ("2g", "227m"), ("2GB", "227m"), ("2147483648", "56m")]
+)
+def test_the_young_generation_grows_with_the_heap(memory: str, young: str) -> None:
+    spark = SparkSettings.model_validate({"conf": {"spark.driver.memory": memory}})
+    options = jvm_settings(spark, [], starts_local=False, scratch=None)["spark.driver.extraJavaOptions"].split()
+    assert f"-XX:MaxNewSize={young}" in options
+
+
+def test_the_operators_collector_replaces_ours() -> None:
+    spark = SparkSettings.model_validate({"conf": {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}})
+    options = jvm_settings(spark, [], starts_local=False, scratch=None)["spark.driver.extraJavaOptions"]
+    assert "UseParallelGC" not in options
+    assert "NewSize" not in options
+    assert "UseG1GC" in options
 
 
 @pytest.mark.spark

@@ -1,0 +1,336 @@
+"""All answers about one instant agree: explain, list, status, top, reports and page, while a job lives and dies.
+
+The job is a `HandJob`: real micro-batches, engine, purgatory and Delta tables, with kills and quota edits between. At
+random instants everything is asked, and each number has a name: one that has two values is a contradiction.
+"""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pipeline.failpoints import FAILPOINTS
+from pipeline.job.lock import JobLock
+from pipeline.job.status import signs_of
+from pipeline.settings.loading import load_settings
+from pipeline.stream.job_tables import RollUps
+from pipeline.tables.from_settings import open_quota_table
+from tests.faults.hand_load import Load
+from tests.pipeline.cli.running import kquota
+
+pytest.importorskip("starlette", reason="the extra dashboard is not installed")
+
+from pipeline.dashboard.api import Query
+from pipeline.dashboard.reader import Feed, TablesReader
+from pipeline.dashboard.views import Answers
+
+SEEDS: Final = range(8)
+INSTANTS: Final = 25
+FEW: Final = 8
+_MINUTE_MS: Final = 60_000
+_ASKED_CLIENTS: Final = 3
+
+Fact = tuple[tuple[Any, ...], Any]
+"""The name of a number, and its value."""
+
+
+class Life:
+    """A job that lives and dies, the page beside it, and what both say."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        self.load = Load(folder, monkeypatch, seed)
+        self.job = self.load.job
+        self.random = random.Random(seed)
+        monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: self.job.clock.wall_ms * 1_000_000)
+        self._config = folder / "kquota.toml"
+        self._config.write_text(_toml(self.job.settings, folder))
+        settings = load_settings(self._config)
+        self.root = settings.tables.root
+        self.reader = TablesReader(
+            self.root, signs_of(settings.run_dir, settings.job, self.root), None, settings.purgatory.min_hold_ms
+        )
+        self.feed = Feed(self.reader)
+        self.answers = Answers(self.reader, self.feed, settings)
+        self._settings = settings
+        self._lock = ExitStack()
+        self.comes_up()
+
+    def comes_up(self) -> None:
+        """Its process holds its lock."""
+        self._lock.enter_context(JobLock(self._settings.run_dir, self._settings.job, self.root))
+
+    def goes_on(self) -> bool:
+        """Let time pass, mostly with usage, sometimes with an edit or a kill; returns whether the job lives then."""
+        for _ in range(self.random.randrange(2, 6)):
+            if self.random.random() < 0.15:
+                self.load.edit(self.random.choice((0.5, 1.0, 2.0)))
+            self.load.step(self.random.choice((0, 0, 0, 2_000)))
+            self.reader.look(self.job.clock.wall_ms)
+        if self.random.random() < 0.3:
+            point = self.random.choice(
+                [name for name in FAILPOINTS if not name.startswith(("start.", "dead_letters."))]
+            )
+            self.load.run_until_killed_at(point)
+            self._lock.close()
+            if self.random.random() < 0.5:
+                return False
+            self.lives_again()
+        self.job.clock.advance(self.random.randrange(0, 900))
+        return True
+
+    def lives_again(self) -> None:
+        """The job starts again, and takes over what it finds."""
+        self.job.start()
+        self.comes_up()
+        self.load.step()
+
+    def close(self) -> None:
+        """The process ends."""
+        self._lock.close()
+
+    def ask(self, *words: str) -> Any:
+        """What a command prints as JSON; [] if it finds nothing."""
+        answer = kquota(*words, "-o", "json", "--config", str(self._config))
+        assert answer.exit_code in {0, 1, 3}, answer.stderr
+        return json.loads(answer.stdout or "[]")
+
+    def page(self, path: str, **query: Any) -> Any:
+        """What the page's API answers."""
+        return self.answers.by_path()[f"/api/v1/{path}"](Query(**query))
+
+    def facts(self, is_alive: bool) -> Iterator[tuple[str, Fact]]:
+        """Every number that more than one answer may give, with who gives it."""
+        self.feed._state = self.reader.look(self.job.clock.wall_ms)
+        listed = self.ask("throttles", "list")
+        clients = [(row["user"], row["client_id"]) for row in listed]
+        known = {(row["user"], row["client_id"]) for row in self.page("clients", limit=1_000)["clients"]}
+        free = sorted(known.difference(clients))
+        asked = [*self.random.sample(clients, min(len(clients), _ASKED_CLIENTS)), *free[:1]]
+        yield from (("list", fact) for fact in _of_list(listed))
+        yield from (("status", fact) for fact in _of_status(self.ask("status")))
+        yield from (("top", fact) for fact in _of_top(self.ask("top", "--once")))
+        yield from (("page now", fact) for fact in _of_summary(self.page("summary")))
+        yield "page throttles", (("held clients",), self.page("throttles")["total"])
+        pipeline = self.page("pipeline")
+        yield "page pipeline", (("held clients",), pipeline["purgatory"]["held"])
+        yield "page pipeline", (("next end",), pipeline["purgatory"]["next_end_ms"])
+        yield "page clients", (("held clients",), sum(row["throttled"] for row in self.page("clients")["clients"]))
+        yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
+        for client in asked:
+            yield from self._of_client(client, client in clients)
+        if is_alive:
+            yield from self._of_reports()
+
+    def _of_client(self, client: tuple[str, str], is_held: bool) -> Iterator[tuple[str, Fact]]:
+        user, client_id = client
+        found = self.ask("throttles", "explain", user, client_id)
+        document = found[0] if found else None
+        if document is not None:
+            yield from (("explain", fact) for fact in _of_explained(document, client))
+            text = kquota("throttles", "explain", user, client_id, "--config", str(self._config)).stdout.splitlines()
+            told = self.page("explain", user=user, client_id=client_id)
+            lines = [line.strip() for line in text]
+            yield "explain", (("now line", client), lines[-1])
+            yield "page explain", (("now line", client), told["now"])
+            yield "page explain", (("decision told", client), told["decision_id"])
+            records = len(told["published"])
+            yield "explain", (("records told", client), lines[-1 - records : -1])
+            yield "page explain", (("records told", client), told["published"])
+        for row in self.ask("throttles", "explain", user):
+            if row["held_until_ms"]:
+                yield "explain of a user", (("until", (row["user"], row["client_id"])), row["held_until_ms"])
+        shown = self.page("client", user=user, client_id=client_id)
+        yield from (("page client", fact) for fact in _of_client_view(shown, client, is_held))
+
+    def _of_reports(self) -> Iterator[tuple[str, Fact]]:
+        """How long each client was held in the whole minutes so far: from the minutes, and from the records."""
+        settings = self.job.settings.tables
+        RollUps(settings, self.job.tables, open_quota_table(settings)).step()
+        self.feed._state = self.reader.look(self.job.clock.wall_ms)
+        usage = self.reader.tables["usage_by_minute"]
+        first_ms, last_ms = usage.oldest_value("minute_start_ms"), usage.newest_value("minute_start_ms")
+        until_ms = (self.job.clock.wall_ms - _MINUTE_MS) // _MINUTE_MS * _MINUTE_MS
+        if first_ms is None or last_ms is None or min(until_ms, last_ms) <= first_ms:
+            return
+        span = first_ms, min(until_ms, last_ms)
+        since, until = ("--since", str(span[0])), ("--until", str(span[1]))
+        rows = self.ask("report", "slo", "--target", "1m", *since, *until)
+        for row in rows:
+            yield "report slo", (("held ms", row["user"], row["client_id"]), round(row["held_seconds"] * 1_000))
+        page = self.page("summary", since=str(span[0]), until=str(span[1]))["held"]
+        yield "report slo", (("held in the range",), len(rows))
+        yield "page range", (("held in the range",), page["total"])
+        for row in page["rows"]:
+            yield "page range", (("held ms", row["user"], row["client_id"]), row["held_ms"])
+        for row in self.ask("report", "rightsizing", *since, *until):
+            yield "report rightsizing", (("T", row["user"], row["client_id"], row["quota_type"]), row["bound"])
+
+
+def _of_list(rows: list[dict[str, Any]]) -> Iterator[Fact]:
+    yield ("held clients",), len(rows)
+    yield ("next end",), min((row["throttled_until_ms"] for row in rows), default=None)
+    yield from (fact for row in rows for fact in _of_record(row))
+
+
+def _of_record(row: dict[str, Any]) -> Iterator[Fact]:
+    client = row["user"], row["client_id"]
+    yield ("until", client), row["throttled_until_ms"]
+    yield ("decision told", client), row["decision_id"]
+    for name in ("quota_type", "observed", "bound", "cause", "quota_version"):
+        if name in row:
+            yield (f"{name} of the record", client), row[name]
+
+
+def _of_status(found: dict[str, Any]) -> Iterator[Fact]:
+    yield ("held clients",), found["held_clients"]
+    yield ("batch",), found["last_batch_id"]
+    yield ("batch age",), found["last_batch_age_ms"]
+    yield ("delay",), max(found["lag_ms"], 0)
+    yield ("ahead",), found["ahead_ms"]
+    yield ("quotas",), found["quotas"]
+    yield ("newest quotas",), found["newest_quotas"]
+    yield ("mode",), found["mode"]
+    yield ("process",), found["process"]
+
+
+def _of_top(found: dict[str, Any]) -> Iterator[Fact]:
+    yield from _of_status(found["status"])
+    yield ("held clients",), found["totals"]["throttled_clients"]
+    yield ("held clients",), sum(line["throttled_clients"] for line in found["lines"])
+    yield ("rates at",), found["rates_at_ms"]
+    yield ("clients with usage",), found["totals"]["clients"]
+    for name in ("produced_bytes_per_second", "fetched_bytes_per_second"):
+        yield (name,), found["totals"][name]
+    for line in found["lines"]:
+        if line["observed"]:
+            sensor = line["quota_type"], line["user"], line["client_id"], line["mode"]
+            yield ("O", *sensor), line["observed"]
+            yield ("T of the sensor", *sensor), line["bound"]
+            yield ("used", *sensor), line["used"]
+
+
+def _of_summary(found: dict[str, Any]) -> Iterator[Fact]:
+    health, quotas = found["health"], found["quotas"]
+    yield ("held clients",), found["totals"]["throttled"]
+    yield ("batch",), found["batch_id"]
+    yield ("batch age",), health["last_batch_age_ms"]
+    yield ("delay",), health["lag_ms"]
+    yield ("ahead",), health["ahead_ms"]
+    yield ("process",), health["process"]
+    yield ("quotas",), quotas["version"]
+    yield ("newest quotas",), quotas["newest_version"]
+    yield ("mode",), quotas["mode"]
+    yield ("rates at",), found["rates_at_ms"]
+    yield ("clients with usage",), found["totals"]["active_clients"]
+    for name in ("produced_bytes_per_second", "fetched_bytes_per_second"):
+        yield (name,), found["totals"][name]
+    if found["verdict"]["kind"] == "held":
+        yield ("held clients",), int(found["verdict"]["text"].split()[0].replace(",", ""))
+    for row in found["throttled"]:
+        yield from _of_record(row)
+        yield ("since", (row["user"], row["client_id"])), row["since_ms"]
+    for row in found["talkers"]:
+        sensor = row["quota_type"], row["sensor_user"], row["sensor_client_id"], row["mode"]
+        yield ("O", *sensor), row["observed"]
+        yield ("T of the sensor", *sensor), row["bound"]
+        yield ("used", *sensor), row["used"]
+
+
+def _of_quotas(found: dict[str, Any]) -> Iterator[Fact]:
+    yield ("newest quotas",), found["version"]
+    for row in found["rows"]:
+        for name, one in row["bounds"].items():
+            yield ("T", row["user"], row["client_id"], name), one["bound"]
+
+
+def _of_explained(found: dict[str, Any], client: tuple[str, str]) -> Iterator[Fact]:
+    events = found["events"]
+    yield ("decision told", client), found["decision"]["decision_id"]
+    if found["held_until_ms"] is not None:
+        yield ("until", client), found["held_until_ms"]
+        last = events[-1]
+        for name in ("quota_type", "observed", "bound", "cause", "quota_version"):
+            yield (f"{name} of the record", client), last[name]
+    elif found["free_since_ms"] is not None:
+        yield ("free since", client), found["free_since_ms"]
+    if events:
+        newest = events[-1]
+        yield ("newest record", client), newest["throttled_until_ms"] - newest["throttle_time_ms"]
+
+
+def _of_client_view(found: dict[str, Any], client: tuple[str, str], is_held: bool) -> Iterator[Fact]:
+    for row in found["throttled"]:
+        yield from _of_record(row)
+    if found["bands"]:
+        yield ("until" if is_held else "free since", client), found["bands"][-1]["end_ms"]
+        if is_held:
+            yield ("since", client), found["bands"][-1]["start_ms"]
+    if found["records"]:
+        yield ("newest record", client), found["records"][0]["at_ms"]
+    for one in found["effective"]:
+        if one["observed"]:
+            sensor = one["quota_type"], one["sensor_user"], one["sensor_client_id"], one["mode"]
+            yield ("O", *sensor), one["observed"]
+            yield ("T of the sensor", *sensor), one["bound"]
+
+
+def _toml(settings: Any, folder: Path) -> str:
+    tops = {"job": settings.job, "cluster": settings.cluster, "run_dir": str(folder / "run")}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in tops.items()]
+    for branch, names in {
+        "tables": ("root",),
+        "engine": ("num_samples", "sample_window_ms"),
+        "stream": ("max_decision_age_ms", "trigger_ms"),
+        "purgatory": ("client_lag_ms", "min_hold_ms"),
+    }.items():
+        values = getattr(settings, branch).model_dump(mode="json")
+        lines += [f"[{branch}]", *(f"{name} = {json.dumps(values[name])}" for name in names)]
+    return "\n".join(lines) + "\n"
+
+
+def contradictions(life: Life, is_alive: bool) -> tuple[list[str], int, int]:
+    """Names with several values, with who says what; how many names several answers gave; and who is held."""
+    said: defaultdict[tuple[Any, ...], dict[str, Any]] = defaultdict(dict)
+    wrong = []
+    for who, (name, value) in life.facts(is_alive):
+        if who in said[name] and said[name][who] != value:
+            wrong.append(f"{name}: {who} says {said[name][who]} and {value}")
+        said[name][who] = value
+    for name, values in said.items():
+        first = next(iter(values.values()))
+        if any(value != first for value in values.values()):
+            wrong.append(f"{name}: {values}")
+    return wrong, sum(len(values) > 1 for values in said.values()), said[("held clients",)]["list"]
+
+
+def live_and_ask(life: Life, instants: int) -> None:
+    shared = held = 0
+    try:
+        for number in range(instants):
+            is_alive = life.goes_on()
+            wrong, names, clients = contradictions(life, is_alive)
+            assert wrong == [], f"instant {number} at {life.job.clock.wall_ms}, the job lives: {is_alive}"
+            shared, held = shared + names, held + clients
+            if not is_alive:
+                life.lives_again()
+    finally:
+        life.close()
+    assert shared > 20 * instants, "several answers gave the same numbers"
+    assert held > instants, "clients were held"
+
+
+def test_no_answer_contradicts_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live_and_ask(Life(tmp_path, monkeypatch, seed=100), FEW)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_answer_contradicts_another_at_random_instants(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_and_ask(Life(tmp_path, monkeypatch, seed), INSTANTS)
