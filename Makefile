@@ -56,10 +56,10 @@ faults: ready ## kill the job at every failpoint, restart it, verify all it wrot
 soak: ready ## load, kills, a broker that comes and goes, edits and garbage for MINUTES=1.5, then the same verifier
 	@exec $(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),1.5) $(ARGS)
 
-reporter: ready ## the jar that reports usage from inside a broker (needs a JDK)
+reporter: ready ## make the jar that reports usage from inside a broker again; `ready` has made it
 	@$(VENV)/bin/python -m deploy.reporter
 
-dist: reporter ## dist/: the wheel to install, and the list of its parts with hashes and licences (CycloneDX)
+dist: ready ## dist/: the wheel to install, and the list of its parts with hashes and licences (CycloneDX)
 	@rm -rf dist
 	@$(VENV)/bin/python -m hatchling build --target wheel --directory dist
 	@$(VENV)/bin/python -m deploy.sbom dist

@@ -11,15 +11,14 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo import process
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, plain_sign_in
-from pipeline.meter.reporter import reporter_jar, reporter_settings
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.metered_broker import all_events
 from tests.waiting import PATIENCE_SECONDS
 
 USERS: Final = {"alice": "alice-secret", "b$b": "bob-secret"}  # Kafka writes the second one as b%24b
+LEFT_OUT: Final = {"carol": "carol-secret"}
 DATA: Final = "data"
 HUGE_QUOTA: Final = {"producer_byte_rate": 1e15, "consumer_byte_rate": 1e15, "request_percentage": 1e9}
 
@@ -29,10 +28,9 @@ Sums = Mapping[tuple[str, str, str], int]
 @contextmanager
 def reported_broker(folder: Path, jars: tuple[Path, ...] = ()) -> Iterator[EmbeddedBroker]:
     """A broker with the reporter, whose sensors exist for each `<user, client-id>`, and a topic for data."""
-    (port,) = process.free_ports(1)
-    reporting = reporter_settings(f"127.0.0.1:{port}", USAGE_TOPIC) | {"broker.session.timeout.ms": "1000"}
-    options = BrokerOptions(request_log=True, settings=reporting, jars=jars, more_jars=(reporter_jar(),))
-    with EmbeddedBroker(folder, USERS, ports={"PLAINTEXT": port}, options=options) as broker:
+    settings = {"broker.session.timeout.ms": "1000", "kquota.reporter.exclude.users": "dave,carol"}
+    options = BrokerOptions(request_log=True, settings=settings, jars=jars, usage_topic=USAGE_TOPIC)
+    with EmbeddedBroker(folder, USERS | LEFT_OUT, options=options) as broker:
         make_topics(broker, USAGE_TOPIC, DATA)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
             assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
@@ -51,7 +49,7 @@ def admin_of(broker: EmbeddedBroker) -> Any:
 
 def produce(broker: EmbeddedBroker, user: str, client_id: str, sizes: list[int]) -> None:
     """Requests of one record each, by a client that comes and goes."""
-    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, USERS[user])
+    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, (USERS | LEFT_OUT)[user])
     with closing(KafkaProducer(**sign_in, client_id=client_id, acks=1)) as producer:
         for size in sizes:
             producer.send(DATA, bytes(size)).get(PATIENCE_SECONDS)
@@ -59,7 +57,7 @@ def produce(broker: EmbeddedBroker, user: str, client_id: str, sizes: list[int])
 
 def consume(broker: EmbeddedBroker, user: str, client_id: str) -> None:
     """Read all of the data once."""
-    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, USERS[user])
+    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, (USERS | LEFT_OUT)[user])
     with closing(KafkaConsumer(**sign_in, client_id=client_id, group_id=None)) as consumer:
         partition = TopicPartition(DATA, 0)
         consumer.assign([partition])
