@@ -59,7 +59,7 @@ faults: ready ## kill the job at every failpoint, restart it, verify all it wrot
 soak: ready ## load, kills, a broker that comes and goes, edits and garbage for MINUTES=1.5, then the same verifier
 	@exec $(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),1.5) $(ARGS)
 
-reporter: ready ## the jar that reports usage from inside a broker (needs a JDK)
+reporter: ready ## make the jar that reports usage from inside a broker again; `ready` has made it
 	@$(VENV)/bin/python -m deploy.reporter
 
 compatibility: ready ## releases of Kafka, Python, Java, Spark and clients, each tried; writes docs/compatibility.md (ARGS="--only kafka")

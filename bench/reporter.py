@@ -19,7 +19,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
@@ -31,10 +31,9 @@ from bench.request_logger import Cost, measure_broker
 from deploy.reporter.__main__ import make
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo import process
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.meter.log_follower import LogFollower
-from pipeline.meter.reporter import REPORTER_JAR, reporter_settings
+from pipeline.meter.reporter import REPORTER_JAR
 from pipeline.meter.request_log import RequestLogParser
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.reported_broker import (
@@ -99,12 +98,9 @@ def measure(kind: str, requests_per_second: int, seconds: float, client_ids: Seq
 @contextmanager
 def broker_of(kind: str, folder: Path) -> Iterator[EmbeddedBroker]:
     """Without quotas, with the one that makes sensors exist, or with the reporter too."""
-    (port,) = process.free_ports(1)
-    has_reporter = kind == "reporter"
-    settings: Mapping[str, str] = reporter_settings(f"127.0.0.1:{port}", USAGE_TOPIC) if has_reporter else {}
-    jars = (REPORTER_JAR,) if has_reporter else ()
-    options = BrokerOptions(heap_mib=1024, quick_start=False, settings=settings, more_jars=jars)
-    with EmbeddedBroker(folder, ports={"PLAINTEXT": port}, options=options) as broker:
+    usage_topic = USAGE_TOPIC if kind == "reporter" else ""
+    options = BrokerOptions(heap_mib=1024, quick_start=False, usage_topic=usage_topic)
+    with EmbeddedBroker(folder, options=options) as broker:
         make_topics(broker, USAGE_TOPIC)
         if kind != "no quota":
             with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:

@@ -1,15 +1,20 @@
 """A stock client that two brokers share: what their sum is with a mirrored quota, and with the level of the cluster.
 
     python -m bench.split_client [--loads 3 10] [--seconds 170] [--move 85] [--page docs/enforce.md] [--keep FOLDER]
+        [--source counters]
 
 Two real brokers and, for each load k and each scope, a user with the quota T and one plain kafka-python producer that
 wants k · T: nine tenths on one broker and one tenth on the other, after the move the other way round. `kquota quotas
 sync` runs once in scope `broker` (every broker gets T) and once in scope `cluster`. No job runs: the bytes that the
 brokers have taken are counted at the client, and are stored as rows of `usage` once a second.
 
+With `--source reporter`, or `request-log`, usage comes from there, through a real job: reporter → topic → job → tables
+→ sync. Then all clients are in scope `cluster`, and brokers measure them because of `kquota meter enable`.
+
 All of them run at the same time. The sum over both brokers is divided by T.
 """
 
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -24,20 +29,29 @@ import pyarrow as pa
 
 from bench.machine import arguments, machine_line
 from bench.pages import table, write_part, write_time_plot
-from bench.stage import start_sync, topic_on_each
+from bench.stage import Stage, child, start_sync, topic_on_each
+from pipeline.brokers import metering
 from pipeline.clock import wall_ms
-from pipeline.demo.broker import EmbeddedCluster, plain_sign_in
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import create_topics, wanted_topics
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.stock_client import StockProducer, StockWork
+from pipeline.meter.reporter import REPORTER_PREFIX
+from pipeline.settings.loading import load_settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from schemas.arrow import conform
+from schemas.names import USAGE_TOPIC
 from schemas.usage import UsageRow
 
 _JOB: Final = "bench"
 _EVERY_MS: Final = 1_000
+_TRIGGER_MS: Final = 500
+SOURCES: Final = ("counters", "reporter", "request-log")
 
 
 class UsageRecorder:
@@ -88,8 +102,13 @@ WINDOW_SECONDS: Final = 30
 SETTLED_SECONDS: Final = 45
 
 _SHOWN_SECONDS: Final = 10
-_BEGIN: Final = "<!-- split: written by `python -m bench split_client` -->"
-_END: Final = "<!-- split end -->"
+_MARKS: Final = {
+    "counters": ("<!-- split: written by `python -m bench split_client` -->", "<!-- split end -->"),
+    "reporter": (
+        "<!-- split by reporter: `python -m bench split_client --source reporter` -->",
+        "<!-- by reporter end -->",
+    ),
+}
 _PLOT: Final = "split-client.svg"
 
 
@@ -131,10 +150,12 @@ def markdown(runs: Sequence[SplitRun]) -> str:
     return table(["wants", "scope", shown, f"highest {WINDOW_SECONDS} s", settled], rows)
 
 
-def write_page(page: Path, text: str, runs: Sequence[SplitRun]) -> None:
-    """Put the text and the plot into a page, between its marks; the plot is a file beside it."""
-    _write_plot(page.with_name(_PLOT), runs)
-    write_part(page, _BEGIN, _END, f"![The sum of both brokers over time]({_PLOT})\n\n{text}")
+def write_page(page: Path, text: str, runs: Sequence[SplitRun], source: str = "counters") -> None:
+    """Put the text into a page, between the marks of its source; a mirror and a level have a plot, a file beside it."""
+    if source == "counters":
+        _write_plot(page.with_name(_PLOT), runs)
+        text = f"![The sum of both brokers over time]({_PLOT})\n\n{text}"
+    write_part(page, *_MARKS[source], text)
 
 
 def _write_plot(path: Path, runs: Sequence[SplitRun]) -> None:
@@ -172,6 +193,48 @@ def measure(folder: Path, loads: Sequence[float], seconds: int, move: int) -> li
         recorders = {scope: _start_sync(stack, folder / scope, scope, cluster, who) for scope in SCOPES}
         producers = {one: _start_producer(stack, cluster, user, one[1]) for one, user in who.items()}
         return _watch(producers, recorders, who, leaders, seconds, move)
+
+
+def measure_metered(folder: Path, source: str, loads: Sequence[float], seconds: int, move: int) -> list[SplitRun]:
+    """As `measure`, but in scope `cluster` alone, with a job that reads what meters of a kind have sent."""
+    who = {("cluster", load): f"cluster-{load:g}" for load in loads}
+    options = BrokerOptions(
+        request_log=source == "request-log",
+        usage_topic=USAGE_TOPIC if source == "reporter" else "",
+        settings={f"{REPORTER_PREFIX}exclude.users": "ANONYMOUS"},
+    )
+    secrets = {user: f"{user}-secret" for user in who.values()}
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            EmbeddedCluster([folder / "broker-1", folder / "broker-2"], secrets, options=options)
+        )
+        leaders = topic_on_each(cluster.brokers, _TOPIC)
+        settings = load_settings(
+            flags={
+                "kafka": {"bootstrap_servers": cluster.bootstrap_servers},
+                "tables": {"root": str(folder / "tables")},
+            }
+        )
+        with ClusterAccess.from_settings(settings.kafka).admin() as admin:
+            create_topics(admin, wanted_topics(settings))
+        create_tables(settings.tables)
+        quotas = [QuotaChange(user, "", {"producer_byte_rate": BOUND}) for user in who.values()]
+        open_quota_table(settings.tables).alter(quotas, local_audit("bench"))
+        metering.write(settings, metering.plan(settings, enable=True)[0])
+        stage = Stage(folder, cluster.brokers[0], settings, settings.tables.root)
+        stack.enter_context(stage.job(_TRIGGER_MS))
+        start_sync(stack, folder, cluster.bootstrap_servers)
+        if source == "request-log":
+            for broker in cluster.brokers:
+                stack.enter_context(child(_request_log_meter(broker)))
+        producers = {one: _start_producer(stack, cluster, user, one[1]) for one, user in who.items()}
+        return _watch(producers, {}, who, leaders, seconds, move)
+
+
+def _request_log_meter(broker: EmbeddedBroker) -> list[str]:
+    command = [sys.executable, "-m", "pipeline.cli.main", "meter", "request-log", str(broker.request_log_path)]
+    command += ["--broker-id", str(broker.node_id), "--bootstrap-server", broker.bootstrap_servers]
+    return [*command, "--internal-listener", "PLAINTEXT", "--internal-listener", "CONTROLLER"]
 
 
 def _start_sync(
@@ -214,7 +277,8 @@ def _watch(
             if elapsed >= move:
                 producer.shares = SPLIT[::-1]
             for broker_id, sent_bytes in zip(leaders, producer.sent_bytes, strict=True):
-                recorders[scope].saw(broker_id, who[scope, load], sent_bytes)
+                if scope in recorders:
+                    recorders[scope].saw(broker_id, who[scope, load], sent_bytes)
             if elapsed >= len(totals[scope, load]) + 1:
                 totals[scope, load].append(float(sum(producer.sent_bytes)))
         for recorder in recorders.values():
@@ -228,13 +292,17 @@ def _sums(totals: Sequence[float]) -> list[float]:
 
 
 def main() -> None:
-    given = arguments(__doc__, loads=[3.0, 10.0], seconds=170, move=85, page=None, keep=None)
+    given = arguments(__doc__, loads=[3.0, 10.0], seconds=170, move=85, page=None, keep=None, source="counters")
+    if given.source not in SOURCES:
+        sys.exit(f"--source {given.source}: give one of {', '.join(SOURCES)}")
     with tempfile.TemporaryDirectory(prefix="kquota-split-") as folder:
-        runs = measure(Path(given.keep or folder), given.loads, given.seconds, given.move)
+        place, numbers = Path(given.keep or folder), (given.loads, given.seconds, given.move)
+        is_counted = given.source == "counters"
+        runs = measure(place, *numbers) if is_counted else measure_metered(place, given.source, *numbers)
     text = f"{markdown(runs)}\n\n{machine_line()}"
     print(text)
     if given.page:
-        write_page(Path(given.page), text, runs)
+        write_page(Path(given.page), text, runs, given.source)
 
 
 if __name__ == "__main__":

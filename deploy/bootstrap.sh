@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes this checkout ready to run: virtual environment, locked packages, Java, locked jars. Safe to run again: when
-# nothing has changed it ends in milliseconds.
+# Makes this checkout ready to run: virtual environment, locked packages, Java, locked jars, and the reporter's jar, which
+# is compiled. Safe to run again: when nothing has changed it ends in milliseconds.
 #
 #   VENV     the virtual environment's folder (default .venv)
 #   PYTHON   the Python to make it with (default: the first of 3.11 or newer on PATH)
@@ -79,8 +79,23 @@ make_archives() {
   echo "$wanted" >"$archives_stamp"
 }
 
+make_reporter() {
+  made_jar=pipeline/meter/kquota-reporter.jar
+  if [ -f "$made_jar" ] && [ -z "$(find deploy/reporter deploy/jvm/jars.lock -type f ! -name '*.pyc' -newer "$made_jar")" ]; then
+    return 0
+  fi
+  begin reporter
+  made=$("$venv/bin/python" -m deploy.reporter 2>"$log") || {
+    echo
+    tail -n 1 "$log" >&2
+    exit 6
+  }
+  end "$made"
+}
+
 wanted="$(pwd) $(cat pyproject.toml deploy/*.lock deploy/jvm/jars.lock | cksum)"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -d "$jar_cache" ]; then
+  make_reporter
   make_archives
   exit 0
 fi
@@ -118,6 +133,7 @@ jars=$("$venv/bin/python" -m pipeline.jvm.jars fetch 2>"$log") || {
   exit 6
 }
 end "$jars"
+make_reporter
 
 echo "$wanted" >"$stamp"
 make_archives

@@ -19,11 +19,12 @@ mkdir -p "$folder"
 "${PYTHON:-python3}" -m venv "$folder/venv"
 pip="$folder/venv/bin/python -m pip --disable-pip-version-check --no-cache-dir"
 $pip install --quiet --require-hashes -r deploy/image/requirements.lock
-$pip install --quiet --no-deps --no-build-isolation .
-
 # The cache is read only in the image, so all that is ever written there is made now: jars, and the shim of Java.
 KQUOTA_CACHE="$folder/cache"
 export KQUOTA_CACHE
+"$folder/venv/bin/python" -m deploy.reporter # the package that is installed next carries the jar
+$pip install --quiet --no-deps --no-build-isolation .
+
 "$folder/venv/bin/kquota" jars fetch --with s3
 "$folder/venv/bin/kquota" jars verify --with s3
 # With it Spark starts in half the time. It is for these jars at this place.

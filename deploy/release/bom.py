@@ -94,8 +94,8 @@ def _jar(jar: LockedJar, path_of: Callable[[LockedJar], Path]) -> dict[str, Any]
         "group": jar.group,
         "name": jar.artifact,
         "version": jar.version,
-        # Spark's are for the job; the broker is the demo's.
-        "scope": "optional",
+        # Spark's are for the job; the broker is the demo's. The compiler has made a part and runs nowhere.
+        "scope": "excluded" if jar.jar_set == "compiler" else "optional",
         "hashes": [{"alg": "SHA-256", "content": jar.sha256}],
         "properties": [
             {"name": "kquota:set", "value": jar.jar_set},

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pipeline.brokers.changes import ChangeWriter, KafkaQuotas
 from pipeline.brokers.running import cluster_name, running_sync, sync_lock
+from pipeline.brokers.sync import ChosenQuotas
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.errors import Refused, TableMissing
@@ -45,7 +46,7 @@ def plan(settings: Settings, *, enable: bool) -> tuple[list[Change], list[Meteri
     access = ClusterAccess.from_settings(settings.kafka)
     with KafkaQuotas(access) as cluster:
         held = cluster.look().held
-    changes = switched_on(held, _wanted(settings)) if enable else switched_off(held)
+    changes = switched_on(held, wanted_keys(settings)) if enable else switched_off(held)
     return changes, measured(held)
 
 
@@ -84,12 +85,13 @@ def write(settings: Settings, changes: list[Change]) -> None:
         raise Refused(message, "correct this on the cluster; all other values are written")
 
 
-def _wanted(settings: Settings) -> set[EntryKey]:
-    """The keys that a sync of the quota table would put on the brokers; none without a table."""
+def wanted_keys(settings: Settings) -> set[EntryKey]:
+    """The keys that a sync with these settings would put on the brokers; none without a quota table."""
     try:
-        source = QuotaSource(open_quota_table(settings.tables), settings.share)
+        table = QuotaSource(open_quota_table(settings.tables), settings.share)
     except TableMissing:
         return set()
+    source = ChosenQuotas(table, frozenset(settings.sync.users))
     mirror = (settings.scope or source.scope) == "broker"
     return {entry.key for entry in broker_entries(as_brokers_take(source.pin()), mirror)}
 

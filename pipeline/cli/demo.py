@@ -46,7 +46,7 @@ def demo(
         bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print the alerts that a webhook gets.")
     ] = False,
 ) -> None:
-    """Start a real Kafka broker, ten clients, a meter and the job; show who is throttled, why, until when.
+    """Start a real Kafka broker, ten clients and the job; show who is throttled, why, until when.
 
     The second line has the address of a page that shows the same.
 

@@ -60,8 +60,8 @@ def prometheus(
     """Scrape the quota sensors of all brokers of a cluster and send their usage, an event for each client and second.
 
     No broker is restarted and no log is switched on: an exporter of JMX beans is enough. Rates are means of the last
-    10 to 12 s, so usage is up to 11 s late; sums are right to about 3 %. Sensors exist only under a quota: see kquota
-    meter enable. A target without an answer is not charged, and after a gap at most one window is.
+    10 to 12 s, so usage is up to 11 s late, sums are right to 3 %, those of bursts to 7 %. Sensors exist only under a
+    quota: see kquota meter enable. A target without an answer is not charged, and after a gap at most one window is.
 
     The broker of a target is the one on its host; where that is not clear write ID=http://…. With --query it is the one
     on the host of the label instance, or --map LABEL=broker_id names the label with its id. Prometheus must scrape the

@@ -22,6 +22,7 @@ from pipeline.demo import process
 from pipeline.errors import Conflict, PipelineError
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, class_archive, find_java, options_to_make, options_to_use
+from pipeline.meter.reporter import reporter_jar, reporter_settings
 
 # The inputs of a node: server.properties, log4j2.properties, the java command. The first node is broker and controller
 # in one process; further ones are brokers that join it. Sizes are those of a laptop demo and of tests.
@@ -79,7 +80,7 @@ class BrokerOptions:
         settings: broker settings that replace or join ours.
         tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
         jars: of the broker, in place of the locked ones; empty = those.
-        more_jars: at the end of the class path, such as that of a plug-in that `settings` name.
+        usage_topic: where the reporter in the broker sends usage, by the listener without sign-in; "" = no reporter.
         archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
@@ -91,7 +92,7 @@ class BrokerOptions:
     tls_listeners: tuple[str, ...] = ()
     java_options: tuple[str, ...] = ()
     jars: tuple[Path, ...] = ()
-    more_jars: tuple[Path, ...] = ()
+    usage_topic: str = ""
     archive_draft: Path | None = None
 
     def listeners_of(self, *, controls: bool) -> tuple[str, ...]:
@@ -231,7 +232,7 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     java, jars = find_java(), list(options.jars) or broker_jars()
     archive = broker_archive(java, jars)
     uses = options.archive_draft is None and archive.exists()
-    class_path = [*jars, *options.more_jars]
+    class_path = [*jars, *([reporter_jar()] if options.usage_topic else [])]
     return java_command(java.executable, class_path, options, log4j2, options_to_use(archive) if uses else [])
 
 
@@ -406,7 +407,8 @@ class EmbeddedBroker:
         config, log4j2 = self.directory / "server.properties", self.directory / "log4j2.properties"
         first, options = self._joins, self.options
         seat = None if first is None else Seat(self.node_id, first.cluster_id, first.address(CONTROLLER))
-        properties = server_properties(data, self._ports, self.users, options.settings, seat)
+        reports = reporter_settings(self.bootstrap_servers, options.usage_topic) if options.usage_topic else {}
+        properties = server_properties(data, self._ports, self.users, {**reports, **options.settings}, seat)
         config.write_text(properties, encoding="utf-8")
         config.chmod(0o600)  # holds passwords
         logging = log4j2_properties(self.server_log_path, self.request_log_path, options.request_log)

@@ -68,7 +68,7 @@ def make_broker_archive() -> str:
 
 def _train_broker(draft: Path) -> str:
     try:
-        with EmbeddedBroker(draft.parent / "broker", options=BrokerOptions(request_log=True, archive_draft=draft)):
+        with EmbeddedBroker(draft.parent / "broker", options=BrokerOptions(archive_draft=draft)):
             pass
     except PipelineError as exc:
         return str(exc)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path_text
-from pipeline.demo.plan import DEMO_QUOTAS, STOCK_CLIENTS, demo_users
+from pipeline.demo.plan import DEMO_QUOTAS, demo_users
 from pipeline.errors import Conflict, UsageError
 from pipeline.process import LockHeld, ProcessLock
 from pipeline.settings.model import AlertsSettings, Settings
@@ -47,7 +47,6 @@ class DemoFolder:
     tables = _In("tables")
     checkpoint = _In("checkpoint")
     clients_plan = _In("clients.json")
-    meter_state = _In("meter.json")
     archives_log = _In("class-archives.log")
     sync_log = _In("sync.log")
     dashboard_log = _In("dashboard.log")
@@ -147,8 +146,7 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
             },
             "tables": {"root": settings.tables.root},
             "stream": {"checkpoint": stream.checkpoint, "trigger_ms": stream.trigger_ms},
-            # The stock clients. The others listen.
-            "sync": {"users": sorted(client.user for client in STOCK_CLIENTS)},
+            "sync": {"users": list(settings.sync.users)},
             **_alerts(settings.alerts),
         }
     )

@@ -27,15 +27,24 @@ DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
         ("billing", "invoices", 60_000.0, None, None, "enforce", "finance", "month end included"),
         ("inventory", "<default>", 80_000.0, None, None, "enforce", "warehouse", "any scanner gateway"),
         ("search", "", None, 100_000.0, None, "enforce", "search", "all indexers together"),
-        ("erp", "", 200_000.0, None, None, "enforce", "back office", "exports; a program that obeys no throttles"),
-        ("archive", "", None, 100_000.0, None, "enforce", "back office", "copies the exports; neither does it"),
+        (
+            "erp",
+            "exporter",
+            200_000.0,
+            None,
+            None,
+            "enforce",
+            "back office",
+            "exports; a program that obeys nothing",
+        ),
+        ("archive", "copier", None, 100_000.0, None, "enforce", "back office", "copies the exports; neither does it"),
         ("clickstream", "", 400_000.0, None, None, "enforce", "web", "all trackers together"),
         ("<default>", "scorer", None, 200_000.0, None, "enforce", "fraud", "scorers of any team"),
         ("<default>", "", 120_000.0, None, 100.0, "enforce", "platform", "whoever has no agreement of their own"),
         ("", "dashboard", None, 60_000.0, None, "enforce", "platform", "all dashboards together"),
     )
 )
-"""Rows of `quotas`, at the levels 1, 1, 2, 3, 3, 3, 3, 4, 6 and 7."""
+"""Rows of `quotas`, at the levels 1, 1, 2, 3, 1, 1, 3, 4, 6 and 7."""
 
 DEMO_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     topic: {"retention.ms": "900000", "retention.bytes": "33554432", "segment.bytes": "8388608"}
@@ -45,9 +54,6 @@ DEMO_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
 
 SPLIT_TOPIC: Final = "exports"
 """Has a partition on each broker; the other topics have one in all."""
-
-DEMO_INTERNAL_LISTENERS: Final = ("CONTROLLER", "PLAINTEXT")
-"""Where the embedded broker and the job itself talk; a meter leaves ANONYMOUS out there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""The demo: real brokers, real clients, real meters and the job, on one machine, under one folder.
+"""The demo: real brokers with the reporter in them, real clients and the job, on one machine, under one folder.
 
-The job is the one of production. The demo adds the brokers, the clients and the meters around it.
+The job is the one of production. The demo adds the brokers and the clients around it.
 """
 
 import json
@@ -22,17 +22,17 @@ from typing import IO, Any, Final
 import pyarrow as pa
 from pydantic import SecretStr
 
+from pipeline.brokers import metering
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG
 from pipeline.demo import class_archives
 from pipeline.demo.alert_receiver import AlertReceiver, Heard
-from pipeline.demo.broker import FIRST_NODE_ID, BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
 from pipeline.demo.plan import (
     DEMO_CLIENTS,
-    DEMO_INTERNAL_LISTENERS,
     DEMO_QUOTAS,
     STOCK_CLIENTS,
     DemoClient,
@@ -44,6 +44,7 @@ from pipeline.demo.stock_client import StockWork
 from pipeline.job.job import Job, step
 from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners, both
+from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
 from pipeline.tables.from_settings import create_tables, open_quota_table
@@ -54,9 +55,11 @@ from quota.engine import QuotaEngine
 # Before the job starts: the cluster, settings, topics, tables, quotas.
 
 
-def new_cluster(folder: DemoFolder, brokers: int) -> EmbeddedCluster:
-    """The cluster of a demo, which is not started yet. Its brokers write request logs, for the meters."""
-    return EmbeddedCluster(folder.brokers(brokers), folder.passwords(), BrokerOptions(request_log=True))
+def new_cluster(folder: DemoFolder, brokers: int, usage_topic: str) -> EmbeddedCluster:
+    """The cluster of a demo, which is not started yet. Its brokers report the usage of the clients that sign in."""
+    leaves_out = {f"{REPORTER_PREFIX}exclude.users": "ANONYMOUS"}  # brokers, the job, and whatever looks on
+    options = BrokerOptions(usage_topic=usage_topic, settings=leaves_out)
+    return EmbeddedCluster(folder.brokers(brokers), folder.passwords(), options)
 
 
 def demo_settings(settings: Settings, folder: DemoFolder, cluster: EmbeddedCluster) -> Settings:
@@ -65,11 +68,12 @@ def demo_settings(settings: Settings, folder: DemoFolder, cluster: EmbeddedClust
     given["kafka"] |= {"bootstrap_servers": cluster.bootstrap_servers}
     given["tables"] |= {"root": str(folder.tables)}
     given["stream"] |= {"checkpoint": str(folder.checkpoint)}
+    given["sync"] |= {"users": sorted(client.user for client in STOCK_CLIENTS)}  # the other clients listen
     return Settings.model_validate({**given, "run_dir": folder.root})
 
 
 def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
-    """Write the files, create topics and tables that are missing, and fill a new quota table."""
+    """Write the files, create topics and tables that are missing, fill a new quota table, switch metering on."""
     write_settings(folder, settings)
     write_candidate(folder)
     with ClusterAccess.from_settings(settings.kafka).admin() as admin:
@@ -77,9 +81,10 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
         create_demo_topics(admin, brokers)
     if "quotas" in create_tables(settings.tables):
         open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
+    metering.write(settings, metering.plan(settings, enable=True)[0])
 
 
-# Processes around the job: a meter for each broker, stock clients, quota sync, the page, the alerts.
+# Processes around the job: stock clients, quota sync, the page, the alerts.
 
 Child = subprocess.Popen[bytes]
 
@@ -89,21 +94,9 @@ _KQUOTA: Final = (sys.executable, "-m", "pipeline.cli.main")
 _NICENESS: Final = 10
 
 
-def _start(folder: DemoFolder, log_file: Path, *command: object, niceness: int = _NICENESS) -> Child:
+def _start(folder: DemoFolder, log_file: Path, *command: object) -> Child:
     with log_file.open("ab") as output:
-        return spawn([*_KQUOTA, *map(str, command)], cwd=folder.root, output=output, niceness=niceness)
-
-
-def start_meter(broker: EmbeddedBroker, folder: DemoFolder) -> Child:
-    """Start the meter of a broker; it follows that broker's own request log."""
-    command: list[object] = ["meter", "request-log", broker.request_log_path, "--broker-id", broker.node_id]
-    # A flag, because a variable that is set in this shell would win over the file.
-    command += ["--config", folder.settings_file, "--bootstrap-server", broker.bootstrap_servers]
-    if broker.node_id == FIRST_NODE_ID:
-        command += ["--state-file", folder.meter_state]
-    for listener in DEMO_INTERNAL_LISTENERS:
-        command += ["--internal-listener", listener]
-    return _start(folder, broker.directory / "logs" / "meter.log", *command, niceness=0)
+        return spawn([*_KQUOTA, *map(str, command)], cwd=folder.root, output=output, niceness=_NICENESS)
 
 
 def start_sync(cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
@@ -179,8 +172,6 @@ class Load:
     def start(self) -> None:
         """Start all but the stock clients, which are never within their quotas; the other clients last."""
         self._keep(start_sync(self._cluster, self._folder))
-        for broker in self._cluster.brokers:
-            self._keep(start_meter(broker, self._folder))
         plan_path = self._folder.clients_plan
         DemoPlan(
             bootstrap_servers=self._cluster.sasl_bootstrap_servers,
@@ -284,11 +275,11 @@ class Demo:
             self._job.stop()
 
     def run(self, duration_seconds: float | None) -> None:
-        """Start brokers, tables, job, meters and clients; stop them in reverse, so long after the job is ready."""
+        """Start brokers, tables, job and clients; stop them in reverse, so long after the job is ready."""
         with ExitStack() as stack:
             starter = stack.enter_context(SparkStarter(self.settings))
             with step("broker" if self.brokers == 1 else f"{self.brokers} brokers"):
-                cluster = stack.enter_context(new_cluster(self.folder, self.brokers))
+                cluster = stack.enter_context(new_cluster(self.folder, self.brokers, self.settings.kafka.usage_topic))
             if self.dashboard_port is not None:
                 log.info("dashboard: http://127.0.0.1:%d/ (in a few seconds)", self.dashboard_port)
             settings = demo_settings(self.settings, self.folder, cluster)
@@ -333,7 +324,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
-        *(folder.meter_state, folder.sync_log, folder.settings_file, folder.candidate),
+        *(folder.sync_log, folder.settings_file, folder.candidate),
         *(folder.alerts_log, folder.alerts_state(job)),
         *(folder.stock_client(client.client_id) for client in STOCK_CLIENTS),
     )

@@ -20,6 +20,7 @@ from pipeline.stream.checkpoint import (
     Checkpoint,
     OffsetLog,
     Span,
+    begin_of,
     open_checkpoint,
     refuse_gaps,
     spans_and_newest,
@@ -217,9 +218,10 @@ class JobRun:
         settings = self._settings
         files = open_checkpoint(settings.stream.checkpoint, spark)
         spans, newest = spans_and_newest(self._place.access, settings.kafka.usage_topic, _SAMPLE_MESSAGES)
+        offsets = OffsetLog(files)
         batch = MicroBatch(
             collect=Collector(ReadingRules.from_settings(settings), newest),
-            offsets=OffsetLog(files),
+            offsets=offsets,
             tables=self._tables,
             quotas=self._quotas,
             decider=self._enforcement.decider,
@@ -231,6 +233,7 @@ class JobRun:
         )
         batch.complete_stored()
         begin_at = self._starting_offsets(recovered, Checkpoint.read(files), spans)
+        offsets.begin = begin_of(settings.kafka.usage_topic, begin_at, spans)
         source = read_usage_topic(
             spark,
             self._place.access.bootstrap_servers,

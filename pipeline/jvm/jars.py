@@ -37,9 +37,9 @@ from pipeline.jvm.java import JavaNotFound, cache_folder, find_java
 # One line per jar, with five fields: set, coordinates, origin, bytes, sha256. It has no addresses: Maven's settings on
 # the machine say where jars come from. Lines that start with `#` are notes.
 
-SETS: Final = ("spark", "broker", "s3")
+SETS: Final = ("spark", "broker", "s3", "compiler")
 """The sets of the project's own lock."""
-OPTIONAL_SETS: Final = ("s3",)
+OPTIONAL_SETS: Final = ("s3", "compiler")
 """Sets that are fetched only when they are asked for."""
 ORIGINS = ("maven", "pyspark")
 
@@ -58,7 +58,8 @@ class LockedJar:
 
     Attributes:
         jar_set: "spark" (in addition to pyspark's jars), "broker" (class path of the embedded broker), "s3" (on top of
-            "spark", where Spark itself reads or writes a store that speaks S3).
+            "spark", where Spark itself reads or writes a store that speaks S3), "compiler" (of Java; a checkout makes
+            the reporter's jar with it).
         note: why this version, printed as a comment above the entry; "" for none.
     """
 
@@ -478,8 +479,8 @@ log = logging.getLogger(__name__)
 
 
 def fetch_missing(store: JarStore | None = None) -> None:
-    """Fetch every jar that is not there, each checked against the lock's sha256; logs each download."""
-    store = store or JarStore(read_lock())
+    """Fetch every jar that is not there, but none of an optional set; each is checked against the lock's sha256."""
+    store = store or JarStore(jars_of())
     missing = store.missing()
     if not missing:
         return

@@ -13,7 +13,8 @@ REPORTER_CLIENT_ID: Final = "kquota-reporter"
 """The client-id of its producer, in every broker."""
 _CLASS: Final = "io.kquota.reporter.UsageReporter"
 _JMX: Final = "org.apache.kafka.common.metrics.JmxReporter"
-_PREFIX: Final = "kquota.reporter."
+REPORTER_PREFIX: Final = "kquota.reporter."
+"""Of its settings in server.properties."""
 
 
 def reporter_jar() -> Path:
@@ -55,4 +56,5 @@ def reporter_settings(bootstrap_servers: str, topic: str, client: Mapping[str, s
     * `client`: Further settings of its producer, such as those of security.
     """
     own = {"topic": topic, "bootstrap.servers": bootstrap_servers, **(client or {})}
-    return {"metric.reporters": f"{_JMX},{_CLASS}", **{f"{_PREFIX}{name}": value for name, value in own.items()}}
+    prefixed = {f"{REPORTER_PREFIX}{name}": value for name, value in own.items()}
+    return {"metric.reporters": f"{_JMX},{_CLASS}", **prefixed}

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from pipeline.replay.request import Part, Plan, ReplayRequest, usage_not_kept
-from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch
+from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch, UsageReader
 from pipeline.throttle.assembly import engine_of
 from pipeline.throttle.shapes import entities_of
 from quota.holds import Holds
@@ -27,17 +27,25 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
     A throttle depends on all usage before it, so one process goes through the whole range in order. It reads the usage
     slice by slice, so that memory does not grow with the range.
     """
-    replay = _Replay(plan.request, part)
-    for batches in replay.reader.read(plan.slices):
+    return _replayed(plan, [part], slice_done)[0]
+
+
+def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None]) -> list[ReplayResult]:
+    """The results of parts with the same users: each batch is read once for all of them."""
+    reader = plan.request.reader(parts[0].share)
+    replays = [_Replay(plan.request, part, reader) for part in parts]
+    for batches in reader.read(plan.slices):
         for batch in batches:
-            replay.decide(batch)
-        slice_done()
-    return replay.result()
+            for replay in replays:
+                replay.decide(batch)
+        for _ in replays:
+            slice_done()
+    return [replay.result() for replay in replays]
 
 
 class _Replay:
-    def __init__(self, request: ReplayRequest, part: Part) -> None:
-        self.reader = request.reader(part.share)
+    def __init__(self, request: ReplayRequest, part: Part, reader: UsageReader) -> None:
+        self.reader = reader
         self._since_ms, self._until_ms = request.since_ms, request.until_ms
         self._quotas = request.quotas[part.replay]
         self._engine = engine_of(ReplayEngine, request.settings, request.scope)
@@ -125,7 +133,11 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
         done = Count(progress, len(plan.parts) * len(plan.slices))
-        return joined(plan, [replay_part(plan, part, done.one_more) for part in plan.parts]), "one process"
+        # Together, if they have the same users: then each batch is read once.
+        are_alike = all(part.share == plan.parts[0].share for part in plan.parts)
+        pieces = [plan.parts] if are_alike else [(part,) for part in plan.parts]
+        found = [result for parts in pieces for result in _replayed(plan, parts, done.one_more)]
+        return joined(plan, found), "one process"
     plan = plan.for_processes(cores)
     processes = min(cores, len(plan.parts))
     context = get_context("spawn")

@@ -238,27 +238,41 @@ def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) ->
     return json.dumps({topic: begin}, separators=(",", ":"))
 
 
+def begin_of(topic: str, starting_at: str, spans: Mapping[str, Span]) -> str:
+    """Where a query begins that starts at `earliest`, `latest` or such JSON, as JSON."""
+    if starting_at not in {"earliest", "latest"}:
+        return starting_at
+    place = 0 if starting_at == "earliest" else 1
+    return json.dumps({topic: {partition: span[place] for partition, span in spans.items()}})
+
+
 _FIRST_SOURCE_LINE: Final = 2  # after a version line and a metadata line
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a batch by topic and partition, as JSON. `start` is "" for the first batch of a checkpoint."""
+    """Offsets of a batch by topic and partition, as JSON. `start` is "" for the first batch of a checkpoint.
+
+    `likely_start` is where that batch begins as far as is known: Spark does not record it.
+    """
 
     start: str
     end: str
+    likely_start: str = ""
 
     @property
     def message_count(self) -> int | None:
-        """The number of offsets of the batch; None for the first batch of a checkpoint, whose start is not recorded."""
-        if not self.start:
+        """The number of offsets of the batch; None if its start is not known."""
+        start = self.start or self.likely_start
+        if not start:
             return None
-        before, after = json.loads(self.start), json.loads(self.end or "{}")
-        return sum(
+        before, after = json.loads(start), json.loads(self.end or "{}")
+        count = sum(
             int(end) - int(before.get(topic, {}).get(partition, 0))
             for topic, partitions in after.items()
             for partition, end in partitions.items()
         )
+        return count if self.start or count >= 0 else None
 
 
 def source_line(text: str) -> str:
@@ -271,14 +285,20 @@ class OffsetLog:
 
     Spark writes `offsets/<batch id>` before it calls `foreachBatch`. So the entry exists, and is the same each time the
     batch is run.
+
+    Attributes:
+        begin: Where a new checkpoint begins, as JSON; "" while that is not known.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
+        self.begin = ""
 
     def range_of(self, batch_id: int) -> OffsetRange:
         """Offsets of a batch that has begun."""
-        return OffsetRange(self._source_line(batch_id - 1) if batch_id else "", self._source_line(batch_id))
+        if not batch_id:
+            return OffsetRange("", self._source_line(0), self.begin)
+        return OffsetRange(self._source_line(batch_id - 1), self._source_line(batch_id))
 
     def _source_line(self, batch_id: int) -> str:
         return source_line(self._files.text(f"offsets/{batch_id}") or "")

@@ -1,4 +1,4 @@
-"""All of the demo but the job, on two brokers: meters, clients, stock clients, and the quotas on the brokers."""
+"""All of the demo but the job, on two brokers: reporters, clients, stock clients, and the quotas on the brokers."""
 
 import json
 import logging
@@ -36,14 +36,15 @@ def folder(tmp_path: Path) -> Iterator[DemoFolder]:
     carry_nothing()
 
 
-def test_brokers_slow_stock_clients_meters_name_them_and_a_dead_broker_is_reported(
+def test_brokers_slow_stock_clients_reporters_name_them_and_a_dead_broker_is_reported(
     folder: DemoFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     reports: Reports = {}
     with ExitStack() as stack:
-        cluster = stack.enter_context(new_cluster(folder, 2))
-        prepare(folder, demo_settings(load_settings(), folder, cluster), 2)
+        settings = load_settings()
+        cluster = stack.enter_context(new_cluster(folder, 2, settings.kafka.usage_topic))
+        prepare(folder, demo_settings(settings, folder, cluster), 2)
         load = Load(cluster, folder, lambda one: reports.update({(one["user"], one["client_id"]): one}), stack)
         load.start()
         load.send_in_full()
@@ -55,11 +56,16 @@ def test_brokers_slow_stock_clients_meters_name_them_and_a_dead_broker_is_report
         assert all(one["broker_throttle_max_ms"] == 0 for name, one in reports.items() if name not in stock)
 
         with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as quotas:
-            assert {quota.entity for quota in quotas.describe()} == {NativeEntity.of_row(user, "") for user, _ in stock}
+            metering = ("<default>", "<default>")  # what makes brokers measure all the others
+            entities = {NativeEntity.of_row(*one) for one in (*stock, metering)}
+            assert {quota.entity for quota in quotas.describe()} == entities
         usage = [json.loads(record.value) for record in read_topic(cluster.bootstrap_servers, "quota.usage.v1")]
         events = [event for message in usage for event in (message if isinstance(message, list) else [message])]
         writers = {event["broker_id"] for event in events if event["user"] == "erp" and event.get("produced_bytes")}
         assert writers == {"1", "2"}
+        names = {(event["user"], event["client_id"]) for event in events}
+        assert names >= {(client.user, client.client_id) for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)}
+        assert "ANONYMOUS" not in {user for user, _ in names}  # not brokers, not what looks on
 
         second = cluster.brokers[1]
         assert second.pid is not None

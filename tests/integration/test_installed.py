@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo.process import terminate
-from pipeline.jvm.jars import JarStore, fetch, read_lock
+from pipeline.jvm.jars import JarStore, fetch, jars_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
@@ -76,7 +76,7 @@ def run(*command: str) -> None:
 def fill_maven_repository(folder: Path) -> None:
     """The nearest source of jars, so that none is downloaded."""
     fetch()
-    store = JarStore(read_lock(), sources=())
+    store = JarStore(jars_of(), sources=())
     for jar in store.locked:
         path = folder.joinpath(*jar.group.split("."), jar.artifact, jar.version, jar.file_name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def hints(printed: Path) -> list[str]:
 
 def test_missing_jars_are_fetched_into_the_cache_and_told(demo: Path, installed: Installed) -> None:
     told = demo.read_text()
-    wanted = sum(jar.origin == "maven" for jar in read_lock())
+    wanted = sum(jar.origin == "maven" for jar in jars_of())
     assert re.search(rf"{wanted} jars of Spark and the broker, \d+ MB, are not in .*: they are fetched once", told)
     assert f"{wanted} jars from local Maven repository" in told
     assert len(list((installed.home / "cache" / "jars").glob("*/*.jar"))) == wanted

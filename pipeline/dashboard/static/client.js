@@ -46,7 +46,7 @@ export function state(head) {
   loadSoon(place, EVERY_MS[place.range] || 5_000, load);
 }
 
-addEventListener('themechange', () => place && place.document && redraw(true));
+addEventListener('themechange', () => place && place.document && redraw());
 
 async function load() {
   const mine = place;
@@ -168,7 +168,7 @@ function render() {
       types.length ? types.map((type) => figure(found, type)) : h('p', { class: 'empty', 'data-key': 'none' }, `Neither usage nor a bound between ${when(found.since_ms, found.now_ms)} and ${when(found.until_ms, found.now_ms)}.`),
       lines.map((type) => line(found, type)), types.length ? legend(found) : null),
     h('div', { class: 'two', 'data-key': 'two' }, h('div', { class: 'stack', 'data-key': 'left' }, protection(), records(found)), h('div', { class: 'stack', 'data-key': 'right' }, levels(found), brokers(found), edits(found))));
-  redraw(false);
+  redraw();
 }
 
 function neverSeen(found) {
@@ -270,7 +270,7 @@ function beginOf(found) {
   return Math.max(found.since_ms, Math.min(first, ...edits, found.until_ms - MINUTE_MS) - found.step_ms);
 }
 
-async function redraw(anew) {
+async function redraw() {
   const mine = place;
   const uPlot = await library();
   if (mine !== place) return;
@@ -304,7 +304,6 @@ async function redraw(anew) {
     mine.charts.delete(type);
   }
   mine.main.dataset.drawn = String(live.size);
-  void anew;
 }
 
 function read(type, at) {

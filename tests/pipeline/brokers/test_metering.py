@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.brokers.metering import measured
+from pipeline.brokers.metering import measured, wanted_keys
 from pipeline.brokers.native import NativeQuota, NativeQuotas, imported
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.settings.model import Settings, SyncSettings, TablesSettings
+from pipeline.tables.layout import create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.broker_levels.entries import METERED, EntryKey
 from quota.entity import QUOTA_TYPES
 from tests.pipeline.brokers.quota_broker import await_values, client, pair, user
@@ -52,6 +56,16 @@ def test_it_is_written_with_yes_where_it_hides_nothing_and_taken_away(
     assert "values written: 3" in meter("disable", "--yes").stderr
     await_values(native, others)
     assert "nothing to write: metering is off already" in meter("disable", "--yes").stderr
+
+
+def test_rows_that_the_sync_leaves_out_do_not_move_it(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    rows = [QuotaChange("alice", "", {PRODUCE: 5.0}), QuotaChange("", "app", {PRODUCE: 5.0})]
+    QuotaTable(str(tmp_path)).alter(rows, local_audit("test"))
+    tables = TablesSettings(root=str(tmp_path))
+    assert len(wanted_keys(Settings(tables=tables))) == 2
+    chosen = Settings(tables=tables, sync=SyncSettings(users=("alice",)))
+    assert wanted_keys(chosen) == {EntryKey("alice", "", PRODUCE)}
 
 
 def test_quotas_of_others_measure_clients_too() -> None:

@@ -2,6 +2,7 @@ package io.kquota.reporter;
 
 import java.lang.reflect.Proxy;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -20,10 +21,12 @@ public final class ReporterCheck {
     private static long nowMs = 1_700_000_000_000L;
     private static final Time CLOCK = (Time) Proxy.newProxyInstance(ReporterCheck.class.getClassLoader(),
             new Class<?>[] {Time.class}, (proxy, method, args) -> method.getName().equals("milliseconds") ? nowMs : 0L);
+    private static final List<String> GROUPS = List.of("Produce", "Fetch", "Request");
     private static final MetricConfig QUOTA = new MetricConfig().timeWindow(1, TimeUnit.SECONDS).samples(11);
 
     public static void main(String[] args) throws Throwable {
         if (args[0].equals("sums")) sums(Long.parseLong(args[1]));
+        else if (args[0].equals("expiry")) expiry(Long.parseLong(args[1]));
         else if (args[0].equals("events")) events();
         else if (args[0].equals("other-class")) otherClass();
         else if (args[0].equals("other-field")) reporter().init(List.of());
@@ -32,8 +35,12 @@ public final class ReporterCheck {
 
     /** Random records, some taken back, rates that are read (which purges windows), pauses, and clocks that step. */
     private static void sums(long seed) throws Throwable {
-        Random draw = new Random(seed);
-        Metrics metrics = new Metrics(QUOTA, CLOCK);
+        try (Metrics metrics = new Metrics(QUOTA, CLOCK)) {
+            sums(new Random(seed), metrics);
+        }
+    }
+
+    private static void sums(Random draw, Metrics metrics) throws Throwable {
         Sensor sensor = metrics.sensor("Produce-alice");
         MetricName name = metrics.metricName("byte-rate", "Produce", "", Map.of("user", "alice", "client-id", "etl"));
         sensor.add(name, new Rate());
@@ -67,6 +74,65 @@ public final class ReporterCheck {
             count += reader.count;
         }
         System.out.println(read - recorded + " " + (count - records));
+    }
+
+    /**
+     * Sensors that Kafka removes an hour after their last record, or with their quota, and makes again, as its quota
+     * managers do. Prints what is missing in the events of each quota type, and how many clients are still remembered.
+     */
+    private static void expiry(long seed) throws Throwable {
+        UsageReporter reporter = reporter();
+        long[] missing = new long[GROUPS.size()];
+        int expired = 0;
+        try (Metrics metrics = new Metrics(QUOTA, List.of(reporter), CLOCK, false)) {
+            reporter.close(); // its thread: from here on this one reads and takes
+            Random draw = new Random(seed);
+            for (int step = 0; step < 20_000; step++) {
+                nowMs += draw.nextInt(400);
+                if (draw.nextInt(100) == 0) { // looks are never an hour apart
+                    take(reporter, missing);
+                    nowMs += draw.nextInt(5_000_000);
+                    int before = metrics.metrics().size();
+                    expire(metrics);
+                    expired += before - metrics.metrics().size();
+                }
+                int client = draw.nextInt(4), kind = draw.nextInt(GROUPS.size());
+                if (draw.nextInt(30) == 0) metrics.removeSensor(GROUPS.get(kind) + client);
+                long amount = 2 * draw.nextInt(1 << 20);
+                sensor(metrics, client, kind).record(kind == Client.REQUEST_TIME ? amount * 1e-7 : amount, nowMs);
+                missing[kind] += amount;
+                if (draw.nextInt(10) == 0) take(reporter, missing);
+            }
+            nowMs += 3_600_001;
+            expire(metrics);
+            take(reporter, missing);
+        }
+        missing[Client.REQUEST_TIME] /= 10_000; // parts of a nanosecond are lost with each sensor
+        System.out.println(Arrays.toString(missing) + " " + reporter.clients.size() + " " + (expired > 300));
+    }
+
+    private static Sensor sensor(Metrics metrics, int client, int kind) {
+        Sensor sensor = metrics.sensor(GROUPS.get(kind) + client, QUOTA, 3_600);
+        String name = kind == Client.REQUEST_TIME ? "request-time" : "byte-rate";
+        Map<String, String> tags = Map.of("user", "alice", "client-id", "" + client);
+        sensor.add(metrics.metricName(name, GROUPS.get(kind), "", tags), new Rate());
+        return sensor;
+    }
+
+    /** What Kafka does each 30 s. */
+    private static void expire(Metrics metrics) throws Throwable {
+        Class<?> task = Class.forName("org.apache.kafka.common.metrics.Metrics$ExpireSensorTask");
+        var made = task.getDeclaredConstructor(Metrics.class);
+        made.setAccessible(true);
+        var run = task.getDeclaredMethod("run");
+        run.setAccessible(true);
+        run.invoke(made.newInstance(metrics));
+    }
+
+    private static void take(UsageReporter reporter, long[] missing) throws Throwable {
+        reporter.read(nowMs);
+        for (Client.Event event; (event = reporter.nextEvent()) != null; )
+            for (int kind = 0; kind < missing.length; kind++) missing[kind] -= event.amounts[kind];
     }
 
     /** Amounts as events: parts of a nanosecond are carried, large sums divided, what was taken back is awaited. */

@@ -15,13 +15,13 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo import process
 from pipeline.demo.broker import CONTROLLER, FIRST_NODE_ID, VOTERS, BrokerOptions, EmbeddedBroker, plain_sign_in
-from pipeline.meter.reporter import reporter_jar, reporter_settings
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.metered_broker import all_events
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 USERS: Final = {"alice": "alice-secret", "b$b": "bob-secret"}  # Kafka writes the second one as b%24b
+LEFT_OUT: Final = {"carol": "carol-secret"}
 DATA: Final = "data"
 HUGE_QUOTA: Final = {"producer_byte_rate": 1e15, "consumer_byte_rate": 1e15, "request_percentage": 1e9}
 
@@ -34,13 +34,12 @@ def reported_broker(folder: Path, jars: tuple[Path, ...] = ()) -> Iterator[Embed
 
     * `jars`: of another release than the locked one.
     """
-    port, controller = process.free_ports(2)
-    settings = reporter_settings(f"127.0.0.1:{port}", USAGE_TOPIC) | {"broker.session.timeout.ms": "1000"}
+    settings, ports = {"broker.session.timeout.ms": "1000", "kquota.reporter.exclude.users": "dave,carol"}, {}
     if jars:
-        settings |= {VOTERS: f"{FIRST_NODE_ID}@127.0.0.1:{controller}"}
-    options = BrokerOptions(request_log=True, settings=settings, jars=jars, more_jars=(reporter_jar(),))
-    ports = {"PLAINTEXT": port, CONTROLLER: controller}
-    with EmbeddedBroker(folder, USERS, ports=ports, options=options) as broker:
+        (ports[CONTROLLER],) = process.free_ports(1)
+        settings[VOTERS] = f"{FIRST_NODE_ID}@127.0.0.1:{ports[CONTROLLER]}"
+    options = BrokerOptions(request_log=True, settings=settings, jars=jars, usage_topic=USAGE_TOPIC)
+    with EmbeddedBroker(folder, USERS | LEFT_OUT, ports=ports, options=options) as broker:
         make_topics(broker, USAGE_TOPIC, DATA)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
             assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
@@ -59,7 +58,7 @@ def admin_of(broker: EmbeddedBroker) -> Any:
 
 def produce(broker: EmbeddedBroker, user: str, client_id: str, sizes: list[int]) -> None:
     """Requests of one record each, by a client that comes and goes."""
-    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, USERS[user])
+    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, (USERS | LEFT_OUT)[user])
     with closing(KafkaProducer(**sign_in, client_id=client_id, acks=1)) as producer:
         for size in sizes:
             producer.send(DATA, bytes(size)).get(PATIENCE_SECONDS)
@@ -67,7 +66,7 @@ def produce(broker: EmbeddedBroker, user: str, client_id: str, sizes: list[int])
 
 def consume(broker: EmbeddedBroker, user: str, client_id: str) -> None:
     """Read all of the data once."""
-    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, USERS[user])
+    sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, (USERS | LEFT_OUT)[user])
     with closing(KafkaConsumer(**sign_in, client_id=client_id, group_id=None)) as consumer:
         partition = TopicPartition(DATA, 0)
         consumer.assign([partition])

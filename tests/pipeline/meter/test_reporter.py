@@ -53,6 +53,14 @@ def test_the_reporter_does_not_report_itself(own_broker: EmbeddedBroker) -> None
     assert {event["broker_id"] for event in events} == {"1"}
 
 
+def test_a_user_that_is_excluded_is_left_out(own_broker: EmbeddedBroker) -> None:
+    produce(own_broker, "carol", "etl", [1_000])
+    produce(own_broker, "alice", "after carol", [1_000])
+    wait_until(lambda: ("alice", "after carol", "produced_bytes") in reported(own_broker), "what came after it")
+    assert {user for user, _, _ in logged(own_broker)} > {"carol"}
+    assert {user for user, _, _ in reported(own_broker)} & {"carol"} == set()
+
+
 def test_it_reports_how_long_the_broker_made_a_client_wait(own_broker: EmbeddedBroker) -> None:
     with NativeQuotas(ClusterAccess(own_broker.bootstrap_servers)) as quotas:
         quotas.alter({NativeEntity.of_row("alice", "held"): {"producer_byte_rate": 1_000}})

@@ -8,51 +8,79 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jvm.jars import JarStore, LockedJar, read_lock
-from pipeline.jvm.java import find_jdk
+from deploy.reporter.__main__ import JAVA_LEVEL, SOURCES, compile_java
+from pipeline.errors import PipelineError
+from pipeline.jvm.jars import JarStore, LockedJar, jars_of
+from pipeline.jvm.java import find_java, find_jdk
 
-SOURCES = (*Path("deploy/reporter").rglob("*.java"), Path(__file__).with_name("ReporterCheck.java"))
+CHECK = Path(__file__).with_name("ReporterCheck.java")
 LOG4J = (
     "status=error\nappender.c.type=Console\nappender.c.name=c\nappender.c.layout.type=PatternLayout\n"
-    "appender.c.layout.pattern=%p %m%n\nrootLogger.level=info\nrootLogger.appenderRef.c.ref=c\n"
+    "appender.c.layout.pattern=%p %m%n\nrootLogger.level=warn\nrootLogger.appenderRef.c.ref=c\n"
 )
 OTHER_STAT = "package org.apache.kafka.common.metrics.stats; public abstract class SampledStat {}"
 
 Check = Callable[..., list[str]]
 
 
-def class_path(jars: list[LockedJar], store: JarStore, clients: str) -> str:
+def class_path(clients: str) -> list[Path]:
+    """What the reporter is compiled against, and runs with, given the first part of a version of kafka-clients."""
+    jars: list[LockedJar] = jars_of()
     kept = [jar for jar in jars if jar.artifact in {"slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl"}]
     kept += [jar for jar in jars if jar.artifact == "kafka-clients" and jar.version.startswith(clients)]
-    return os.pathsep.join(str(store.path_of(jar)) for jar in kept)
+    store = JarStore(kept)
+    store.fetch()
+    return [store.path_of(jar) for jar in kept]
 
 
 @pytest.fixture(scope="module", params=["3.9", "4.3"])
 def check(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Check:
     """Runs a part of ReporterCheck with a version of kafka-clients; returns the lines it prints."""
-    jdk = find_jdk()
-    if jdk is None:
-        pytest.skip("compiles Java: needs a JDK; none in JAVA_HOME or on PATH")
-    store = JarStore(read_lock())
-    store.fetch()
-    folder, jars = tmp_path_factory.mktemp("reporter"), class_path(list(store.locked), store, request.param)
-    subprocess.run([jdk.home / "bin" / "javac", "-d", folder / "own", "-cp", jars, *SOURCES], check=True)
+    folder, jars = tmp_path_factory.mktemp("reporter"), class_path(request.param)
+    compile_java([*SOURCES, CHECK], jars, folder / "own")
     (folder / "SampledStat.java").write_text(OTHER_STAT)
-    subprocess.run([jdk.home / "bin" / "javac", "-d", folder / "other", folder / "SampledStat.java"], check=True)
+    compile_java([folder / "SampledStat.java"], [], folder / "other")
     (folder / "log4j2.properties").write_text(LOG4J)
 
     def run(*arguments: str, before: str = "own") -> list[str]:
         log4j = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
-        path = os.pathsep.join([str(folder / before), str(folder / "own"), jars])
-        command = [str(jdk.executable), log4j, "-cp", path, "io.kquota.reporter.ReporterCheck", *arguments]
+        path = os.pathsep.join([str(folder / before), str(folder / "own"), *map(str, jars)])
+        command = [str(find_java().executable), log4j, "-cp", path, "io.kquota.reporter.ReporterCheck", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
     return run
 
 
+def test_the_sources_need_nothing_that_is_newer_than_the_class_files(tmp_path: Path) -> None:
+    jdk = find_jdk()  # its compiler knows what each release had; the one that makes the jar does not
+    if jdk is None:
+        pytest.skip("needs a JDK; none in JAVA_HOME or on PATH")
+    command = [
+        str(jdk.home / "bin" / "javac"),
+        "--release",
+        JAVA_LEVEL,
+        "-Xlint:all,-options",
+        "-Werror",
+        "-d",
+        str(tmp_path),
+    ]
+    subprocess.run([*command, "-cp", os.pathsep.join(map(str, class_path("3.9"))), *SOURCES], check=True)
+
+
+def test_sources_that_do_not_compile_say_where(tmp_path: Path) -> None:
+    (tmp_path / "Odd.java").write_text("class Odd { int one = two; }")
+    with pytest.raises(PipelineError, match=r"does not compile: .*Odd\.java.*two cannot be resolved"):
+        compile_java([tmp_path / "Odd.java"], [], tmp_path)
+
+
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 def test_no_record_is_missed_or_read_twice_whatever_becomes_of_the_windows(check: Check, seed: str) -> None:
     assert check("sums", seed) == ["0 0"]
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_sums_stay_exact_and_memory_bounded_when_sensors_expire_and_come_back(check: Check, seed: str) -> None:
+    assert check("expiry", seed) == ["[0, 0, 0] 0 true"]
 
 
 def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(check: Check) -> None:

@@ -4,7 +4,7 @@ import logging
 import pytest
 
 from pipeline.errors import Refused
-from pipeline.stream.checkpoint import Span, gaps, refuse_gaps, starting_offsets
+from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, refuse_gaps, starting_offsets
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -48,3 +48,20 @@ def test_a_new_checkpoint_begins_at_the_stored_end_or_at_what_is_left(
     with caplog.at_level(logging.ERROR):
         assert json.loads(starting_offsets("usage", json.dumps({"usage": stored}), SPANS)) == {"usage": begin}
     assert len(messages_of(caplog, "pipeline.stream.checkpoint")) == errors
+
+
+@pytest.mark.parametrize(
+    ("starting_at", "end", "count"),
+    [
+        ("earliest", {"0": 12, "1": 5}, 12 - SPANS["0"].begin + 5 - SPANS["1"].begin),
+        ("latest", {"0": SPANS["0"].end + 3, "1": SPANS["1"].end}, 3),
+        ("latest", {"0": 0, "1": 0}, None),
+        ('{"usage":{"0":4,"1":2}}', {"0": 12, "1": 5}, 11),
+        ("", {"0": 12, "1": 5}, None),
+    ],
+)
+def test_the_size_of_a_first_batch_follows_from_where_the_query_begins(
+    starting_at: str, end: dict[str, int], count: int | None
+) -> None:
+    begin = begin_of("usage", starting_at, SPANS)
+    assert OffsetRange("", json.dumps({"usage": end}), begin).message_count == count

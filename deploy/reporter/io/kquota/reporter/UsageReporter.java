@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
@@ -88,12 +89,13 @@ public final class UsageReporter implements MetricsReporter {
     private String topic;
     private String brokerId;
     private String ownUser;
+    private Set<String> excludedUsers = Set.of();
     private final Map<String, Object> producerConfig = new HashMap<>();
 
     // From here on: only the reporter's thread.
     private SampleReader reader;
     private KafkaProducer<byte[], byte[]> producer;
-    private final Map<Map.Entry<String, String>, Client> clients = new HashMap<>();
+    final Map<Map.Entry<String, String>, Client> clients = new HashMap<>();
     private final ArrayDeque<Client> unsent = new ArrayDeque<>();
     private int unconfirmedBytes;
     private int messageBytes = MESSAGE_BYTES;
@@ -119,7 +121,8 @@ public final class UsageReporter implements MetricsReporter {
             Matcher jaasUser = JAAS_USER.matcher(own.getOrDefault("sasl.jaas.config", ""));
             String signedIn = !jaasUser.find() ? NOT_SIGNED_IN : jaasUser.group(1) != null ? jaasUser.group(1) : jaasUser.group(2);
             ownUser = own.getOrDefault("user", signedIn);
-            own.keySet().removeAll(List.of("topic", "user", "transactional.id"));
+            excludedUsers = Set.of(own.getOrDefault("exclude.users", "").split(","));
+            own.keySet().removeAll(List.of("topic", "user", "exclude.users", "transactional.id"));
             producerConfig.put(ProducerConfig.COMPRESSION_TYPE_CONFIG, "gzip"); // what every consumer can read
             producerConfig.put(ProducerConfig.COMPRESSION_GZIP_LEVEL_CONFIG, 1);
             producerConfig.put(ProducerConfig.RETRY_BACKOFF_MAX_MS_CONFIG, LONGEST_PAUSE_MS); // each try is a line in the log
@@ -222,7 +225,8 @@ public final class UsageReporter implements MetricsReporter {
         closeProducer(Duration.ofSeconds(1));
     }
 
-    private void read(long nowMs) throws Throwable {
+    /** Read every sensor; what was recorded into one that was removed since, too. */
+    void read(long nowMs) throws Throwable {
         tellOfGap();
         for (Sensor sensor : sensors.values()) read(sensor, nowMs);
         for (Sensor sensor; (sensor = removed.poll()) != null; ) {
@@ -252,6 +256,7 @@ public final class UsageReporter implements MetricsReporter {
         Map<String, String> tags = metric.metricName().tags();
         String user = Sanitizer.desanitize(tags.get("user"));
         String clientId = tags.getOrDefault("client-id", "");
+        if (excludedUsers.contains(user) && !user.isEmpty()) return null;
         if (user.isEmpty()) user = NOT_SIGNED_IN; // under a quota of a client-id alone
         if (clientId.equals(CLIENT_ID) && user.equals(ownUser)) return null;
         return clients.computeIfAbsent(Map.entry(user, clientId), key -> new Client(key, brokerId));
@@ -299,19 +304,26 @@ public final class UsageReporter implements MetricsReporter {
         dropSurplus();
     }
 
+    /** The next event to send, of the client that waits longest; null if there is none, or less than nothing of it. */
+    Client.Event nextEvent() {
+        Client client = unsent.poll();
+        if (client == null) return null;
+        client.isQueued = false;
+        Client.Event event = client.take();
+        queue(client);
+        if (client.sensors == 0 && !client.isQueued) clients.remove(client.key, client);
+        return event;
+    }
+
     /** Give one message to the producer; false if it did not take it. */
     private boolean sendMessage(long nowMs) {
         StringBuilder text = new StringBuilder("[");
         List<Client.Event> events = new ArrayList<>();
         while (!unsent.isEmpty() && text.length() < messageBytes) {
-            Client client = unsent.poll();
-            client.isQueued = false;
-            Client.Event event = client.take();
-            queue(client);
-            if (client.sensors == 0 && !client.isQueued) clients.remove(client.key, client);
+            Client.Event event = nextEvent();
             if (event == null) continue;
             if (!events.isEmpty()) text.append(',');
-            client.append(event, text);
+            event.client.append(event, text);
             events.add(event);
         }
         if (events.isEmpty()) return true;
