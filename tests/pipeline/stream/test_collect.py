@@ -68,7 +68,7 @@ def test_a_message_too_large_to_fetch_is_read_where_it_is(spark: SparkSession) -
 @pytest.mark.spark
 def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: SparkSession) -> None:
     collector = Collector(RULES)
-    assert [collector.is_small(count) for count in (0, 3_000, 3_001)] == [True, True, False], "nothing seen yet"
+    assert [collector.is_small(count) for count in (0, 300_000, 300_001)] == [True, True, False], "nothing seen yet"
     collector(raw_frame(spark, [message(), message()]), 2)
     assert [collector.is_small(count) for count in (0, 300_000, 300_001)] == [True, True, False]
     many = json.dumps([json.loads(message())] * 100).encode()
