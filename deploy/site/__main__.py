@@ -98,7 +98,7 @@ def _link(found: re.Match[str], start: str, name: str) -> str:
         inside = Path("index.md")
     elif place.is_relative_to(ROOT / "docs") and place.is_file():
         inside = place.relative_to(ROOT / "docs")
-    elif name.startswith("reference/") or path.startswith("reference/") or "/reference/" in path:
+    elif name.startswith("reference/") or path.startswith(("reference/", "bench/")):
         return found[0]
     else:
         return words if words.startswith("`") else f"{words} (`{place.relative_to(ROOT)}`)"
