@@ -1,15 +1,15 @@
 """A stock client that two brokers share: what their sum is with a mirrored quota, and with the level of the cluster.
 
     python -m bench.split_client [--loads 3 10] [--seconds 170] [--move 85] [--page docs/enforce.md] [--keep FOLDER]
-        [--source counters]
+        [--source counters] [--exporter jmx_prometheus_javaagent-1.0.1.jar]
 
 Two real brokers and, for each load k and each scope, a user with the quota T and one plain kafka-python producer that
 wants k · T: nine tenths on one broker and one tenth on the other, after the move the other way round. `kquota quotas
 sync` runs once in scope `broker` (every broker gets T) and once in scope `cluster`. No job runs: the bytes that the
 brokers have taken are counted at the client, and are stored as rows of `usage` once a second.
 
-With `--source reporter`, or `request-log`, usage comes from there, through a real job: reporter → topic → job → tables
-→ sync. Then all clients are in scope `cluster`, and brokers measure them because of `kquota meter enable`.
+With `--source reporter`, `scrapes` or `request-log` usage comes from there, through a real job: reporter → topic →
+job → tables → sync. Then all clients are in scope `cluster`, and brokers measure them because of `kquota meter enable`.
 
 All of them run at the same time. The sum over both brokers is divided by T.
 """
@@ -34,7 +34,8 @@ from pipeline.brokers import metering
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
+from pipeline.demo.broker import BrokerOptions, EmbeddedCluster, plain_sign_in
+from pipeline.demo.process import free_ports
 from pipeline.demo.stock_client import StockProducer, StockWork
 from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.settings.loading import load_settings
@@ -51,7 +52,8 @@ from schemas.usage import UsageRow
 _JOB: Final = "bench"
 _EVERY_MS: Final = 1_000
 _TRIGGER_MS: Final = 500
-SOURCES: Final = ("counters", "reporter", "request-log")
+SOURCES: Final = ("counters", "reporter", "scrapes", "request-log")
+_RULES: Final = Path("deploy/prometheus/jmx-quotas.yml").absolute()
 
 
 class UsageRecorder:
@@ -103,12 +105,9 @@ SETTLED_SECONDS: Final = 45
 
 _SHOWN_SECONDS: Final = 10
 _MARKS: Final = {
-    "counters": ("<!-- split: written by `python -m bench split_client` -->", "<!-- split end -->"),
-    "reporter": (
-        "<!-- split by reporter: `python -m bench split_client --source reporter` -->",
-        "<!-- by reporter end -->",
-    ),
-}
+    source: (f"<!-- split by {source}: `python -m bench split_client --source {source}` -->", f"<!-- {source} end -->")
+    for source in SOURCES
+} | {"counters": ("<!-- split: written by `python -m bench split_client` -->", "<!-- split end -->")}
 _PLOT: Final = "split-client.svg"
 
 
@@ -195,26 +194,24 @@ def measure(folder: Path, loads: Sequence[float], seconds: int, move: int) -> li
         return _watch(producers, recorders, who, leaders, seconds, move)
 
 
-def measure_metered(folder: Path, source: str, loads: Sequence[float], seconds: int, move: int) -> list[SplitRun]:
-    """As `measure`, but in scope `cluster` alone, with a job that reads what meters of a kind have sent."""
+def measure_metered(
+    folder: Path, source: str, loads: Sequence[float], seconds: int, move: int, exporter: str = ""
+) -> list[SplitRun]:
+    """As `measure`, but in scope `cluster` alone, with a job that reads what meters of a kind have sent.
+
+    Args:
+        exporter: the jar of jmx_exporter's Java agent, for scrapes.
+    """
     who = {("cluster", load): f"cluster-{load:g}" for load in loads}
-    options = BrokerOptions(
-        request_log=source == "request-log",
-        usage_topic=USAGE_TOPIC if source == "reporter" else "",
-        settings={f"{REPORTER_PREFIX}exclude.users": "ANONYMOUS"},
+    cluster = EmbeddedCluster(
+        [folder / "broker-1", folder / "broker-2"], {user: f"{user}-secret" for user in who.values()}
     )
-    secrets = {user: f"{user}-secret" for user in who.values()}
+    commands = _metered_by(source, cluster, exporter)
     with ExitStack() as stack:
-        cluster = stack.enter_context(
-            EmbeddedCluster([folder / "broker-1", folder / "broker-2"], secrets, options=options)
-        )
+        stack.enter_context(cluster)
         leaders = topic_on_each(cluster.brokers, _TOPIC)
-        settings = load_settings(
-            flags={
-                "kafka": {"bootstrap_servers": cluster.bootstrap_servers},
-                "tables": {"root": str(folder / "tables")},
-            }
-        )
+        places = {"kafka": {"bootstrap_servers": cluster.bootstrap_servers}, "tables": {"root": str(folder / "tables")}}
+        settings = load_settings(flags=places)
         with ClusterAccess.from_settings(settings.kafka).admin() as admin:
             create_topics(admin, wanted_topics(settings))
         create_tables(settings.tables)
@@ -224,17 +221,28 @@ def measure_metered(folder: Path, source: str, loads: Sequence[float], seconds: 
         stage = Stage(folder, cluster.brokers[0], settings, settings.tables.root)
         stack.enter_context(stage.job(_TRIGGER_MS))
         start_sync(stack, folder, cluster.bootstrap_servers)
-        if source == "request-log":
-            for broker in cluster.brokers:
-                stack.enter_context(child(_request_log_meter(broker)))
+        for command in commands:
+            whole = [sys.executable, "-m", "pipeline.cli.main", "meter", *command]
+            stack.enter_context(child([*whole, "--bootstrap-server", cluster.bootstrap_servers]))
         producers = {one: _start_producer(stack, cluster, user, one[1]) for one, user in who.items()}
         return _watch(producers, {}, who, leaders, seconds, move)
 
 
-def _request_log_meter(broker: EmbeddedBroker) -> list[str]:
-    command = [sys.executable, "-m", "pipeline.cli.main", "meter", "request-log", str(broker.request_log_path)]
-    command += ["--broker-id", str(broker.node_id), "--bootstrap-server", broker.bootstrap_servers]
-    return [*command, "--internal-listener", "PLAINTEXT", "--internal-listener", "CONTROLLER"]
+def _metered_by(source: str, cluster: EmbeddedCluster, exporter: str) -> list[list[str]]:
+    """Prepare brokers that are not started yet; returns the meters to start: `kquota meter …`."""
+    commands, targets = [], []
+    for broker, port in zip(cluster.brokers, free_ports(len(cluster.brokers)), strict=True):
+        if source == "reporter":
+            leaves_out = {f"{REPORTER_PREFIX}exclude.users": "ANONYMOUS"}
+            broker.options = BrokerOptions(usage_topic=USAGE_TOPIC, settings=leaves_out)
+        elif source == "request-log":
+            broker.options = BrokerOptions(request_log=True)
+            own = ("--internal-listener", "PLAINTEXT", "--internal-listener", "CONTROLLER")
+            commands.append([source, str(broker.request_log_path), "--broker-id", str(broker.node_id), *own])
+        else:
+            broker.options = BrokerOptions(java_options=(f"-javaagent:{Path(exporter).absolute()}={port}:{_RULES}",))
+            targets.append(f"{broker.node_id}=http://127.0.0.1:{port}/metrics")
+    return [*commands, ["prometheus", "--targets", ",".join(targets)]] if targets else commands
 
 
 def _start_sync(
@@ -292,13 +300,21 @@ def _sums(totals: Sequence[float]) -> list[float]:
 
 
 def main() -> None:
-    given = arguments(__doc__, loads=[3.0, 10.0], seconds=170, move=85, page=None, keep=None, source="counters")
+    given = arguments(
+        __doc__, loads=[3.0, 10.0], seconds=170, move=85, page=None, keep=None, source="counters", exporter=""
+    )
     if given.source not in SOURCES:
         sys.exit(f"--source {given.source}: give one of {', '.join(SOURCES)}")
+    if given.source == "scrapes" and not Path(given.exporter).is_file():
+        sys.exit(
+            "--source scrapes: give the jar of jmx_exporter's Java agent, --exporter jmx_prometheus_javaagent-1.0.1.jar"
+        )
     with tempfile.TemporaryDirectory(prefix="kquota-split-") as folder:
         place, numbers = Path(given.keep or folder), (given.loads, given.seconds, given.move)
         is_counted = given.source == "counters"
-        runs = measure(place, *numbers) if is_counted else measure_metered(place, given.source, *numbers)
+        runs = (
+            measure(place, *numbers) if is_counted else measure_metered(place, given.source, *numbers, given.exporter)
+        )
     text = f"{markdown(runs)}\n\n{machine_line()}"
     print(text)
     if given.page:

@@ -31,7 +31,7 @@ _LOOK_SECONDS: Final = 0.02
 def main() -> None:
     servers, topic, shape, folder = sys.argv[1:]
     os.environ["JAVA_HOME"] = str(find_java().home)
-    spark = build_spark_session(SparkSettings(), spark_jars())
+    spark = build_spark_session(SparkSettings(driver_memory="1g"), spark_jars())
     consumer: Any = KafkaConsumer(bootstrap_servers=servers)
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     read = {str(partition.partition): 0 for partition in partitions}

@@ -286,7 +286,8 @@ class SparkSettings(Branch):
     driver_memory: Annotated[str | None, AfterValidator(_enough_memory)] = Field(
         None,
         pattern=r"^\d+[mg]$",
-        description="most heap of the driver's JVM, at least 472m; null: 512m, and 64m for each core above four",
+        description="most heap of the driver's JVM, at least 472m; null: 512m, and 64m for each core above four; 1g "
+        "with the writer delta-spark",
     )
     shared_folders: tuple[str, ...] = Field(
         (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"

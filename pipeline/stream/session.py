@@ -39,6 +39,7 @@ _LEAST_YOUNG_MIB: Final = 56
 _LEAST_HEAP_MIB: Final = 512
 _HEAP_MIB_PER_CORE: Final = 64
 _CORES_OF_LEAST_HEAP: Final = 4
+_HEAP_OF_WRITER: Final = "1g"  # Spark then keeps the state of all tables
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
@@ -175,12 +176,14 @@ def jar_sets(settings: Settings) -> tuple[str, ...]:
 
 
 def with_store(settings: Settings) -> SparkSettings:
-    """The settings of Spark, with what it needs to reach the store. The operator's own entries stay as they are."""
-    if not _is_checkpoint_in_s3(settings):
-        return settings.spark
-    entries = hadoop_settings(settings.store)
-    entries["spark.sql.streaming.checkpointFileManagerClass"] = _CHECKPOINT_MANAGER
-    return settings.spark.with_default_conf(entries)
+    """The settings of Spark, with what it needs for tables and checkpoint; the operator's own entries stay."""
+    entries: dict[str, str] = {}
+    if settings.tables.writer == "delta-spark" and settings.spark.driver_memory is None:
+        entries["spark.driver.memory"] = _HEAP_OF_WRITER
+    if _is_checkpoint_in_s3(settings):
+        entries |= hadoop_settings(settings.store)
+        entries["spark.sql.streaming.checkpointFileManagerClass"] = _CHECKPOINT_MANAGER
+    return settings.spark.with_default_conf(entries) if entries else settings.spark
 
 
 def _is_checkpoint_in_s3(settings: Settings) -> bool:

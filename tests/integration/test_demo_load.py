@@ -70,6 +70,6 @@ def test_brokers_slow_stock_clients_reporters_name_them_and_a_dead_broker_is_rep
         second = cluster.brokers[1]
         assert second.pid is not None
         os.kill(second.pid, signal.SIGKILL)
-        told = "broker 2 has ended (-9); its partitions are away until the demo is started again"
+        told = "broker 2 has ended (-9); its partitions are away until the demo is restarted"
         wait_until(lambda: told in messages_of(caplog, "pipeline.demo.run"), "the line about it")
     watching.join(PATIENCE_SECONDS)

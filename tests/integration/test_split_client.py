@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.split_client import measure
+from bench.split_client import measure, measure_metered
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 LOAD = 10.0
 NEAR = 0.15
@@ -14,6 +14,13 @@ HIGHEST = 1.5
 MIRRORED = 1.7
 
 
+@pytest.mark.spark
+def test_a_job_with_usage_by_the_reporter_keeps_the_sum_near_the_bound(tmp_path: Path) -> None:
+    (run,) = measure_metered(tmp_path, "reporter", [LOAD], seconds=170, move=85)
+    assert [mean for mean in run.settled_means if abs(mean - 1) > NEAR] == []
+
+
+@pytest.mark.broker
 def test_two_brokers_stay_near_the_bound_where_mirrored_quotas_give_nearly_twice(
     tmp_path: Path,
 ) -> None:

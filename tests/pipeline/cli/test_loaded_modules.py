@@ -71,7 +71,7 @@ def run(*commands: str, rest: Sequence[str] = ()) -> Iterator[tuple[str, str, se
         check=True,
     )
     for command, (code, printed, modules) in zip(commands, json.loads(done.stdout), strict=True):
-        assert code == 0, done.stderr
+        assert code == (1 if command == "status" else 0), done.stderr  # no job runs here
         yield command, printed, set(modules)
 
 

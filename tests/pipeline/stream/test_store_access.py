@@ -44,3 +44,11 @@ def test_an_entry_of_the_operator_stays() -> None:
     own = settings(".kquota/tables", "s3://b/checkpoint", **{ENDPOINT: "https://other", MANAGER: "a.Manager"})
     conf = with_store(own).plain_conf()
     assert (conf[ENDPOINT], conf[MANAGER]) == ("https://other", "a.Manager")
+
+
+def test_spark_gets_more_memory_where_it_writes_the_tables() -> None:
+    writes = Settings.model_validate({"tables": {"writer": "delta-spark"}})
+    assert with_store(writes).plain_conf()["spark.driver.memory"] == "1g"
+    given = Settings.model_validate({"tables": {"writer": "delta-spark"}, "spark": {"driver_memory": "600m"}})
+    assert "spark.driver.memory" not in with_store(given).plain_conf()
+    assert "spark.driver.memory" not in with_store(Settings()).plain_conf()
