@@ -48,7 +48,7 @@ def main(folder: Path) -> None:
     pages = {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*.md")}
     pages["index.md"] = (ROOT / "README.md").read_text("utf-8")
     pages = {name: with_tables(text) for name, text in pages.items()}
-    pages["bench/index.md"] = runs_page({name: text for name, text in pages.items() if name.startswith("bench/")})
+    pages["bench/runs.md"] = runs_page({name: text for name, text in pages.items() if name.startswith("bench/")})
     pages["reference/api.md"] = api_page()
     pages["reference/schemas.md"] = schemas_page()
     for name, text in pages.items():
@@ -98,7 +98,7 @@ def _link(found: re.Match[str], start: str, name: str) -> str:
         inside = Path("index.md")
     elif place.is_relative_to(ROOT / "docs") and place.is_file():
         inside = place.relative_to(ROOT / "docs")
-    elif name.startswith("reference/") or path.startswith("reference/") or "/reference/" in path:
+    elif name.startswith("reference/") or path.startswith(("reference/", "bench/")):
         return found[0]
     else:
         return words if words.startswith("`") else f"{words} (`{place.relative_to(ROOT)}`)"
