@@ -122,7 +122,7 @@ def _with_parts(job: RunningJob, parts: Release) -> Iterator[tuple[str, str, str
         messages: list[Any] = [usage("alice", 60 * BOUND, **own), [usage("bob", 1, **own, broker_throttle_ms=3)]]
         job.send(*messages)  # as a meter of either release writes them
         job.wait_for_record(user="alice", action="throttle")
-        yield "meter", "an event, and an array with a new field", _counted(job)
+        yield "usage messages", "an event, and an array with a new field", _counted(job)
         throttle = f"http://127.0.0.1:{gate}/v1/throttle?user=alice&client_id=c"
         wait_until(lambda: answer(throttle)[0] == 429, "the gate to hold alice")
         yield "gate", "asked for a throttled client", "429, Retry-After"
