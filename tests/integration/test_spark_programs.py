@@ -151,7 +151,7 @@ def test_what_if_takes_its_own_code_to_the_executors_and_comes_to_the_same(
 ) -> None:
     there = document(what_if(kept, "--on", "spark", **on_executors(cluster, python_without_us(tmp_path))))
     here = document(what_if(kept))
-    assert f"at {cluster.master}, 2 tasks" in there["about"]["ran_on"]
+    assert f"at {cluster.master}, 3 tasks" in there["about"]["ran_on"]
     for of_the_run in ("ran_on", "seconds"):
         del there["about"][of_the_run], here["about"][of_the_run]
     assert there == here
