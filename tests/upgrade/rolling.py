@@ -181,7 +181,8 @@ def back(new: Release, old: Release, folder: Path, servers: str) -> Iterator[tup
             start_job(old, job)
             outcome = "starts"
         except AssertionError:
-            outcome = f"stops: {next((line for line in job.log[::-1] if 'kquota:' in line), job.log[-1]).partition(', at attempt')[0]}"
+            said = next((line for line in job.log[::-1] if "kquota:" in line), job.log[-1])
+            outcome = f"stops: {said.partition(', at attempt')[0]}"
         job.close()
         yield "job", f"started on the tables of {new.version}", outcome
         shutil.rmtree(folder)
