@@ -43,7 +43,7 @@ def read_usage_topic(
 ) -> DataFrame:
     """Subscribe to the usage topic: a streaming frame of `RAW_COLUMNS`, without messages of aborted transactions.
 
-    The source has a name, so that a checkpoint stays valid when the query's sources change. `timestamp` is the broker's
+    The source has a name, from Spark 4.2 on, so that a checkpoint stays valid when the query's sources change. `timestamp` is the broker's
     append time if the topic has `message.timestamp.type=LogAppendTime`.
 
     * `client_options`: entries of client.properties (`security.protocol`, …), without Spark's `kafka.` prefix.
@@ -51,7 +51,9 @@ def read_usage_topic(
       checkpoint.
     * `max_offsets_per_trigger`: largest number of messages of one micro-batch, all partitions together, > 0.
     """
-    reader = spark.readStream.format("kafka").name("usage").option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+    reader = spark.readStream.format("kafka").option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+    if hasattr(reader, "name"):  # since Spark 4.2
+        reader = reader.name("usage")
     for key, value in client_options.items():
         reader = reader.option(f"kafka.{key}", value)
     return (
