@@ -43,8 +43,8 @@ def read_usage_topic(
 ) -> DataFrame:
     """Subscribe to the usage topic: a streaming frame of `RAW_COLUMNS`, without messages of aborted transactions.
 
-    From Spark 4.2 on the source has a name, so that a checkpoint stays valid when the query's sources change. `timestamp`
-    is the broker's append time if the topic has `message.timestamp.type=LogAppendTime`.
+    From Spark 4.2 on the source has a name, so that a checkpoint stays valid when the query's sources change.
+    `timestamp` is the broker's append time if the topic has `message.timestamp.type=LogAppendTime`.
 
     * `client_options`: entries of client.properties (`security.protocol`, …), without Spark's `kafka.` prefix.
     * `starting_offsets`: `earliest`, `latest`, or JSON `{"topic": {"partition": offset}}`; used only while there is no
