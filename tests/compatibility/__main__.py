@@ -169,8 +169,8 @@ def clients() -> Iterator[Row]:
     def of(found: Mapping[str, str], word: str) -> str:
         return merge({name: outcome for name, outcome in found.items() if word in name})
 
-    yield Row(("kafka-python", of(six, "python"), of(examples, "python")))
-    yield Row(("Kafka's Java client", of(six, "java"), of(examples, "java")))
+    yield Row(("kafka-python", of(six, "kafka-python"), of(examples, "the_producer")))
+    yield Row(("Kafka's Java client", of(six, "Java"), of(examples, "java_reader")))
     yield Row(("confluent-kafka (librdkafka)", of(rdkafka, "holds"), of(rdkafka, "reads")))
 
 
