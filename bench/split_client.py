@@ -150,7 +150,7 @@ def markdown(runs: Sequence[SplitRun]) -> str:
 
 
 def write_page(page: Path, text: str, runs: Sequence[SplitRun], source: str = "counters") -> None:
-    """Put the text into a page, between the marks of its source; a mirror and a level have a plot, a file beside it."""
+    """Put the text into a page, between the marks of its source; of mirror and level also write a plot."""
     if source == "counters":
         _write_plot(page.with_name(_PLOT), runs)
         text = f"![The sum of both brokers over time]({_PLOT})\n\n{text}"

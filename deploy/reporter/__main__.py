@@ -29,7 +29,7 @@ def compile_java(sources: Sequence[Path], class_path: Sequence[Path], into: Path
     """Compile to class files in the folder `into`. A warning is an error.
 
     Raises:
-        PipelineError: there is no Java, the compiler can not be fetched, or the sources do not compile.
+        PipelineError: there is no Java, the compiler cannot be fetched, or the sources do not compile.
     """
     store = JarStore([jar for jar in jars_of("compiler") if jar.jar_set == "compiler"])
     store.fetch()

@@ -198,7 +198,7 @@ def settings_tables() -> str:
 
 
 def variables_table() -> str:
-    """The environment variables that are no settings."""
+    """The environment variables that are not settings."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]
     return "\n".join(["| variable | meaning |", "| --- | --- |", *rows, ""])
 

@@ -1,6 +1,8 @@
 """The real broker, for tests of meters: a client with a name, and the events on a usage topic."""
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -24,3 +26,11 @@ def events_of(value: bytes) -> list[dict[str, Any]]:
         return found
     rows = pa.ipc.open_stream(value).read_all().to_pylist()
     return [{name: field for name, field in row.items() if field is not None} for row in rows]
+
+
+def produced_bytes(values: Iterable[bytes]) -> dict[tuple[str, str, str], int]:
+    """Produced bytes of messages by broker, user and client-id; 0 for a client without any."""
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for event in (event for value in values for event in events_of(value)):
+        sums[event["broker_id"], event["user"], event["client_id"]] += event.get("produced_bytes", 0)
+    return dict(sums)

@@ -3,7 +3,6 @@
 import json
 import logging
 import time
-from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.meter.kafka_names import exported
-from tests.pipeline.meter.metered_broker import events_of
+from tests.pipeline.meter.metered_broker import produced_bytes
 from tests.pipeline.meter.metric_pages import Exporter, exporter, page
 from tests.waiting import wait_until
 
@@ -56,11 +55,7 @@ class Metered:
 
     def sums(self) -> dict[tuple[str, str, str], int]:
         """Produced bytes by broker, user and client-id."""
-        found: dict[tuple[str, str, str], int] = defaultdict(int)
-        for message in self.broker.messages:
-            for event in events_of(message.value):
-                found[event["broker_id"], event["user"], event["client_id"]] += event.get("produced_bytes", 0)
-        return dict(found)
+        return produced_bytes(message.value for message in self.broker.messages)
 
 
 ODD = 'a,"b"\\\n{x="y"} 5'

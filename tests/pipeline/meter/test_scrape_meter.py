@@ -1,7 +1,6 @@
 """The meter that scrapes: targets of all kinds, and what gets to the usage topic."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +17,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.meter.metered_broker import events_of
+from tests.pipeline.meter.metered_broker import events_of, produced_bytes
 from tests.pipeline.meter.metric_pages import Exporter, endless, exporter, page, silent
 from tests.waiting import wait_until
 
@@ -70,11 +69,7 @@ class Run:
 
     def sums(self) -> dict[tuple[str, str, str], int]:
         """Produced bytes by broker, user and client-id."""
-        found: dict[tuple[str, str, str], int] = defaultdict(int)
-        for message in self.broker.messages:
-            for event in events_of(message.value):
-                found[event["broker_id"], event["user"], event["client_id"]] += event.get("produced_bytes", 0)
-        return dict(found)
+        return produced_bytes(message.value for message in self.broker.messages)
 
 
 @pytest.fixture
