@@ -239,6 +239,10 @@ _LOCAL_CHECKPOINT_MANAGER = (
 )
 
 
+# Hadoop's own starts a process, `chmod`, for each file that it writes: four a micro-batch, 25 ms.
+_LOCAL_FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+
+
 def build_spark_session(
     spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool = True, app_name: str = "kquota"
 ) -> "SparkSession":
@@ -270,6 +274,8 @@ def build_spark_session(
     is_first = starts_a_jvm()
     starts_local = is_first and master is not None and master.startswith("local")
     settings = _session_conf(spark, checkpoint_is_local)
+    if starts_local and jars:
+        settings.setdefault("spark.hadoop.fs.file.impl", _LOCAL_FILE_SYSTEM)
     # What was submitted is given to executors already; named again, it would be sent twice.
     jars = () if submitted_jars() else jars
     settings |= jvm_settings(spark, jars, starts_local=starts_local, scratch=scratch_folder() if is_first else None)
@@ -311,6 +317,7 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",
+        "spark.ui.liveUpdate.period": "-1",
         # By default a stop waits for ever for a batch that does not react to the interrupt.
         "spark.sql.streaming.stopTimeout": "30s",
         # Named sources, so that topics can be added later. This can not be switched on for an existing checkpoint.

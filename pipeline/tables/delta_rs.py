@@ -52,6 +52,7 @@ class DeltaRsWriter(DeltaRsReader):
         self._handle = open_table(uri)
         self._commits_on_handle = 0
         self._trusted_until = 0.0
+        self._recorded: dict[str, int | None] = {}
 
     @property
     def version(self) -> int:
@@ -80,10 +81,9 @@ class DeltaRsWriter(DeltaRsReader):
                 is_trusted = self._is_trusted()
                 try:
                     table = self._handle if is_trusted else self._fresh()
-                    with reading(self.uri):
-                        epoch = port.checked_epoch(self.uri, self._epoch, table.transaction_version(self._job))
-                        if port.is_written(self.uri, versions, table.transaction_version):
-                            return False
+                    epoch = port.checked_epoch(self.uri, self._epoch, self._version_on_handle(self._job))
+                    if port.is_written(self.uri, versions, self._version_on_handle):
+                        return False
                     if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
                         return True
                 except (port.TableUnreadable, port.TableUnwritable):
@@ -115,7 +115,15 @@ class DeltaRsWriter(DeltaRsReader):
         """Whether the handle is as a commit of ours left it a moment ago."""
         return self._commits_on_handle < _COMMITS_PER_HANDLE and time.monotonic() < self._trusted_until
 
+    def _version_on_handle(self, app_id: str) -> int | None:
+        """The version of an app id as the handle has it. To ask delta-rs each time takes a third of an append."""
+        if app_id not in self._recorded:
+            with reading(self.uri):
+                self._recorded[app_id] = self._handle.transaction_version(app_id)
+        return self._recorded[app_id]
+
     def _fresh(self) -> DeltaTable:
+        self._recorded = {}
         if self._commits_on_handle >= _COMMITS_PER_HANDLE:
             self._handle = open_table(self.uri)
             self._commits_on_handle = 0
@@ -143,4 +151,5 @@ class DeltaRsWriter(DeltaRsReader):
             is_refused = isinstance(exc, SchemaMismatchError) or "Invalid data found" in str(exc)
             raise (port.rows_refused if is_refused else port.TableUnwritable)(self.uri, first_line(exc)) from exc
         self._trusted_until = time.monotonic() + _TRUSTED_SECONDS
+        self._recorded |= versions
         return True
