@@ -228,7 +228,7 @@ public final class UsageReporter implements MetricsReporter {
     /** Read every sensor; what was recorded into one that was removed since, too. */
     void read(long nowMs) throws Throwable {
         tellOfGap();
-        for (Sensor sensor : sensors.values()) read(sensor, nowMs);
+        for (Sensor sensor : sensors.values()) if (reader.mayHaveMore(sensor.place)) read(sensor, nowMs);
         for (Sensor sensor; (sensor = removed.poll()) != null; ) {
             read(sensor, nowMs);
             if (sensor.client == null) continue;
