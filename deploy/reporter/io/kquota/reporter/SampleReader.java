@@ -31,7 +31,7 @@ final class SampleReader {
     private static final MethodHandle COUNT = getter(SAMPLE, "eventCount", long.class);
 
     /** Where the last look at a sensor ended. Before the first one, all that the sensor holds is new. */
-    static final class Place {
+    static class Place {
         private SampledStat stat;
         private Object sample;
         private int current = -1;
