@@ -129,8 +129,8 @@ def second_of(pid: int, connections: list[Connection], requests: Sequence[bytes]
     began = time.monotonic(), cpu_seconds(pid), threads_seconds(pid), time.thread_time()
     waited_seconds = load(connections, requests, requests_per_second, 1.0)
     ended = time.monotonic(), cpu_seconds(pid), threads_seconds(pid), time.thread_time()
-    spent = [after - before for before, after in zip(began, ended, strict=True)]
-    return Second(*spent, [1_000 * waited for waited in waited_seconds])
+    spent, cpu, own, loads = (after - before for before, after in zip(began, ended, strict=True))
+    return Second(spent, cpu, own, loads, [1_000 * waited for waited in waited_seconds])
 
 
 @contextmanager
