@@ -87,18 +87,14 @@ def main() -> None:
 
 
 def measure(logged: bool, requests_per_second: int, seconds: float) -> Cost:
-    """One broker, with its request log or without."""
+    """One broker, with its request log or without, after a third of the time to warm up."""
     options = BrokerOptions(request_log=logged, heap_mib=1024, quick_start=False)
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), options=options) as broker:
-        return measure_broker(broker, requests_per_second, seconds)
-
-
-def measure_broker(
-    broker: EmbeddedBroker, requests_per_second: int, seconds: float, client_ids: Sequence[str] = ("load",)
-) -> Cost:
-    """What the load costs a broker that runs, after a third of the time to warm up."""
-    with connected(broker) as connections:
-        requests = requests_of(client_ids)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedBroker(Path(folder), options=options) as broker,
+        connected(broker) as connections,
+    ):
+        requests = requests_of(["load"])
         load(connections, requests, requests_per_second, seconds / 3)
         pid = broker.pid or 0
         cpu_began_seconds, log_bytes, began = cpu_seconds(pid), _log_bytes(broker.request_log_path), time.monotonic()
@@ -130,7 +126,9 @@ def requests_of(client_ids: Sequence[str]) -> list[bytes]:
     return [request(number % _CONNECTIONS, client_ids[number % len(client_ids)]) for number in range(count)]
 
 
-def load(connections: list[Connection], requests: list[bytes], requests_per_second: int, seconds: float) -> list[float]:
+def load(
+    connections: list[Connection], requests: Sequence[bytes], requests_per_second: int, seconds: float
+) -> list[float]:
     """Send requests for a time, and wait for the last response; how long each one took, in seconds."""
     waited: list[float] = []
     with selectors.DefaultSelector() as selector:

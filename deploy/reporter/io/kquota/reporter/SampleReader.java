@@ -31,7 +31,9 @@ final class SampleReader {
     private static final MethodHandle COUNT = getter(SAMPLE, "eventCount", long.class);
 
     /** Where the last look at a sensor ended. Before the first one, all that the sensor holds is new. */
-    static final class Place {
+    static class Place {
+        private SampledStat stat;
+        private Object sample;
         private int current = -1;
         private long startMs;
         private double value;
@@ -50,17 +52,30 @@ final class SampleReader {
         return new SampleReader();
     }
 
+    /**
+     * Whether a read may find something. Without the sensor's lock, because most sensors have nothing new: what is
+     * recorded meanwhile may be seen by the next call only.
+     */
+    boolean mayHaveMore(Place place) throws Throwable {
+        if (place.stat == null) return true;
+        if (place.sample == null) return !((List<?>) (Object) SAMPLES.invokeExact((Object) place.stat)).isEmpty();
+        return (int) CURRENT.invokeExact((Object) place.stat) != place.current
+                || (long) COUNT.invokeExact(place.sample) != place.count
+                || (long) START_MS.invokeExact(place.sample) != place.startMs;
+    }
+
     /** Look at a sensor; false if nothing was recorded. Holds the sensor's own lock for less than a microsecond. */
     boolean read(KafkaMetric metric, Place place) throws Throwable {
-        Object measurable = metric.measurable();
-        SampledStat stat = (SampledStat) (measurable instanceof Rate
-                ? (Object) STAT.invokeExact(measurable) : measurable);
+        if (place.stat == null) {
+            Object measurable = metric.measurable();
+            place.stat = (SampledStat) (measurable instanceof Rate ? (Object) STAT.invokeExact(measurable) : measurable);
+        }
         value = 0;
         count = 0;
         synchronized ((Object) LOCK.invokeExact((Object) metric)) {
-            List<?> samples = (List<?>) (Object) SAMPLES.invokeExact((Object) stat);
+            List<?> samples = (List<?>) (Object) SAMPLES.invokeExact((Object) place.stat);
             if (samples.isEmpty()) return false;
-            int current = (int) CURRENT.invokeExact((Object) stat);
+            int current = (int) CURRENT.invokeExact((Object) place.stat);
             Object sample = samples.get(current);
             long startMs = (long) START_MS.invokeExact(sample);
             long currentCount = (long) COUNT.invokeExact(sample);
@@ -70,6 +85,7 @@ final class SampleReader {
                 i = (i + 1) % samples.size();
                 add(samples.get(i), 0, 0);
             }
+            place.sample = sample;
             place.current = current;
             place.startMs = startMs;
             place.value = (double) VALUE.invokeExact(sample);

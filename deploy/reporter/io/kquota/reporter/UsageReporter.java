@@ -54,10 +54,9 @@ public final class UsageReporter implements MetricsReporter {
     private static final Pattern JAAS_USER = Pattern.compile("\\busername\\s*=\\s*(?:\"([^\"]*)\"|([^\\s;]+))");
     private static final Logger log = LoggerFactory.getLogger(UsageReporter.class);
 
-    private static final class Sensor {
+    private static final class Sensor extends SampleReader.Place {
         final KafkaMetric metric;
         final int kind;
-        final SampleReader.Place place = new SampleReader.Place();
         Client client;
 
         Sensor(KafkaMetric metric, int kind) {
@@ -151,7 +150,7 @@ public final class UsageReporter implements MetricsReporter {
             reader = SampleReader.open();
             metrics.forEach(this::metricChange);
             // What was recorded before the reporter was there is not its own, or a former one has sent it.
-            for (Sensor sensor : sensors.values()) reader.read(sensor.metric, sensor.place);
+            for (Sensor sensor : sensors.values()) reader.read(sensor.metric, sensor);
             thread = new Thread(this::run, CLIENT_ID);
             thread.setDaemon(true);
             thread.setContextClassLoader(UsageReporter.class.getClassLoader());
@@ -228,7 +227,7 @@ public final class UsageReporter implements MetricsReporter {
     /** Read every sensor; what was recorded into one that was removed since, too. */
     void read(long nowMs) throws Throwable {
         tellOfGap();
-        for (Sensor sensor : sensors.values()) read(sensor, nowMs);
+        for (Sensor sensor : sensors.values()) if (reader.mayHaveMore(sensor)) read(sensor, nowMs);
         for (Sensor sensor; (sensor = removed.poll()) != null; ) {
             read(sensor, nowMs);
             if (sensor.client == null) continue;
@@ -239,7 +238,7 @@ public final class UsageReporter implements MetricsReporter {
     }
 
     private void read(Sensor sensor, long nowMs) throws Throwable {
-        if (!reader.read(sensor.metric, sensor.place)) return;
+        if (!reader.read(sensor.metric, sensor)) return;
         if (sensor.client == null) {
             Client client = clientOf(sensor.metric);
             if (client == null) return;
