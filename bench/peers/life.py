@@ -148,11 +148,10 @@ class Life:
         ]
 
     def kill(self) -> float:
-        """Kill all its processes with SIGKILL. Returns the wall clock in ms."""
-        at_ms = time.time() * 1000
+        """Kill all its processes with SIGKILL. Returns the wall clock in ms, when nothing of them runs any more."""
         signal_all(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        return at_ms
+        return time.time() * 1000
 
     def close(self) -> None:
         below = tree(self._process.pid)
