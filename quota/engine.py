@@ -371,7 +371,7 @@ class QuotaEngine:
         sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
         ids, observed, window_ms = violated_sensors(sensors, groups, self.num_sensors, now_ms)
         if side is Side.SHADOW:
-            kept = self._sensors.resolution.is_shadow(sensors.quota[ids])
+            kept = sensors.is_shadow[ids]
             ids, observed, window_ms = ids[kept], observed[kept], window_ms[kept]
         if len(ids) == 0:
             return None
@@ -394,7 +394,7 @@ class QuotaEngine:
             observed=observed[place[of_entity]],
             bound=sensors.bound[of_entity],
             window_ms=window_ms[place[of_entity]],
-            level=self._sensors.resolution.levels_of(sensors.quota[of_entity]),
+            level=sensors.level[of_entity],
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],
         )

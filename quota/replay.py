@@ -198,7 +198,7 @@ class ReplayEngine(QuotaEngine):
                 continue
             sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
             bound[quota_type] = of_type.bound[sensors]
-            level[quota_type] = self._sensors.resolution.levels_of(of_type.quota[sensors])
+            level[quota_type] = of_type.level[sensors]
             observed[quota_type], window_ms[quota_type] = self._observed(key, sensors, at_ms)
             if self.carry_debt:
                 tokens[quota_type] = self._tokens(quota_type, sensors, bound[quota_type], at_ms)

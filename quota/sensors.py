@@ -32,7 +32,7 @@ from quota.rates import (
     at_places,
     saturated,
 )
-from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
+from quota.resolution import Resolution, Resolved, Side
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BLOCK_ROWS, EntityNames, NameReader, Usage
 
@@ -44,21 +44,24 @@ _MAX_CHUNKS: Final = 256
 
 
 class TypeSensors:
-    """Samples, buckets (None: no debt is carried), and T and the row of each sensor, for one quota type on one side.
+    """Samples and buckets (None: no debt is carried) of each sensor, for one quota type on one side, and its quota.
 
-    T and the row are of the last time that one of its entities was resolved: infinity and `NO_QUOTA` for none.
+    T, the level and whether it is a shadow row are of the last time that one of its entities was resolved: infinity, 0
+    and False for no quota.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
         self.windows = windows
         self.buckets = buckets
         self.bound = np.zeros(0, np.float64)
-        self.quota = np.zeros(0, np.int64)
+        self.level = np.zeros(0, np.int64)
+        self.is_shadow = np.zeros(0, np.bool_)
 
     @property
     def nbytes(self) -> int:
         """The memory of all columns, in bytes."""
-        return sum(part.nbytes for part in (self.windows, self.buckets, self.bound, self.quota) if part is not None)
+        parts = self.windows, self.buckets, self.bound, self.level, self.is_shadow
+        return sum(part.nbytes for part in parts if part is not None)
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
@@ -66,7 +69,7 @@ class TypeSensors:
         if room <= 0:
             return
         self.bound = np.pad(self.bound, (0, room), constant_values=np.inf)
-        self.quota = np.pad(self.quota, (0, room), constant_values=NO_QUOTA)
+        self.level, self.is_shadow = np.pad(self.level, (0, room)), np.pad(self.is_shadow, (0, room))
         self.windows.grow(capacity)
         if self.buckets is not None:
             self.buckets.grow(capacity)
@@ -74,7 +77,8 @@ class TypeSensors:
     def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n]. The others close the gaps in their order."""
         self.bound = self.bound[: len(kept)][kept]
-        self.quota = self.quota[: len(kept)][kept]
+        self.level = self.level[: len(kept)][kept]
+        self.is_shadow = self.is_shadow[: len(kept)][kept]
         self.windows.keep(kept)
         if self.buckets is not None:
             self.buckets.keep(kept)
@@ -362,7 +366,8 @@ class SensorTable:
             first = first or (resolved, ids)
             self._entities.of_key[key][entities] = ids
             self.by_key[key].bound[ids] = resolved.bound
-            self.by_key[key].quota[ids] = resolved.quota
+            self.by_key[key].level[ids] = self.resolution.levels_of(resolved.quota)
+            self.by_key[key].is_shadow[ids] = self.resolution.is_shadow(resolved.quota)
 
     def _grow(self, keys: Iterable[Key]) -> None:
         span = self._num_samples, self._sample_window_ms
