@@ -26,18 +26,18 @@ _MOST_WAITING: Final = 1_000
 class HeldTime:
     """Adds up intervals in which clients were held: per client, and per each of `bins` equal parts of a range of time.
 
-    The intervals of one client must not overlap.
+    The intervals of one client must not overlap. Clients with the same remainder by `replays` belong together.
     """
 
-    def __init__(self, start_ms: int, end_ms: int, bins: int) -> None:
+    def __init__(self, start_ms: int, end_ms: int, bins: int, replays: int = 1) -> None:
         self._start_ms = start_ms
         self._end_ms = end_ms
         self._bin_ms = max(-(-(end_ms - start_ms) // bins), 1)
         self._waiting: list[tuple[Ids, Ints, Ints]] = []
         self._by_client = np.zeros(0, np.int64)
         # Of each part: how many intervals begin minus how many end before or in it (cumulated), and the rest in ms.
-        self._whole = np.zeros(bins + 1, np.int64)
-        self._partial_ms = np.zeros(bins + 1, np.int64)
+        self._whole = np.zeros((replays, bins + 1), np.int64)
+        self._partial_ms = np.zeros((replays, bins + 1), np.int64)
 
     @property
     def by_client(self) -> Ints:
@@ -47,9 +47,9 @@ class HeldTime:
 
     @property
     def by_bin(self) -> Ints:
-        """Time held in each part of the range, summed over all clients, in ms."""
+        """Time held in each part of the range, summed over the clients of each replay, int64[replays, bins], in ms."""
         self._settle()
-        return (np.cumsum(self._whole) * self._bin_ms + self._partial_ms)[:-1]
+        return (np.cumsum(self._whole, axis=1) * self._bin_ms + self._partial_ms)[:, :-1]
 
     def add(self, clients: Ids, from_ms: Ints, to_ms: Ints) -> None:
         """Add an interval of each client, its end exclusive and not before its begin."""
@@ -70,8 +70,9 @@ class HeldTime:
         np.add.at(self._by_client, clients, last_ms - first_ms)
         for ms, sign in ((last_ms, 1), (first_ms, -1)):
             part = ms // self._bin_ms
-            np.add.at(self._whole, part, -sign)
-            np.add.at(self._partial_ms, part, sign * (ms - part * self._bin_ms))
+            at = clients % len(self._whole), part
+            np.add.at(self._whole, at, -sign)
+            np.add.at(self._partial_ms, at, sign * (ms - part * self._bin_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +154,17 @@ class Holds:
         start_ms: begin of the range. Earlier decisions hold clients too, but nothing before it is counted.
         end_ms: end of the range, exclusive.
         bins: into how many equal parts `throttle_ms_by_bin` divides the range.
+        replays: how many replays the clients belong to: client n to replay n mod replays.
     """
 
-    def __init__(self, slicing: Slicing, owed_at: OwedAt, start_ms: int, end_ms: int, bins: int) -> None:
+    def __init__(
+        self, slicing: Slicing, owed_at: OwedAt, start_ms: int, end_ms: int, bins: int, replays: int = 1
+    ) -> None:
         self._slicing = slicing
         self._owed_at = owed_at
         self._start_ms = start_ms
         self._end_ms = end_ms
-        self._held_time = HeldTime(start_ms, end_ms, bins)
+        self._held_time = HeldTime(start_ms, end_ms, bins, replays)
         # Of each client: the running throttle, or the last one; `_due_ms` is `_NEVER` while none runs.
         self._from_ms, self._until_ms, self._due_ms = (np.zeros(0, np.int64) for _ in range(3))
         self._quota_type, self._level, self._bound = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
@@ -254,7 +258,7 @@ class Holds:
 
     @property
     def throttle_ms_by_bin(self) -> Ints:
-        """Time held in each part of the range, summed over all clients; complete after `finish`."""
+        """Time held in each part of the range, summed over the clients of each replay; complete after `finish`."""
         return self._held_time.by_bin
 
     def _look(self, clients: Ids, to_ms: int) -> None:

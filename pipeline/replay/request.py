@@ -139,12 +139,12 @@ class ReplayRequest:
         """Whether the users can be divided between processes: see `quota.snapshot`."""
         return not undivided(self._all_quotas())
 
-    def reader(self, share: Share = ALL_USERS) -> UsageReader:
-        """Reads the usage, of all users or of a share of them."""
+    def reader(self, share: Share = ALL_USERS, replays: int = 1) -> UsageReader:
+        """Reads the usage, of all users or of a share of them, for so many replays at once."""
         reads_times = any(quota.bounds[REQUEST] is not None for quota in self._all_quotas())
         place, by_broker = (self.root, self.source), self.scope == "broker"
         window_ms, old = self.settings.sample_window_ms, self.old
-        return UsageReader(*place, by_broker, window_ms, self.version, share, reads_times, old)
+        return UsageReader(*place, by_broker, window_ms, self.version, share, reads_times, old, replays)
 
     def _all_quotas(self) -> Iterator[Quota]:
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)

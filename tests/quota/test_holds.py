@@ -144,7 +144,7 @@ def test_throttle_time_falls_into_the_part_of_the_range_it_was_decided_in() -> N
     decide(holds, 10_000, 2_000, client=3)
     decide(holds, 59_999, 9_000)
     holds.finish()
-    assert holds.throttle_ms_by_bin.tolist() == [1_000, 2_000, 0, 0, 0, 1]
+    assert holds.throttle_ms_by_bin.tolist() == [[1_000, 2_000, 0, 0, 0, 1]]
 
 
 def test_a_debt_beyond_the_cap_is_renewed_until_the_rest_is_too_short() -> None:
@@ -278,7 +278,7 @@ def test_what_is_left_of_a_hold_stays_left_when_a_time_epoch_begins() -> None:
     assert holds.held.tolist() == []
     totals = holds.finish()
     assert totals.throttle_ms.tolist()[:1] == [2_000]
-    assert holds.throttle_ms_by_bin.tolist() == [0, 1_500, 0, 0, 500, 0]
+    assert holds.throttle_ms_by_bin.tolist() == [[0, 1_500, 0, 0, 500, 0]]
 
 
 def test_a_sample_window_that_the_clock_showed_twice_is_two_windows() -> None:
