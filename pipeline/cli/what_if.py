@@ -156,9 +156,11 @@ def _request(
     begin_ms = covered.since_ms - warm_up_ms(settings.engine)
     # What is not there needs no quotas: a job that began in the range has often one version of them.
     happened = live_timeline(table, live, begin_ms if covered.since_ms == since_ms else covered.since_ms)
-    today = happened.snapshots[-1]
-    others = () if len(happened.snapshots) == 1 else (Timeline((0,), (today,)),)
-    max_age_ms = settings.stream.max_decision_age_ms
+    today, old = happened.snapshots[-1], frozenset[tuple[str, int]]()
+    if source == "usage":
+        old, versions = old_batches(root, begin_ms, covered.until_ms, settings.stream.max_decision_age_ms)
+        happened = happened.of_versions(versions)
+    others = () if happened.snapshots == (today,) else (Timeline((0,), (today,)),)
     return ReplayRequest(
         root=root,
         source=source,  # type: ignore[arg-type] # one of _SOURCES
@@ -168,7 +170,7 @@ def _request(
         since_ms=covered.since_ms,
         until_ms=covered.until_ms,
         quotas=(happened, *others, Timeline((0,), (candidate,))),
-        old=old_batches(root, begin_ms, covered.until_ms, max_age_ms) if source == "usage" else frozenset(),
+        old=old,
     )
 
 

@@ -1,7 +1,7 @@
 """What to replay: the range of stored usage, the part that is kept, the quotas of each replay, and their parts."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +50,14 @@ class Timeline:
         versions = [snapshot.version for snapshot in self.snapshots]
         return self.snapshots[max(bisect_right(versions, version) - 1, 0)]
 
+    def of_versions(self, used: Collection[int]) -> "Timeline":
+        """Only the quotas of these versions, and of later ones; all if there are none."""
+        kept = {self.version(one).version for one in used}
+        newest = max(used, default=0)
+        pairs = zip(self.from_ms, self.snapshots, strict=True)
+        left = [(at_ms, one) for at_ms, one in pairs if not kept or one.version in kept or one.version > newest]
+        return Timeline(tuple(at_ms for at_ms, _ in left), tuple(one for _, one in left))
+
 
 def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> Timeline:
     """The quotas that were in force from an instant on, by the times of their commits, without invalid versions."""
@@ -67,20 +75,23 @@ def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> 
     return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))
 
 
-def old_batches(root: str, since_ms: int, until_ms: int, max_age_ms: int) -> frozenset[tuple[str, int]]:
+def old_batches(
+    root: str, since_ms: int, until_ms: int, max_age_ms: int
+) -> tuple[frozenset[tuple[str, int]], frozenset[int]]:
     """The batches of a span that were older than `stream.max_decision_age_ms` when the job collected them.
 
     The job recorded their decisions and published none: so it is after an outage, and in the first seconds of a job.
+    Also returns the versions of the quotas that all batches of the span were decided with.
     """
     span = [("evaluated_at_ms", ">=", since_ms), ("evaluated_at_ms", "<", until_ms)]
+    columns = ["query_id", "batch_id", "evaluated_at_ms", "processed_at_ms", "quota_version"]
     try:
-        rows = read_table(
-            table_uri(root, "batches"), ["query_id", "batch_id", "evaluated_at_ms", "processed_at_ms"], span
-        )
+        rows = read_table(table_uri(root, "batches"), columns, span)
     except TableMissing:
-        return frozenset()
+        return frozenset(), frozenset()
     old = rows.filter(pc.greater(pc.subtract(rows["processed_at_ms"], rows["evaluated_at_ms"]), max_age_ms))
-    return frozenset(zip(old["query_id"].to_pylist(), old["batch_id"].to_pylist(), strict=True))
+    found = frozenset(zip(old["query_id"].to_pylist(), old["batch_id"].to_pylist(), strict=True))
+    return found, frozenset(pc.unique(rows["quota_version"]).to_pylist())
 
 
 def exact_batches_kept(root: str, since_ms: int) -> bool:
