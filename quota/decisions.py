@@ -160,8 +160,11 @@ def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities
     """True for the row that applies to its entity: the largest above 0, of equal ones the first in `TIE_ORDER`."""
     largest = np.zeros(num_entities, np.int64)
     row_that_applies = np.full(num_entities, -1, np.int64)
+    of_side = sides == Side.ENFORCED
     for quota_type in TIE_ORDER:
-        rows = np.flatnonzero((types == quota_type) & (sides == Side.ENFORCED))
+        rows = ((types == quota_type) & of_side).nonzero()[0]
+        if not len(rows):
+            continue
         rows = rows[capped_ms[rows] > largest[local[rows]]]
         largest[local[rows]] = capped_ms[rows]
         row_that_applies[local[rows]] = rows

@@ -369,12 +369,15 @@ class QuotaEngine:
         """The violated quotas of one side and type, one per entity that had usage of the type. None if none is."""
         side, quota_type = key
         sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
-        ids, observed, window_ms = violated_sensors(sensors, groups, self.num_sensors, now_ms)
+        found = violated_sensors(sensors, groups, self.num_sensors, now_ms)
+        if found is None:
+            return None
+        ids, observed, window_ms = found
         if side is Side.SHADOW:
             kept = sensors.is_shadow[ids]
             ids, observed, window_ms = ids[kept], observed[kept], window_ms[kept]
-        if len(ids) == 0:
-            return None
+            if len(ids) == 0:
+                return None
         violated = np.zeros(self.num_sensors, np.bool_)
         violated[ids] = True
         rows = np.flatnonzero(violated[of_row])

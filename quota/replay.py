@@ -154,9 +154,7 @@ class NumberedUsage(Usage):
         if replays == 1:
             return cls(usage.names, usage.window, usage.last_ms, usage.measures, clients, 0)
         produced, fetched, time = (
-            Measure(
-                np.repeat(one.values, replays), None if one.present is None else np.repeat(one.present, replays)
-            )
+            Measure(np.repeat(one.values, replays), None if one.present is None else np.repeat(one.present, replays))
             for one in usage.measures
         )
         window, last_ms = np.repeat(usage.window, replays), np.repeat(usage.last_ms, replays)
@@ -236,6 +234,8 @@ class ReplayEngine(QuotaEngine):
             sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
             bound[quota_type] = of_type.bound[sensors]
             level[quota_type] = of_type.level[sensors]
+            if np.isinf(bound[quota_type]).all():
+                continue  # it owes nothing
             observed[quota_type], window_ms[quota_type] = self._observed(key, sensors, at_ms)
             if self.carry_debt:
                 tokens[quota_type] = self._tokens(quota_type, sensors, bound[quota_type], at_ms)

@@ -441,7 +441,7 @@ class SensorGroups:
     def __init__(self, of_row: Ids, num_sensors: int) -> None:
         present = np.zeros(num_sensors, np.bool_)
         present[of_row] = True
-        ids = np.flatnonzero(present)
+        ids = present.nonzero()[0]
         self.count = len(ids)
         self.sensors: Selection = ids
         self._place = of_row
@@ -496,7 +496,7 @@ class WindowRows:
         rows = self.rows
         key = (id(of_row), -1)
         if measure.present is not None:
-            rows = np.flatnonzero(measure.present) if isinstance(rows, slice) else rows[measure.present[rows]]
+            rows = measure.present.nonzero()[0] if isinstance(rows, slice) else rows[measure.present[rows]]
             key = (id(of_row), quota_type)
         if key not in self._groups:
             self._groups[key] = SensorGroups(of_row[rows], num_sensors)
@@ -573,20 +573,22 @@ def record_piece(
 
 def violated_sensors(
     sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
-) -> tuple[Ids, Floats, Ints]:
-    """The sensors of these groups whose rate is above their bound, each once, and O and W of each."""
+) -> tuple[Ids, Floats, Ints] | None:
+    """The sensors of these groups whose rate is above their bound, each once, and O and W of each; None if none."""
     if len(groups) == 1:
         blocks = [selection for selection, _ in groups[0].blocks()]
     else:
         present = np.zeros(num_sensors, np.bool_)
         for group in groups:
             present[group.sensors] = True
-        ids = np.flatnonzero(present)
+        ids = present.nonzero()[0]
         blocks = [ids[start : start + BLOCK_ROWS] for start in range(0, len(ids), BLOCK_ROWS)]
-    found = [(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))]
+    found = []
     for selection in blocks:
         at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
         if len(at):
             found.append((at_places(selection, at), observed, window_ms))
+    if len(found) < 2:
+        return found[0] if found else None
     ids, observed, window_ms = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return ids, observed, window_ms
