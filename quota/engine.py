@@ -380,12 +380,13 @@ class QuotaEngine:
                 return None
         violated = np.zeros(self.num_sensors, np.bool_)
         violated[ids] = True
-        rows = np.flatnonzero(violated[of_row])
+        rows = violated[of_row].nonzero()[0]
         present = batch.measures[quota_type].present
         if present is not None:
             rows = rows[present[rows]]
-        _, first = np.unique(entities[rows], return_index=True)
-        rows = rows[first]
+        if len(rows) > 1:
+            _, first = np.unique(entities[rows], return_index=True)
+            rows = rows[first]
         of_entity = of_row[rows]
         place = np.empty(self.num_sensors, np.int64)
         place[ids] = np.arange(len(ids))

@@ -129,7 +129,8 @@ def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
     return np.where(owed_ms[preferred, columns] == owed_ms[first, columns], preferred, first)
 
 
-OwedAt = Callable[[Ids, Ints], Owed]  # what clients owe, each at its own instant: `quota.replay.ReplayEngine.owed_at`
+OwedAt = Callable[[Ids, int | Ints, Ints | None], Owed]
+"""What clients owe, at an instant or each at its own; if types are given, of these alone. `ReplayEngine.owed_at` is one."""
 
 _NEVER: Final = np.iinfo(np.int64).max
 _NO_WINDOW: Final = -1
@@ -180,7 +181,7 @@ class Holds:
         """Take in rows of usage, after `advance` and before the decisions that follow from it."""
         self._grow(clients)
         waits = (used_at_ms < self._until_ms[clients]) & (used_at_ms >= self._from_ms[clients])
-        rows = np.flatnonzero(waits)
+        rows = waits.nonzero()[0]
         rows = rows[(used_at_ms[rows] >= self._start_ms) & (used_at_ms[rows] < self._end_ms)]
         if len(rows):
             np.add.at(self._deferred_bytes, clients[rows], used_bytes[rows])
@@ -198,19 +199,18 @@ class Holds:
         if is_old:
             return
         slicing, runs = self._slicing, self._due_ms[clients] < _NEVER
-        owed = self._owed_at(clients, np.full(len(clients), at_ms)).of_types(throttles.quota_type)
+        types = throttles.quota_type
+        owed = self._owed_at(clients, at_ms, types).of_types(types)
         owed_ms = np.maximum(owed.owed_ms, throttles.throttle_time_ms)
-        slices_ms = np.maximum(
-            throttles.throttle_time_ms, slicing.slices_ms(owed_ms, owed.window_ms, throttles.quota_type)
-        )
+        slices_ms = np.maximum(throttles.throttle_time_ms, slicing.slices_ms(owed_ms, owed.window_ms, types))
         slices_ms = np.minimum(slices_ms, _LONGEST_MS)
         left_ms = self._until_ms[clients] - at_ms
         is_published = slicing.is_published(owed_ms, slices_ms, left_ms, runs)
         self._from_ms[clients[is_published & ~runs]] = at_ms
-        news = np.flatnonzero(is_published)
+        news = is_published.nonzero()[0]
         published = clients[news]
         self._bound[published], self._level[published] = throttles.bound[news], throttles.level[news]
-        self._quota_type[published] = throttles.quota_type[news]
+        self._quota_type[published] = types[news]
         self._hold(published, np.full(len(published), at_ms), slices_ms[news])
 
     def advance(self, to_ms: int) -> None:
@@ -236,7 +236,7 @@ class Holds:
         clients = self.held
         if not len(clients):
             return
-        owed = self._owed_at(clients, np.full(len(clients), at_ms))
+        owed = self._owed_at(clients, at_ms, None)
         own = self._quota_type[clients], np.arange(len(clients))
         touched = np.flatnonzero((owed.bound[own] != self._bound[clients]) | (owed.level[own] != self._level[clients]))
         clients, claims = clients[touched], owed.largest(self._quota_type[clients]).take(touched)
@@ -270,7 +270,7 @@ class Holds:
         at_ms, until_ms = self._due_ms[clients], self._until_ms[clients]
         soon = ((at_ms < until_ms) & (until_ms <= to_ms)).nonzero()[0]
         asked = np.concatenate((clients, clients[soon]))
-        owed = self._owed_at(asked, np.concatenate((at_ms, until_ms[soon])))
+        owed = self._owed_at(asked, np.concatenate((at_ms, until_ms[soon])), None)
         both = owed.largest(self._quota_type[asked])
         steps = self._slicing.at_look(both.owed_ms[: len(clients)], until_ms - at_ms, at_ms >= until_ms)
         ends = (steps[soon] == Step.WAIT).nonzero()[0]

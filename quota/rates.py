@@ -174,18 +174,23 @@ class SampleWindows:
 
     def observed(self, sensors: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
         """O per second and W in ms of sensors at an instant, or each at its own; −1 has the rate 0."""
-        current, within = np.divmod(now_ms, self._w)
-        age = current - (self._newest - (self._newest - self._columns) % (self._n + 1))
+        current, within = divmod(now_ms, self._w)
         # How late in a window its last event must be for the window to count: N windows ago later than now is in its
         # own, after that at any time, before that never.
-        after = np.where(age < self._n, _UNTOUCHED, np.where(age == self._n, within, _NEVER)).astype(np.int32)
+        if isinstance(current, int) and current == self._newest:
+            is_oldest = self._columns == self.oldest % (self._n + 1)
+            after = np.where(is_oldest, within, _UNTOUCHED)
+        else:
+            age = current - (self._newest - (self._newest - self._columns) % (self._n + 1))
+            is_oldest = age == self._n
+            after = np.where(age < self._n, _UNTOUCHED, np.where(is_oldest, within, _NEVER))
         if self._last.shape[1]:
             counts = (self._last.take(sensors, axis=1, mode="clip") > after) & (sensors >= 0)
             total = self._summed(self._sums.take(sensors, axis=1, mode="clip") * counts)
         else:
             counts, total = np.zeros((self._n + 1, len(sensors)), np.bool_), np.zeros(len(sensors), np.int64)
         short = (self._n - 1) * self._w
-        oldest_counts = (counts & (age == self._n)).any(axis=0)
+        oldest_counts = (counts & is_oldest).any(axis=0)
         window_ms = np.maximum(short + within * counts.any(axis=0) + self._w * oldest_counts, 1)
         return amounts(total, self._type) / (window_ms / 1000.0), window_ms
 

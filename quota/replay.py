@@ -216,11 +216,12 @@ class ReplayEngine(QuotaEngine):
             self._grow(clients)
             self._look_up_names(clients, EntityNames(names, self.scope == "broker"), evaluated_at_ms)
 
-    def owed_at(self, clients: Ids, at_ms: Ints) -> Owed:
-        """What clients owe, each at its own instant, not before the last batch. Reads only; the figures of `evaluate`.
+    def owed_at(self, clients: Ids, at_ms: int | Ints, types: Ints | None = None) -> Owed:
+        """What clients owe, at an instant or each at its own, not before the last batch. Reads only; the figures of `evaluate`.
 
         Each client must have been resolved under the quotas in force: by a batch with usage of it, or by
-        `resolve_again`. While no quota is in force any number may be asked for: none owes.
+        `resolve_again`. While no quota is in force any number may be asked for: none owes. If types are given, only the
+        figures of these are looked up; of the others they say that there is no quota.
         """
         # No client is looked up while nothing records: the numbers of clients that came then are not known here.
         entities = self._entity_of_client[clients] if self._sensors.recording else clients
@@ -229,7 +230,7 @@ class ReplayEngine(QuotaEngine):
         observed, tokens, window_ms = np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64)
         for key in self._sensors.recording:
             side, quota_type = key
-            if side is Side.SHADOW:
+            if side is Side.SHADOW or (types is not None and not (types == quota_type).any()):
                 continue
             sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
             bound[quota_type] = of_type.bound[sensors]

@@ -46,7 +46,7 @@ def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None])
     return replays.results()
 
 
-def _are_alike(plan: Plan) -> bool:
+def are_alike(plan: Plan) -> bool:
     """Whether one engine can decide for all parts: they have the same users, and always bound the same types."""
     snapshots = (snapshot for timeline in plan.request.quotas for snapshot in timeline.snapshots)
     return len({part.share for part in plan.parts}) == len({recorded_keys(snapshot) for snapshot in snapshots}) == 1
@@ -149,7 +149,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
         done = Count(progress, len(plan.parts) * len(plan.slices))
-        pieces = [plan.parts] if _are_alike(plan) else [(part,) for part in plan.parts]
+        pieces = [plan.parts] if are_alike(plan) else [(part,) for part in plan.parts]
         found = [result for parts in pieces for result in _replayed(plan, parts, done.one_more)]
         return joined(plan, found), "one process"
     plan = plan.for_processes(cores)

@@ -30,8 +30,12 @@ OwedByInstant = Callable[[int, int], int]
 def account(owed: OwedByInstant = lambda client, at_ms: 0, span_ms: int = 60_000, bins: int = 6) -> Holds:
     """Holds of clients that owe producer bytes only."""
 
-    def owed_at(entities: "np.typing.NDArray[np.int64]", at_ms: "np.typing.NDArray[np.int64]") -> Owed:
-        pairs = zip(entities.tolist(), (at_ms - T0_MS).tolist(), strict=True)
+    def owed_at(
+        entities: "np.typing.NDArray[np.int64]",
+        at_ms: "int | np.typing.NDArray[np.int64]",
+        _types: "np.typing.NDArray[np.int64] | None",
+    ) -> Owed:
+        pairs = zip(entities.tolist(), np.broadcast_to(at_ms - T0_MS, len(entities)).tolist(), strict=True)
         owed_ms = np.zeros((3, len(entities)), np.int64)
         owed_ms[0] = [owed(client, at) for client, at in pairs]
         shape = owed_ms.shape
@@ -186,7 +190,11 @@ class Change:
 def test_an_edit_looks_at_once_at_the_throttles_it_changes(change: Change) -> None:
     edited = False
 
-    def owed_at(entities: "np.typing.NDArray[np.int64]", at_ms: "np.typing.NDArray[np.int64]") -> Owed:
+    def owed_at(
+        entities: "np.typing.NDArray[np.int64]",
+        at_ms: "int | np.typing.NDArray[np.int64]",
+        _types: "np.typing.NDArray[np.int64] | None",
+    ) -> Owed:
         shape = (3, len(entities))
         owed_ms = np.zeros(shape, np.int64)
         owed_ms[0] = np.maximum(change.owed_ms - (at_ms - T0_MS - 1_000), 0) if edited else 0
