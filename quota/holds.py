@@ -130,7 +130,7 @@ def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
 
 
 OwedAt = Callable[[Ids, int | Ints, Ints | None], Owed]
-"""What clients owe, at an instant or each at its own; if types are given, of these alone. `ReplayEngine.owed_at` is one."""
+"""What clients owe, at an instant or each at its own, of all types or of some: `quota.replay.ReplayEngine.owed_at`."""
 
 _NEVER: Final = np.iinfo(np.int64).max
 _NO_WINDOW: Final = -1

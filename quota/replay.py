@@ -217,11 +217,11 @@ class ReplayEngine(QuotaEngine):
             self._look_up_names(clients, EntityNames(names, self.scope == "broker"), evaluated_at_ms)
 
     def owed_at(self, clients: Ids, at_ms: int | Ints, types: Ints | None = None) -> Owed:
-        """What clients owe, at an instant or each at its own, not before the last batch. Reads only; the figures of `evaluate`.
+        """What clients owe, at an instant or each at its own, not before the last batch: the figures of `evaluate`.
 
         Each client must have been resolved under the quotas in force: by a batch with usage of it, or by
         `resolve_again`. While no quota is in force any number may be asked for: none owes. If types are given, only the
-        figures of these are looked up; of the others they say that there is no quota.
+        figures of these are looked up; of the others they say that there is no quota. Reads only.
         """
         # No client is looked up while nothing records: the numbers of clients that came then are not known here.
         entities = self._entity_of_client[clients] if self._sensors.recording else clients
