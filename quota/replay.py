@@ -257,7 +257,6 @@ class ReplayEngine(QuotaEngine):
         if self._replays == 1:
             self._entity_of_client[clients], of_row = self._sensors.look_up(names, now_ms)
             return self._entity_of_client[clients], of_row
-        of_row: dict[Key, Ids] = {}
         places = np.arange(len(clients)) * names.num_rows // len(clients)
         for replay, resolution in enumerate(self._resolutions):
             rows = np.flatnonzero(clients % self._replays == replay)
