@@ -46,8 +46,8 @@ _MAX_CHUNKS: Final = 256
 class TypeSensors:
     """Samples and buckets (None: no debt is carried) of each sensor, for one quota type on one side, and its quota.
 
-    T, the level and whether it is a shadow row are of the last time that one of its entities was resolved: infinity, 0
-    and False for no quota.
+    T, the level and (on the shadow side) whether it is a shadow row are of the last time that one of its entities was
+    resolved: infinity, 0 and False for no quota.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
@@ -367,7 +367,8 @@ class SensorTable:
             self._entities.of_key[key][entities] = ids
             self.by_key[key].bound[ids] = resolved.bound
             self.by_key[key].level[ids] = self.resolution.levels_of(resolved.quota)
-            self.by_key[key].is_shadow[ids] = self.resolution.is_shadow(resolved.quota)
+            if key[0] is Side.SHADOW:
+                self.by_key[key].is_shadow[ids] = self.resolution.is_shadow(resolved.quota)
 
     def _grow(self, keys: Iterable[Key]) -> None:
         span = self._num_samples, self._sample_window_ms
