@@ -80,7 +80,6 @@ def what_if(
     """
     from pipeline.replay.report import BASELINES, FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
-    from pipeline.reports.what_if_page import what_if_page
     from pipeline.tables.quotas.files import read_snapshot
 
     if usage_table is not None:
@@ -116,6 +115,8 @@ def what_if(
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
+        from pipeline.reports.what_if_page import what_if_page
+
         page = what_if_page(_readable(about), totals, comparisons, with_baseline, with_candidate, span_ms)
         write_page(html, page)
     broken = failures(conditions, totals)

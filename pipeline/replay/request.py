@@ -295,7 +295,7 @@ class Coverage:
         if len(epochs) > 1 and last_ms < until_ms:
             last_ms = max(last_ms, table.last_time(last_ms, until_ms) or last_ms)
         end_ms = last_ms + (_SECOND_MS if source == "usage_by_second" else 1)
-        newest_usage_ms = _newest_ms(table_uri(root, "usage"))
+        newest_usage_ms = epochs[-1].last_ms if source == "usage" else _newest_ms(table_uri(root, "usage"))
         if newest_usage_ms is not None and newest_usage_ms < end_ms:
             end_ms = max(end_ms, (_newest_ms(table_uri(root, "throttle_events")) or 0) + 1)
         start_ms = min(max(since_ms, first_ms), until_ms)
