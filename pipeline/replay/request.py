@@ -202,7 +202,8 @@ class Plan:
         table = reader.table
         whole_ms = request.until_ms - request.begin_ms
         if slice_ms is None:
-            slice_ms = slice_length_ms(whole_ms, table.estimated_rows(request.begin_ms, request.until_ms))
+            rows = table.estimated_rows(request.begin_ms, request.until_ms)
+            slice_ms = slice_length_ms(whole_ms, rows * len(request.quotas))  # each row is there for each replay
         parts = tuple(Part(replay, ALL_USERS) for replay in range(len(request.quotas)))
         pinned = replace(request, root=full_address(place_of(request.root)), version=table.version)
         return cls(pinned, parts, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
