@@ -8,7 +8,7 @@ its answers have no names, and each client has an instant of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
@@ -167,13 +167,14 @@ class NumberedUsage(Usage):
             Measure(one.values[start:stop], None if one.present is None else one.present[start:stop])
             for one in self.measures
         )
-        return replace(
-            self,
-            window=self.window[start:stop],
-            last_ms=self.last_ms[start:stop],
-            measures=(produced, fetched, time),
-            clients=self.clients[start:stop],
-            names_start=self.names_start + start // self.replays,
+        return type(self)(
+            self.names,
+            self.window[start:stop],
+            self.last_ms[start:stop],
+            (produced, fetched, time),
+            self.clients[start:stop],
+            self.names_start + start // self.replays,
+            self.replays,
         )
 
     def own_names(self) -> EntityNames:
