@@ -38,7 +38,7 @@ BENCHES: Final = {
     "scrapes": "usage from scraped rates: sums, when violations begin, and the meter's CPU for ten brokers",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
     "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",
-    "what_if": "a day of 1 000 clients and a week of 100 clients, by the second, replayed with other quotas",
+    "what_if": "15 minutes of the demo, a day of 1 000 clients and a week of 100, replayed with other quotas",
 }
 
 REPORTS: Final = Path(__file__).parents[1] / "docs" / "bench"

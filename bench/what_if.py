@@ -1,9 +1,12 @@
 """How long `kquota what-if` takes to replay stored usage with other quotas, from the first file to the report.
 
-    python -m bench.what_if [--days 1] [--hours 24] [--clients 1000] [--quick] [--keep FOLDER]
+    python -m bench.what_if [--demo] [--days 1] [--hours 24] [--clients 1000] [--quick] [--keep FOLDER]
 
-Without options it measures a day of 1 000 clients, and seven days of 100 clients. A week of 1 000 clients
-(`--days 7 --clients 1000`) needs 11 GB of disk and takes seven times as long as a day.
+Without options it measures what the page asks in a demo, a day of 1 000 clients, and seven days of 100 clients. A week
+of 1 000 clients (`--days 7 --clients 1000`) needs 11 GB of disk and takes seven times as long as a day.
+
+The demo's tables have its ten clients in the exact batches, for 15 minutes and the warm-up before: a job without Spark
+and Kafka decides some minutes, which are repeated. The time is that of the page's own code and of its process.
 
 Writes `usage_by_second` (one row per second and client, ten minutes per file) under a temporary folder, then replays it
 with the quotas that were live and with a candidate, as the command does: slice by slice, one process per core. One
@@ -11,17 +14,23 @@ client in twenty is over its live quota for 30 s of every 120 s; the candidate h
 which puts some 90 of 1 000 over quota in every second.
 """
 
+import asyncio
+import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from bench.machine import arguments
+from pipeline.dashboard.editing import Editing
+from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS
 from pipeline.replay.report import compare, totals_of
 from pipeline.replay.request import Plan, ReplayRequest, Timeline, live_timeline
 from pipeline.replay.run import run
@@ -33,9 +42,11 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.throttle.assembly import nominal_slicing
+from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
 from schemas.usage import UsageBySecondRow
+from tests.faults.hand_job import HandJob
 
 BOUND: Final = 100_000.0
 FILE_SECONDS: Final = 600
@@ -120,8 +131,101 @@ def measure(root: str, seconds: int, clients: int) -> None:
     print(f"{totals.throttled} throttled, {totals.newly_throttled} newly, held {totals.throttle_seconds:,.0f} s")
 
 
+TRIGGERS_MS: Final = (500, 250)
+_TICK_MS: Final = 10
+_LIVED_MS, _REPEATED_MS, _TIMES = 100_000, 60_000, 25
+_MEASURE: Final = {"produce": "produced_bytes", "consume": "fetched_bytes"}
+_EDIT: Final = {"user": "alice", "client_id": "etl", "values": {"producer_byte_rate": "300kB/s"}}
+
+
+def measure_demo(trigger_ms: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="kquota-what-if-") as folder:
+        job = demo_job(Path(folder), trigger_ms)
+        for name in ("usage", "batches", "decisions", "throttle_events"):
+            for rows in repeated(job.rows(name)):
+                write_deltalake(table_uri(job.settings.tables.root, name), rows, mode="append")
+        os.environ["KQUOTA_STREAM__TRIGGER_MS"] = str(trigger_ms)
+        began = time.perf_counter()
+        answer = asyncio.run(Editing(job.settings, may_write=False).what_if(_EDIT))
+        spent, about = time.perf_counter() - began, answer["about"]
+        print(
+            f"15 minutes of the demo at a trigger of {trigger_ms} ms: measured {spent:.1f} s (target 3 s) from the "
+            f"page's question to its answer, of which the replays {about['seconds']} s; {about['evaluations']:,} "
+            f"batches, {about['usage_rows']:,} rows; load average {os.getloadavg()[0]:.1f}"
+        )
+
+
+def demo_job(folder: Path, trigger_ms: int) -> HandJob:
+    """A job that has decided the first minutes of the demo's clients; those who obey wait while they are throttled."""
+    job = HandJob(folder, {"producer_byte_rate": 1e9}, in_memory=True)
+    stream = Settings().stream.model_copy(update={"trigger_ms": trigger_ms})
+    job.settings = Settings(job="hand", cluster="demo", tables=job.settings.tables, stream=stream)
+    changes = [
+        QuotaChange(row["user"], row["client_id"], {name: row[name] for name in QUOTA_TYPES if row[name] is not None})
+        for row in DEMO_QUOTAS
+    ]
+    job.quota_table.alter(changes, local_audit("bench"))
+    start_ms = time.time_ns() // 1_000_000 - _LIVED_MS - (_TIMES - 1) * _REPEATED_MS
+    job.clock.set_wall(start_ms)
+    job.clock.steady_ms = start_ms
+    job.start()
+    draw = np.random.default_rng(3)
+    for _ in range(_LIVED_MS // trigger_ms):
+        until_ms = {(one.user, one.client_id): one.throttled_until_ms for one in job.broker.records[-200:]}
+        now_ms = job.clock.wall_ms
+        events = [
+            {
+                "event_time_ms": now_ms - 50,
+                "user": client.user,
+                "client_id": client.client_id,
+                "broker_id": "1",
+                _MEASURE[client.role]: int(client.bytes_per_second * trigger_ms / 1_000 * draw.uniform(0.7, 1.3)),
+                "io_time_ns": int(draw.integers(100_000, 1_000_000)),
+                "network_time_ns": int(draw.integers(100_000, 1_000_000)),
+            }
+            for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)
+            if until_ms.get((client.user, client.client_id), 0) <= now_ms
+        ]
+        job.send(json.dumps(events).encode())
+        job.step()
+        for _ in range(trigger_ms // _TICK_MS):
+            job.clock.advance(_TICK_MS)
+            job.purgatory.tick()
+    create_missing(job.settings.tables.root)
+    return job
+
+
+def repeated(rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows of a job, and the last of its minutes again and again, each time later and with higher numbers."""
+    instants = rows["evaluated_at_ms"].to_numpy()
+    yield rows
+    last = rows.filter(pa.array(instants > instants.max() - _REPEATED_MS))
+    for time_number in range(1, _TIMES):
+        again = last
+        for place, name in enumerate(last.column_names):
+            if name.endswith("_ms") and name not in _SPANS:
+                again = again.set_column(place, last.schema.field(name), pc.add(last[name], time_number * _REPEATED_MS))
+            elif name in _NUMBERS:
+                numbers = rows[name].to_numpy()
+                size = int(numbers.max() - last[name].to_numpy().min()) + 1
+                again = again.set_column(place, last.schema.field(name), pc.add(last[name], time_number * size))
+        yield again
+
+
+_NUMBERS: Final = ("batch_id", "publish_seq")
+_SPANS: Final = (
+    *("window_ms", "raw_throttle_time_ms", "max_throttle_time_ms", "throttle_time_ms", "owed_ms"),
+    *("lateness_ms", "broker_throttle_ms"),
+)
+
+
 def main() -> None:
-    asked = arguments(__doc__, days=0.0, hours=0.0, clients=DAY_CLIENTS, quick=False, keep=None)
+    asked = arguments(__doc__, demo=False, days=0.0, hours=0.0, clients=DAY_CLIENTS, quick=False, keep=None)
+    if asked.demo or not (asked.quick or asked.days or asked.hours or asked.keep):
+        for trigger_ms in TRIGGERS_MS:
+            measure_demo(trigger_ms)
+    if asked.demo:
+        return
     hours = 1.0 if asked.quick else asked.days * 24 + asked.hours
     runs = [(DAY_SECONDS, DAY_CLIENTS), (7 * DAY_SECONDS, WEEK_CLIENTS)]
     if hours or asked.keep:

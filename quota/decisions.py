@@ -100,7 +100,7 @@ class Judged:
 
     def throttles(self) -> Throttles:
         """Those that apply."""
-        found, at = self.violations, np.flatnonzero(self.applied)
+        found, at = self.violations, self.applied.nonzero()[0]
         return Throttles(found.rows[at], found.types[at], found.bound[at], found.level[at], self.capped_ms[at])
 
 
@@ -111,7 +111,10 @@ def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) ->
     ones it is that of the request quota, then that of the producer quota.
     """
     found = Violations.joined(parts)
-    _, first, local = np.unique(found.entities, return_index=True, return_inverse=True)
+    if len(parts) == 1:  # each entity is there once
+        first = local = np.arange(len(found.entities))
+    else:
+        _, first, local = np.unique(found.entities, return_index=True, return_inverse=True)
     raw_ms = throttle_time_ms(found.observed, found.bound, found.window_ms)
     caps_ms = [caps.max_throttle_time_ms(int(part.types[0]), part.window_ms, sample_window_ms) for part in parts]
     cap_ms = np.concatenate(caps_ms)
@@ -160,8 +163,11 @@ def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities
     """True for the row that applies to its entity: the largest above 0, of equal ones the first in `TIE_ORDER`."""
     largest = np.zeros(num_entities, np.int64)
     row_that_applies = np.full(num_entities, -1, np.int64)
+    of_side = sides == Side.ENFORCED
     for quota_type in TIE_ORDER:
-        rows = np.flatnonzero((types == quota_type) & (sides == Side.ENFORCED))
+        rows = ((types == quota_type) & of_side).nonzero()[0]
+        if not len(rows):
+            continue
         rows = rows[capped_ms[rows] > largest[local[rows]]]
         largest[local[rows]] = capped_ms[rows]
         row_that_applies[local[rows]] = rows

@@ -369,20 +369,24 @@ class QuotaEngine:
         """The violated quotas of one side and type, one per entity that had usage of the type. None if none is."""
         side, quota_type = key
         sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
-        ids, observed, window_ms = violated_sensors(sensors, groups, self.num_sensors, now_ms)
-        if side is Side.SHADOW:
-            kept = self._sensors.resolution.is_shadow(sensors.quota[ids])
-            ids, observed, window_ms = ids[kept], observed[kept], window_ms[kept]
-        if len(ids) == 0:
+        found = violated_sensors(sensors, groups, self.num_sensors, now_ms)
+        if found is None:
             return None
+        ids, observed, window_ms = found
+        if side is Side.SHADOW:
+            kept = sensors.is_shadow[ids]
+            ids, observed, window_ms = ids[kept], observed[kept], window_ms[kept]
+            if len(ids) == 0:
+                return None
         violated = np.zeros(self.num_sensors, np.bool_)
         violated[ids] = True
-        rows = np.flatnonzero(violated[of_row])
+        rows = violated[of_row].nonzero()[0]
         present = batch.measures[quota_type].present
         if present is not None:
             rows = rows[present[rows]]
-        _, first = np.unique(entities[rows], return_index=True)
-        rows = rows[first]
+        if len(rows) > 1:
+            _, first = np.unique(entities[rows], return_index=True)
+            rows = rows[first]
         of_entity = of_row[rows]
         place = np.empty(self.num_sensors, np.int64)
         place[ids] = np.arange(len(ids))
@@ -394,7 +398,7 @@ class QuotaEngine:
             observed=observed[place[of_entity]],
             bound=sensors.bound[of_entity],
             window_ms=window_ms[place[of_entity]],
-            level=self._sensors.resolution.levels_of(sensors.quota[of_entity]),
+            level=sensors.level[of_entity],
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],
         )

@@ -26,18 +26,18 @@ _MOST_WAITING: Final = 1_000
 class HeldTime:
     """Adds up intervals in which clients were held: per client, and per each of `bins` equal parts of a range of time.
 
-    The intervals of one client must not overlap.
+    The intervals of one client must not overlap. Clients with the same remainder by `replays` belong together.
     """
 
-    def __init__(self, start_ms: int, end_ms: int, bins: int) -> None:
+    def __init__(self, start_ms: int, end_ms: int, bins: int, replays: int = 1) -> None:
         self._start_ms = start_ms
         self._end_ms = end_ms
         self._bin_ms = max(-(-(end_ms - start_ms) // bins), 1)
         self._waiting: list[tuple[Ids, Ints, Ints]] = []
         self._by_client = np.zeros(0, np.int64)
         # Of each part: how many intervals begin minus how many end before or in it (cumulated), and the rest in ms.
-        self._whole = np.zeros(bins + 1, np.int64)
-        self._partial_ms = np.zeros(bins + 1, np.int64)
+        self._whole = np.zeros((replays, bins + 1), np.int64)
+        self._partial_ms = np.zeros((replays, bins + 1), np.int64)
 
     @property
     def by_client(self) -> Ints:
@@ -47,9 +47,9 @@ class HeldTime:
 
     @property
     def by_bin(self) -> Ints:
-        """Time held in each part of the range, summed over all clients, in ms."""
+        """Time held in each part of the range, summed over the clients of each replay, int64[replays, bins], in ms."""
         self._settle()
-        return (np.cumsum(self._whole) * self._bin_ms + self._partial_ms)[:-1]
+        return (np.cumsum(self._whole, axis=1) * self._bin_ms + self._partial_ms)[:, :-1]
 
     def add(self, clients: Ids, from_ms: Ints, to_ms: Ints) -> None:
         """Add an interval of each client, its end exclusive and not before its begin."""
@@ -70,8 +70,9 @@ class HeldTime:
         np.add.at(self._by_client, clients, last_ms - first_ms)
         for ms, sign in ((last_ms, 1), (first_ms, -1)):
             part = ms // self._bin_ms
-            np.add.at(self._whole, part, -sign)
-            np.add.at(self._partial_ms, part, sign * (ms - part * self._bin_ms))
+            at = clients % len(self._whole), part
+            np.add.at(self._whole, at, -sign)
+            np.add.at(self._partial_ms, at, sign * (ms - part * self._bin_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
     return np.where(owed_ms[preferred, columns] == owed_ms[first, columns], preferred, first)
 
 
-OwedAt = Callable[[Ids, Ints], Owed]  # what clients owe, each at its own instant: `quota.replay.ReplayEngine.owed_at`
+OwedAt = Callable[[Ids, int | Ints, Ints | None], Owed]
+"""What clients owe, at an instant or each at its own, of all types or of some: `quota.replay.ReplayEngine.owed_at`."""
 
 _NEVER: Final = np.iinfo(np.int64).max
 _NO_WINDOW: Final = -1
@@ -153,14 +155,17 @@ class Holds:
         start_ms: begin of the range. Earlier decisions hold clients too, but nothing before it is counted.
         end_ms: end of the range, exclusive.
         bins: into how many equal parts `throttle_ms_by_bin` divides the range.
+        replays: how many replays the clients belong to: client n to replay n mod replays.
     """
 
-    def __init__(self, slicing: Slicing, owed_at: OwedAt, start_ms: int, end_ms: int, bins: int) -> None:
+    def __init__(
+        self, slicing: Slicing, owed_at: OwedAt, start_ms: int, end_ms: int, bins: int, replays: int = 1
+    ) -> None:
         self._slicing = slicing
         self._owed_at = owed_at
         self._start_ms = start_ms
         self._end_ms = end_ms
-        self._held_time = HeldTime(start_ms, end_ms, bins)
+        self._held_time = HeldTime(start_ms, end_ms, bins, replays)
         # Of each client: the running throttle, or the last one; `_due_ms` is `_NEVER` while none runs.
         self._from_ms, self._until_ms, self._due_ms = (np.zeros(0, np.int64) for _ in range(3))
         self._quota_type, self._level, self._bound = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
@@ -176,7 +181,7 @@ class Holds:
         """Take in rows of usage, after `advance` and before the decisions that follow from it."""
         self._grow(clients)
         waits = (used_at_ms < self._until_ms[clients]) & (used_at_ms >= self._from_ms[clients])
-        rows = np.flatnonzero(waits)
+        rows = waits.nonzero()[0]
         rows = rows[(used_at_ms[rows] >= self._start_ms) & (used_at_ms[rows] < self._end_ms)]
         if len(rows):
             np.add.at(self._deferred_bytes, clients[rows], used_bytes[rows])
@@ -194,19 +199,18 @@ class Holds:
         if is_old:
             return
         slicing, runs = self._slicing, self._due_ms[clients] < _NEVER
-        owed = self._owed_at(clients, np.full(len(clients), at_ms)).of_types(throttles.quota_type)
+        types = throttles.quota_type
+        owed = self._owed_at(clients, at_ms, types).of_types(types)
         owed_ms = np.maximum(owed.owed_ms, throttles.throttle_time_ms)
-        slices_ms = np.maximum(
-            throttles.throttle_time_ms, slicing.slices_ms(owed_ms, owed.window_ms, throttles.quota_type)
-        )
+        slices_ms = np.maximum(throttles.throttle_time_ms, slicing.slices_ms(owed_ms, owed.window_ms, types))
         slices_ms = np.minimum(slices_ms, _LONGEST_MS)
         left_ms = self._until_ms[clients] - at_ms
         is_published = slicing.is_published(owed_ms, slices_ms, left_ms, runs)
         self._from_ms[clients[is_published & ~runs]] = at_ms
-        news = np.flatnonzero(is_published)
+        news = is_published.nonzero()[0]
         published = clients[news]
         self._bound[published], self._level[published] = throttles.bound[news], throttles.level[news]
-        self._quota_type[published] = throttles.quota_type[news]
+        self._quota_type[published] = types[news]
         self._hold(published, np.full(len(published), at_ms), slices_ms[news])
 
     def advance(self, to_ms: int) -> None:
@@ -232,7 +236,7 @@ class Holds:
         clients = self.held
         if not len(clients):
             return
-        owed = self._owed_at(clients, np.full(len(clients), at_ms))
+        owed = self._owed_at(clients, at_ms, None)
         own = self._quota_type[clients], np.arange(len(clients))
         touched = np.flatnonzero((owed.bound[own] != self._bound[clients]) | (owed.level[own] != self._level[clients]))
         clients, claims = clients[touched], owed.largest(self._quota_type[clients]).take(touched)
@@ -254,7 +258,7 @@ class Holds:
 
     @property
     def throttle_ms_by_bin(self) -> Ints:
-        """Time held in each part of the range, summed over all clients; complete after `finish`."""
+        """Time held in each part of the range, summed over the clients of each replay; complete after `finish`."""
         return self._held_time.by_bin
 
     def _look(self, clients: Ids, to_ms: int) -> None:
@@ -266,7 +270,7 @@ class Holds:
         at_ms, until_ms = self._due_ms[clients], self._until_ms[clients]
         soon = ((at_ms < until_ms) & (until_ms <= to_ms)).nonzero()[0]
         asked = np.concatenate((clients, clients[soon]))
-        owed = self._owed_at(asked, np.concatenate((at_ms, until_ms[soon])))
+        owed = self._owed_at(asked, np.concatenate((at_ms, until_ms[soon])), None)
         both = owed.largest(self._quota_type[asked])
         steps = self._slicing.at_look(both.owed_ms[: len(clients)], until_ms - at_ms, at_ms >= until_ms)
         ends = (steps[soon] == Step.WAIT).nonzero()[0]

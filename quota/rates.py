@@ -96,6 +96,7 @@ class SampleWindows:
         # Up to here the sum of all windows of a sensor fits. The running totals are of no use once a window has more.
         self._largest_safe = LARGEST_SUM // (num_samples + 1)
         self._totals_fit = True
+        self._columns = np.arange(num_samples + 1)[:, None]
 
     @property
     def nbytes(self) -> int:
@@ -161,38 +162,41 @@ class SampleWindows:
         if self._totals_fit:
             at_most = self._total[sensors] + self._sums[oldest][sensors]
         else:
-            at_most = _summed(self._sums[:, sensors])
+            at_most = self._summed(self._sums[:, sensors])
         # The most that can count, over the shortest span there is. No violation is missed, and most sensors end here.
         short_seconds = max((self._n - 1) * self._w + now_ms % self._w, 1) / 1000.0
-        suspects = np.flatnonzero(amounts(at_most, self._type) > bound * (short_seconds * _ALMOST_ONE))
+        suspects = (amounts(at_most, self._type) > bound * (short_seconds * _ALMOST_ONE)).nonzero()[0]
         if len(suspects) == 0:
             return suspects, np.zeros(0, np.float64), np.zeros(0, np.int64)
         observed, window_ms = self.observed(at_places(sensors, suspects), now_ms)
-        above = np.flatnonzero(observed > bound[suspects])
+        above = (observed > bound[suspects]).nonzero()[0]
         return suspects[above], observed[above], window_ms[above]
 
     def observed(self, sensors: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
         """O per second and W in ms of sensors at an instant, or each at its own; −1 has the rate 0."""
-        current, within = np.divmod(now_ms, self._w)
-        columns = np.arange(self._n + 1)
-        age = current - (self._newest - (self._newest - columns) % (self._n + 1))[:, None]
+        current, within = divmod(now_ms, self._w)
         # How late in a window its last event must be for the window to count: N windows ago later than now is in its
         # own, after that at any time, before that never.
-        after = np.where(age < self._n, _UNTOUCHED, np.where(age == self._n, within, _NEVER)).astype(np.int32)
+        if isinstance(current, int) and current == self._newest:
+            is_oldest = self._columns == self.oldest % (self._n + 1)
+            after = np.where(is_oldest, within, _UNTOUCHED)
+        else:
+            age = current - (self._newest - (self._newest - self._columns) % (self._n + 1))
+            is_oldest = age == self._n
+            after = np.where(age < self._n, _UNTOUCHED, np.where(is_oldest, within, _NEVER))
         if self._last.shape[1]:
             counts = (self._last.take(sensors, axis=1, mode="clip") > after) & (sensors >= 0)
-            total = _summed(self._sums.take(sensors, axis=1, mode="clip") * counts)
+            total = self._summed(self._sums.take(sensors, axis=1, mode="clip") * counts)
         else:
             counts, total = np.zeros((self._n + 1, len(sensors)), np.bool_), np.zeros(len(sensors), np.int64)
         short = (self._n - 1) * self._w
-        oldest_counts = (counts & (age == self._n)).any(axis=0)
-        window_ms = short + np.where(counts.any(axis=0), within, 0) + np.where(oldest_counts, self._w, 0)
-        window_ms = np.maximum(window_ms, 1)
+        oldest_counts = (counts & is_oldest).any(axis=0)
+        window_ms = np.maximum(short + within * counts.any(axis=0) + self._w * oldest_counts, 1)
         return amounts(total, self._type) / (window_ms / 1000.0), window_ms
 
-
-def _summed(windows: Ints) -> Ints:
-    return saturated(windows.sum(axis=0), windows.sum(axis=0, dtype=np.float64))
+    def _summed(self, windows: Ints) -> Ints:
+        total: Ints = windows.sum(axis=0)
+        return total if self._totals_fit else saturated(total, windows.sum(axis=0, dtype=np.float64))
 
 
 def windows_divide(one_ms: int, other_ms: int) -> bool:

@@ -7,8 +7,8 @@ may begin at any instant: after it has read the usage of the (N + 1) · w before
 its answers have no names, and each client has an instant of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from quota.decisions import Throttles
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.holds import Owed
-from quota.resolution import Side
+from quota.resolution import Resolution, Side
 from quota.sensors import Key
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import owed_time_ms
@@ -88,16 +88,9 @@ class EpochSpan:
 
 def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch]:
     """Rows of `usage` with `USAGE_COLUMNS`, whole batches, in the order they were decided: see `Evaluation.order`."""
-    ordered = with_time_epoch(usage).sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
-    if not ordered.num_rows:
+    if not usage.num_rows:
         return
-    # Not by group_by: the order of its groups is not specified.
-    begins = np.zeros(ordered.num_rows, np.bool_)
-    begins[0] = True
-    for name in _ORDER:
-        column = ordered[name]
-        begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
-    first = np.flatnonzero(begins)
+    ordered, first = in_batches(usage)
     keys = ordered.select([*_ORDER, "quota_version"]).take(pa.array(first)).to_pylist()
     counts = np.diff(first, append=ordered.num_rows)
     batches = [
@@ -105,6 +98,21 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
         for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True)
     ]
     yield from sorted(batches, key=lambda one: one.order(last_query_id))
+
+
+def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
+    """Rows of `usage`, at least one, batch by batch in the order they were decided, and where each batch begins.
+
+    Of several batches at one instant those with the smaller number come first.
+    """
+    ordered = with_time_epoch(usage).sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
+    # Not by group_by: the order of its groups is not specified.
+    begins = np.zeros(ordered.num_rows, np.bool_)
+    begins[0] = True
+    for name in _ORDER:
+        column = ordered[name]
+        begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
+    return ordered, np.flatnonzero(begins)
 
 
 def with_time_epoch(rows: pa.Table) -> pa.Table:
@@ -131,42 +139,71 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NumberedUsage(Usage):
-    """Usage whose clients the caller has numbered; its names begin at `names_start` of `names`, which may have more."""
+    """Usage whose clients the caller has numbered; its names begin at `names_start` of `names`, which may have more.
+
+    Each row is there once for each of `replays`, one after the other; of the names there is one for all of them.
+    """
 
     clients: Ids
     names_start: int
+    replays: int = 1
 
     @classmethod
-    def of(cls, usage: Usage, clients: Ids) -> Self:
-        """Add the number of the client of each row to usage."""
-        return cls(usage.names, usage.window, usage.last_ms, usage.measures, clients, 0)
+    def of(cls, usage: Usage, clients: Ids, replays: int = 1) -> Self:
+        """Add the number of the client of each row to usage: for replay r of several, client · replays + r."""
+        if replays == 1:
+            return cls(usage.names, usage.window, usage.last_ms, usage.measures, clients, 0)
+        produced, fetched, time = (
+            Measure(np.repeat(one.values, replays), None if one.present is None else np.repeat(one.present, replays))
+            for one in usage.measures
+        )
+        window, last_ms = np.repeat(usage.window, replays), np.repeat(usage.last_ms, replays)
+        of_replay = (clients[:, None] * replays + np.arange(replays)).ravel()
+        return cls(usage.names, window, last_ms, (produced, fetched, time), of_replay, 0, replays)
 
     def rows(self, start: int, stop: int) -> Self:
-        """The rows from start to stop."""
+        """The rows from start to stop, both between rows of all replays."""
         produced, fetched, time = (
             Measure(one.values[start:stop], None if one.present is None else one.present[start:stop])
             for one in self.measures
         )
-        return replace(
-            self,
-            window=self.window[start:stop],
-            last_ms=self.last_ms[start:stop],
-            measures=(produced, fetched, time),
-            clients=self.clients[start:stop],
-            names_start=self.names_start + start,
+        return type(self)(
+            self.names,
+            self.window[start:stop],
+            self.last_ms[start:stop],
+            (produced, fetched, time),
+            self.clients[start:stop],
+            self.names_start + start // self.replays,
+            self.replays,
         )
 
     def own_names(self) -> EntityNames:
-        """The names of these rows."""
-        return self.names.slice(self.names_start, len(self.clients))
+        """The names of these rows, each once for all replays."""
+        return self.names.slice(self.names_start, len(self.clients) // self.replays)
 
 
 class ReplayEngine(QuotaEngine):
-    """A `QuotaEngine` that works by the numbers of clients and answers without names. Never call `expire_idle`."""
+    """A `QuotaEngine` that works by the numbers of clients and answers without names. Never call `expire_idle`.
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    It can decide the same batches for several replays at once, each with its own quotas: for small batches that takes
+    little longer than one of them. Client c in replay r has the number c · replays + r.
+    """
+
+    def __init__(self, *args: Any, replays: int = 1, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self._replays = replays
+        self._resolutions: list[Resolution] = []
         self._entity_of_client = np.zeros(0, np.int64)
+
+    def load_each(self, snapshots: Sequence[QuotaSnapshot]) -> None:
+        """Put the quotas of each replay in force. All must have the same `recorded_keys`, now and before."""
+        if self._replays == 1:
+            self.load_quotas(snapshots[0])
+            return
+        self._resolutions = []
+        for snapshot in snapshots:
+            self._sensors.load(snapshot)
+            self._resolutions.append(self._sensors.resolution)
 
     def throttles(self, usage: NumberedUsage, evaluated_at_ms: int, is_old: bool = False) -> Throttles:
         """Do what `record` does, and return only the applied decisions. `Usage.read` has checked the usage."""
@@ -178,14 +215,14 @@ class ReplayEngine(QuotaEngine):
         """Resolve clients and their names under the quotas now in force; `owed_at` needs that after `load_quotas`."""
         if self._sensors.recording and len(clients):
             self._grow(clients)
-            entities, _ = self._sensors.look_up(EntityNames(names, self.scope == "broker"), evaluated_at_ms)
-            self._entity_of_client[clients] = entities
+            self._look_up_names(clients, EntityNames(names, self.scope == "broker"), evaluated_at_ms)
 
-    def owed_at(self, clients: Ids, at_ms: Ints) -> Owed:
-        """What clients owe, each at its own instant, not before the last batch. Reads only; the figures of `evaluate`.
+    def owed_at(self, clients: Ids, at_ms: int | Ints, types: Ints | None = None) -> Owed:
+        """What clients owe, at an instant or each at its own, not before the last batch: the figures of `evaluate`.
 
         Each client must have been resolved under the quotas in force: by a batch with usage of it, or by
-        `resolve_again`. While no quota is in force any number may be asked for: none owes.
+        `resolve_again`. While no quota is in force any number may be asked for: none owes. If types are given, only the
+        figures of these are looked up; of the others they say that there is no quota. Reads only.
         """
         # No client is looked up while nothing records: the numbers of clients that came then are not known here.
         entities = self._entity_of_client[clients] if self._sensors.recording else clients
@@ -194,11 +231,13 @@ class ReplayEngine(QuotaEngine):
         observed, tokens, window_ms = np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64)
         for key in self._sensors.recording:
             side, quota_type = key
-            if side is Side.SHADOW:
+            if side is Side.SHADOW or (types is not None and not (types == quota_type).any()):
                 continue
             sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
             bound[quota_type] = of_type.bound[sensors]
-            level[quota_type] = self._sensors.resolution.levels_of(of_type.quota[sensors])
+            level[quota_type] = of_type.level[sensors]
+            if np.isinf(bound[quota_type]).all():
+                continue  # it owes nothing
             observed[quota_type], window_ms[quota_type] = self._observed(key, sensors, at_ms)
             if self.carry_debt:
                 tokens[quota_type] = self._tokens(quota_type, sensors, bound[quota_type], at_ms)
@@ -211,9 +250,23 @@ class ReplayEngine(QuotaEngine):
         entities = self._entity_of_client[batch.clients]
         of_row = self._sensors.look_up_again(entities)
         if of_row is None:
-            entities, of_row = self._sensors.look_up(batch.own_names(), now_ms)
-            self._entity_of_client[batch.clients] = entities
+            entities, of_row = self._look_up_names(batch.clients, batch.own_names(), now_ms)
         return entities, of_row
+
+    def _look_up_names(self, clients: Ids, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
+        """Look clients up by their names, which all replays may share: those of several are kept apart as brokers."""
+        if self._replays == 1:
+            self._entity_of_client[clients], of_row = self._sensors.look_up(names, now_ms)
+            return self._entity_of_client[clients], of_row
+        places = np.arange(len(clients)) * names.num_rows // len(clients)
+        for replay, resolution in enumerate(self._resolutions):
+            rows = np.flatnonzero(clients % self._replays == replay)
+            if len(rows):
+                self._sensors.resolution = resolution
+                found, _ = self._sensors.look_up(names.in_replay(replay, places[rows]), now_ms)
+                self._entity_of_client[clients[rows]] = found
+        entities = self._entity_of_client[clients]
+        return entities, {key: self._sensors.sensors_of(key, entities) for key in self._sensors.recording}
 
     def _grow(self, clients: Ids) -> None:
         room = 2 * (int(clients.max()) + 1) - len(self._entity_of_client)

@@ -105,10 +105,11 @@ class Resolution:
         self._index = {level: self._index_level(level) for level in Level}
         keys = product(Side, range(len(QUOTA_TYPES)))
         self._view = {(side, quota_type): self._see(side, quota_type) for side, quota_type in keys}
+        self._recorded = recorded_keys(snapshot)
 
     def records(self, side: Side, quota_type: int) -> bool:
         """True if usage of this type is recorded in sensors of this side at all."""
-        return self._view[side, quota_type][2]
+        return (side, quota_type) in self._recorded
 
     def levels_of(self, quota: Ids) -> Ids:
         """The level of each row; 0 for `NO_QUOTA`."""
@@ -123,8 +124,8 @@ class Resolution:
         shadow: Flags = self._mode[quota] == "shadow"
         return shadow
 
-    def _see(self, side: Side, quota_type: int) -> tuple[Floats, LevelKind, bool]:
-        """What one side sees of one type: bounds (infinity: exempt, NaN: hidden), the kinds of levels, if it records.
+    def _see(self, side: Side, quota_type: int) -> tuple[Floats, LevelKind]:
+        """What one side sees of one type: bounds (infinity: exempt, NaN: hidden), and the kinds of levels.
 
         The last bound stands for `NO_QUOTA`.
         """
@@ -135,8 +136,7 @@ class Resolution:
         kinds = LevelKind.NONE
         for level in np.unique(self._level[:-1][~np.isnan(bound)]).tolist():
             kinds |= KIND_OF_LEVEL[Level(level)]
-        decides = np.isfinite(bound) & (is_shadow == (side is Side.SHADOW))
-        return np.append(bound, np.inf), kinds, bool(decides.any())
+        return np.append(bound, np.inf), kinds
 
     def _index_level(self, level: Level) -> tuple[KeyIndex, Ids]:
         """Index the rows of a level by the names they give. Returns the index, and the row of each of its ids."""
@@ -171,7 +171,7 @@ class Resolution:
 
     def resolve(self, names: HashedNames, candidates: Candidates, side: Side, quota_type: int) -> Resolved:
         """Tags, row and bound of each entity, for one type, as one side sees it."""
-        bound, all_kinds, _ = self._view[side, quota_type]
+        bound, all_kinds = self._view[side, quota_type]
         seen = self._seen(candidates, bound)
         kinds = _tag_kinds(seen, all_kinds, len(names))
         user_named, client_id_named = is_named(names.user), is_named(names.client_id)
@@ -197,6 +197,17 @@ class Resolution:
         bound = self._view[side, quota_type][0]
         seen = self._seen(self.candidates(tags), bound)
         return bound[self._quota_of_tags(seen, is_named(tags.user), is_named(tags.client_id))]
+
+
+def recorded_keys(snapshot: QuotaSnapshot) -> frozenset[tuple[Side, int]]:
+    """The sides and quota types that record usage at all under these quotas: those that a row of the side bounds."""
+    return frozenset(
+        (Side.SHADOW if quota.mode == "shadow" else Side.ENFORCED, quota_type)
+        for quota in snapshot.quotas
+        if quota.mode != "exempt"
+        for quota_type, bound in enumerate(quota.bounds)
+        if bound is not None
+    )
 
 
 def _tag_kinds(seen: Candidates, kinds: LevelKind, size: int) -> Ints:

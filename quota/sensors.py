@@ -32,7 +32,7 @@ from quota.rates import (
     at_places,
     saturated,
 )
-from quota.resolution import NO_QUOTA, Resolution, Resolved, Side
+from quota.resolution import Resolution, Resolved, Side
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BLOCK_ROWS, EntityNames, NameReader, Usage
 
@@ -44,21 +44,24 @@ _MAX_CHUNKS: Final = 256
 
 
 class TypeSensors:
-    """Samples, buckets (None: no debt is carried), and T and the row of each sensor, for one quota type on one side.
+    """Samples and buckets (None: no debt is carried) of each sensor, for one quota type on one side, and its quota.
 
-    T and the row are of the last time that one of its entities was resolved: infinity and `NO_QUOTA` for none.
+    T, the level and (on the shadow side) whether it is a shadow row are of the last time that one of its entities was
+    resolved: infinity, 0 and False for no quota.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
         self.windows = windows
         self.buckets = buckets
         self.bound = np.zeros(0, np.float64)
-        self.quota = np.zeros(0, np.int64)
+        self.level = np.zeros(0, np.int64)
+        self.is_shadow = np.zeros(0, np.bool_)
 
     @property
     def nbytes(self) -> int:
         """The memory of all columns, in bytes."""
-        return sum(part.nbytes for part in (self.windows, self.buckets, self.bound, self.quota) if part is not None)
+        parts = self.windows, self.buckets, self.bound, self.level, self.is_shadow
+        return sum(part.nbytes for part in parts if part is not None)
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
@@ -66,7 +69,7 @@ class TypeSensors:
         if room <= 0:
             return
         self.bound = np.pad(self.bound, (0, room), constant_values=np.inf)
-        self.quota = np.pad(self.quota, (0, room), constant_values=NO_QUOTA)
+        self.level, self.is_shadow = np.pad(self.level, (0, room)), np.pad(self.is_shadow, (0, room))
         self.windows.grow(capacity)
         if self.buckets is not None:
             self.buckets.grow(capacity)
@@ -74,7 +77,8 @@ class TypeSensors:
     def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n]. The others close the gaps in their order."""
         self.bound = self.bound[: len(kept)][kept]
-        self.quota = self.quota[: len(kept)][kept]
+        self.level = self.level[: len(kept)][kept]
+        self.is_shadow = self.is_shadow[: len(kept)][kept]
         self.windows.keep(kept)
         if self.buckets is not None:
             self.buckets.keep(kept)
@@ -362,7 +366,9 @@ class SensorTable:
             first = first or (resolved, ids)
             self._entities.of_key[key][entities] = ids
             self.by_key[key].bound[ids] = resolved.bound
-            self.by_key[key].quota[ids] = resolved.quota
+            self.by_key[key].level[ids] = self.resolution.levels_of(resolved.quota)
+            if key[0] is Side.SHADOW:
+                self.by_key[key].is_shadow[ids] = self.resolution.is_shadow(resolved.quota)
 
     def _grow(self, keys: Iterable[Key]) -> None:
         span = self._num_samples, self._sample_window_ms
@@ -436,7 +442,7 @@ class SensorGroups:
     def __init__(self, of_row: Ids, num_sensors: int) -> None:
         present = np.zeros(num_sensors, np.bool_)
         present[of_row] = True
-        ids = np.flatnonzero(present)
+        ids = present.nonzero()[0]
         self.count = len(ids)
         self.sensors: Selection = ids
         self._place = of_row
@@ -491,7 +497,7 @@ class WindowRows:
         rows = self.rows
         key = (id(of_row), -1)
         if measure.present is not None:
-            rows = np.flatnonzero(measure.present) if isinstance(rows, slice) else rows[measure.present[rows]]
+            rows = measure.present.nonzero()[0] if isinstance(rows, slice) else rows[measure.present[rows]]
             key = (id(of_row), quota_type)
         if key not in self._groups:
             self._groups[key] = SensorGroups(of_row[rows], num_sensors)
@@ -568,20 +574,22 @@ def record_piece(
 
 def violated_sensors(
     sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
-) -> tuple[Ids, Floats, Ints]:
-    """The sensors of these groups whose rate is above their bound, each once, and O and W of each."""
+) -> tuple[Ids, Floats, Ints] | None:
+    """The sensors of these groups whose rate is above their bound, each once, and O and W of each; None if none."""
     if len(groups) == 1:
         blocks = [selection for selection, _ in groups[0].blocks()]
     else:
         present = np.zeros(num_sensors, np.bool_)
         for group in groups:
             present[group.sensors] = True
-        ids = np.flatnonzero(present)
+        ids = present.nonzero()[0]
         blocks = [ids[start : start + BLOCK_ROWS] for start in range(0, len(ids), BLOCK_ROWS)]
-    found = [(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))]
+    found = []
     for selection in blocks:
         at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
         if len(at):
             found.append((at_places(selection, at), observed, window_ms))
+    if len(found) < 2:
+        return found[0] if found else None
     ids, observed, window_ms = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return ids, observed, window_ms

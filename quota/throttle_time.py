@@ -184,7 +184,7 @@ class Slicing:
         """Of each wait min(owed, max(cap, 3 × lead)), or all without a cap. W and type are those that claim it."""
         slices_ms = owed_ms.copy()
         for quota_type in range(len(QUOTA_TYPES)):
-            rows = np.flatnonzero(quota_types == quota_type)
+            rows = (quota_types == quota_type).nonzero()[0]
             if not len(rows):
                 continue
             cap_ms = self.caps.max_throttle_time_ms(quota_type, window_ms[rows], self.sample_window_ms)

@@ -80,7 +80,6 @@ def what_if(
     """
     from pipeline.replay.report import BASELINES, FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
-    from pipeline.reports.what_if_page import what_if_page
     from pipeline.tables.quotas.files import read_snapshot
 
     if usage_table is not None:
@@ -116,6 +115,8 @@ def what_if(
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
     if html is not None:
+        from pipeline.reports.what_if_page import what_if_page
+
         page = what_if_page(_readable(about), totals, comparisons, with_baseline, with_candidate, span_ms)
         write_page(html, page)
     broken = failures(conditions, totals)
@@ -156,9 +157,11 @@ def _request(
     begin_ms = covered.since_ms - warm_up_ms(settings.engine)
     # What is not there needs no quotas: a job that began in the range has often one version of them.
     happened = live_timeline(table, live, begin_ms if covered.since_ms == since_ms else covered.since_ms)
-    today = happened.snapshots[-1]
-    others = () if len(happened.snapshots) == 1 else (Timeline((0,), (today,)),)
-    max_age_ms = settings.stream.max_decision_age_ms
+    today, old = happened.snapshots[-1], frozenset[tuple[str, int]]()
+    if source == "usage":
+        old, versions = old_batches(root, begin_ms, covered.until_ms, settings.stream.max_decision_age_ms)
+        happened = happened.of_versions(versions)
+    others = () if happened.snapshots == (today,) else (Timeline((0,), (today,)),)
     return ReplayRequest(
         root=root,
         source=source,  # type: ignore[arg-type] # one of _SOURCES
@@ -168,7 +171,7 @@ def _request(
         since_ms=covered.since_ms,
         until_ms=covered.until_ms,
         quotas=(happened, *others, Timeline((0,), (candidate,))),
-        old=old_batches(root, begin_ms, covered.until_ms, max_age_ms) if source == "usage" else frozenset(),
+        old=old,
     )
 
 

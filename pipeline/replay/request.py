@@ -1,7 +1,7 @@
 """What to replay: the range of stored usage, the part that is kept, the quotas of each replay, and their parts."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +50,14 @@ class Timeline:
         versions = [snapshot.version for snapshot in self.snapshots]
         return self.snapshots[max(bisect_right(versions, version) - 1, 0)]
 
+    def of_versions(self, used: Collection[int]) -> "Timeline":
+        """Only the quotas of these versions, and of later ones; all if there are none."""
+        kept = {self.version(one).version for one in used}
+        newest = max(used, default=0)
+        pairs = zip(self.from_ms, self.snapshots, strict=True)
+        left = [(at_ms, one) for at_ms, one in pairs if not kept or one.version in kept or one.version > newest]
+        return Timeline(tuple(at_ms for at_ms, _ in left), tuple(one for _, one in left))
+
 
 def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> Timeline:
     """The quotas that were in force from an instant on, by the times of their commits, without invalid versions."""
@@ -67,20 +75,23 @@ def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> 
     return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))
 
 
-def old_batches(root: str, since_ms: int, until_ms: int, max_age_ms: int) -> frozenset[tuple[str, int]]:
+def old_batches(
+    root: str, since_ms: int, until_ms: int, max_age_ms: int
+) -> tuple[frozenset[tuple[str, int]], frozenset[int]]:
     """The batches of a span that were older than `stream.max_decision_age_ms` when the job collected them.
 
     The job recorded their decisions and published none: so it is after an outage, and in the first seconds of a job.
+    Also returns the versions of the quotas that all batches of the span were decided with.
     """
     span = [("evaluated_at_ms", ">=", since_ms), ("evaluated_at_ms", "<", until_ms)]
+    columns = ["query_id", "batch_id", "evaluated_at_ms", "processed_at_ms", "quota_version"]
     try:
-        rows = read_table(
-            table_uri(root, "batches"), ["query_id", "batch_id", "evaluated_at_ms", "processed_at_ms"], span
-        )
+        rows = read_table(table_uri(root, "batches"), columns, span)
     except TableMissing:
-        return frozenset()
+        return frozenset(), frozenset()
     old = rows.filter(pc.greater(pc.subtract(rows["processed_at_ms"], rows["evaluated_at_ms"]), max_age_ms))
-    return frozenset(zip(old["query_id"].to_pylist(), old["batch_id"].to_pylist(), strict=True))
+    found = frozenset(zip(old["query_id"].to_pylist(), old["batch_id"].to_pylist(), strict=True))
+    return found, frozenset(pc.unique(rows["quota_version"]).to_pylist())
 
 
 def exact_batches_kept(root: str, since_ms: int) -> bool:
@@ -139,12 +150,12 @@ class ReplayRequest:
         """Whether the users can be divided between processes: see `quota.snapshot`."""
         return not undivided(self._all_quotas())
 
-    def reader(self, share: Share = ALL_USERS) -> UsageReader:
-        """Reads the usage, of all users or of a share of them."""
+    def reader(self, share: Share = ALL_USERS, replays: int = 1) -> UsageReader:
+        """Reads the usage, of all users or of a share of them, for so many replays at once."""
         reads_times = any(quota.bounds[REQUEST] is not None for quota in self._all_quotas())
         place, by_broker = (self.root, self.source), self.scope == "broker"
         window_ms, old = self.settings.sample_window_ms, self.old
-        return UsageReader(*place, by_broker, window_ms, self.version, share, reads_times, old)
+        return UsageReader(*place, by_broker, window_ms, self.version, share, reads_times, old, replays)
 
     def _all_quotas(self) -> Iterator[Quota]:
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
@@ -191,7 +202,8 @@ class Plan:
         table = reader.table
         whole_ms = request.until_ms - request.begin_ms
         if slice_ms is None:
-            slice_ms = slice_length_ms(whole_ms, table.estimated_rows(request.begin_ms, request.until_ms))
+            rows = table.estimated_rows(request.begin_ms, request.until_ms)
+            slice_ms = slice_length_ms(whole_ms, rows * len(request.quotas))  # each row is there for each replay
         parts = tuple(Part(replay, ALL_USERS) for replay in range(len(request.quotas)))
         pinned = replace(request, root=full_address(place_of(request.root)), version=table.version)
         return cls(pinned, parts, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
@@ -284,7 +296,7 @@ class Coverage:
         if len(epochs) > 1 and last_ms < until_ms:
             last_ms = max(last_ms, table.last_time(last_ms, until_ms) or last_ms)
         end_ms = last_ms + (_SECOND_MS if source == "usage_by_second" else 1)
-        newest_usage_ms = _newest_ms(table_uri(root, "usage"))
+        newest_usage_ms = epochs[-1].last_ms if source == "usage" else _newest_ms(table_uri(root, "usage"))
         if newest_usage_ms is not None and newest_usage_ms < end_ms:
             end_ms = max(end_ms, (_newest_ms(table_uri(root, "throttle_events")) or 0) + 1)
         start_ms = min(max(since_ms, first_ms), until_ms)

@@ -4,20 +4,24 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
+from operator import is_
 from queue import Empty
 from typing import Final
 
 import numpy as np
 
-from pipeline.replay.request import Part, Plan, ReplayRequest, usage_not_kept
+from pipeline.replay.request import Part, Plan, ReplayRequest, Timeline, usage_not_kept
 from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch, UsageReader
 from pipeline.throttle.assembly import engine_of
 from pipeline.throttle.shapes import entities_of
 from quota.holds import Holds
 from quota.replay import ReplayEngine
+from quota.resolution import recorded_keys
 from quota.snapshot import QuotaSnapshot
 
 
@@ -31,26 +35,34 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 
 
 def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None]) -> list[ReplayResult]:
-    """The results of parts with the same users: each batch is read once for all of them."""
-    reader = plan.request.reader(parts[0].share)
-    replays = [_Replay(plan.request, part, reader) for part in parts]
+    """The results of parts that `are_alike`: each batch is read and decided once for all of them."""
+    reader = plan.request.reader(parts[0].share, len(parts))
+    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader)
     for batches in reader.read(plan.slices):
         for batch in batches:
-            for replay in replays:
-                replay.decide(batch)
-        for _ in replays:
+            replays.decide(batch)
+        for _ in parts:
             slice_done()
-    return [replay.result() for replay in replays]
+    return replays.results()
 
 
-class _Replay:
-    def __init__(self, request: ReplayRequest, part: Part, reader: UsageReader) -> None:
+def are_alike(plan: Plan) -> bool:
+    """Whether one engine can decide for all parts: they have the same users, and always bound the same types."""
+    snapshots = (snapshot for timeline in plan.request.quotas for snapshot in timeline.snapshots)
+    return len({part.share for part in plan.parts}) == len({recorded_keys(snapshot) for snapshot in snapshots}) == 1
+
+
+class _Replays:
+    """Replays of the same batches, each with its own quotas. Client c in replay r has the number c · replays + r."""
+
+    def __init__(self, request: ReplayRequest, quotas: Sequence[Timeline], reader: UsageReader) -> None:
         self.reader = reader
         self._since_ms, self._until_ms = request.since_ms, request.until_ms
-        self._quotas = request.quotas[part.replay]
-        self._engine = engine_of(ReplayEngine, request.settings, request.scope)
-        self._holds = Holds(request.slicing, self._engine.owed_at, request.since_ms, request.until_ms, BINS)
-        self._in_force: QuotaSnapshot | None = None
+        self._quotas = quotas
+        self._engine = engine_of(partial(ReplayEngine, replays=len(quotas)), request.settings, request.scope)
+        span = request.since_ms, request.until_ms
+        self._holds = Holds(request.slicing, self._engine.owed_at, *span, BINS, len(quotas))
+        self._in_force: list[QuotaSnapshot] = []
         self._epoch: int | None = None
         self._at_ms = 0
         self._result = ReplayResult()
@@ -66,7 +78,7 @@ class _Replay:
         throttles = self._engine.throttles(usage, batch.at_ms, batch.is_old)
         if len(throttles.rows):
             self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms, batch.is_old)
-        self._result.rows += len(usage.clients)
+        self._result.rows += len(usage.clients) // len(self._quotas)
         self._count(batch.at_ms)
 
     def _come_to_epoch(self, time_epoch: int) -> None:
@@ -87,29 +99,33 @@ class _Replay:
             place = (at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
             self._result.has_batch[place] = True
 
-    def result(self) -> ReplayResult:
-        """What the replay found; no batch may follow."""
+    def results(self) -> list[ReplayResult]:
+        """What each replay found; no batch may follow."""
         self._come_to_epoch(self.reader.epochs[-1].time_epoch if self.reader.epochs else 0)
-        totals = self._holds.finish()
-        figures = zip(totals.windows.tolist(), totals.throttle_ms.tolist(), totals.deferred_bytes.tolist(), strict=True)
-        self._result.outcomes = {
-            client: Outcome(*of_client) for client, of_client in zip(self.reader.numbers, figures, strict=False)
-        }
-        self._result.throttle_ms_by_bin = self._holds.throttle_ms_by_bin
-        return self._result
+        totals, replays = self._holds.finish(), len(self._quotas)
+        columns = (column.tolist() for column in (totals.windows, totals.throttle_ms, totals.deferred_bytes))
+        figures = [Outcome(*of_client) for of_client in zip(*columns, strict=True)]
+        return [
+            replace(
+                self._result,
+                outcomes=dict(zip(self.reader.numbers, figures[replay::replays], strict=False)),
+                throttle_ms_by_bin=self._holds.throttle_ms_by_bin[replay],
+            )
+            for replay in range(replays)
+        ]
 
     def _put_in_force(self, batch: UsageBatch) -> None:
         """Load the quotas of the batch. If they differ from those before, look at the throttles that they change."""
         version = batch.quota_version
-        snapshot = self._quotas.at(batch.at_ms) if version is None else self._quotas.version(version)
-        if snapshot is self._in_force:
+        snapshots = [one.at(batch.at_ms) if version is None else one.version(version) for one in self._quotas]
+        if len(self._in_force) and all(map(is_, snapshots, self._in_force)):
             return
-        self._engine.load_quotas(snapshot)
-        self._in_force = snapshot
+        self._engine.load_each(snapshots)
+        self._in_force = snapshots
         held = self._holds.held.tolist()
         if held:
             clients = list(self.reader.numbers)
-            names = entities_of([clients[number] for number in held])
+            names = entities_of([clients[number // len(snapshots)] for number in held])
             self._engine.resolve_again(np.array(held), names, batch.at_ms)
             self._holds.look_after_edit(batch.at_ms)
 
@@ -133,9 +149,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
         done = Count(progress, len(plan.parts) * len(plan.slices))
-        # Together, if they have the same users: then each batch is read once.
-        are_alike = all(part.share == plan.parts[0].share for part in plan.parts)
-        pieces = [plan.parts] if are_alike else [(part,) for part in plan.parts]
+        pieces = [plan.parts] if are_alike(plan) else [(part,) for part in plan.parts]
         found = [result for parts in pieces for result in _replayed(plan, parts, done.one_more)]
         return joined(plan, found), "one process"
     plan = plan.for_processes(cores)

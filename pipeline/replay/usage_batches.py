@@ -27,6 +27,7 @@ from quota.replay import (
     SnapshotAt,
     batches_of,
     evaluation_of,
+    in_batches,
     replay,
     with_time_epoch,
 )
@@ -38,9 +39,8 @@ Ints = NDArray[np.int64]
 Source = Literal["usage_by_second", "usage"]
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")
-_CLIENT: Final = "client"
-_LEFT_OUT: Final = -1
 _NAMES: Final = ("broker_id", "user", "client_id")
+_EVER: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class UsageBatch:
 
     Attributes:
         quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
-        usage: What `ReplayEngine.throttles` takes.
+        usage: What `ReplayEngine.throttles` takes; each row once for each replay.
         used_bytes: Produced and fetched bytes of each row.
         is_old: It was too old to throttle by when the job collected it.
     """
@@ -78,6 +78,7 @@ class UsageReader:
         version: Of the table; None = the newest.
         reads_times: False = request times are null, because no quota bounds them: reading them takes time.
         old: The batches that were too old to throttle by, as (query id, batch id).
+        replays: How many replays the rows are for.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class UsageReader:
         share: Share = ALL_USERS,
         reads_times: bool = True,
         old: frozenset[tuple[str, int]] = frozenset(),
+        replays: int = 1,
     ) -> None:
         self._source = source
         self._time = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
@@ -101,6 +103,7 @@ class UsageReader:
         self._old = old
         self._w = sample_window_ms
         self._share = share
+        self._replays = replays
         self._numbers: dict[ClientKey, int] = {}
 
     @property
@@ -133,17 +136,13 @@ class UsageReader:
         return rows
 
     def _batches(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
-        kept = self._kept(rows)
-        clients = np.full(rows.num_rows, _LEFT_OUT, np.int64)
-        clients[kept] = self._numbered(rows.filter(pa.array(kept)))
-        for batch in batches_of(rows.append_column(_CLIENT, pa.array(clients))):
-            usage, own = batch.usage, batch.usage[_CLIENT].to_numpy()
-            if self._share != ALL_USERS:
-                usage, own = usage.filter(pa.array(own != _LEFT_OUT)).combine_chunks(), own[own != _LEFT_OUT]
-            checked = Usage.read(usage, self._by_broker, self._w, batch.evaluated_at_ms)
-            numbered = NumberedUsage.of(checked, own)
-            is_old, used_bytes = (batch.query_id, batch.batch_id) in self._old, _bytes_of(checked)
-            yield UsageBatch(batch.evaluated_at_ms, time_epoch, batch.quota_version, numbered, used_bytes, is_old)
+        if not rows.num_rows:
+            return
+        rows, first = in_batches(rows)
+        facts = rows.select(["evaluated_at_ms", "quota_version", "query_id", "batch_id"]).take(pa.array(first))
+        for piece, row in zip(self._pieces(rows, first), facts.to_pylist(), strict=True):
+            is_old = (row["query_id"], row["batch_id"]) in self._old
+            yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old)
 
     def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
         if not rows.num_rows:
@@ -157,15 +156,21 @@ class UsageReader:
         rows = rows.set_column(0, "sample_start_ms", sample_start_ms)
         first = np.flatnonzero(np.diff(start_ms, prepend=-1))
         at_ms = np.maximum.reduceat(rows["last_event_ms"].to_numpy(), first)
-        ends = np.append(first, len(start_ms))
+        for piece, instant in zip(self._pieces(rows, first), at_ms.tolist(), strict=True):
+            yield UsageBatch(instant, time_epoch, None, *piece)
+
+    def _pieces(self, rows: pa.Table, first: Ints) -> Iterator[tuple[NumberedUsage, Ints]]:
+        """Of the rows from each of these on, up to the next one, those of our users, and the bytes of each."""
+        ends = np.append(first, rows.num_rows)
         kept = self._kept(rows)
         if not kept.all():
             rows = rows.filter(pa.array(kept)).combine_chunks()
             ends = np.append(0, np.cumsum(kept))[ends]
-        checked = Usage.read(rows, self._by_broker, self._w, int(at_ms[-1]))
-        usage, used_bytes = NumberedUsage.of(checked, self._numbered(rows)), _bytes_of(checked)
-        for begin, end, instant in zip(ends[:-1].tolist(), ends[1:].tolist(), at_ms.tolist(), strict=True):
-            yield UsageBatch(instant, time_epoch, None, usage.rows(begin, end), used_bytes[begin:end])
+        checked = Usage.read(rows, self._by_broker, self._w, _EVER)
+        usage = NumberedUsage.of(checked, self._numbered(rows), self._replays)
+        used_bytes = np.repeat(_bytes_of(checked), self._replays)
+        for begin, end in pairwise((ends * self._replays).tolist()):
+            yield usage.rows(begin, end), used_bytes[begin:end]
 
     def _kept(self, rows: pa.Table) -> NDArray[np.bool_]:
         if self._share == ALL_USERS:
@@ -364,7 +369,6 @@ class ReplayResult:
 # How long clients were really throttled in a range, by the stored rows of `decisions` and `throttle_events`.
 
 _LONGEST_THROTTLE_MS: Final = 3_600_000
-_EVER: Final = 2**62
 _THROTTLE_RECORD: Final = ("publish_seq", "action", "time_epoch", "evaluated_at_ms", "throttle_time_ms")
 
 

@@ -6,6 +6,7 @@ Nothing here imports pyarrow.dataset or pandas at the top, which take 0.4 s.
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -157,8 +158,12 @@ class TimeSlices:
         self._table = open_table(uri, version)
         self.version: int = self._table.version()
         self._column = time_column
-        self._dataset = _dataset_of(self._table, dictionaries)
+        self._dictionaries = dictionaries
         self._of_epoch: list[Condition] = [] if time_epoch is None else [of_epoch(time_epoch)]
+
+    @cached_property
+    def _dataset(self) -> Any:
+        return _dataset_of(self._table, self._dictionaries)
 
     def read(
         self, columns: Sequence[str], start_ms: int, end_ms: int, where: Sequence[tuple[str, str]] = ()
@@ -170,6 +175,7 @@ class TimeSlices:
     def of_epoch(self, time_epoch: int) -> "TimeSlices":
         """The same version of the table, but only the rows of this time epoch."""
         own = copy(self)
+        own._dataset = self._dataset
         own._of_epoch = [of_epoch(time_epoch)]
         return own
 

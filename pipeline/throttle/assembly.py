@@ -5,6 +5,7 @@ holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.tak
 stored throttles and fences an earlier publisher.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -60,8 +61,8 @@ def new_engine(settings: EngineSettings, scope: Literal["cluster", "broker"]) ->
     return engine_of(QuotaEngine, settings, scope)
 
 
-def engine_of(kind: type[EngineT], settings: EngineSettings, scope: Literal["cluster", "broker"]) -> EngineT:
-    """As `new_engine`, of a given class."""
+def engine_of(kind: Callable[..., EngineT], settings: EngineSettings, scope: Literal["cluster", "broker"]) -> EngineT:
+    """As `new_engine`, made by a given class or function."""
     return kind(
         num_samples=settings.num_samples,
         sample_window_ms=settings.sample_window_ms,

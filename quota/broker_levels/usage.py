@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import LEVELS_OF_DEFAULTS
 from quota.rates import SampleWindows
-from quota.resolution import NO_QUOTA, Side
+from quota.resolution import Side
 from quota.sensors import IDLE_MS, SensorGroups, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BYTES, EntityNames, Usage
@@ -109,7 +109,6 @@ class BrokerUsage:
     def __init__(self, num_samples: int, sample_window_ms: int) -> None:
         self._n, self._w = num_samples, sample_window_ms
         self._snapshot: QuotaSnapshot | None = None
-        self._is_default = np.zeros(1, np.bool_)
         self._brokers: tuple[str, ...] = ()
         self.unplaced_bytes = 0
         self.forget()
@@ -129,11 +128,8 @@ class BrokerUsage:
         """Put other quotas in force, none in shadow mode. Which one bounds a sensor is found when it is next used."""
         self._snapshot = snapshot
         self._sensors.load(snapshot)
-        self._is_default = np.array(
-            [*(quota.mode == "enforce" and quota.level in LEVELS_OF_DEFAULTS for quota in snapshot.quotas), False]
-        )
         for sensors in self._sensors.by_key.values():
-            sensors.bound[:], sensors.quota[:] = np.inf, NO_QUOTA
+            sensors.bound[:] = np.inf
 
     def set_brokers(self, broker_ids: Sequence[str]) -> Ints:
         """Set which brokers are in the cluster. Returns for each its column until now; −1 for one that has joined."""
@@ -221,7 +217,8 @@ class BrokerUsage:
         if sensors is None:
             return np.full(len(self.tags), np.inf)
         size = len(self.tags)
-        return np.where(self._is_default[sensors.quota[:size]], sensors.bound[:size], np.inf)
+        is_default = np.isin(sensors.level[:size], list(LEVELS_OF_DEFAULTS))
+        return np.where(is_default, sensors.bound[:size], np.inf)
 
     def view(self, quota_type: int, sensors: Ids, at_ms: int) -> BrokerView:
         """What the brokers see of some sensors, in the order of `set_brokers`; nothing of `NO_SENSOR`."""

@@ -30,8 +30,12 @@ OwedByInstant = Callable[[int, int], int]
 def account(owed: OwedByInstant = lambda client, at_ms: 0, span_ms: int = 60_000, bins: int = 6) -> Holds:
     """Holds of clients that owe producer bytes only."""
 
-    def owed_at(entities: "np.typing.NDArray[np.int64]", at_ms: "np.typing.NDArray[np.int64]") -> Owed:
-        pairs = zip(entities.tolist(), (at_ms - T0_MS).tolist(), strict=True)
+    def owed_at(
+        entities: "np.typing.NDArray[np.int64]",
+        at_ms: "int | np.typing.NDArray[np.int64]",
+        _types: "np.typing.NDArray[np.int64] | None",
+    ) -> Owed:
+        pairs = zip(entities.tolist(), np.broadcast_to(at_ms - T0_MS, len(entities)).tolist(), strict=True)
         owed_ms = np.zeros((3, len(entities)), np.int64)
         owed_ms[0] = [owed(client, at) for client, at in pairs]
         shape = owed_ms.shape
@@ -144,7 +148,7 @@ def test_throttle_time_falls_into_the_part_of_the_range_it_was_decided_in() -> N
     decide(holds, 10_000, 2_000, client=3)
     decide(holds, 59_999, 9_000)
     holds.finish()
-    assert holds.throttle_ms_by_bin.tolist() == [1_000, 2_000, 0, 0, 0, 1]
+    assert holds.throttle_ms_by_bin.tolist() == [[1_000, 2_000, 0, 0, 0, 1]]
 
 
 def test_a_debt_beyond_the_cap_is_renewed_until_the_rest_is_too_short() -> None:
@@ -186,7 +190,11 @@ class Change:
 def test_an_edit_looks_at_once_at_the_throttles_it_changes(change: Change) -> None:
     edited = False
 
-    def owed_at(entities: "np.typing.NDArray[np.int64]", at_ms: "np.typing.NDArray[np.int64]") -> Owed:
+    def owed_at(
+        entities: "np.typing.NDArray[np.int64]",
+        at_ms: "int | np.typing.NDArray[np.int64]",
+        _types: "np.typing.NDArray[np.int64] | None",
+    ) -> Owed:
         shape = (3, len(entities))
         owed_ms = np.zeros(shape, np.int64)
         owed_ms[0] = np.maximum(change.owed_ms - (at_ms - T0_MS - 1_000), 0) if edited else 0
@@ -278,7 +286,7 @@ def test_what_is_left_of_a_hold_stays_left_when_a_time_epoch_begins() -> None:
     assert holds.held.tolist() == []
     totals = holds.finish()
     assert totals.throttle_ms.tolist()[:1] == [2_000]
-    assert holds.throttle_ms_by_bin.tolist() == [0, 1_500, 0, 0, 500, 0]
+    assert holds.throttle_ms_by_bin.tolist() == [[0, 1_500, 0, 0, 500, 0]]
 
 
 def test_a_sample_window_that_the_clock_showed_twice_is_two_windows() -> None:

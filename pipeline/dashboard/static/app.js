@@ -1,6 +1,6 @@
 // The frame around the views: which one the address names, the stream, the banner, theme and countdowns.
 
-import { h, inCluster, show } from './dom.js';
+import { h, inCluster, show, withCommand } from './dom.js';
 import { clock, sentence, span } from './format.js';
 import { NeedsToken, Refused, ask, follow, hasToken, isLetIn, setToken } from './net.js';
 
@@ -67,7 +67,7 @@ function begin(name, view) {
 /** A sentence in place of a view, with what to do and a link. */
 function message(text, fix, href, label) {
   return h('section', { class: 'card pad', 'data-testid': 'failed' }, h('h1', {}, sentence(text)),
-    fix && !fix.startsWith('see /api/') ? h('p', { class: 'quiet' }, sentence(fix)) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
+    fix && !fix.startsWith('see /api/') ? h('p', { class: 'quiet' }, withCommand(sentence(fix))) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
 }
 
 /** The address of this view with nothing but the client, and without a cluster that there is not. */
@@ -179,7 +179,7 @@ function showBanner(banner, state, title, text) {
   banner.hidden = false;
   banner.className = `banner ${state}`;
   banner.dataset.state = state;
-  show(banner, h('strong', {}, title), text ? h('span', {}, text) : null, frame.asOf ? h('span', { 'data-testid': 'as-of' }, frame.asOf) : null);
+  show(banner, h('strong', {}, title), text ? h('span', {}, withCommand(text)) : null, frame.asOf ? h('span', { 'data-testid': 'as-of' }, frame.asOf) : null);
 }
 
 function foot() {

@@ -36,6 +36,21 @@ export function h(tag, attributes, ...children) {
   return node;
 }
 
+/** A command and a button that copies it. */
+export function copied(command, label = 'Copy') {
+  const copy = async ({ currentTarget: button }) => {
+    await navigator.clipboard.writeText(button.parentNode.querySelector('code').textContent);
+    button.textContent = 'Copied';
+  };
+  return h('span', { class: 'copy' }, h('code', { 'data-testid': 'command' }, command), ' ', h('button', { type: 'button', class: 'button', 'data-testid': 'copy', on: { click: copy } }, label));
+}
+
+/** A sentence of the server; the command of kquota that it ends in, if any, can be copied. */
+export function withCommand(text) {
+  const at = text.search(/(KQUOTA_\w+=('[^']*'|\S)+ )*\S*kquota [a-z]/);
+  return at < 0 ? text : [text.slice(0, at), copied(text.slice(at).replace(/\.$/, ''))];
+}
+
 /** Makes the children of a node equal to new ones, and touches only what differs: focus and selection stay. */
 export function show(parent, ...children) {
   const fresh = document.createElement('div');

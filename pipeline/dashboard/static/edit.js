@@ -1,6 +1,6 @@
 // An edit of one quota: its effect, a replay with it, and, with --allow-edits, the edit itself.
 
-import { h, show } from './dom.js';
+import { copied, h, show, withCommand } from './dom.js';
 import { TYPES, isByte, nameOf, rate } from './format.js';
 import { post } from './net.js';
 
@@ -67,7 +67,7 @@ export function edit(row, version, mayWrite, done) {
         if (running === mine) show(answer, h('p', { class: 'quiet' }, 'Stopped.'));
         return;
       }
-      show(answer, h('p', { class: 'wrong' }, error.message), error.fix ? h('p', { class: 'quiet' }, error.fix) : null);
+      show(answer, h('p', { class: 'wrong' }, error.message), error.fix ? h('p', { class: 'quiet' }, withCommand(error.fix)) : null);
     }
   }
 
@@ -75,26 +75,19 @@ export function edit(row, version, mayWrite, done) {
   dialog.showModal();
 }
 
-/** The edit as a command, to be copied: the way to make it where edits are off. */
-function copied(command) {
-  if (!command) return null;
-  const button = h('button', { type: 'button', class: 'button', 'data-testid': 'edit-copy', on: { click: async () => {
-    await navigator.clipboard.writeText(command);
-    button.textContent = 'Copied';
-  } } }, 'Copy as kquota quotas alter …');
-  return h('p', { class: 'copy' }, h('code', { 'data-testid': 'edit-command' }, command), ' ', button);
-}
+/** The edit as a command: the way to make it where edits are off. */
+const asCommand = (command) => command && h('p', {}, copied(command, 'Copy as kquota quotas alter …'));
 
 function planned(answered) {
   if (!answered.texts.length) return h('p', {}, 'No change.');
   return [h('ul', { class: 'diff' }, answered.texts.map((text) => h('li', {}, text))),
     answered.warnings.map((text) => h('p', { class: 'wrong', 'data-testid': 'edit-warning' }, text)),
     h('p', { class: 'quiet' }, answered.clients_total ? `${answered.clients_total} bound${answered.clients_total === 1 ? '' : 's'} of clients seen lately would change:` : 'No client seen lately would get another level, bound or mode.'),
-    h('ul', { class: 'diff' }, answered.clients.map((one) => h('li', {}, `${nameOf(one.user, one.client_id)}: ${TYPES[one.quota_type]} ${rate(one.quota_type, one.old_bound)} → ${rate(one.quota_type, one.new_bound)}${one.old_mode !== one.new_mode ? `, ${one.old_mode || 'no quota'} → ${one.new_mode || 'no quota'}` : ''}`))), copied(answered.command)];
+    h('ul', { class: 'diff' }, answered.clients.map((one) => h('li', {}, `${nameOf(one.user, one.client_id)}: ${TYPES[one.quota_type]} ${rate(one.quota_type, one.old_bound)} → ${rate(one.quota_type, one.new_bound)}${one.old_mode !== one.new_mode ? `, ${one.old_mode || 'no quota'} → ${one.new_mode || 'no quota'}` : ''}`))), asCommand(answered.command)];
 }
 
 function tried({ about, totals, clients, command }) {
   const signed = (value) => `${value > 0 ? '+' : ''}${value.toFixed(1)}`;
   return [h('p', {}, h('b', {}, `${totals.throttled} of ${totals.clients} clients`), ` would have been throttled in the last 15 minutes, for ${totals.throttle_seconds.toFixed(1)} s in all. Compared with the usage ${about.baseline}: ${signed(totals.throttle_seconds_change)} s, ${totals.newly_throttled} newly, ${totals.no_longer_throttled} no longer.`),
-    h('ul', { class: 'diff' }, clients.map((one) => h('li', { class: one.is_off ? 'quiet' : null }, `${nameOf(one.user, one.client_id)}: held ${one.throttle_seconds_baseline.toFixed(1)} → ${one.throttle_seconds_candidate.toFixed(1)} s${one.is_off ? ` (unsure: a replay of what happened is off by ${Math.round(one.replay_off_percent)} %)` : ''}`))), copied(command)];
+    h('ul', { class: 'diff' }, clients.map((one) => h('li', { class: one.is_off ? 'quiet' : null }, `${nameOf(one.user, one.client_id)}: held ${one.throttle_seconds_baseline.toFixed(1)} → ${one.throttle_seconds_candidate.toFixed(1)} s${one.is_off ? ` (unsure: a replay of what happened is off by ${Math.round(one.replay_off_percent)} %)` : ''}`))), asCommand(command)];
 }

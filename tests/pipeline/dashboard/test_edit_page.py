@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.dashboard.lived_tables import LivedTables
+from tests.pipeline.dashboard.shop import START_MS
 from tests.pipeline.dashboard.test_editing import Replays, dashboard_of, is_alive
 from tests.waiting import wait_until
 
@@ -47,8 +48,19 @@ def test_an_edit_is_copied_as_the_command_that_makes_it(page: Any, shop: LivedTa
     with dashboard_of(shop) as server:
         open_dialog(page, server.address)
         page.get_by_test_id("edit-plan").click()
-        command = page.get_by_test_id("edit-command").inner_text()
+        command = page.get_by_test_id("command").inner_text()
         assert command.endswith(" --add-config producer_byte_rate=50000")
-        page.get_by_test_id("edit-copy").click()
+        page.get_by_test_id("copy").click()
+        page.get_by_text("Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == command
+
+
+def test_a_hint_that_ends_in_a_command_has_a_button_that_copies_it(page: Any, tmp_path: Path) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    with dashboard_of(LivedTables(tmp_path, [], [], START_MS), process=None) as server:
+        show(page, server.address, "/quotas")
+        command = page.locator("#banner").get_by_test_id("command").inner_text()
+        assert command.endswith("kquota run")
+        page.locator("#banner").get_by_test_id("copy").click()
         page.get_by_text("Copied").wait_for()
         assert page.evaluate("navigator.clipboard.readText()") == command

@@ -163,11 +163,11 @@ class Replays:
 
 
 @contextmanager
-def dashboard_of(shop: LivedTables) -> Iterator[Any]:
+def dashboard_of(shop: LivedTables, process: str | None = "7") -> Iterator[Any]:
     """A running dashboard, without a right to edit."""
     module = pytest.importorskip("pipeline.dashboard.http", reason="the extra dashboard is not installed")
     settings = Settings(tables=TablesSettings(root=shop.root))
-    server = module.DashboardServer(settings, JobSigns(lambda: "7"), Listen("127.0.0.1", 0), None)
+    server = module.DashboardServer(settings, JobSigns(lambda: process), Listen("127.0.0.1", 0), None)
     thread = Thread(target=server.run)
     thread.start()
     try:

@@ -161,7 +161,7 @@ def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[
     for client, number in numbers.items():
         figures = (totals.windows[number], totals.throttle_ms[number], totals.deferred_bytes[number])
         result.outcomes[client] = Outcome(*(int(figure) for figure in figures))
-    result.throttle_ms_by_bin = holds.throttle_ms_by_bin
+    (result.throttle_ms_by_bin,) = holds.throttle_ms_by_bin
     return result
 
 

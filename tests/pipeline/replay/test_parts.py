@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.request import Plan, ReplayRequest, Timeline, slice_length_ms, warm_up_ms
-from pipeline.replay.run import Count, follow, joined, replay_part, run
+from pipeline.replay.run import Count, are_alike, follow, joined, replay_part, run
 from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
@@ -141,6 +141,20 @@ def test_a_pool_comes_to_the_same_and_reports_every_slice(tmp_path: Path) -> Non
     assert ran_on.endswith("processes")
     assert [done for done, _ in reported] == list(range(1, len(reported) + 1))
     assert reported[-1][0] == reported[-1][1]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_replays_that_are_decided_together_come_to_what_each_comes_to_alone(source: Source, tmp_path: Path) -> None:
+    together, edited = 0, 0
+    for seed in range(10):
+        request = History(Random(seed), source, 1_000, seed % 3 == 0).write(str(tmp_path / str(seed)))
+        live, candidate = request.quotas
+        request = replace(request, quotas=(live, Timeline((0,), live.snapshots[-1:]), candidate))
+        plan = Plan.of(request, 30_000)
+        together += are_alike(plan)
+        edited += are_alike(plan) and len(live.snapshots) > 1
+        assert facts(run(plan, unheard)[0]) == facts(in_one_piece(request))
+    assert 0 < edited < together < 10
 
 
 def test_a_report_that_comes_after_the_result_is_counted() -> None:

@@ -160,3 +160,14 @@ def test_longer_windows_are_filled_by_their_seconds(job: KeptJob) -> None:
 def test_the_quotas_of_an_instant_are_the_newest_before_it(at_ms: int, version: int) -> None:
     snapshots = tuple(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=1.0)], number) for number in (1, 2))
     assert Timeline((100, 200), snapshots).at(at_ms).version == version
+
+
+@pytest.mark.parametrize(
+    ("used", "left"),
+    [((), [1, 2, 3, 5]), ((3,), [3, 5]), ((2, 3), [2, 3, 5]), ((4,), [3, 5]), ((1, 5), [1, 5]), ((7,), [5])],
+)
+def test_quotas_that_no_batch_was_decided_with_are_left_out(used: tuple[int, ...], left: list[int]) -> None:
+    whole = Timeline((0, 10, 20, 30), tuple(QuotaSnapshot(version, ()) for version in (1, 2, 3, 5)))
+    timeline = whole.of_versions(used)
+    assert [snapshot.version for snapshot in timeline.snapshots] == left
+    assert all(timeline.version(version) is whole.version(version) for version in used)
