@@ -99,7 +99,7 @@ def _run(command: list[str]) -> None:
         raise PeerMissing(message)
 
 
-TRIGGER_MS: Final = 250
+TRIGGER_MS: Final = 125
 HEAP: Final = "-Xmx1g"
 _LOGGED_TOPIC: Final[Mapping[str, Any]] = {
     "num_partitions": PARTITIONS,

@@ -128,6 +128,7 @@ class Upkeep:
 
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
+_POLL_QUOTAS_MS: Final = 250  # at least: it reads the log of the quota table
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
 
 
@@ -189,7 +190,7 @@ class JobRun:
         self._threads = [
             Background("reaper", _again(self._purgatory.hand_out, tick_ms), self._failed),
             Background("looker", _again(self._purgatory.tick, tick_ms), self._failed),
-            Background("quota-poller", _again(self._poll_quotas, settings.stream.trigger_ms), self._failed),
+            Background("quota-poller", _again(self._poll_quotas, max(settings.stream.trigger_ms, _POLL_QUOTAS_MS)), self._failed),
         ]
         # What they have not finished at the end, the next start finishes.
         self._patient = [Background("upkeep", upkeep.round, self._failed)]
