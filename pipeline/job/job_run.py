@@ -128,7 +128,7 @@ class Upkeep:
 
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
-_POLL_QUOTAS_MS: Final = 250  # at least: it reads the log of the quota table
+_LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
 
 
@@ -187,10 +187,11 @@ class JobRun:
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
         upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
         tick_ms, rollup_ms = settings.purgatory.tick_ms, settings.stream.rollup_interval_ms
+        poll_ms = max(settings.stream.trigger_ms, _LEAST_POLL_MS)
         self._threads = [
             Background("reaper", _again(self._purgatory.hand_out, tick_ms), self._failed),
             Background("looker", _again(self._purgatory.tick, tick_ms), self._failed),
-            Background("quota-poller", _again(self._poll_quotas, max(settings.stream.trigger_ms, _POLL_QUOTAS_MS)), self._failed),
+            Background("quota-poller", _again(self._poll_quotas, poll_ms), self._failed),
         ]
         # What they have not finished at the end, the next start finishes.
         self._patient = [Background("upkeep", upkeep.round, self._failed)]

@@ -41,6 +41,7 @@ _BYTES_PER_EVENT: Final = 200.0
 # Messages are not all as large as their mean.
 _LARGER: Final = 1.25
 
+_PROJECTIONS: Final = "spark.sql.codegen.factoryMode"
 _PLACE: Final = ("topic", "partition", "offset", "unix_millis(timestamp) AS appended_at_ms")
 _SIZE: Final = "octet_length(value)"
 _UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")
@@ -96,6 +97,8 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
       same rows each time. A Kafka micro-batch does, or it fails because its offsets are gone.
     """
     most_bytes = largest_bytes(message_count)
+    # Each partition of the topic would have Java code written for it: half of what the tasks of a small batch take.
+    raw.sparkSession.conf.set(_PROJECTIONS, "NO_CODEGEN")
     # A task waits for the broker most of its time, so there are as many as there are cores, and no more.
     few = raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism)
     fetched = few.selectExpr(
@@ -116,6 +119,7 @@ def largest_bytes(message_count: int) -> int:
 
 def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """Do what `collect_on_driver` does, with the same result, on all cores; Unreachable if their Python is unfit."""
+    raw.sparkSession.conf.set(_PROJECTIONS, "FALLBACK")
     messages = raw.selectExpr("value", *_PLACE)
     try:
         rows = messages.mapInArrow(partial(read_partition, rules=rules), "part BINARY").toArrow()

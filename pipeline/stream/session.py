@@ -73,8 +73,8 @@ def jvm_settings(
     if not _CHOICE_OF_COLLECTOR.search(own):  # the JVM refuses two
         options += _collector(settings["spark.driver.memory"])
     if starts_local:
-        # The optimizing compiler takes a tenth of a core for minutes, 100 MB, and half of a start on two cores. It would
-        # gain a fifth on a large backlog of objects, and nothing on small batches. `-XX:TieredStopAtLevel=4` allows it.
+        # The optimizing compiler takes a tenth of a core for minutes, 100 MB, and half of a start on two cores. It
+        # gains a fifth on a large backlog of objects, nothing on small batches. `-XX:TieredStopAtLevel=4` allows it.
         options.append("-XX:TieredStopAtLevel=1")
         options += _class_archive_options(jars)  # an archive is made for this class path alone
     settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
