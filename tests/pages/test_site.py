@@ -24,7 +24,7 @@ CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS: Final = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 PAGES_READ: Final = 2
 ANSWERS: Final = {
-    "What does metering cost my brokers?": r"1 % of a core at 5 000 requests a second",
+    "What does metering cost my brokers?": r"2 % of its CPU at 5 000 requests a second",
     "How do I feed it without DEBUG request logs?": r"kquota meter prometheus",
     "What happens to clients while the job is down, and to their debt afterwards?": r"end at their own throttled_until",
     "How do I run it for three clusters?": r"one set of tables.{1,30}for each cluster",
