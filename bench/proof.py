@@ -215,7 +215,7 @@ CLAIMS: Final = (
         "bench/reporter.md",
         "",
         found(
-            r"reporter\*\*, median .*\n\nwith the reporter: CPU x ([\d.]+) .*?p99 x ([\d.]+)",
+            r"with the reporter: CPU x ([\d.]+) .*?p99 x ([\d.]+); limits",
             "CPU × {0}, produce p99 × {1}",
         ),
         "CPU above × 1.03, or p99 above × 1.05",

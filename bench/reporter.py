@@ -21,6 +21,7 @@ Last, clients that come and go on a broker with its request log: what the report
 
 import math
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -82,16 +83,16 @@ def main() -> None:
     arguments = options(__doc__, requests_per_second=5_000, seconds=30, rounds=4, clients=10_000, minutes=3.0)
     make(REPORTER_JAR)
     rate, seconds = arguments.requests_per_second, arguments.seconds
-    print(f"\n{rate:,} produce requests a second of 100 bytes, {seconds} s, each round and the median\n")
+    print(f"\n{rate:,} produce requests a second of 100 bytes, {seconds} s, the median of {arguments.rounds} rounds\n")
     print("| broker with | CPU % | reporter % | load % | requests/s | p50 ms | p99 ms |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     rounds: list[dict[str, Seconds]] = []
     for _ in range(arguments.rounds):
         rounds.append(measure(_KINDS, rate, seconds, ["load"]))
         for kind, measured in rounds[-1].items():
-            print(row(kind, [measured]), flush=True)
+            print(row(kind, [measured]), file=sys.stderr, flush=True)
     for kind in _KINDS:
-        print(row(f"**{kind}**, median", [measured[kind] for measured in rounds]))
+        print(row(kind, [measured[kind] for measured in rounds]))
     print(f"\n{verdict(rounds)}; limits: CPU x {CPU_LIMIT}, p99 x {P99_LIMIT}\n")
     clients = [f"client-{number}" for number in range(arguments.clients)]
     print(f"{len(clients):,} clients, each with its sensors, {rate:,} requests a second of all of them\n")
