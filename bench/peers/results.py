@@ -109,7 +109,8 @@ class TopicResults:
             for partition, records in polled.items():
                 offsets = np.array([record.offset for record in records])
                 first_seen = np.searchsorted(stable[:, partition.partition], offsets, side="right")
-                at_ms = times_ms[np.minimum(first_seen, len(times_ms) - 1)]
+                # What came after the last look can be read now. The look before may have been before a kill.
+                at_ms = np.append(times_ms, time.time() * 1000)[first_seen]
                 for record, readable_ms in zip(records, at_ms.tolist(), strict=True):
                     yield _from_json(record.value, readable_ms)
 
