@@ -89,13 +89,20 @@ class Usage:
     measures: tuple[Measure, Measure, Measure]
 
     @classmethod
-    def read(cls, table: pa.Table, has_brokers: bool, sample_window_ms: int, evaluated_at_ms: int) -> "Usage":
-        """Read a usage table with `COLUMNS`, and check it: raises `InvalidUsage`."""
+    def read(cls, table: pa.Table, has_brokers: bool, sample_window_ms: int, evaluated_at_ms: int | Ints) -> "Usage":
+        """Read a usage table with `COLUMNS`, evaluated at an instant or each row at its own, and check it.
+
+        Raises:
+            InvalidUsage: A column or a value is wrong, or an event is after its evaluation.
+        """
         start_ms = _integers(table, "sample_start_ms").values
         last_ms = _integers(table, "last_event_ms").values
         window = _windows(start_ms, last_ms, sample_window_ms)
-        if len(last_ms) and last_ms.max() > evaluated_at_ms:
-            message = f"an event (last_event_ms {last_ms.max()}) is after the evaluation at {evaluated_at_ms}"
+        ahead_ms = last_ms - evaluated_at_ms
+        if len(last_ms) and ahead_ms.max() > 0:
+            latest_ms = last_ms[ahead_ms.argmax()]
+            evaluation_ms = latest_ms - ahead_ms.max()
+            message = f"an event (last_event_ms {latest_ms}) is after the evaluation at {evaluation_ms}"
             raise InvalidUsage(message)
         produced, fetched = (_measure(table, name) for name in BYTES)
         io, network = (_measure(table, name) for name in _TIMES)

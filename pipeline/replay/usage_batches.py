@@ -140,7 +140,8 @@ class UsageReader:
             return
         rows, first = in_batches(rows)
         facts = rows.select(["evaluated_at_ms", "quota_version", "query_id", "batch_id"]).take(pa.array(first))
-        for piece, row in zip(self._pieces(rows, first), facts.to_pylist(), strict=True):
+        at_ms = rows["evaluated_at_ms"].to_numpy()
+        for piece, row in zip(self._pieces(rows, first, at_ms), facts.to_pylist(), strict=True):
             is_old = (row["query_id"], row["batch_id"]) in self._old
             yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old)
 
@@ -156,17 +157,21 @@ class UsageReader:
         rows = rows.set_column(0, "sample_start_ms", sample_start_ms)
         first = np.flatnonzero(np.diff(start_ms, prepend=-1))
         at_ms = np.maximum.reduceat(rows["last_event_ms"].to_numpy(), first)
-        for piece, instant in zip(self._pieces(rows, first), at_ms.tolist(), strict=True):
+        evaluated_at_ms = np.repeat(at_ms, np.diff(first, append=rows.num_rows))
+        for piece, instant in zip(self._pieces(rows, first, evaluated_at_ms), at_ms.tolist(), strict=True):
             yield UsageBatch(instant, time_epoch, None, *piece)
 
-    def _pieces(self, rows: pa.Table, first: Ints) -> Iterator[tuple[NumberedUsage, Ints]]:
-        """Of the rows from each of these on, up to the next one, those of our users, and the bytes of each."""
+    def _pieces(self, rows: pa.Table, first: Ints, evaluated_at_ms: Ints) -> Iterator[tuple[NumberedUsage, Ints]]:
+        """Of the rows from each of these on, up to the next one, those of our users, and the bytes of each.
+
+        `evaluated_at_ms` has the instant of each row.
+        """
         ends = np.append(first, rows.num_rows)
         kept = self._kept(rows)
         if not kept.all():
             rows = rows.filter(pa.array(kept)).combine_chunks()
-            ends = np.append(0, np.cumsum(kept))[ends]
-        checked = Usage.read(rows, self._by_broker, self._w, _EVER)
+            ends, evaluated_at_ms = np.append(0, np.cumsum(kept))[ends], evaluated_at_ms[kept]
+        checked = Usage.read(rows, self._by_broker, self._w, evaluated_at_ms)
         usage = NumberedUsage.of(checked, self._numbered(rows), self._replays)
         used_bytes = np.repeat(_bytes_of(checked), self._replays)
         for begin, end in pairwise((ends * self._replays).tolist()):

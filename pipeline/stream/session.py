@@ -240,8 +240,6 @@ def _jvm() -> Any:
 _LOCAL_CHECKPOINT_MANAGER = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
-
-
 # Hadoop's own starts a process, `chmod`, for each file that it writes: four a micro-batch, 25 ms.
 _LOCAL_FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 
@@ -320,7 +318,7 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",
-        "spark.ui.liveUpdate.period": "-1",
+        "spark.ui.liveUpdate.period": "-1",  # that UI is off
         # By default a stop waits for ever for a batch that does not react to the interrupt.
         "spark.sql.streaming.stopTimeout": "30s",
         # Named sources, so that topics can be added later. This can not be switched on for an existing checkpoint.

@@ -9,6 +9,7 @@ from random import Random
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import Phase, given, settings
@@ -19,6 +20,7 @@ from pipeline.replay.run import Count, are_alike, follow, joined, replay_part, r
 from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
+from quota.errors import InvalidUsage
 from quota.snapshot import QuotaSnapshot, Share
 from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
 from tests.quota.factories import quota_row
@@ -141,6 +143,20 @@ def test_a_pool_comes_to_the_same_and_reports_every_slice(tmp_path: Path) -> Non
     assert ran_on.endswith("processes")
     assert [done for done, _ in reported] == list(range(1, len(reported) + 1))
     assert reported[-1][0] == reported[-1][1]
+
+
+def test_a_stored_row_after_its_own_evaluation_is_refused(tmp_path: Path) -> None:
+    request = History(Random(1), "usage", 1_000, False).write(str(tmp_path))
+    uri = table_uri(str(tmp_path), "usage")
+    rows = DeltaTable(uri).to_pyarrow_table().sort_by("evaluated_at_ms").to_pylist()
+    # Later rows of the same slice are evaluated after it.
+    row = next(row for row in rows if row["evaluated_at_ms"] < row["sample_start_ms"] + 999)
+    row["last_event_ms"] = row["evaluated_at_ms"] + 1
+    schema = DeltaTable(uri).to_pyarrow_table().schema
+    write_deltalake(uri, pa.Table.from_pylist(rows, schema), mode="overwrite")
+    plan = Plan.of(replace(request, version=None), 3_600_000)
+    with pytest.raises(InvalidUsage, match=f"is after the evaluation at {row['evaluated_at_ms']}$"):
+        run(plan, unheard)
 
 
 @pytest.mark.parametrize("source", SOURCES)
