@@ -146,9 +146,9 @@ CLAIMS: Final = (
         "python -m bench split_client --page docs/enforce.md",
         found(
             r"10 · T \| mirror .*\| ([\d.–]+) \|\n\| 10 · T \| cluster .*\| ([\d.–]+) \|$",
-            "each 30 s at 10 · T: {1} of T, mirrored {0}",
+            "each 50 s at 10 · T: {1} of T, mirrored {0}",
         ),
-        "a 30 s mean above 1.2 T from 45 s after a move on",
+        "a 50 s mean outside 0.85 to 1.15 T from 40 s after a move on",
         within=("<!-- split:", "<!-- split end -->"),
     ),
     Claim(

@@ -7,7 +7,7 @@ import pytest
 
 from bench.split_client import SplitRun, markdown, write_page
 
-MOVE, SECONDS = 80, 160
+MOVE, SECONDS = 100, 200
 
 
 def run(scope: str, sums: list[float]) -> SplitRun:
@@ -16,9 +16,9 @@ def run(scope: str, sums: list[float]) -> SplitRun:
 
 def test_settled_means_begin_late_enough_and_have_no_move_in_them() -> None:
     """Every second has its own value, so a mean says where it begins."""
-    settled = run("cluster", [float(second) for second in range(SECONDS)]).settled_means
-    begins = [mean - 14.5 for mean in settled]
-    assert begins == [*range(45, 51), *range(125, 131)]
+    settled = run("cluster", [float(second) for second in range(SECONDS)]).settled_means()
+    begins = [mean - 24.5 for mean in settled]
+    assert begins == [*range(40, 51), *range(140, 151)]
 
 
 def test_the_means_of_all_half_minutes_are_counted() -> None:
