@@ -1,5 +1,6 @@
 """One life of the streaming query: all that is rebuilt from the tables when it starts, and its upkeep."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from pipeline.stream.checkpoint import (
     OffsetLog,
     Span,
     begin_of,
+    messages_after,
     open_checkpoint,
     refuse_gaps,
     spans_and_newest,
@@ -29,7 +31,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import UsageQuery, read_usage_topic
+from pipeline.stream.query import UsageQuery, first_batch_messages, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
@@ -130,6 +132,7 @@ class Upkeep:
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
+_ONE_BATCH_MS: Final = 3_600_000  # trigger of a query that ends after its first batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ class JobRun:
         self._failure: BaseException | None = None
         self._has_done_a_batch = False
         self._query: UsageQuery | None = None
+        self._next_query: Callable[[], UsageQuery] | None = None
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
         self._tables = JobTables(
@@ -234,23 +238,45 @@ class JobRun:
             report=self._note_batch,
         )
         batch.complete_stored()
-        begin_at = self._starting_offsets(recovered, Checkpoint.read(files), spans)
+        checkpoint = Checkpoint.read(files)
+        begin_at = self._starting_offsets(recovered, checkpoint, spans)
         offsets.begin = begin_of(settings.kafka.usage_topic, begin_at, spans)
-        source = read_usage_topic(
-            spark,
-            self._place.access.bootstrap_servers,
-            settings.kafka.usage_topic,
-            client_options=self._place.access.spark_options(),
-            starting_offsets=begin_at,
-            max_offsets_per_trigger=settings.stream.max_offsets_per_trigger,
-        )
-        checkpoint = settings.stream.checkpoint
-        place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
-        self._query = UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
+        begin = (checkpoint and checkpoint.next_offsets()) or json.loads(offsets.begin)
+        waiting = messages_after(begin.get(settings.kafka.usage_topic, {}), spans)
+        most, query_of = settings.stream.max_offsets_per_trigger, partial(self._query_of, spark, batch, begin_at)
+        first = first_batch_messages(waiting, newest, most)
+        if first < most:
+            self._next_query = partial(query_of, most, settings.stream.trigger_ms)
+        self._query = query_of(first, settings.stream.trigger_ms if first == most else _ONE_BATCH_MS)
         self._query.start()
         for thread in (*self._threads, *self._patient):
             thread.start()
         self._listeners.began(self._gauges)
+
+    def _query_of(
+        self, spark: SparkSession, batch: MicroBatch, begin_at: str, most_messages: int, trigger_ms: int
+    ) -> UsageQuery:
+        settings, access = self._settings, self._place.access
+        source = read_usage_topic(
+            spark,
+            access.bootstrap_servers,
+            settings.kafka.usage_topic,
+            client_options=access.spark_options(),
+            starting_offsets=begin_at,
+            max_offsets_per_trigger=most_messages,
+        )
+        checkpoint = settings.stream.checkpoint
+        place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
+        return UsageQuery(source, batch, settings.job, place, trigger_ms)
+
+    def enlarge_batches(self) -> None:
+        """Once the small first batch of a large backlog is done, go on with batches of full size."""
+        if self._query is None or self._next_query is None:
+            return
+        if self._has_done_a_batch and self._query.is_waiting():
+            self._query.stop()
+            self._query, self._next_query = self._next_query(), None
+            self._query.start()
 
     def has_done_a_batch(self) -> bool:
         """Whether the query has come as far as the end of a micro-batch."""

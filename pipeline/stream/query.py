@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event
 from typing import Any, Final
@@ -28,8 +28,24 @@ _FETCH_WAIT_MS = 1
 _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 # Its ids are new in each life of the query, so the same failure would look like another one.
 _NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
+_LARGE_BACKLOG_BYTES: Final = 64_000_000
+_FIRST_BATCH_BYTES: Final = 2_000_000
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
+
+
+def first_batch_messages(waiting_count: int, newest: Sequence[bytes], most: int) -> int:
+    """The most messages of the first batch: of a backlog above 64 MB so many as are 2 MB, otherwise `most`.
+
+    So the first result does not wait for a batch of all that waits.
+
+    * `newest`: the values of some messages; without one their size is not known, and the backlog counts as small.
+    * `most`: the most messages of any batch, > 0.
+    """
+    size_bytes = sum(map(len, newest)) / max(len(newest), 1)
+    if waiting_count * size_bytes <= _LARGE_BACKLOG_BYTES:
+        return most
+    return min(max(int(_FIRST_BATCH_BYTES / size_bytes), 1), most)
 
 
 def read_usage_topic(

@@ -4,7 +4,8 @@ import logging
 import pytest
 
 from pipeline.errors import Refused
-from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, refuse_gaps, starting_offsets
+from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, messages_after, refuse_gaps, starting_offsets
+from pipeline.stream.query import first_batch_messages
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -30,6 +31,36 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
     with pytest.raises(Refused, match=r"offsets 3 to 9 are deleted.*delete the checkpoint /ck") as refused:
         refuse_gaps("usage", "/ck", {"0": 3}, SPANS)
     assert refused.value.exit_code == 5
+
+
+@pytest.mark.parametrize(
+    ("begin", "count"),
+    [
+        ({}, 15),
+        ({"0": 10, "1": 0}, 15),
+        ({"0": 3, "1": 4}, 11),
+        ({"0": 20, "1": 5}, 0),
+        ({"0": 21}, 5),
+    ],
+)
+def test_what_waits_is_counted_from_where_a_query_begins(begin: dict[str, int], count: int) -> None:
+    assert messages_after(begin, SPANS) == count
+
+
+@pytest.mark.parametrize(
+    ("waiting", "sizes", "first"),
+    [
+        (0, [], 5_000),
+        (10**9, [], 5_000),
+        (64_000, [1_000], 5_000),
+        (64_001, [1_000], 2_000),
+        (64_001, [500, 1_500], 2_000),
+        (10**9, [10], 5_000),
+        (65, [5_000_000], 1),
+    ],
+)
+def test_a_large_backlog_begins_with_a_small_batch(waiting: int, sizes: list[int], first: int) -> None:
+    assert first_batch_messages(waiting, [b"x" * size for size in sizes], most=5_000) == first
 
 
 @pytest.mark.parametrize(
