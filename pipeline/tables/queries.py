@@ -155,7 +155,7 @@ _SPANS_MS: Final = (0, 2_000, 16_000, 128_000, 3_600_000)
 class TableRows:
     """The version of a table that was the newest when this object was made. All that is read fits together.
 
-    The methods are as those of `TableReader`, and raise `TableUnreadable` if a file can not be read.
+    The methods are as those of `TableReader`, and raise `TableUnreadable` if a file cannot be read.
     """
 
     def __init__(self, uri: str) -> None:

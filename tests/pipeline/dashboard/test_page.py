@@ -289,7 +289,7 @@ def colours_of_figures(page: Any) -> set[str]:
 
 def test_a_dashboard_that_ends_is_told(browser: Any, tables: LivedTables) -> None:
     context = browser.new_context()
-    page = context.new_page()  # what can not be loaded any more is told on the console
+    page = context.new_page()  # what cannot be loaded any more is told on the console
     page.set_default_timeout(PATIENCE_MS)
     with dashboard(tables.root) as address:
         show(page, address, "/")
@@ -490,7 +490,7 @@ def fits_at_every_width(page: Any, view: str) -> None:
 
 
 def violations(page: Any) -> list[tuple[str, list[str]]]:
-    """What is seriously wrong for somebody who can not see or use the page as others do, with the first places."""
+    """What is seriously wrong for somebody who cannot see or use the page as others do, with the first places."""
     found = axe.Axe().run(page).response["violations"]
     return [
         (one["id"], [node["html"] for node in one["nodes"][:3]])
