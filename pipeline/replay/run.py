@@ -102,8 +102,9 @@ class _Replays:
         each = (numbers[:, None] * len(replays) + replays).ravel()
         self._engine.resolve_again(each, entities_of(clients), start.at_ms)
         from_ms, spans_ms = int64s(throttles, "evaluated_at_ms"), int64s(throttles, "throttle_time_ms")
-        running = (types_of(throttles), bounds_of(throttles), from_ms, from_ms + spans_ms)
-        self._holds.take_up(each, *(np.repeat(column, len(replays)) for column in running), start.at_ms)
+        running = types_of(throttles), bounds_of(throttles), from_ms, from_ms + spans_ms
+        types, bounds, begins_ms, ends_ms = (np.repeat(column, len(replays)) for column in running)
+        self._holds.take_up(each, types, bounds, begins_ms, ends_ms, start.at_ms)
 
     def _come_to_epoch(self, time_epoch: int) -> None:
         """Begin the time epochs after that of the last batch, up to this one, each where the one before ended."""

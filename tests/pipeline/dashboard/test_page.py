@@ -419,6 +419,7 @@ def test_why_comes_before_the_charts_and_whom_it_protected_after(page: Any, addr
     ids = ("explain", "chart-producer_byte_rate", "protected")
     tops = [page.get_by_test_id(name).bounding_box()["y"] for name in ids]
     assert tops == sorted(tops)
+    assert "Throttled by brokers" in text_of(page, "protected")  # the shop's tracker reports that it waited
     assert "while it was held" in text_of(page, "protected") or "went on as before" in text_of(page, "protected")
 
 
