@@ -21,10 +21,10 @@ from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.holds import Owed
 from quota.resolution import Resolution, Side
-from quota.sensors import Key, SensorTable
+from quota.sensors import Key, SensorTable, sensor_entities
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import owed_time_ms
-from quota.usage import COLUMNS, EntityNames, Measure, Usage, broker_in_replay
+from quota.usage import COLUMNS, EntityNames, Measure, Usage
 
 _ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 
@@ -210,10 +210,9 @@ class ReplayEngine(QuotaEngine):
     def restore_each(self, buckets: pa.Table) -> None:
         """Set the buckets of each replay to what `buckets` of another engine returned, and all others to full."""
         if self._replays > 1:
-            brokers, place = buckets["broker_id"].to_pylist(), buckets.schema.get_field_index("broker_id")
-            names = ([broker_in_replay(number, one) for one in brokers] for number in range(self._replays))
-            own = (pa.array(of_replay, pa.string()) for of_replay in names)
-            buckets = pa.concat_tables([buckets.set_column(place, "broker_id", one) for one in own])
+            names, rows = sensor_entities(buckets, self.scope == "broker"), np.arange(buckets.num_rows)
+            brokers = (names.in_replay(number, rows).broker_id for number in range(self._replays))
+            buckets = pa.concat_tables([buckets.set_column(0, "broker_id", own) for own in brokers])
         self.restore_buckets(buckets)
 
     def throttles(self, usage: NumberedUsage, evaluated_at_ms: int, is_old: bool = False) -> Throttles:

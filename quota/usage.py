@@ -30,11 +30,6 @@ class Measure:
     present: Flags | None
 
 
-def broker_in_replay(number: int, broker_id: str) -> str:
-    """The name of a broker in one of several replays that one engine decides."""
-    return f"{number} {broker_id}"
-
-
 class EntityNames:
     """The name columns of a table, each in one chunk. In cluster scope every broker is ""."""
 
@@ -55,7 +50,7 @@ class EntityNames:
     def in_replay(self, number: int, rows: Ints) -> "EntityNames":
         """The names of some rows at brokers of their own, so that no sensor is shared with another replay."""
         broker, user, client_id = self.take(rows)
-        own = pa.array([broker_in_replay(number, one) for one in broker.to_pylist()], pa.string())
+        own = pa.array([f"{number} {one}" for one in broker.to_pylist()], pa.string())
         return EntityNames(pa.table({"broker_id": own, "user": user, "client_id": client_id}), has_brokers=True)
 
     def hashed(self, seeds: Seeds) -> HashedNames:

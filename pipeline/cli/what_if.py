@@ -206,7 +206,7 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
     if not is_table(output):
         return
     if len(rows) > limit:
-        sys.stdout.write(f"{len(rows) - limit} more clients: --limit {len(rows)}\n")
+        sys.stdout.write(f"{len(rows) - limit} of {len(rows)} clients are not shown: --limit {len(rows)}\n")
     about = document["about"]
     sys.stdout.write(
         f"{totals.throttled} of {totals.clients} clients throttled; against the usage {about['baseline']} "
