@@ -1,4 +1,4 @@
-"""Text files that an option names, and what is wrong with a path that can not be read, or not be written."""
+"""Text files that an option names, and what is wrong with a path that cannot be read, or not be written."""
 
 import os
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from pipeline.errors import UsageError
 
 
 class UnreadableFile(UsageError):
-    """A file can not be read as text."""
+    """A file cannot be read as text."""
 
     def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
         self.path = path

@@ -231,6 +231,18 @@ class Holds:
         self._last_window[:] = _NO_WINDOW
         self._counted_until_ms = now_ms
 
+    def take_up(
+        self, clients: Ids, quota_types: Ints, bound: Floats, from_ms: Ints, until_ms: Ints, at_ms: int
+    ) -> None:
+        """Hold clients whose throttles run at an instant; the quotas are loaded, the clients resolved."""
+        self._grow(clients)
+        self._quota_type[clients], self._bound[clients] = quota_types, bound
+        self._from_ms[clients], self._until_ms[clients] = from_ms, until_ms
+        looks_ms = until_ms - self._slicing.lead_ms
+        self._due_ms[clients] = np.where(looks_ms > at_ms, looks_ms, until_ms)
+        self._level[clients] = self._owed_at(clients, at_ms, None).of_types(quota_types).level
+        self.look_after_edit(at_ms)
+
     def look_after_edit(self, at_ms: int) -> None:
         """Look at throttles whose bound or level an edit has changed; the quotas are loaded, the clients resolved."""
         clients = self.held

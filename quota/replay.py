@@ -21,7 +21,7 @@ from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.holds import Owed
 from quota.resolution import Resolution, Side
-from quota.sensors import Key
+from quota.sensors import Key, SensorTable, sensor_entities
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import owed_time_ms
 from quota.usage import COLUMNS, EntityNames, Measure, Usage
@@ -191,6 +191,8 @@ class ReplayEngine(QuotaEngine):
 
     def __init__(self, *args: Any, replays: int = 1, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        if replays > 1:  # they are kept apart as brokers
+            self._sensors = SensorTable(self.num_samples, self.sample_window_ms, True, self.carry_debt)
         self._replays = replays
         self._resolutions: list[Resolution] = []
         self._entity_of_client = np.zeros(0, np.int64)
@@ -204,6 +206,14 @@ class ReplayEngine(QuotaEngine):
         for snapshot in snapshots:
             self._sensors.load(snapshot)
             self._resolutions.append(self._sensors.resolution)
+
+    def restore_each(self, buckets: pa.Table) -> None:
+        """Set the buckets of each replay to what `buckets` of another engine returned, and all others to full."""
+        if self._replays > 1:
+            names, rows = sensor_entities(buckets, self.scope == "broker"), np.arange(buckets.num_rows)
+            brokers = (names.in_replay(number, rows).broker_id for number in range(self._replays))
+            buckets = pa.concat_tables([buckets.set_column(0, "broker_id", own) for own in brokers])
+        self.restore_buckets(buckets)
 
     def throttles(self, usage: NumberedUsage, evaluated_at_ms: int, is_old: bool = False) -> Throttles:
         """Do what `record` does, and return only the applied decisions. `Usage.read` has checked the usage."""

@@ -127,6 +127,18 @@ def rate_text(quota_type: str, value: float) -> str:
     return f"{whole}.{tenth} {name}"
 
 
+def against_bound(quota_type: str, observed: float, bound: float) -> str:
+    """O and T in the unit of T, with as many decimals as show that O is larger: "O 5.2 > T 1.0 MB/s".
+
+    >>> against_bound("producer_byte_rate", 100_030.0, 100_000.0)
+    'O 100.03 > T 100.00 kB/s'
+    """
+    (unit, size), is_over = rate_unit(quota_type, bound), observed > bound
+    pairs = ((f"{observed / size:.{digits}f}", f"{bound / size:.{digits}f}") for digits in range(1, 20))
+    one, other = next((pair for pair in pairs if not is_over or pair[0] != pair[1]), (observed, bound))
+    return f"O {one} {'>' if is_over else '≤'} T {other} {unit}"
+
+
 def bound_text(quota_type: str, value: float) -> str:
     """A bound exactly, followed by a readable size where it is large: "1048576 (1.0 MB/s)", "999 B/s", "50 %"."""
     name, size = rate_unit(quota_type, value)

@@ -100,6 +100,10 @@ class UsageSums(c.Row):
     network_time_ns: c.DurationNs | None = c.field("Sum of network thread time; null if it was not measured.")
     exempt_time_ns: c.DurationNs | None = c.field("Sum of the time of exempt requests. It is in no rate.")
     request_count: c.Count = c.field("Sum of requests.")
+    broker_throttle_ms: c.DurationMs | None = c.field(
+        "Sum of how long the broker itself made the client wait; null if it is not known. It is in no rate.",
+        default=None,
+    )
 
 
 class _Sample(c.PipelineRow):

@@ -58,7 +58,7 @@ def peers_folder() -> Path:
 
 
 def python_of(name: str) -> Path:
-    """The Python of a peer's environment, made if it is missing; `PeerMissing` if it can not be made here."""
+    """The Python of a peer's environment, made if it is missing; `PeerMissing` if it cannot be made here."""
     requirements = _HERE / f"requirements-{name}.txt"
     folder = peers_folder() / f"{name}-{_digest(requirements)}"
     python = folder / "bin" / "python"

@@ -59,7 +59,7 @@ LEFT JOIN quotas AS q ON q.user = l.entity_user AND q.client_id = l.entity_clien
 GROUP BY l.cluster, l.user, l.client_id;
 
 CREATE OR REPLACE VIEW client_bounds
-COMMENT 'The quota that holds for each client, by quota type, with the level that matched and the sensor that the client shares with others. Rows in shadow mode are left out. Bound is null where the row is exempt. The switch kquota mode, which makes all quotas shadow, is a property of the table and can not be seen here.'
+COMMENT 'The quota that holds for each client, by quota type, with the level that matched and the sensor that the client shares with others. Rows in shadow mode are left out. Bound is null where the row is exempt. The switch kquota mode, which makes all quotas shadow, is a property of the table and cannot be seen here.'
 AS
 WITH bounds AS (
   SELECT q.user, q.client_id, q.mode, t.quota_type, CASE WHEN q.mode = 'enforce' THEN t.bound END AS bound

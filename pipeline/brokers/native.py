@@ -55,7 +55,7 @@ class NativeEntity:
     def row_names(self) -> tuple[str, str] | None:
         """User and client-id as a row of the quota table has them; None if no row can name this entity.
 
-        The table has no ips. It can not name a user or client-id that is called `<default>`, or has an empty name.
+        The table has no ips. It cannot name a user or client-id that is called `<default>`, or has an empty name.
         """
         names = {"user": "", "client-id": ""}
         for kind, name in self.parts:
@@ -227,7 +227,7 @@ class NativeQuotas:
     """Reads and changes Kafka's own client quotas. Not safe for several threads. Use it in a `with` block, or close it.
 
     A call that is not answered is made again, over a new connection and with back-off: to describe changes nothing, and
-    to alter twice is the same as once. A cluster that can not be reached at the start is not waited for.
+    to alter twice is the same as once. A cluster that cannot be reached at the start is not waited for.
 
     Args:
         pauses_seconds: The rests before the second try and each further one; empty = one try.
@@ -332,7 +332,7 @@ def _sent(admin: Any, request: Any) -> Any:
     return admin._manager.run(admin._manager.send, request)
 
 
-# The quotas of a cluster's brokers as quotas of the table; what the table can not hold is reported, never dropped.
+# The quotas of a cluster's brokers as quotas of the table; what the table cannot hold is reported, never dropped.
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,7 @@ class NativeImport:
     """What becomes of native quotas, in the order of their entities.
 
     Attributes:
-        declared: For the table. A bound that can not be held is in none of them, so that the table keeps what it has.
+        declared: For the table. A bound that cannot be held is in none of them, so that the table keeps what it has.
         left_out: What is not in them, a line each: entity, values and the reason.
     """
 

@@ -122,7 +122,7 @@ class SyncMetrics:
         self._last.set(clock.now().wall_ms / 1000)
         self._owned = Gauge("kquota_sync_owned_values", "Values on the brokers that are kquota's.", registry=registry)
         self._drifts = Gauge("kquota_sync_drifts", "Values that others wrote and the sync leaves.", registry=registry)
-        self._refused = Gauge("kquota_sync_refused_values", "Values that can not be written.", registry=registry)
+        self._refused = Gauge("kquota_sync_refused_values", "Values that cannot be written.", registry=registry)
         text = "Usage so far that names no broker of the cluster."
         self._unplaced = Gauge("kquota_sync_unplaced_bytes", text, registry=registry)
 
@@ -172,7 +172,7 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
 
     Raises:
         Conflict: Another process syncs from the same tables, on this machine or another one.
-        PipelineError: The tables can not be read at the start, or the brokers refuse the first look.
+        PipelineError: The tables cannot be read at the start, or the brokers refuse the first look.
     """
     access = ClusterAccess.from_settings(settings.kafka)
     with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
@@ -299,7 +299,7 @@ def sync_beside(settings: Settings, ended: Callable[[], None]) -> Iterator[None]
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What a sync would find and do: changes, the most urgent first, and what it leaves or can not write."""
+    """What a sync would find and do: changes, the most urgent first, and what it leaves or cannot write."""
 
     cluster: str
     quota_version: int

@@ -84,7 +84,7 @@ class SyncLog:
         refused = {(one.key, one.reason): one for one in control.refused}
         for about, one in refused.items():
             if about not in self._refused:
-                whom = "the brokers refuse" if one.by == "broker" else "can not have an entry of its own:"
+                whom = "the brokers refuse" if one.by == "broker" else "cannot have an entry of its own:"
                 log.warning("%s: %s %s", key_text(one.key), whom, one.reason)
         self._refused = frozenset(refused)
         if control.unplaced_bytes and not self._has_unplaced:
@@ -270,7 +270,7 @@ class BrokerQuotaSync:
         """One period. Returns how many changes the brokers took.
 
         Raises:
-            PipelineError: A table or the cluster can not be read or written. The next call goes on with what is left.
+            PipelineError: A table or the cluster cannot be read or written. The next call goes on with what is left.
         """
         snapshot = self._sources.quotas.poll()
         if snapshot is not None:

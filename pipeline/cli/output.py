@@ -276,8 +276,18 @@ def _csv_cell(value: Any) -> Any:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar within the block; it gives a function that takes the steps done and the steps in all."""
+def progress_bar(what: str, as_lines: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar within the block; it gives a function that takes the steps done and the steps in all.
+
+    As lines, also without a terminal: `replaying usage: 40 %`.
+    """
+    if as_lines:
+
+        def say(done: int, whole: int) -> None:
+            sys.stderr.write(f"{what}: {100 * done // whole} %\n")
+
+        yield say
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -13,6 +13,7 @@ from pipeline.cli.options import Html, Output, Source, TablesSource, as_iso, cov
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar
 from pipeline.clock import clock_time
 from pipeline.errors import printable
+from pipeline.process import do_without_pandas
 from pipeline.text_file import read_text_file
 from schemas.names import ClientKey
 
@@ -69,6 +70,9 @@ def what_if(
     ] = None,
     html: Html = None,
     limit: Annotated[int, typer.Option(help="How many clients the table shows.", min=1)] = 50,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Print the share done as lines on standard error.")
+    ] = False,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
@@ -78,6 +82,7 @@ def what_if(
     line says how far a replay of what happened is from what happened; above 5 % it is unsure. Usage is replayed as it
     was stored: clients that were throttled at the time sent less than they wanted to.
     """
+    do_without_pandas()
     from pipeline.replay.report import BASELINES, FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
     from pipeline.tables.quotas.files import read_snapshot
@@ -92,7 +97,7 @@ def what_if(
     since_ms, until_ms = parse_range(since, until)
     request = _request(settings, usage_table, since_ms, until_ms, candidate)
     began = time.perf_counter()
-    results, ran_on = _replay(request, settings.spark if on == "spark" else None)
+    results, ran_on = _replay(request, settings.spark if on == "spark" else None, progress)
     again, with_candidate = results[0], results[-1]
     # Without an edit in the range today's quotas are those that were in force.
     with_baseline = again if baseline == "happened" else results[-2]
@@ -140,10 +145,11 @@ def _request(
         Coverage,
         ReplayRequest,
         Timeline,
+        begin_ms,
         exact_batches_kept,
         live_timeline,
+        newest_start,
         old_batches,
-        warm_up_ms,
     )
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
@@ -154,12 +160,13 @@ def _request(
     root = settings.tables.root
     source = source or ("usage" if exact_batches_kept(root, since_ms) else "usage_by_second")
     covered = Coverage.of(root, source, since_ms, until_ms)  # type: ignore[arg-type] # one of _SOURCES
-    begin_ms = covered.since_ms - warm_up_ms(settings.engine)
+    start = newest_start(root, settings.engine, covered.since_ms) if source == "usage" else None
+    from_ms = begin_ms(settings.engine, covered.since_ms, start)
     # What is not there needs no quotas: a job that began in the range has often one version of them.
-    happened = live_timeline(table, live, begin_ms if covered.since_ms == since_ms else covered.since_ms)
+    happened = live_timeline(table, live, from_ms if covered.since_ms == since_ms else covered.since_ms)
     today, old = happened.snapshots[-1], frozenset[tuple[str, int]]()
     if source == "usage":
-        old, versions = old_batches(root, begin_ms, covered.until_ms, settings.stream.max_decision_age_ms)
+        old, versions = old_batches(root, from_ms, covered.until_ms, settings.stream.max_decision_age_ms)
         happened = happened.of_versions(versions)
     others = () if happened.snapshots == (today,) else (Timeline((0,), (today,)),)
     return ReplayRequest(
@@ -172,16 +179,19 @@ def _request(
         until_ms=covered.until_ms,
         quotas=(happened, *others, Timeline((0,), (candidate,))),
         old=old,
+        start=start,
     )
 
 
-def _replay(request: "ReplayRequest", spark: "SparkSettings | None") -> "tuple[list[ReplayResult], str]":
+def _replay(
+    request: "ReplayRequest", spark: "SparkSettings | None", as_lines: bool
+) -> "tuple[list[ReplayResult], str]":
     from pipeline.replay.request import Plan
 
     if spark is None:
         from pipeline.replay.run import run
 
-        with progress_bar("replaying usage") as progress:
+        with progress_bar("replaying usage", as_lines) as progress:
             return run(Plan.of(request), progress)
     from pipeline.replay.spark_run import replay_session, run_on_spark
 
@@ -196,7 +206,7 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
     if not is_table(output):
         return
     if len(rows) > limit:
-        sys.stdout.write(f"… and {len(rows) - limit} more\n")
+        sys.stdout.write(f"{len(rows) - limit} of {len(rows)} clients are not shown: --limit {len(rows)}\n")
     about = document["about"]
     sys.stdout.write(
         f"{totals.throttled} of {totals.clients} clients throttled; against the usage {about['baseline']} "

@@ -54,7 +54,7 @@ def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, s
     `${file:/path}` for a whole file, without a line end at its end. Inside `sasl.jaas.config` a reference is in double
     quotes; quotes and backslashes of the secret are escaped there.
 
-    `ClientPropertiesInvalid` names all references that can not be resolved, and no secret.
+    `ClientPropertiesInvalid` names all references that cannot be resolved, and no secret.
     """
     mistakes: list[str] = []
 

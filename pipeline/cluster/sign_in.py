@@ -96,7 +96,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
             try:
                 token = Path(path).read_text("ascii").strip()
             except (OSError, UnicodeDecodeError) as exc:
-                raise TokenRefused(self._source.url, f"can not be read ({type(exc).__name__})") from exc
+                raise TokenRefused(self._source.url, f"cannot be read ({type(exc).__name__})") from exc
             return token, _life_seconds(token, None, now)
         answer = self._request_token()
         given = answer.get("access_token")
@@ -313,7 +313,7 @@ def _store(store: str, properties: Mapping[str, str], mistakes: list[str]) -> li
 def _not_pem(key: str, got: str, store: str, location: str) -> str:
     path = Path(location or f"{store}.jks")
     convert = _CONVERT[store].format(path=path, stem=path.with_suffix(""))
-    return f"'{key}'{got} is not PEM, and Java's own stores can not be read here: {convert}"
+    return f"'{key}'{got} is not PEM, and Java's own stores cannot be read here: {convert}"
 
 
 def _versions(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, ...]:
@@ -326,4 +326,4 @@ def _versions(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, 
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or "text that OpenSSL can not read").lower().replace("_", " ")
+    return (error.reason or "text that OpenSSL cannot read").lower().replace("_", " ")

@@ -150,7 +150,7 @@ def refuse_unfit(findings: Iterable[Finding]) -> None:
 
 def _check_partitions(spec: TopicSpec, partitions: int, address: str, create: str) -> list[Finding]:
     if spec.partition_rule == "exactly" and partitions != spec.partitions:
-        # Partitions can not be removed, so the topic is deleted and created again; it stores no records.
+        # Partitions cannot be removed, so the topic is deleted and created again; it stores no records.
         fix = f"kafka-topics --bootstrap-server {address} --delete --topic {spec.name} && {create}"
         return [Finding(spec.name, "error", "partitions", str(partitions), str(spec.partitions), fix)]
     if spec.partition_rule == "at_least" and partitions < spec.partitions:

@@ -1,4 +1,4 @@
-"""Transactions of one writer, each with the writer's mark inside: what is sent and how far it is can not disagree.
+"""Transactions of one writer, each with the writer's mark inside: what is sent and how far it is cannot disagree.
 
 The mark is the committed offset, with its metadata, of a consumer group on the marker topic. It moves in the same Kafka
 transaction as the messages. Group and transactional id have the same name, so there is one writer of a name: a new one

@@ -148,9 +148,10 @@ _GET: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }  # fmt: skip
 _POST: Final = {
     "quotas/plan": "Preview of an edit: changes, and clients affected. Nothing is saved.",
-    "quotas/what-if": "Replays the last 15 minutes of usage with the edit. Nothing is saved.",
+    "quotas/what-if": "Replays the last 15 minutes of usage with the edit. Nothing is saved. With `Accept: "
+                      "text/event-stream`: events `progress` with the percentage done, then `answer` or `error`.",
     "quotas/edit": "Makes the edit; only with --allow-edits, a reason and the version.",
-}
+}  # fmt: skip
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {f"{_ROOT}{path}": names for path, (names, _) in _GET.items()}
 """Path -> the names that its query may have; with several clusters, each also `CLUSTER`."""
 CLUSTERS: Final = f"{_ROOT}clusters"
@@ -241,4 +242,6 @@ def _edit(path: str, summary: str) -> dict[str, Any]:
         "422": "The edit is not valid: {error, fix}.",
     }
     responses = _responses("application/json", "object", failures)
+    if f"{_ROOT}{path}" == WHAT_IF:
+        responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return {**_named(path, summary), "requestBody": body, "responses": responses}

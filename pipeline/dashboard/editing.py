@@ -3,17 +3,19 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from asyncio import StreamReader
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
-from pipeline.command_line import command_text
+from pipeline.command_line import TABLES_ROOT, carried
 from pipeline.dashboard.api import Edit
 from pipeline.errors import Conflict, Refused
 from pipeline.reports.edit_impact import impact_of
@@ -32,6 +34,7 @@ _TEXTS: Final = ("mode", "owner", "note")
 _REPLAYED: Final = "15m"
 _REPLAY_SECONDS: Final = 120
 _MOST_CLIENTS: Final = 20
+_PROGRESS: Final = re.compile(r"replaying usage: ([0-9]+) %\n")
 
 
 class Editing:
@@ -55,13 +58,16 @@ class Editing:
             "clients": moved[:_MOST_CLIENTS],
             "clients_total": len(moved),
             "warnings": warnings,
-            "command": _command(body),
+            "command": self._command(body),
         }
 
-    async def what_if(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def what_if(
+        self, body: Mapping[str, Any], heed: Callable[[int], None] = lambda percent: None
+    ) -> dict[str, Any]:
         """Replay the newest recorded usage with the edit: `kquota what-if`, in a process of its own, one at a time.
 
-        The process ends with this call, also when that is cancelled. Calls come from one event loop.
+        The process ends with this call, also when that is cancelled. Calls come from one event loop. `heed` gets the
+        percentage that is done, now and then.
 
         Raises:
             Conflict: Another one has not ended.
@@ -76,16 +82,17 @@ class Editing:
             with tempfile.TemporaryDirectory() as folder:
                 candidate = Path(folder) / "candidate.json"
                 candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
-                report = json.loads(await self._replayed(candidate, _read(body)[1].baseline))
+                report = json.loads(await self._replayed(candidate, _read(body)[1].baseline, heed))
         finally:
             self._is_replaying = False
         report = report[0] if isinstance(report, list) else report
-        clients = report["clients"][:_MOST_CLIENTS]
-        return {"about": report["about"], "totals": report["totals"], "clients": clients, "command": _command(body)}
+        told = {"clients": report["clients"][:_MOST_CLIENTS], "command": self._command(body)}
+        return {"about": report["about"], "totals": report["totals"], **told}
 
-    async def _replayed(self, candidate: Path, baseline: str) -> bytes:
+    async def _replayed(self, candidate: Path, baseline: str, heed: Callable[[int], None]) -> bytes:
         command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "--quotas", str(candidate), "-o", "json"]
-        command += ["--from", "usage", "--since", _REPLAYED, "--baseline", baseline, "--tables", self._root]
+        command += ["--progress", "--from", "usage", "--since", _REPLAYED]
+        command += ["--baseline", baseline, "--tables", self._root]
         store = store_variables(self._root.store) if isinstance(self._root, StoreAddress) else {}
         pipe = asyncio.subprocess.PIPE
         replay = await asyncio.create_subprocess_exec(
@@ -93,7 +100,9 @@ class Editing:
         )
         try:
             async with asyncio.timeout(_REPLAY_SECONDS):
-                printed, complaint = await replay.communicate()
+                out, err = cast(StreamReader, replay.stdout), cast(StreamReader, replay.stderr)
+                printed, complaint = await asyncio.gather(out.read(), _heeded(err, heed))
+                await replay.wait()
         except TimeoutError as exc:
             msg = f"it took more than {_REPLAY_SECONDS} s"
             raise _what_if_failed(msg) from exc
@@ -103,7 +112,7 @@ class Editing:
                     os.killpg(replay.pid, signal.SIGKILL)
                 await replay.wait()
         if replay.returncode:
-            reason = complaint.decode(errors="replace").strip().removeprefix("kquota: ")
+            reason = complaint.strip().removeprefix("kquota: ")
             raise _what_if_failed(reason or f"exit code {replay.returncode}")
         return printed
 
@@ -114,11 +123,10 @@ class Editing:
             Conflict: The dashboard runs without `--allow-edits`, or the table has another version by now.
             Refused: The edit is invalid, or has no reason or no version.
         """
-        if not self.may_write:
-            fix = f"start it with --allow-edits, or make the edit by {command_text('quotas', 'alter')}"
-            msg = "dashboard is read-only"
-            raise Conflict(msg, fix)
         change, edit = _read(body)
+        if not self.may_write:
+            msg, command = "dashboard is read-only", self._command(body)
+            raise Conflict(msg, "start it with --allow-edits" + (f", or make the edit by {command}" if command else ""))
         reason = edit.reason.strip()
         if not reason:
             msg = "an edit needs a reason"
@@ -129,9 +137,31 @@ class Editing:
         made = QuotaTable(self._root).edit(lambda rows: altered(rows, [change]), local_audit(reason), edit.if_version)
         return {"version": made.version, "texts": entity_texts(differences(made.before.rows, made.rows))}
 
+    def _command(self, body: Mapping[str, Any]) -> str | None:
+        """The command that makes the same edit; None if it sets nothing."""
+        change, edit = _read(body)
+        if not change.values:
+            return None
+        # A dashboard of several clusters carries the first one's tables.
+        other = [] if carried(TABLES_ROOT) in {None, str(self._root)} else ["--tables", str(self._root)]
+        return alter_command(change.user, change.client_id, change.values, edit.reason.strip(), other)
+
     def _planned(self, body: Mapping[str, Any]) -> QuotaEdit:
         change, edit = _read(body)
         return QuotaTable(self._root).plan(lambda rows: altered(rows, [change]), edit.if_version)
+
+
+async def _heeded(lines: StreamReader, heed: Callable[[int], None]) -> str:
+    """What a process complains about, without the lines of its progress."""
+    complaint = ""
+    async for line in lines:
+        text = line.decode(errors="replace")
+        share = _PROGRESS.fullmatch(text)
+        if share is None:
+            complaint += text
+        else:
+            heed(int(share[1]))
+    return complaint
 
 
 def _read(body: Mapping[str, Any]) -> tuple[QuotaChange, Edit]:
@@ -141,14 +171,6 @@ def _read(body: Mapping[str, Any]) -> tuple[QuotaChange, Edit]:
         raise edit_refused("; ".join(_mistake(str(one["loc"][0])[:40], one["msg"]) for one in exc.errors())) from exc
     values = {name: _value(name, value) for name, value in edit.values.items()}
     return QuotaChange(edit.user, edit.client_id, values), edit
-
-
-def _command(body: Mapping[str, Any]) -> str | None:
-    """The command that makes the same edit; None if it sets nothing."""
-    change, edit = _read(body)
-    if not change.values:
-        return None
-    return alter_command(change.user, change.client_id, change.values, edit.reason.strip())
 
 
 def _mistake(name: str, why: str) -> str:

@@ -16,7 +16,7 @@ takes `cluster`, by default the first one; a cluster's tables are read from its 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -213,6 +213,7 @@ _BEAT_SECONDS: Final = 2.0
 _FIRST_SECONDS: Final = 10.0
 """How long an answer waits for the first look at the tables of its cluster."""
 _ANSWERS_AT_ONCE: Final = 2
+_EVENTS: Final = "text/event-stream"
 _KINDS: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 _STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
 """HTTP status by the exit code of an error."""
@@ -324,10 +325,33 @@ async def _posted(asked: _Asked, path: str, request: Request) -> Response:
 async def _what_if(clusters: Clusters, request: Request) -> Response:
     """Not on a thread: a replay takes long, and ends when its client goes away or the dashboard stops."""
     cluster, _ = clusters.of(request)
-    body = await _json_object(request)
-    replay = cluster.answers.editing.what_if(body)
-    tried = await while_wanted(replay, until_gone(request.receive), _until_over(cluster.feed))
+    body, shares = await _json_object(request), asyncio.Queue[int | None]()
+    replay = cluster.answers.editing.what_if(body, shares.put_nowait)
+    answer = while_wanted(replay, until_gone(request.receive), _until_over(cluster.feed))
+    if _EVENTS in request.headers.get("accept", ""):
+        return StreamingResponse(_as_events(answer, shares), media_type=_EVENTS, headers={"Cache-Control": "no-store"})
+    tried = await answer
     return Response(status_code=499) if tried is None else _json(encoded(tried))
+
+
+async def _as_events(
+    answer: Coroutine[Any, Any, dict[str, Any] | None], shares: "asyncio.Queue[int | None]"
+) -> AsyncIterator[bytes]:
+    answering = asyncio.ensure_future(answer)
+    answering.add_done_callback(lambda _: shares.put_nowait(None))
+    try:
+        while (percent := await shares.get()) is not None:
+            yield _event("progress", {"percent": percent})
+        if tried := await answering:
+            yield _event("answer", tried)
+    except PipelineError as exc:
+        yield _event("error", {"error": exc.message, "fix": exc.fix})
+    finally:
+        answering.cancel()
+
+
+def _event(name: str, data: Mapping[str, Any]) -> bytes:
+    return f"event: {name}\ndata: ".encode() + encoded(data) + b"\n\n"
 
 
 # What an application team sees. Its errors say nothing of the dashboard's tables.
@@ -436,7 +460,7 @@ async def _stream(clusters: Clusters, now: Callable[[], int], request: Request) 
             await feed.next_state(_BEAT_SECONDS)
             beat -= LOOK_EVERY_SECONDS
 
-    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return StreamingResponse(events(), media_type=_EVENTS, headers={"Cache-Control": "no-store"})
 
 
 async def _static(request: Request) -> Response:

@@ -284,6 +284,8 @@ def neighbours(
 ) -> list[dict[str, Any]]:
     """The rates of all clients but one, per second, before and during; whoever used the most comes first. Pure.
 
+    And how long brokers made each one wait, in ms; None where no meter reports it.
+
     Args:
         held: `held_before_ms` and `held_during_ms` of the clients that were held in the two spans.
     """
@@ -293,6 +295,7 @@ def neighbours(
             "user": row["user"],
             "client_id": row["client_id"],
             **{name: (row[name] or 0) * 1_000 / length_ms for name in _SUMS},
+            **{name: row[name] for name in _WAITED},
             **held.get((row["user"], row["client_id"]), not_held),
         }
         for row in rows
@@ -303,6 +306,8 @@ def neighbours(
 
 
 _SUMS: Final = ("produced_before", "produced_during", "fetched_before", "fetched_during")
+_WAITED: Final = ("waited_before", "waited_during")
+_COLUMNS: Final = {"produced": "produced_bytes", "fetched": "fetched_bytes", "waited": "broker_throttle_ms"}
 
 
 def _used(reader: TablesReader, start_ms: int, length_ms: int) -> tuple[list[dict[str, Any]], str, tuple[int, int]]:
@@ -313,8 +318,8 @@ def _used(reader: TablesReader, start_ms: int, length_ms: int) -> tuple[list[dic
         source, column = "usage_by_minute", "minute_start_ms"
         start_ms, length_ms = -(-start_ms // _MINUTE_MS) * _MINUTE_MS, _MINUTE_MS
     parts = [
-        f"sum(CASE WHEN {column} {'<' if when == 'before' else '>='} {start_ms} THEN {name}_bytes END) AS {name}_{when}"
-        for name in ("produced", "fetched")
+        f"sum(CASE WHEN {column} {'<' if when == 'before' else '>='} {start_ms} THEN {summed} END) AS {name}_{when}"
+        for name, summed in _COLUMNS.items()
         for when in ("before", "during")
     ]
     try:

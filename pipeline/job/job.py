@@ -75,7 +75,7 @@ class Job:
         * `starter`: A session that is on its way already; None starts one.
 
         Raises:
-            PipelineError: The job can not start, the query has failed alike twice before its first batch or more than
+            PipelineError: The job cannot start, the query has failed alike twice before its first batch or more than
                 `restart_limit` times in a row, or Spark's JVM has ended.
         """
         access = ClusterAccess.from_settings(self._settings.kafka)

@@ -69,7 +69,7 @@ def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
         ("input_rows_per_second", "Messages per second that arrived.", "inputRowsPerSecond"),
         ("processed_rows_per_second", "Messages per second while Spark works.", "processedRowsPerSecond"),
     ):
-        # Spark leaves a rate out where it can not be computed, as for the first batch.
+        # Spark leaves a rate out where it cannot be computed, as for the first batch.
         if progress.get(key) is not None:
             yield GaugeMetricFamily(f"kquota_spark_{name}", documentation, float(progress[key]))
     what = "Time of Spark's steps of the newest micro-batch."

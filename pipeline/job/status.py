@@ -56,7 +56,7 @@ class Heartbeat:
             new.replace(path)
         except OSError as exc:
             if not self._has_failed:
-                log.warning("%s can not be written (%s): an idle job looks like one that hangs", path, exc.strerror)
+                log.warning("%s cannot be written (%s): an idle job looks like one that hangs", path, exc.strerror)
             self._has_failed = True
 
 

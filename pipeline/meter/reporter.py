@@ -35,14 +35,14 @@ def write_reporter(path: Path) -> Path:
     * `path`: Of the file, or of a folder that exists.
 
     Raises:
-        PipelineError: it was not made in this checkout, or can not be written.
+        PipelineError: it was not made in this checkout, or cannot be written.
     """
     jar = reporter_jar()
     target = path / jar.name if path.is_dir() else path
     try:
         shutil.copyfile(jar, target)
     except OSError as error:
-        message = f"the reporter's jar can not be written to {target}: {error.strerror}"
+        message = f"the reporter's jar cannot be written to {target}: {error.strerror}"
         raise PipelineError(message, "name a file in a folder that exists and that you may write to") from error
     return target
 

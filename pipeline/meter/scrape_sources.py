@@ -157,6 +157,9 @@ class Source(Protocol):
 # The exporters of brokers.
 
 
+_ONCE: Final = "give each broker once, or its usage would be charged twice"
+
+
 class Address(NamedTuple):
     """A target: the broker, if it is given, and the address of its metrics."""
 
@@ -184,7 +187,7 @@ def addresses(given: Iterable[str]) -> list[Address]:
         twice = next((value for value in values if value is not None and values.count(value) > 1), None)
         if twice is not None:
             message = f"two targets have the same {what}: {twice}"
-            raise UsageError(message, "give each broker once, or its usage would be charged twice")
+            raise UsageError(message, _ONCE)
     return found
 
 
@@ -238,7 +241,9 @@ def with_brokers(targets: Sequence[Address], brokers: Iterable[Mapping[str, Any]
         other = next((one for one in found if one.broker_id == own.broker_id), None)
         if other is not None:
             message = f"two targets are broker {own.broker_id}: {other.url}, {url}"
-            raise UsageError(message, "give each broker once, or its usage would be charged twice")
+            second = next((one for ids in by_host.values() for one in ids if one != own.broker_id), None)
+            fix = f"name the broker of each: --targets {own.broker_id}={other.url},{second}={url}"
+            raise UsageError(message, fix if second else _ONCE)
         found.append(own)
     return found
 

@@ -91,7 +91,7 @@ class WouldBeHeld:
 
 @dataclass(frozen=True, slots=True)
 class TooSmall:
-    """A bound that a client can not work with.
+    """A bound that a client cannot work with.
 
     Attributes:
         request_bytes: One of its requests had at least as many; None = none is larger than the bound.
@@ -145,9 +145,9 @@ class NoQuota:
     @property
     def reason(self) -> str:
         """Why this bound."""
+        of_minutes = f"{self.minutes} minute{'' if self.minutes == 1 else 's'}"
         return (
-            f"p99 of {self.minutes} minutes is {rate_text(self.quota_type, self.p99)}, and {HEADROOM} %; observed for "
-            "no longer"
+            f"p99 of {of_minutes} is {rate_text(self.quota_type, self.p99)}, and {HEADROOM} %; observed for no longer"
         )
 
 
@@ -157,7 +157,7 @@ class Findings:
 
     Attributes:
         seconds: How long was observed.
-        not_known: What this observation can not tell, one sentence each.
+        not_known: What this observation cannot tell, one sentence each.
     """
 
     seconds: int

@@ -5,10 +5,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import NotFound, TableMissing, UsageError
-from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans
+from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans, last_records
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
 from pipeline.tables.reading import DeltaRsReader, TimeSlices, read_table
@@ -16,6 +17,7 @@ from quota.entity import REQUEST
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
+from quota.sensors import BUCKETS_SCHEMA
 from quota.snapshot import ALL_USERS, Quota, QuotaSnapshot, Share, undivided
 from quota.throttle_time import Slicing
 
@@ -94,6 +96,46 @@ def old_batches(
     return found, frozenset(pc.unique(rows["quota_version"]).to_pylist())
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a job had in memory after one of its batches. A replay from there decides as the job did.
+
+    Attributes:
+        at_ms: Instant of the batch.
+        buckets: As `QuotaEngine.buckets` returns them.
+        throttles: The row of `throttle_events` of each client that is held at that instant.
+    """
+
+    at_ms: int
+    batch_id: int
+    buckets: pa.Table
+    throttles: pa.Table
+
+
+def newest_start(root: str, settings: EngineSettings, before_ms: int) -> Start | None:
+    """The newest start that is stored in the warm-up before an instant; None without one, and if a clock was set back.
+
+    Not an older one: after a stop as long as that rates are empty, and buckets full.
+    """
+    try:
+        usage, states = (TimeSlices(table_uri(root, name), "evaluated_at_ms") for name in ("usage", "sensor_state"))
+    except TableMissing:
+        return None
+    if len({one.time_epoch for table in (usage, states) for one in table.epochs()}) != 1:
+        return None
+    at_ms = states.last_time(before_ms - warm_up_ms(settings), before_ms)
+    if at_ms is None:
+        return None
+    rows = states.read([*BUCKETS_SCHEMA.names, "batch_id"], at_ms, at_ms + 1)
+    batch_id = pc.max(rows["batch_id"]).as_py()
+    has_parts = (pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != "")
+    buckets = rows.filter((pc.field("batch_id") == batch_id) & has_parts).select(BUCKETS_SCHEMA.names)
+    records = last_records(root, at_ms)
+    ends_ms = pc.add(records["evaluated_at_ms"], records["throttle_time_ms"])
+    runs = pc.and_(pc.equal(records["action"], "throttle"), pc.greater(ends_ms, at_ms))
+    return Start(at_ms, batch_id, buckets, records.filter(runs))
+
+
 def exact_batches_kept(root: str, since_ms: int) -> bool:
     """Whether `usage`, which has the batches as the job cut them, reaches back to an instant, or as far as seconds."""
     oldest_ms = _oldest_ms(root, "usage", "evaluated_at_ms")
@@ -113,6 +155,7 @@ def _oldest_ms(root: str, name: str, column: str) -> int | None:
 _WARM_UP_DEBTS: Final = 5
 _SLICE_ROWS: Final = 1_200_000
 """Rows that a process holds in memory at a time, about 100 MB."""
+_LEAST_SLICES: Final = 20  # each is a step of a progress bar
 _SHORTEST_MS: Final = 60_000
 _LONGEST_MS: Final = 3_600_000
 _SECOND_MS: Final = 1_000
@@ -128,6 +171,7 @@ class ReplayRequest:
         quotas: Of each replay: one snapshot throughout, or those that were in force.
         version: Of the table with the usage; None = the newest.
         old: Batches of the range that were too old to throttle by; see `old_batches`.
+        start: Where it begins; None = with empty rates and full buckets, and a warm-up.
     """
 
     root: str
@@ -140,11 +184,12 @@ class ReplayRequest:
     quotas: tuple[Timeline, ...]
     version: int | None = None
     old: frozenset[tuple[str, int]] = frozenset()
+    start: Start | None = None
 
     @property
     def begin_ms(self) -> int:
-        """The first instant whose usage is read: the warm-up of rates, buckets and throttles begins there."""
-        return self.since_ms - warm_up_ms(self.settings)
+        """The first instant whose usage is read: the windows of the start, or the warm-up, begin there."""
+        return begin_ms(self.settings, self.since_ms, self.start)
 
     def can_be_divided(self) -> bool:
         """Whether the users can be divided between processes: see `quota.snapshot`."""
@@ -219,8 +264,13 @@ class Plan:
         return replace(self, parts=tuple(parts))
 
 
+def begin_ms(settings: EngineSettings, since_ms: int, start: Start | None) -> int:
+    """The first instant whose usage a replay of a range from `since_ms` on needs."""
+    return since_ms - warm_up_ms(settings) if start is None else start.at_ms - settings.rate_span_ms
+
+
 def warm_up_ms(settings: EngineSettings) -> int:
-    """The span of usage that is read before a range, so that rates and debts are right when it begins.
+    """The span of usage that is read before a range without a start, so that rates and debts are right in it.
 
     Rates need (N + 1) · w. Buckets count as full when the warm-up begins. From there a client at k times its quota
     comes to the largest debt, of ten bursts, after N · w · 11 / (k − 1). The warm-up is long enough for k = 1.2.
@@ -260,8 +310,8 @@ def _spans(request: ReplayRequest, epochs: Sequence[EpochSpan]) -> list[Slice]:
 
 
 def slice_length_ms(whole_ms: int, rows: int) -> int:
-    """How long the slices of a range are: about 1.2 million rows, at least a minute and at most an hour."""
-    return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), _LONGEST_MS), _SHORTEST_MS)
+    """How long slices are: about 1.2 million rows, a twentieth of the range, at least a minute, at most an hour."""
+    return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), whole_ms // _LEAST_SLICES, _LONGEST_MS), _SHORTEST_MS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,17 @@ from queue import Empty
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from pipeline.replay.request import Part, Plan, ReplayRequest, Timeline, usage_not_kept
+from pipeline.replay.request import Part, Plan, ReplayRequest, Start, Timeline, usage_not_kept
 from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch, UsageReader
 from pipeline.throttle.assembly import engine_of
-from pipeline.throttle.shapes import entities_of
+from pipeline.throttle.shapes import bounds_of, entities_of, int64s, types_of
 from quota.holds import Holds
 from quota.replay import ReplayEngine
 from quota.resolution import recorded_keys
-from quota.snapshot import QuotaSnapshot
+from quota.snapshot import QuotaSnapshot, Share
+from schemas.names import ClientKey
 
 
 def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> ReplayResult:
@@ -37,7 +39,7 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None]) -> list[ReplayResult]:
     """The results of parts that `are_alike`: each batch is read and decided once for all of them."""
     reader = plan.request.reader(parts[0].share, len(parts))
-    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader)
+    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader, parts[0].share)
     for batches in reader.read(plan.slices):
         for batch in batches:
             replays.decide(batch)
@@ -55,8 +57,10 @@ def are_alike(plan: Plan) -> bool:
 class _Replays:
     """Replays of the same batches, each with its own quotas. Client c in replay r has the number c · replays + r."""
 
-    def __init__(self, request: ReplayRequest, quotas: Sequence[Timeline], reader: UsageReader) -> None:
+    def __init__(self, request: ReplayRequest, quotas: Sequence[Timeline], reader: UsageReader, share: Share) -> None:
         self.reader = reader
+        self._share = share
+        self._start = request.start
         self._since_ms, self._until_ms = request.since_ms, request.until_ms
         self._quotas = quotas
         self._engine = engine_of(partial(ReplayEngine, replays=len(quotas)), request.settings, request.scope)
@@ -68,18 +72,39 @@ class _Replays:
         self._result = ReplayResult()
 
     def decide(self, batch: UsageBatch) -> None:
-        """Take the looks before a batch, then decide the batch."""
+        """Take the looks before a batch, then decide the batch. Those up to the start only fill the sample windows."""
         self._come_to_epoch(batch.time_epoch)
         self._at_ms = max(self._at_ms, batch.at_ms)
+        start = self._start
+        if start is not None and (batch.at_ms, batch.batch_id) > (start.at_ms, start.batch_id):
+            self._take_up(start, batch)
+            self._start = start = None
         self._holds.advance(batch.at_ms)
         self._put_in_force(batch)
         usage = batch.usage
         self._holds.use(usage.clients, usage.last_ms, batch.used_bytes)
         throttles = self._engine.throttles(usage, batch.at_ms, batch.is_old)
-        if len(throttles.rows):
+        if len(throttles.rows) and start is None:
             self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms, batch.is_old)
         self._result.rows += len(usage.clients) // len(self._quotas)
         self._count(batch.at_ms)
+
+    def _take_up(self, start: Start, first: UsageBatch) -> None:
+        """Go on from a start, after the batches up to it and before the first one after it."""
+        if not self._in_force:
+            self._put_in_force(first)
+        self._engine.restore_each(start.buckets)
+        is_ours = [self._share.has(user) for user in start.throttles["user"].to_pylist()]
+        throttles = start.throttles.filter(pa.array(is_ours, pa.bool_()))
+        clients = [ClientKey(**row) for row in throttles.select(ClientKey._fields).to_pylist()]
+        replays = np.arange(len(self._quotas))
+        numbers = np.array([self.reader.number_of(one) for one in clients], np.int64)
+        each = (numbers[:, None] * len(replays) + replays).ravel()
+        self._engine.resolve_again(each, entities_of(clients), start.at_ms)
+        from_ms, spans_ms = int64s(throttles, "evaluated_at_ms"), int64s(throttles, "throttle_time_ms")
+        running = types_of(throttles), bounds_of(throttles), from_ms, from_ms + spans_ms
+        types, bounds, begins_ms, ends_ms = (np.repeat(column, len(replays)) for column in running)
+        self._holds.take_up(each, types, bounds, begins_ms, ends_ms, start.at_ms)
 
     def _come_to_epoch(self, time_epoch: int) -> None:
         """Begin the time epochs after that of the last batch, up to this one, each where the one before ended."""

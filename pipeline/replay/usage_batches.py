@@ -52,6 +52,7 @@ class UsageBatch:
         usage: What `ReplayEngine.throttles` takes; each row once for each replay.
         used_bytes: Produced and fetched bytes of each row.
         is_old: It was too old to throttle by when the job collected it.
+        batch_id: 0 if the table does not store it.
     """
 
     at_ms: int
@@ -60,6 +61,7 @@ class UsageBatch:
     usage: NumberedUsage
     used_bytes: Ints
     is_old: bool = False
+    batch_id: int = 0
 
 
 class Slice(NamedTuple):
@@ -108,8 +110,12 @@ class UsageReader:
 
     @property
     def numbers(self) -> Mapping[ClientKey, int]:
-        """The number of every client read so far, in the order of the numbers. It changes as more is read."""
+        """The number of every client known so far, in the order of the numbers. It changes as more is read."""
         return self._numbers
+
+    def number_of(self, client: ClientKey) -> int:
+        """The number of a client, also if no usage of it was read so far."""
+        return self._numbers.setdefault(client, len(self._numbers))
 
     def read(self, slices: Sequence[Slice]) -> Iterator[Iterator[UsageBatch]]:
         """The batches of each slice, to be taken in order; the slices are in order of epoch and time.
@@ -143,7 +149,7 @@ class UsageReader:
         at_ms = rows["evaluated_at_ms"].to_numpy()
         for piece, row in zip(self._pieces(rows, first, at_ms), facts.to_pylist(), strict=True):
             is_old = (row["query_id"], row["batch_id"]) in self._old
-            yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old)
+            yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old, row["batch_id"])
 
     def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
         if not rows.num_rows:
@@ -194,8 +200,7 @@ class UsageReader:
         _, first, of_row = np.unique(local, return_index=True, return_inverse=True)
         found = rows.select(names).take(pa.array(first)).to_pylist()
         clients = (ClientKey(row.get("broker_id", ""), row["user"], row["client_id"]) for row in found)
-        numbers = [self._numbers.setdefault(client, len(self._numbers)) for client in clients]
-        return np.array(numbers, np.int64)[of_row]
+        return np.array([self.number_of(client) for client in clients], np.int64)[of_row]
 
 
 def _bytes_of(usage: Usage) -> Ints:
@@ -349,7 +354,7 @@ class ReplayResult:
     """What a replay found.
 
     Attributes:
-        outcomes: Of every client that sent usage.
+        outcomes: Of every client that sent usage or was held.
         throttle_ms_by_bin: Time held, summed over all clients, in each of `BINS` equal parts of the range.
         has_batch: Whether a batch was decided in each of these parts.
         evaluations: How many batches of the range were decided.
@@ -404,6 +409,15 @@ def _throttle_events(root: str, since_ms: int, until_ms: int, epochs: Sequence[E
     ends = [(one.last_ms - _LONGEST_THROTTLE_MS, one.last_ms + _LONGEST_THROTTLE_MS) for one in epochs[:-1]]
     spans = joined_spans([(since_ms - _LONGEST_THROTTLE_MS, until_ms), *ends])
     return pa.concat_tables([with_time_epoch(events.read(columns, *span)) for span in spans])
+
+
+def last_records(root: str, until_ms: int) -> pa.Table:
+    """The last row of `throttle_events` of each client up to an instant; of the hour before it."""
+    events = TimeSlices(table_uri(root, "throttle_events"), "evaluated_at_ms")
+    columns = [*_NAMES, *_THROTTLE_RECORD, "quota_type", "bound"]
+    rows = events.read(columns, until_ms - _LONGEST_THROTTLE_MS, until_ms + 1)
+    last = rows.group_by(list(_NAMES)).aggregate([("publish_seq", "max")])["publish_seq_max"]
+    return rows.filter(pc.is_in(rows["publish_seq"], value_set=last.combine_chunks()))
 
 
 def joined_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

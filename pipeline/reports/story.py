@@ -21,7 +21,7 @@ from pipeline.tables.throttles import (
     why_unpublished,
 )
 from quota.entity import label
-from quota.units import rate_text, rate_unit
+from quota.units import against_bound, rate_text, rate_unit
 from schemas.throttle_record import verb, written_ms
 
 if TYPE_CHECKING:
@@ -108,11 +108,9 @@ def _owes(event: Mapping[str, Any]) -> str:
 
 def _why_released(event: Mapping[str, Any], min_hold_ms: int) -> str:
     quota_type, bound, owed_ms = event["quota_type"], event["bound"], event["owed_ms"]
-    observed = rate_text(quota_type, event["observed"])
     if bound is None:
-        return f"O {observed}, no bound is enforced any more"
-    sign = ">" if event["observed"] > bound else "≤"
-    rates = f"O {observed} {sign} T {rate_text(quota_type, bound)}"
+        return f"O {rate_text(quota_type, event['observed'])}, no bound is enforced any more"
+    rates = against_bound(quota_type, event["observed"], bound)
     if 0 < owed_ms <= min_hold_ms:
         return f"{rates}, owes {owed_ms} ms, not more than purgatory.min_hold_ms = {min_hold_ms}"
     return f"{rates}, owes {owed_ms} ms"

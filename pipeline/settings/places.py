@@ -81,7 +81,7 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
     if is_in_catalog(root):
         CatalogRoot(root, location)
         if writer != "delta-spark":
-            msg = f"'tables.writer' {writer} can not write to {root}: only delta-spark commits to a catalog"
+            msg = f"'tables.writer' {writer} cannot write to {root}: only delta-spark commits to a catalog"
             raise ValueError(msg)
         if location is not None:
             _refuse_unfit_folder("location", location)
@@ -93,7 +93,7 @@ def refuse_unfit_place(root: str, location: str | None, writer: str, *, has_root
     if writer == "delta-spark" and root.lower().startswith(_S3):
         # Seen with Delta 4.4.0 and Hadoop 3.5.0: the second of two files of the same name is accepted.
         msg = (
-            "'tables.writer' delta-spark can not write to S3: it looks whether a commit is there and then writes it, "
+            "'tables.writer' delta-spark cannot write to S3: it looks whether a commit is there and then writes it, "
             "so that two drivers could overwrite each other's; use delta-rs"
         )
         raise ValueError(msg)

@@ -199,7 +199,7 @@ def spans_and_newest(access: ClusterAccess, topic: str, most: int = 0) -> tuple[
 
 
 def gaps(wanted: Mapping[str, int], spans: Mapping[str, Span]) -> list[str]:
-    """Why reading can not begin at the wanted offsets, one text per partition; empty if it can."""
+    """Why reading cannot begin at the wanted offsets, one text per partition; empty if it can."""
     found = []
     for partition, offset in sorted(wanted.items()):
         span = spans.get(partition)

@@ -136,7 +136,7 @@ def executor_python_unfit(context: Any, failure: Exception, needed: Sequence[str
     if found is None:
         return None
     return Unreachable(
-        f"the executors of {context.master} can not run this job's Python, '{context.pythonExec}': {found[0]}",
+        f"the executors of {context.master} cannot run this job's Python, '{context.pythonExec}': {found[0]}",
         f"give every worker that Python in the driver's version, with {', '.join(needed)} (the easiest is to "
         "install kafka-quota-pipeline for it), and name it in PYSPARK_PYTHON",
     )

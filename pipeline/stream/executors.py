@@ -309,7 +309,7 @@ def scratch_folder() -> Path:
 def remove_left_behind(parent: Path) -> int:
     """Remove the scratch folders of processes that have ended in any way; returns how many were removed.
 
-    The operating system has released the locks of those processes. A folder that can not be removed, for example one
+    The operating system has released the locks of those processes. A folder that cannot be removed, for example one
     of another user, is left alone.
     """
     removed = 0
@@ -332,7 +332,7 @@ def _remove(folder: Path, lock: FileLock) -> None:
 
 
 NEEDED_TO_READ: Final = ("msgspec", "numpy", "pyarrow", "pydantic")
-"""What the Python of executors must have to read usage. It is machine code, which can not be imported from a zip."""
+"""What the Python of executors must have to read usage. It is machine code, which cannot be imported from a zip."""
 NEEDED_TO_REPLAY: Final = ("deltalake", "numpy", "pyarrow", "pydantic")
 """The same for a replay."""
 _NAME: Final = "kquota.zip"

@@ -54,7 +54,7 @@ def jvm_settings(
     """The settings of the driver's JVM, the operator's own included.
 
     * `starts_local`: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
-      and need not be copied to executors; classes of other places can not be in the class archive.
+      and need not be copied to executors; classes of other places cannot be in the class archive.
     * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
     """
     conf = spark.plain_conf()
@@ -219,7 +219,7 @@ def submitted_jars() -> str:
 
 
 def refuse_without_connectors() -> None:
-    """Refuse a submitted JVM whose class path has no Kafka source: it can not be added any more."""
+    """Refuse a submitted JVM whose class path has no Kafka source: it cannot be added any more."""
     # Not in a notebook, whose session runs already.
     is_fresh = is_submitted() and SparkContext._active_spark_context is None
     if is_fresh and _jvm().java.lang.Thread.currentThread().getContextClassLoader().getResource(_CONNECTOR) is None:
@@ -321,7 +321,7 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         "spark.ui.liveUpdate.period": "-1",  # that UI is off
         # By default a stop waits for ever for a batch that does not react to the interrupt.
         "spark.sql.streaming.stopTimeout": "30s",
-        # Named sources, so that topics can be added later. This can not be switched on for an existing checkpoint.
+        # Named sources, so that topics can be added later. This cannot be switched on for an existing checkpoint.
         "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

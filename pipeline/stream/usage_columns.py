@@ -42,6 +42,7 @@ SUMS: Final = (
     "network_time_ns",
     "exempt_time_ns",
     "request_count",
+    "broker_throttle_ms",
     "event_count",
     "clamped_count",
 )
@@ -152,7 +153,7 @@ FIELD_RULES: Final = tuple(
 )
 EVENT_SCHEMA: Final = pa.schema([(rule.name, _TYPES[rule.spark_type]) for rule in FIELD_RULES])
 """The fields of `UsageEvent` as columns."""
-_NOT_SUMMED: Final = frozenset({"event_time_ms", "broker_throttle_ms", "schema_version"})
+_NOT_SUMMED: Final = frozenset({"event_time_ms", "schema_version"})
 COUNTED: Final = tuple(name for name in EVENT_SCHEMA.names if name not in _NOT_SUMMED)
 """The fields that are summed, or that decide how."""
 _DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}

@@ -111,7 +111,7 @@ def _refusals(subject: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as exc:
         fix = "correct tables.root, or let somebody with the right create schema and tables (docs/catalog-tables.md)"
-        message = f"{subject} can not be created or changed: {first_line(exc)}"
+        message = f"{subject} cannot be created or changed: {first_line(exc)}"
         raise PipelineError(message, fix) from exc
 
 

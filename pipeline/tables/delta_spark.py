@@ -1,11 +1,11 @@
 """The table writer on Delta-Spark, with Spark's access to the store. A commit takes about 0.8 s once it is warm.
 
-Spark's writer takes one `txnAppId` per commit and can not read it back. The guard, the first app id, is given there,
+Spark's writer takes one `txnAppId` per commit and cannot read it back. The guard, the first app id, is given there,
 so Delta itself skips a commit whose version is recorded, also in a race. All versions, that of the guard too, are in
 the user metadata of the commit. Each commit repeats those of the commit before (`recorded`), so the newest commit of
 the job has all of them.
 
-The commit itself can not check the epoch. So the epoch is compared before the write and after it. A driver that is
+The commit itself cannot check the epoch. So the epoch is compared before the write and after it. A driver that is
 fenced between the two learns it before it publishes. Its one commit, which is guarded, is then in the table.
 """
 

@@ -179,7 +179,7 @@ def _is_new(table: QuotaTable, settings: Settings) -> bool:
     above = shared_root(settings.tables.root)
     if stored > 1 or owner_of(above) is not None:
         message = f"the users of {above} are divided as for {_divided(stored)}; this is {_divided(share.of)}"
-        why = "a running division can not be changed, as each shard has the rates and the debts of its own users"
+        why = "a running division cannot be changed, as each shard has the rates and the debts of its own users"
         how = "start as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
         raise Conflict(message, f"{why}: {how}")
     with suppress(InvalidQuotas):  # the job reports it when it reads them

@@ -202,7 +202,7 @@ def view_sql(file: str, root: str, schema: str) -> str:
         raise UsageError(message, "for example --schema main.kquota")
     root = full_address(place_of(root)).rstrip("/")
     if found := _NOT_IN_SQL.search(root):
-        message = f"tables root {root} contains {found[0]!r} and can not be used in SQL"
+        message = f"tables root {root} contains {found[0]!r} and cannot be used in SQL"
         raise UsageError(message, "move the tables to another folder, or register them by hand and drop these lines")
     folder = _CHECKOUT if _CHECKOUT.exists() else _PACKAGED
     text = (folder / file).read_text(encoding="utf-8")

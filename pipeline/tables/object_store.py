@@ -137,7 +137,7 @@ def store_error(address: str, step: str, failure: BaseException) -> PipelineErro
         return _unfit(address, step, "there are no credentials", f"set {_SETTINGS}")
     if not code and any(sign in text for sign in _NO_ANSWER):
         found = re.search(r"https?://[^/\s,)]+", text)
-        message = f"can not {step} {address}: nothing answers at {found[0] if found else 'the endpoint'}"
+        message = f"cannot {step} {address}: nothing answers at {found[0] if found else 'the endpoint'}"
         return Unreachable(message, "correct store.endpoint, or the network")
     if not code and "403 Forbidden" in text:
         return _unfit(address, step, *_KNOWN["AccessDenied"])
@@ -146,7 +146,7 @@ def store_error(address: str, step: str, failure: BaseException) -> PipelineErro
 
 
 def _unfit(address: str, step: str, cause: str, fix: str) -> Refused:
-    return Refused(f"can not {step} {address}: {cause}", fix)
+    return Refused(f"cannot {step} {address}: {cause}", fix)
 
 
 # Single objects of a store, read and written by obstore: the library of delta-rs for stores, with the same options.
@@ -169,7 +169,7 @@ class StoreObjects:
         try:
             from obstore.store import from_url  # noqa: PLC0415 - of an extra
         except ImportError as exc:
-            message = f"{address} can not be checked: the package obstore is not installed"
+            message = f"{address} cannot be checked: the package obstore is not installed"
             raise UsageError(message, "pip install 'kafka-quota-pipeline[object-store]'") from exc
         options: Any = delta_rs_options(address) or {}
         client: Any = {"timeout": "5s", "connect_timeout": "5s"}

@@ -1,6 +1,6 @@
 """Opens a Delta table, and reads the newest and oldest values from its log.
 
-A table that is missing and one that can not be read are different errors.
+A table that is missing and one that cannot be read are different errors.
 """
 
 import re

@@ -28,12 +28,12 @@ def of_newest_epoch(time_epoch: int) -> list[Condition]:
 
 
 class TableUnreadable(PipelineError):
-    """A table can not be read; `is_file_missing` if a data file is not there, perhaps because it was cleaned away."""
+    """A table cannot be read; `is_file_missing` if a data file is not there, perhaps because it was cleaned away."""
 
     def __init__(self, table: str, cause: str, *, is_file_missing: bool = False) -> None:
         self.is_file_missing = is_file_missing
         fix = f"see what is there and who may read it: {looking_at(table)}"
-        super().__init__(f"{table} can not be read: {cause}", fix)
+        super().__init__(f"{table} cannot be read: {cause}", fix)
 
 
 class TableUnwritable(PipelineError):
@@ -41,7 +41,7 @@ class TableUnwritable(PipelineError):
 
     def __init__(self, table: str, cause: str) -> None:
         fix = f"nothing was written; see who may write there and what is free: {looking_at(table)}"
-        super().__init__(f"{table} can not be written: {cause}", fix)
+        super().__init__(f"{table} cannot be written: {cause}", fix)
 
 
 def rows_refused(table: str, cause: str) -> Refused:

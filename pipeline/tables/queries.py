@@ -32,8 +32,8 @@ It keeps no values of the filter's columns for later: of a large file they took 
 two, such a query takes half as much CPU again, and the job needs the other core.
 """
 
-ADDED_COLUMN: Final = "time_epoch"
-"""Tables that no job of this release has opened yet do not have it. It is read as null there."""
+ADDED_COLUMNS: Final = ("time_epoch", "broker_throttle_ms")
+"""Tables that no job of this release has opened yet do not have them. They are read as null there."""
 
 
 def answer(
@@ -41,11 +41,13 @@ def answer(
 ) -> Table:
     """The answer to a query over `source`, in the engine's types; `TableUnreadable` if a file is not readable."""
     try:
-        is_older = ADDED_COLUMN in sql and ADDED_COLUMN not in column_names(table)
+        asked = [name for name in ADDED_COLUMNS if name in sql]
+        lacking = [name for name in asked if name not in column_names(table)]
         query = QueryBuilder(None if engine is None else dict(engine))
-        query = query.register("stored" if is_older else "source", table)
-        if is_older:
-            sql = f'WITH source AS (SELECT *, CAST(NULL AS BIGINT) AS "{ADDED_COLUMN}" FROM stored) {sql}'  # noqa: S608
+        query = query.register("stored" if lacking else "source", table)
+        if lacking:
+            nulls = ", ".join(f'CAST(NULL AS BIGINT) AS "{name}"' for name in lacking)
+            sql = f"WITH source AS (SELECT *, {nulls} FROM stored) {sql}"  # noqa: S608
         for name, other in others.items():
             query = query.register(name, other)
         return query.execute(sql).read_all()
@@ -89,7 +91,7 @@ def newest_instant_in(table: DeltaTable) -> Instant | None:
     pure = [ms for is_pure, ms in of_epoch if (is_pure or not epoch) and ms is not None]
     newest_ms = max(pure, default=-1)
     if len(pure) < len(of_epoch) and any(ms is not None and ms > newest_ms for _, ms in of_epoch):
-        later = largest(table, _TIME, [(ADDED_COLUMN, "=", epoch), (_TIME, ">", newest_ms)], FILTER_FIRST)
+        later = largest(table, _TIME, [("time_epoch", "=", epoch), (_TIME, ">", newest_ms)], FILTER_FIRST)
         newest_ms = newest_ms if later is None else later
     return None if newest_ms < 0 else Instant(epoch, newest_ms)
 
@@ -155,7 +157,7 @@ _SPANS_MS: Final = (0, 2_000, 16_000, 128_000, 3_600_000)
 class TableRows:
     """The version of a table that was the newest when this object was made. All that is read fits together.
 
-    The methods are as those of `TableReader`, and raise `TableUnreadable` if a file can not be read.
+    The methods are as those of `TableReader`, and raise `TableUnreadable` if a file cannot be read.
     """
 
     def __init__(self, uri: str) -> None:

@@ -22,7 +22,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table
 from pipeline.tables.port import Condition, Instant, TableReader, of_epoch, of_newest_epoch
 from pipeline.tables.queries import (
-    ADDED_COLUMN,
+    ADDED_COLUMNS,
     Engine,
     answer,
     column_names,
@@ -65,7 +65,7 @@ def run(
 class DeltaRsReader:
     """A `RolledTable`. Each call opens the table at its newest version.
 
-    A call raises `TableMissing` if there is no table then, and `TableUnreadable` if it can not be read.
+    A call raises `TableMissing` if there is no table then, and `TableUnreadable` if it cannot be read.
     """
 
     def __init__(self, uri: str) -> None:
@@ -129,9 +129,9 @@ def _dataset_of(table: DeltaTable, dictionaries: Sequence[str]) -> Any:
     files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
     options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
     dataset = table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
-    if ADDED_COLUMN in dataset.schema.names:
-        return dataset
-    return dataset.replace_schema(dataset.schema.append(pa.field(ADDED_COLUMN, pa.int64())))
+    schema = dataset.schema
+    added = [pa.field(name, pa.int64()) for name in ADDED_COLUMNS if name not in schema.names]
+    return dataset.replace_schema(pa.schema([*schema, *added])) if added else dataset
 
 
 class TimeSlices:

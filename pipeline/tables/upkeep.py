@@ -168,7 +168,7 @@ def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
     empty = _read(table, "SELECT * FROM source LIMIT 0")
 
     def batches() -> Iterator[RecordBatch]:
-        # In a thread of ours: delta-rs asks for the batches in one of its own, in which its engine can not wait.
+        # In a thread of ours: delta-rs asks for the batches in one of its own, in which its engine cannot wait.
         with ThreadPoolExecutor(1, "sorted-days") as thread:
             for span in spans:
                 first, last = (name.replace("'", "''") for name in span)

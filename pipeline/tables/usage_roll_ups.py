@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 # Sums rows of `usage` over spans of time, for each client of each broker.
 
 NAMES: Final = ("cluster", "broker_id", "user", "client_id")
-SUMS: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count")
+SUMS: Final = (
+    *("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count"),
+    "broker_throttle_ms",
+)
 COLUMNS: Final = ("sample_start_ms", *NAMES, *SUMS, "last_event_ms")
 """The columns of `usage` that a roll-up reads."""
 LARGEST: Final = 2**62

@@ -7,7 +7,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import printable
 from pipeline.throttle.shapes import Publication, Reason, Written
 from quota.throttle_time import throttle_time_ms
-from quota.units import rate_unit
+from quota.units import against_bound, rate_text, rate_unit
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord, verb_of
 
@@ -57,16 +57,15 @@ def _raw_throttle_time_ms(reason: Reason) -> int:
 
 def _rates(reason: Reason) -> str:
     observed, bound = reason.observed, reason.bound
-    unit, factor = rate_unit(reason.quota_type, observed if bound is None else bound)
-    rate = f"O {observed / factor:.1f}"
     if bound is None:
-        return f"{rate} {unit}, no bound"
-    if observed > bound:
-        return f"{rate} > T {bound / factor:.1f} {unit}"
+        return f"O {rate_text(reason.quota_type, observed)}, no bound"
+    rates = against_bound(reason.quota_type, observed, bound)
     debt = -min(reason.tokens or 0.0, 0.0)
+    if observed > bound or not debt or not reason.owed_ms:
+        return rates
+    unit, factor = rate_unit(reason.quota_type, bound)
     amount = "%·s" if unit == "%" else unit.removesuffix("/s")
-    owes = f", debt {debt / factor:.1f} {amount}" if debt and reason.owed_ms else ""
-    return f"{rate} ≤ T {bound / factor:.1f} {unit}{owes}"
+    return f"{rates}, debt {debt / factor:.1f} {amount}"
 
 
 def line_of_record(record: ThrottleRecord, extends: bool) -> str:

@@ -1,7 +1,7 @@
 """The throttle topic: one transaction at a time, with the publish marker inside it.
 
 The marker is the committed offset of the consumer group `kquota-<job>` on the marker topic: the next `publish_seq`
-to publish. It moves in the same Kafka transaction as the records, so the two can not disagree.
+to publish. It moves in the same Kafka transaction as the records, so the two cannot disagree.
 """
 
 from collections.abc import Collection, Sequence

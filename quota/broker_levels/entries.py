@@ -166,7 +166,7 @@ class Refused:
 def own_entries(
     snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]
 ) -> tuple[tuple[BrokerEntry, ...], tuple[Refused, ...]]:
-    """Which sensors of defaults can have an entry of their own, and which can not, in their order.
+    """Which sensors of defaults can have an entry of their own, and which cannot, in their order.
 
     Args:
         snapshot: the quotas in force.

@@ -1,4 +1,4 @@
-"""The shape of the dashboards in deploy/, without what shows them: Grafana and Databricks can not be run here.
+"""The shape of the dashboards in deploy/, without what shows them: Grafana and Databricks cannot be run here.
 
 That of the AI/BI dashboard is what Databricks exports: https://github.com/databricks/bundle-examples has such files.
 """

@@ -59,7 +59,9 @@ def _of_batch(batch_id: int, evaluated_at_ms: int) -> Row:
 
 
 def _usage(batch_id: int, evaluated_at_ms: int, **values: object) -> Row:
-    nothing = dict.fromkeys(("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns"))
+    nothing = dict.fromkeys(
+        ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "broker_throttle_ms")
+    )
     return {
         **_of_batch(batch_id, evaluated_at_ms),
         "sample_start_ms": T_MS,

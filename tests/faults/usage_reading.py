@@ -14,7 +14,10 @@ LARGEST_MEASURE = 2**40
 LARGEST_NAME_BYTES = 32_767
 MAX_EVENT_AGE_MS = 86_400_000  # the default, which all jobs under test run with
 MEASURES = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
-SUMS = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count")
+SUMS = (
+    *("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count"),
+    "broker_throttle_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ def limited(reading: Reading, limit_ms: int, sample_window_ms: int) -> Reading:
 
 
 def _amounts(event: Row) -> Iterator[tuple[str, int | None]]:
-    yield from ((name, event.get(name)) for name in ("produced_bytes", "fetched_bytes"))
+    yield from ((name, event.get(name)) for name in ("produced_bytes", "fetched_bytes", "broker_throttle_ms"))
     for name in ("io_time_ns", "network_time_ns"):
         yield ("exempt_time_ns" if event.get("throttle_exempt") else name), event.get(name)
     count = event.get("request_count")

@@ -165,7 +165,7 @@ def test_executors_without_the_packages_that_a_replay_needs_are_named_in_one_lin
     done = what_if(kept, "--on", "spark", **on_executors(cluster, alone))
     assert done.returncode == 6
     told = done.stderr.splitlines()[-1]
-    assert told.startswith(f"kquota: the executors of {cluster.master} can not run this job's Python, '{alone}': ")
+    assert told.startswith(f"kquota: the executors of {cluster.master} cannot run this job's Python, '{alone}': ")
     assert re.search("No module named '(deltalake|numpy|pyarrow|pydantic|yaml)'", told)
 
 
@@ -224,4 +224,4 @@ def test_executors_read_usage_with_the_code_that_the_driver_sends_them(
     if with_packages:
         assert done.stdout.splitlines()[-1:] == ["read 1000 10"], done.stderr
     else:
-        assert f"the executors of {cluster.master} can not run this job's Python, '{python}': " in done.stdout
+        assert f"the executors of {cluster.master} cannot run this job's Python, '{python}': " in done.stdout

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.reading import TimeSlices, read_table
 from tests.pipeline.cli.running import kquota
 from tests.upgrade.kept import RELEASES, Kept, unpack
 
@@ -40,6 +41,12 @@ def test_a_start_gives_the_tables_the_columns_that_new_ones_have(release: str, t
             DeltaTable(table_uri(str(tmp_path), name)).metadata().partition_columns
         ), name
     assert set(TABLES) >= old, "those that are missing are created at the first start"
+
+
+def test_a_column_of_this_release_is_null_in_the_rows_of_earlier_ones(kept: Kept) -> None:
+    uri, columns = table_uri(kept.tables, "usage"), ["user", "broker_throttle_ms"]
+    for rows in (read_table(uri, columns), TimeSlices(uri, "evaluated_at_ms").read(columns, 0, 2**62)):
+        assert rows["broker_throttle_ms"].null_count == rows.num_rows > 0
 
 
 @pytest.mark.parametrize(

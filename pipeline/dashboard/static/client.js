@@ -192,12 +192,13 @@ function protection() {
   if (!found || !found.band) return null;
   const both = (row, name) => h('td', { class: 'n change' }, row[`${name}_before`] || row[`${name}_during`] ? [h('span', {}, rate('producer_byte_rate', row[`${name}_before`])), ' ', h('b', {}, `→ ${rate('producer_byte_rate', row[`${name}_during`])}`)] : 'nothing');
   const length = span(found.length_ms), someHeld = found.rows.some((row) => row.held_before_ms || row.held_during_ms);
-  const held = (row) => h('td', { class: 'n change' }, row.held_before_ms || row.held_during_ms ? [h('span', {}, span(row.held_before_ms)), ' ', h('b', {}, `→ ${span(row.held_during_ms)}`)] : 'not');
+  const someWaited = found.rows.some((row) => row.waited_before !== null || row.waited_during !== null);
+  const spans = (before, during) => h('td', { class: 'n change' }, before || during ? [h('span', {}, span(before || 0)), ' ', h('b', {}, `→ ${span(during || 0)}`)] : 'not');
   return h('section', { class: 'card', 'data-key': 'protected', 'data-testid': 'protected', 'aria-labelledby': 'h-protected' },
     h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → ${found.source === 'usage' ? `the ${length} from then on` : 'the minute from then on'}`)),
     h('p', { class: 'lead' }, found.text),
-    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'), someHeld ? h('th', { class: 'n' }, 'Throttled') : null)),
-      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched'), someHeld ? held(row) : null))))) : null);
+    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'), someHeld ? h('th', { class: 'n' }, 'Throttled') : null, someWaited ? h('th', { class: 'n' }, 'Throttled by brokers') : null)),
+      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched'), someHeld ? spans(row.held_before_ms, row.held_during_ms) : null, someWaited ? spans(row.waited_before, row.waited_during) : null))))) : null);
 }
 
 function heading(found) {

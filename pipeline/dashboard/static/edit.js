@@ -46,13 +46,14 @@ export function edit(row, version, mayWrite, done) {
     const body = asked(), mine = new AbortController(), begun = Date.now();
     if (running) running.abort();
     running = mine;
-    const progress = () => show(answer, h('p', { class: 'quiet', 'data-testid': 'edit-progress' }, `Replaying the last 15 minutes, ${Math.round((Date.now() - begun) / 1_000)} s so far`), h('progress', { 'aria-label': 'Replaying' }),
+    let percent = null;
+    const progress = () => show(answer, h('p', { class: 'quiet', 'data-testid': 'edit-progress' }, `Replaying the last 15 minutes, ${percent === null ? '' : `${percent} % done, `}${Math.round((Date.now() - begun) / 1_000)} s so far`), h('progress', { 'aria-label': 'Replaying', max: 100, value: percent }),
       h('button', { type: 'button', class: 'button', 'data-testid': 'edit-stop', on: { click: () => mine.abort() } }, 'Stop'));
     if (what === 'what-if') progress();
     else show(answer, h('p', { class: 'quiet' }, '…'));
     const ticking = what === 'what-if' ? setInterval(progress, 1_000) : 0;
     try {
-      const answered = await post(`quotas/${what}`, what === 'edit' ? body : { ...body, reason: '' }, mine.signal);
+      const answered = await post(`quotas/${what}`, what === 'edit' ? body : { ...body, reason: '' }, mine.signal, what === 'what-if' ? (done) => { percent = done; progress(); } : undefined);
       clearInterval(ticking);
       if (what === 'plan') show(answer, planned(answered));
       if (what === 'what-if') show(answer, tried(answered));

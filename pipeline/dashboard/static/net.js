@@ -51,10 +51,13 @@ export async function download(path, parameters, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-export async function post(path, body, signal = undefined) {
-  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal });
-  const found = await answer.json();
-  if (!answer.ok) throw new Refused(found);
+/** Sends a body. With onPercent the answer comes as events, and onPercent gets the share done. */
+export async function post(path, body, signal = undefined, onPercent = undefined) {
+  const accept = onPercent ? 'text/event-stream' : 'application/json';
+  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), Accept: accept, 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal });
+  let found = answer.ok && onPercent ? {} : await answer.json();
+  if (answer.ok && onPercent) await read(answer.body.getReader(), (event) => { if ('percent' in event) onPercent(event.percent); else found = event; });
+  if (!answer.ok || found.error || !Object.keys(found).length) throw new Refused(found);
   return found;
 }
 

@@ -40,7 +40,7 @@ class QuotaChange:
     remove: bool = False
 
 
-def alter_command(user: str, client_id: str, values: QuotaValues, reason: str = "") -> str:
+def alter_command(user: str, client_id: str, values: QuotaValues, reason: str = "", options: Sequence[str] = ()) -> str:
     """The command that sets bounds or labels of an entity; a value None is deleted. As text, like `command_text`."""
     words = ["quotas", "alter"]
     for name, flag in ((user, "--user"), (client_id, "--client-id")):
@@ -50,7 +50,7 @@ def alter_command(user: str, client_id: str, values: QuotaValues, reason: str = 
     deleted = [key for key, value in values.items() if value is None]
     words += ["--add-config", ",".join(added)] if added else []
     words += ["--delete-config", ",".join(deleted)] if deleted else []
-    return command_text(*words, *(["--reason", reason] if reason else []))
+    return command_text(*words, *(["--reason", reason] if reason else []), *options)
 
 
 def _typed(value: float | str) -> str:

@@ -126,7 +126,7 @@ _VERSIONS_LOOKED_AT: Final = 500
 class QuotaOrigin:
     """The edit that set a bound; None = no bound, and no commit if the log no longer has it.
 
-    If older versions can not be read, the bound may be older than `version`, and `is_exact` is False.
+    If older versions cannot be read, the bound may be older than `version`, and `is_exact` is False.
     """
 
     version: int

@@ -121,7 +121,7 @@ class QuotaTable:
 
         Raises:
             TableMissing: there is no table.
-            TableUnreadable: the table can not be read.
+            TableUnreadable: the table cannot be read.
         """
         self.uri = table_uri(root, "quotas")
         self._options = storage_options
@@ -133,7 +133,7 @@ class QuotaTable:
         """The newest version. Takes 1 ms if nothing has changed since this was last asked.
 
         Raises:
-            TableUnreadable: the table can not be read.
+            TableUnreadable: the table cannot be read.
         """
         with self._watch_lock, reading(self.uri):
             self._watched.update_incremental()
@@ -144,7 +144,7 @@ class QuotaTable:
 
         Raises:
             TableMissing: the version does not exist, or no longer exists: its log entry or a file was cleaned away.
-            TableUnreadable: the table can not be read.
+            TableUnreadable: the table cannot be read.
         """
         try:
             return _state(self._opened(version))

@@ -71,7 +71,7 @@ def test_a_name_loses_its_middle_only_when_all_that_may_be_dropped_is_dropped() 
 def test_then_the_last_columns_are_dropped_and_the_first_one_stays() -> None:
     assert of_row(9 + 10 + 2).dropped == ("client_id", "O", "note")
     assert of_row(9 + 10 + 1).lines == ("user", "service-0007")
-    assert of_row(1).lines == ("user", "serv…0007"), "it can not become narrower"
+    assert of_row(1).lines == ("user", "serv…0007"), "it cannot become narrower"
 
 
 def test_columns_without_a_value_go_first_and_nobody_is_told() -> None:

@@ -164,7 +164,7 @@ def test_the_times_of_records_add_up_to_the_time_held() -> None:
 
 def test_a_release_above_the_bound_says_why_it_is_right() -> None:
     (_, line) = record_lines([event(0, 0, 0, action="release", cause="expired")], 1_000)
-    expected = "O 109.0 kB/s > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000"
+    expected = "O 109.0 > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000"
     assert line.endswith(f" release  expired: {expected}")
 
 

@@ -60,6 +60,17 @@ def test_it_says_who_would_be_throttled_and_how_exact_it_is(job: KeptJob) -> Non
     assert re.search(r"usage, the exact batches: 60 evaluations, 60 rows; \d+\.\d s on one process\n", told)
 
 
+def test_what_a_table_leaves_out_is_shown_by_the_option_it_names(job: KeptJob) -> None:
+    job.batch([usage_row(job.clock.wall_ms, client_id="d", produced_bytes=3_000)])
+    job.flush()
+    _, text, _ = what_if(job, "--limit", "1")
+    assert "\n1 of 2 clients are not shown: --limit 2\n" in text
+    _, text, told = what_if(job, "--limit", "2", "--progress")
+    assert ("u/d" in text, "not shown" in text) == (True, False)
+    assert told.startswith("replaying usage: ")
+    assert "\nreplaying usage: 100 %\n" in told
+
+
 def test_a_raise_is_compared_with_todays_quotas_or_with_what_happened(job: KeptJob) -> None:
     job.edit(QuotaChange("u", "", {"producer_byte_rate": 1_000.0}))
     (today,), (happened,) = (

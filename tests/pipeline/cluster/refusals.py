@@ -1,4 +1,4 @@
-"""The error of a client that can not connect, on a machine of any speed."""
+"""The error of a client that cannot connect, on a machine of any speed."""
 
 from collections.abc import Callable
 

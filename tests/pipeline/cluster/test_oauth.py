@@ -102,5 +102,5 @@ def test_a_wrong_secret_is_refused_and_never_printed(endpoint: TokenEndpoint) ->
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "file:///nowhere/token"])
 def test_an_endpoint_that_does_not_exist_is_reported(url: str) -> None:
-    with pytest.raises(TokenRefused, match=r"does not answer: .*refused|can not be read"):
+    with pytest.raises(TokenRefused, match=r"does not answer: .*refused|cannot be read"):
         TokenProvider(TokenSource(url)).token()

@@ -87,7 +87,7 @@ def test_spark_signs_in(secured: Secured, topic: str, mechanism: str, spark: "Sp
 
 
 def refused(secured: Secured, address: str, properties: dict[str, str]) -> str:
-    """The error of a client that can not sign in: one line, without its passwords."""
+    """The error of a client that cannot sign in: one line, without its passwords."""
     options = kafka_options(properties)
     error = refusal_of(lambda timeout_ms: open_client(KafkaAdminClient, address, timeout_ms, **options), 2_000)
     told = str(error)

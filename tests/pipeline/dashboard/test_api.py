@@ -294,8 +294,12 @@ def test_neighbours_before_and_during_a_throttle_are_those_of_usage(asked: Any, 
         used = sum(row["produced_bytes"] or 0 for row in usage if row["client_id"] == "tracker"
                    and since_ms <= row["sample_start_ms"] < since_ms + length_ms)  # fmt: skip
         assert tracker[name] == pytest.approx(used * 1_000 / length_ms)
+        waited = sum(row["broker_throttle_ms"] or 0 for row in usage if row["client_id"] == "tracker"
+                     and since_ms <= row["sample_start_ms"] < since_ms + length_ms)  # fmt: skip
+        assert tracker[name.replace("produced", "waited")] == waited > 0
     assert (tracker["held_before_ms"], tracker["held_during_ms"]) == (0, 0)
     guest = next(row for row in found["rows"] if row["user"] == "guest")
+    assert (guest["waited_before"], guest["waited_during"]) == (None, None)
     assert 0 < guest["held_during_ms"] <= length_ms  # the shop's other client that is over its quota
     assert "alice" not in {row["user"] for row in found["rows"]}
     assert found["others"] == len(found["rows"]) == 5

@@ -101,7 +101,7 @@ def test_what_ended_before_the_range_is_left_out() -> None:
         ([(0, 0)], 60_000, []),  # told of in that minute, and not held
         ([(60_000, 1), (0, 1)], 60_000, [(0, 120_000, 6)]),
         ([(0, 1), (120_000, 1)], 60_000, [(0, 60_000, 3), (120_000, 180_000, 3)]),
-        ([(0, 1), (120_000, 1)], 60_001, [(0, 180_000, 6)]),  # a gap shorter than a step can not be seen
+        ([(0, 1), (120_000, 1)], 60_001, [(0, 180_000, 6)]),  # a gap shorter than a step cannot be seen
     ],
 )
 def test_minutes_become_bands(

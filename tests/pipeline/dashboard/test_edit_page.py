@@ -26,7 +26,7 @@ def open_dialog(page: Any, address: str) -> None:
     page.get_by_test_id("field-producer_byte_rate").fill("50kB/s")
 
 
-def test_a_what_if_shows_that_it_runs_and_is_stopped(
+def test_a_what_if_shows_what_share_is_done_and_is_stopped(
     page: Any, shop: LivedTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replays = Replays(tmp_path, monkeypatch)
@@ -37,7 +37,8 @@ def test_a_what_if_shows_that_it_runs_and_is_stopped(
         page.get_by_test_id("field-baseline").select_option("happened")
         page.get_by_test_id("edit-what-if").click()
         pid = replays.wait_for_one()
-        assert "Replaying the last 15 minutes, " in page.get_by_test_id("edit-progress").inner_text()
+        page.get_by_text("Replaying the last 15 minutes, 40 % done, ").wait_for()
+        assert page.get_by_role("progressbar").get_attribute("value") == "40"
         page.get_by_test_id("edit-stop").click()
         page.get_by_text("Stopped.").wait_for()
         wait_until(lambda: not is_alive(pid), "the replay to end, as it was stopped")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline.clock import wall_ms
+from pipeline.command_line import TABLES_ROOT, carry
 from pipeline.dashboard.api import Query
 from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.reader import TablesReader
@@ -95,9 +96,39 @@ def test_rows_are_told_with_their_own_version_also_right_after_an_edit(tmp_path:
     assert found["version"] == QuotaTable(tables.root).read().version
 
 
-def test_a_dashboard_that_only_reads_writes_nothing(shop: LivedTables) -> None:
-    with pytest.raises(Conflict, match="dashboard is read-only"):
-        Editing(settings_of(shop), may_write=False).write({**changed(mode="shadow"), "reason": "try", "if_version": 5})
+def test_a_dashboard_that_only_reads_gives_the_command_that_makes_the_edit(tmp_path: Path) -> None:
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    before = QuotaTable(tables.root).read().version
+    editing = Editing(settings_of(tables), may_write=False)
+    carry(TABLES_ROOT, str(tmp_path / "of another cluster"))
+    with pytest.raises(Conflict, match="dashboard is read-only") as refused:
+        editing.write({**changed(mode="shadow"), "reason": "it's a try", "if_version": 5})
+    assert QuotaTable(tables.root).read().version == before
+    _, _, command = refused.value.fix.partition(", or make the edit by ")
+    subprocess.run(["/bin/sh", "-c", command], check=True, capture_output=True)
+    assert editing.plan(changed(mode="shadow"))["changes"] == []
+    with pytest.raises(Conflict) as refused:
+        editing.write(changed())
+    assert refused.value.fix == "start it with --allow-edits"
+
+
+def test_what_is_done_of_a_what_if_is_heard_before_its_answer(shop: LivedTables, tmp_path: Path) -> None:
+    tables = lived_shop(tmp_path, wall_ms() - 40_000, seconds=40)
+    with dashboard_of(tables) as server:
+        answer = post_what_if(server.address, "text/event-stream").getresponse()
+        assert answer.status == 200
+        names, shares = [], []
+        for event in answer.read().decode().strip().split("\n\n"):
+            name, data = event.split("\ndata: ")
+            names.append(name)
+            shares += [json.loads(data)["percent"]] if name == "event: progress" else []
+        assert names == ["event: progress"] * len(shares) + ["event: answer"]
+        assert shares == sorted(shares)
+        assert (len(shares) >= 3, shares[-1]) == (True, 100)
+        assert json.loads(data)["totals"]["throttle_seconds_change"] > 0
+    with dashboard_of(shop) as server:
+        told = post_what_if(server.address, "text/event-stream").getresponse().read().decode()
+        assert told.strip().rpartition("\n\n")[2].startswith('event: error\ndata: {"error":"what-if failed: ')
 
 
 @pytest.mark.parametrize(
@@ -145,12 +176,13 @@ def test_an_edit_can_be_copied_as_the_command_that_makes_it(tmp_path: Path) -> N
 
 
 class Replays:
-    """Stands in for the process of a replay: it begins and does not end by itself."""
+    """Stands in for the process of a replay: it begins, has done 40 %, and does not end by itself."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun = folder / "begun"
         program = folder / "replay.sh"
-        program.write_text(f"#!/bin/sh\necho $$ >>{self._begun}\nexec sleep 1000\n")
+        said = "echo 'replaying usage: 40 %' >&2"
+        program.write_text(f"#!/bin/sh\necho $$ >>{self._begun}\n{said}\nexec sleep 1000\n")
         program.chmod(0o755)
         monkeypatch.setattr("pipeline.dashboard.editing.sys.executable", str(program))
 
@@ -178,10 +210,11 @@ def dashboard_of(shop: LivedTables, process: str | None = "7") -> Iterator[Any]:
         thread.join()
 
 
-def post_what_if(address: str) -> http.client.HTTPConnection:
+def post_what_if(address: str, accept: str = "application/json") -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(address.removeprefix("http://").rstrip("/"), timeout=PATIENCE_SECONDS)
     body = json.dumps(changed(producer_byte_rate="50kB/s"))
-    connection.request("POST", "/api/v1/quotas/what-if", body, {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "Accept": accept}
+    connection.request("POST", "/api/v1/quotas/what-if", body, headers)
     return connection
 
 

@@ -289,7 +289,7 @@ def colours_of_figures(page: Any) -> set[str]:
 
 def test_a_dashboard_that_ends_is_told(browser: Any, tables: LivedTables) -> None:
     context = browser.new_context()
-    page = context.new_page()  # what can not be loaded any more is told on the console
+    page = context.new_page()  # what cannot be loaded any more is told on the console
     page.set_default_timeout(PATIENCE_MS)
     with dashboard(tables.root) as address:
         show(page, address, "/")
@@ -419,6 +419,7 @@ def test_why_comes_before_the_charts_and_whom_it_protected_after(page: Any, addr
     ids = ("explain", "chart-producer_byte_rate", "protected")
     tops = [page.get_by_test_id(name).bounding_box()["y"] for name in ids]
     assert tops == sorted(tops)
+    assert "Throttled by brokers" in text_of(page, "protected")  # the shop's tracker reports that it waited
     assert "while it was held" in text_of(page, "protected") or "went on as before" in text_of(page, "protected")
 
 
@@ -490,7 +491,7 @@ def fits_at_every_width(page: Any, view: str) -> None:
 
 
 def violations(page: Any) -> list[tuple[str, list[str]]]:
-    """What is seriously wrong for somebody who can not see or use the page as others do, with the first places."""
+    """What is seriously wrong for somebody who cannot see or use the page as others do, with the first places."""
     found = axe.Axe().run(page).response["violations"]
     return [
         (one["id"], [node["html"] for node in one["nodes"][:3]])

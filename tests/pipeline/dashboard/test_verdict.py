@@ -143,12 +143,14 @@ def test_whom_a_throttle_protected_is_a_sentence(before: float, during: float, o
 
 def test_neighbours_are_all_clients_but_the_held_one_by_their_use() -> None:
     sums = {"produced_before": 10_000, "produced_during": 30_000, "fetched_before": None, "fetched_during": 0}
+    sums |= {"waited_before": 40, "waited_during": None}
     rows = [{"user": name, "client_id": "c", **sums, "fetched_during": more} for name, more in
             [("held", 9), ("small", 0), ("large", 5_000)]]  # fmt: skip
     rows.append({"user": "idle", "client_id": "c", **dict.fromkeys(sums, None)})
     found = neighbours(rows, ("held", "c"), 10_000)
     shown = [(row["user"], row["produced_before"], row["produced_during"], row["fetched_during"]) for row in found]
     assert shown == [("large", 1_000, 3_000, 500), ("small", 1_000, 3_000, 0)]
+    assert [(row["waited_before"], row["waited_during"]) for row in found] == [(40, None)] * 2
 
 
 def record(seq: int, at_ms: int, for_ms: int, client_id: str = "etl") -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_a_disk_that_takes_nothing_is_told_once_and_ends_nothing(
     heart.beat(NOW_MS)
     heart.beat(NOW_MS + 1_000)
     assert len(caplog.messages) == 1
-    assert "can not be written (No such file or directory)" in caplog.text
+    assert "cannot be written (No such file or directory)" in caplog.text
 
 
 def test_a_damaged_beat_is_none(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ REFUSED_PROTOCOL = "'security.protocol' 'NOPE' is none of PLAINTEXT, SSL, SASL_P
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    """Settings of a cluster that can not be signed in to."""
+    """Settings of a cluster that cannot be signed in to."""
     file = tmp_path / "kquota.toml"
     file.write_text('[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[kafka.client]\n"security.protocol" = "NOPE"\n')
     return file

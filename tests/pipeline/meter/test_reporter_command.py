@@ -44,4 +44,4 @@ def test_a_folder_that_does_not_exist_is_refused(jar: Path, tmp_path: Path) -> N
     jar.write_bytes(b"a jar")
     answer = kquota("meter", "reporter", "--jar", str(tmp_path / "not" / "there.jar"))
     assert answer.exit_code == 1
-    assert "can not be written to" in answer.stderr
+    assert "cannot be written to" in answer.stderr

@@ -297,6 +297,15 @@ def test_a_target_whose_broker_is_not_clear_is_refused(given: str, reason: str) 
         with_brokers(addresses([given]), BROKERS)
 
 
+def test_two_exporters_on_one_host_can_be_given_as_the_fix_says() -> None:
+    with pytest.raises(UsageError) as refused:
+        with_brokers(addresses(["http://b1:1/m,http://b1:2/m"]), BROKERS)
+    _, _, fixed = refused.value.fix.partition("--targets ")
+    assert [one.broker_id for one in with_brokers(addresses([fixed]), BROKERS)] == ["1", "2"]
+    with pytest.raises(UsageError, match="Fix: give each broker once"):
+        with_brokers(addresses(["http://b1:1/m,http://b1:2/m"]), BROKERS[:1])
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

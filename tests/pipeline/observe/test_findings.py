@@ -1,6 +1,7 @@
 """Findings of clients whose usage is known: two brokers, bounds at their boundaries, no quota, no usage."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -115,6 +116,7 @@ def test_a_client_without_a_quota_gets_a_suggestion_from_its_minutes() -> None:
     assert one.suggested == 600_000
     assert one.reason == "p99 of 2 minutes is 500.0 kB/s, and 20 %; observed for no longer"
     assert (found.over_quota, found.would_be_held, found.too_small) == ([], [], [])
+    assert replace(one, minutes=1).reason.startswith("p99 of 1 minute is ")
 
 
 @pytest.mark.parametrize("bound", [UNREACHABLE[0], 1e15])

@@ -5,16 +5,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.replay.request import Coverage, Plan, ReplayRequest, Timeline, live_timeline
-from pipeline.replay.run import run
+from pipeline.replay.request import Coverage, Plan, ReplayRequest, Timeline, live_timeline, newest_start
+from pipeline.replay.run import are_alike, joined, replay_part, run
 from pipeline.replay.usage_batches import Outcome, Source, recorded_outcomes
 from pipeline.tables.address import table_uri
 from pipeline.tables.usage_roll_ups import by_second
 from pipeline.throttle.assembly import nominal_slicing
+from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
 
@@ -49,14 +51,14 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
     return job
 
 
-def event(job: HandJob, key: ClientKey, share: float) -> dict[str, Any]:
-    produced = round(RATE * share * TRIGGER_MS / 1000)
-    at_ms = job.clock.wall_ms + TRIGGER_MS - 1
+def event(job: HandJob, key: ClientKey, share: float, span_ms: int = TRIGGER_MS) -> dict[str, Any]:
+    produced = round(RATE * share * span_ms / 1000)
+    at_ms = job.clock.wall_ms + span_ms - 1
     return {"event_time_ms": at_ms, "user": key.user, "client_id": key.client_id, "produced_bytes": produced}
 
 
 def replayed_and_recorded(
-    job: HandJob, since_ms: int = 0, until_ms: int = 10**14, source: Source = "usage"
+    job: HandJob, since_ms: int = 0, until_ms: int = 10**14, source: Source = "usage", has_start: bool = False
 ) -> tuple[dict[ClientKey, Outcome], dict[ClientKey, Outcome]]:
     settings, root = job.settings, job.settings.tables.root
     covered = Coverage.of(root, source, since_ms, until_ms)
@@ -73,6 +75,7 @@ def replayed_and_recorded(
         covered.since_ms,
         covered.until_ms,
         (timeline,),
+        start=newest_start(root, settings.engine, covered.since_ms) if has_start else None,
     )
     ((live,), _) = run(Plan.of(request), lambda done, whole: None)
     window_ms = settings.engine.sample_window_ms
@@ -86,6 +89,68 @@ def test_clients_are_held_as_long_as_they_were(job: HandJob) -> None:
         assert live[client].throttle_ms == pytest.approx(outcome.throttle_ms, rel=0.01), client
         assert live[client].windows == outcome.windows
     assert live[DAVE].throttle_ms == 0
+
+
+@pytest.fixture(scope="module")
+def indebted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HandJob, int]:
+    """A job without an edit, and the instant at which bob stops: for so long he was a tenth over his quota that he owes
+    more than a warm-up finds. Alice spends 50 s of her quota shortly before it, then waits.
+    """
+    job = HandJob(tmp_path_factory.mktemp("indebted"), {"producer_byte_rate": RATE}, in_memory=True)
+    job.start()
+    stopped_ms = 0
+    for second in [*range(230), *np.arange(230, 265, TRIGGER_MS / 1_000)]:
+        span_ms = 1_000 if second < 230 else TRIGGER_MS
+        used = {ALICE: 25.0 if 236 <= second < 238 else 0, BOB: 1.1 if second < 240 else 0, DAVE: 0.2}
+        job.send(json.dumps([event(job, key, share, span_ms) for key, share in used.items() if share]).encode())
+        end_ms = job.clock.steady_ms + span_ms
+        while (left_ms := end_ms - job.clock.steady_ms) > 0:  # each look at its very instant
+            due_ms = job.purgatory.next_due_ms()
+            job.clock.advance(left_ms if due_ms is None else min(max(due_ms - job.clock.steady_ms, 1), left_ms))
+            job.purgatory.tick()
+        job.step()
+        stopped_ms = job.decider.last.evaluated_at_ms if second < 240 else stopped_ms
+    for name in ("usage", "batches", "decisions", "throttle_events", "sensor_state"):
+        write_deltalake(table_uri(job.settings.tables.root, name), job.rows(name))
+    return job, stopped_ms
+
+
+@pytest.mark.parametrize("second", [-3, -1, 0, 2, 5, 11])
+def test_a_range_that_begins_while_clients_are_held_is_replayed_to_the_ms(
+    indebted: tuple[HandJob, int], second: int
+) -> None:
+    job, stopped_ms = indebted
+    since_ms = stopped_ms + second * 1_000
+    live, happened = replayed_and_recorded(job, since_ms, has_start=True)
+    assert min(happened[ALICE].throttle_ms, happened[BOB].throttle_ms) > 5_000
+    for client in (ALICE, BOB):
+        assert live[client].throttle_ms == happened[client].throttle_ms, client
+        assert live[client].windows == happened[client].windows
+    assert live[DAVE].throttle_ms == 0
+    without, _ = replayed_and_recorded(job, since_ms)
+    assert without[BOB].throttle_ms < 0.9 * happened[BOB].throttle_ms
+
+
+def test_a_start_is_the_same_for_replays_together_alone_and_in_parts(indebted: tuple[HandJob, int]) -> None:
+    job, since_ms = indebted
+    settings, root = job.settings, job.settings.tables.root
+    row = {"user": "<default>", "client_id": "", "mode": "enforce", "producer_byte_rate": 2 * RATE}
+    quotas = [Timeline((0,), (one,)) for one in (job.quotas.pin(), QuotaSnapshot.from_rows([row], 0))]
+    rule = settings.engine, nominal_slicing(settings), since_ms, since_ms + 20_000
+    start = newest_start(root, settings.engine, since_ms)
+    requests = [
+        ReplayRequest(root, "usage", "cluster", *rule, timelines, start=start)
+        for timelines in (tuple(quotas), tuple(quotas[:1]), tuple(quotas[1:]))
+    ]
+    plans = [Plan.of(request) for request in requests]
+    assert are_alike(plans[0])
+    together, *alone = ([one.outcomes for one in run(plan, lambda done, whole: None)[0]] for plan in plans)
+    assert together == [found for (found,) in alone]
+    divided = plans[0].for_processes(6)
+    parts = joined(divided, [replay_part(divided, part, lambda: None) for part in divided.parts])
+    assert [one.outcomes for one in parts] == together
+    assert len(divided.parts) == 6
+    assert 0 < together[1][BOB].throttle_ms < 0.7 * together[0][BOB].throttle_ms, "a raise halves what he owes"
 
 
 STEPS_MS = (20_000, 120_000, 3_600_000)

@@ -36,7 +36,7 @@ def test_a_root_that_is_no_schema_of_a_catalog_is_refused(root: str) -> None:
 
 
 def test_only_spark_writes_to_a_catalog() -> None:
-    with pytest.raises(UsageError, match=r"'tables.writer' delta-rs can not write to catalog:main.kquota"):
+    with pytest.raises(UsageError, match=r"'tables.writer' delta-rs cannot write to catalog:main.kquota"):
         load_settings(None, in_catalog(writer="delta-rs"))
 
 

@@ -127,7 +127,7 @@ def test_the_writer_of_spark_is_refused_where_it_could_overwrite_commits(root: s
     if not is_refused:
         assert Settings.model_validate(values).tables.writer == "delta-spark"
         return
-    with pytest.raises(ValidationError, match=r"'tables\.writer' delta-spark can not write to S3"):
+    with pytest.raises(ValidationError, match=r"'tables\.writer' delta-spark cannot write to S3"):
         Settings.model_validate(values)
 
 

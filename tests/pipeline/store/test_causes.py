@@ -27,7 +27,7 @@ def told(code: str, message: str = "", more: str = "", status: str = "403 Forbid
     ],
 )
 def test_a_refusal_is_told_in_words(code: str, told_as: str) -> None:
-    assert told(code).startswith(f"can not write under s3://b/t: {told_as}")
+    assert told(code).startswith(f"cannot write under s3://b/t: {told_as}")
 
 
 @pytest.mark.parametrize(
@@ -43,24 +43,24 @@ def test_a_wrong_region_is_told_with_the_right_one(answer: str) -> None:
 
 def test_a_redirect_to_another_region_without_a_word_is_one_too() -> None:
     error = store_error("s3://b/t", "list", OSError(ANSWER.format(status="301 Moved Permanently", body="")))
-    assert error.message == "can not list s3://b/t: the bucket is in another region"
+    assert error.message == "cannot list s3://b/t: the bucket is in another region"
 
 
 def test_a_refusal_without_a_body_is_one() -> None:
     error = store_error("s3://b/t", "read", OSError(ANSWER.format(status="403 Forbidden", body="")))
-    assert error.message == "can not read s3://b/t: the store denies access"
+    assert error.message == "cannot read s3://b/t: the store denies access"
 
 
 def test_a_store_that_does_not_answer_is_named_by_endpoint_and_another_exit_code() -> None:
     text = "Generic S3 error: Error performing PUT http://127.0.0.1:1/b/t - HTTP error: error sending request"
     error = store_error("s3://b/t", "list", OSError(text))
     assert isinstance(error, Unreachable)
-    assert (error.message, error.exit_code) == ("can not list s3://b/t: nothing answers at http://127.0.0.1:1", 6)
+    assert (error.message, error.exit_code) == ("cannot list s3://b/t: nothing answers at http://127.0.0.1:1", 6)
 
 
 def test_missing_credentials_are_told_and_not_that_a_machine_has_no_metadata() -> None:
     text = "Error performing PUT http://169.254.169.254/latest/api/token in 5s - HTTP error: error sending request"
-    assert store_error("s3://b/t", "list", OSError(text)).message == "can not list s3://b/t: there are no credentials"
+    assert store_error("s3://b/t", "list", OSError(text)).message == "cannot list s3://b/t: there are no credentials"
 
 
 def test_nothing_else_of_the_answer_is_told() -> None:

@@ -95,7 +95,7 @@ def _overwriting(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
     class Overwriting(BaseHTTPRequestHandler):
         def _pass_on(self) -> None:
             if self.headers.get("if-none-match") == "*":
-                # The header can not be left out, because it is signed. So what it would find is removed.
+                # The header cannot be left out, because it is signed. So what it would find is removed.
                 Path(store.folder, self.path.lstrip("/")).unlink(missing_ok=True)
             connection = HTTPConnection(store.endpoint.removeprefix("http://"))
             body = self.rfile.read(int(self.headers.get("content-length", 0)))

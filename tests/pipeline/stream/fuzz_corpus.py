@@ -23,7 +23,7 @@ _FIELDS: Final = (
     "io_time_ns",
     "request_count",
 )
-# Text rather than values: json.dumps can not write most of them.
+# Text rather than values: json.dumps cannot write most of them.
 _NUMBERS: Final = (
     *("0", "-0", "1", str(_LARGEST), str(_LARGEST + 1), "-1", str(2**63 - 1), str(2**63), str(-(2**63)), "9" * 30),
     *("-" + "9" * 30, "1.0", "0.5", "1e3", "1E400", "-1e400", "1e-400", "01", "+1", "1.", ".5", "1e", "0x10", "--1"),

@@ -301,8 +301,11 @@ def test_null_in_place_of_an_optional_field_is_its_default() -> None:
     assert (row["broker_id"], row["request_count"], row["event_count"]) == ("", 2, 2)
 
 
-def test_how_long_the_broker_made_a_client_wait_changes_no_sum() -> None:
-    assert the_row(read(message(broker_throttle_ms=5_000))) == the_row(read(message()))
+def test_how_long_the_broker_made_a_client_wait_is_summed_and_changes_no_other_sum() -> None:
+    waited = the_row(read(message(broker_throttle_ms=5_000), message(broker_throttle_ms=40), message()))
+    not_known = the_row(read(message(), message(), message()))
+    assert (waited.pop("broker_throttle_ms"), not_known.pop("broker_throttle_ms")) == (5_040, None)
+    assert waited == not_known
 
 
 def test_a_sum_is_null_only_if_no_event_had_the_measure() -> None:

@@ -244,6 +244,7 @@ def _sums(dated: Sequence[Dated]) -> dict[str, int | None]:
         "network_time_ns": total([e.network_time_ns for e in charged]),
         "exempt_time_ns": total([t for e in exempt for t in (e.io_time_ns, e.network_time_ns)]),
         "request_count": total([e.request_count for e in events]),
+        "broker_throttle_ms": total([e.broker_throttle_ms for e in events]),
         "event_count": len(events),
         "clamped_count": sum(one.is_clamped for one in dated),
         "last_event_ms": max(one.time_ms for one in dated),

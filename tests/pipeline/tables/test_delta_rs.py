@@ -108,7 +108,7 @@ def test_rows_of_another_shape_are_refused(uri: str) -> None:
 def test_the_error_of_an_unwritable_store_names_the_table_and_the_remedy(uri: str) -> None:
     job = writer(uri, 1)
     Path(uri, "date=2023-11-14").write_text("a file where the partition's folder should be")
-    with pytest.raises(TableUnwritable, match=r"can not be written: .* Fix: nothing was written; .* ls -ld /"):
+    with pytest.raises(TableUnwritable, match=r"cannot be written: .* Fix: nothing was written; .* ls -ld /"):
         job.append(dead_letters(), {"q1": 0}, {})
 
 

@@ -1,4 +1,4 @@
-"""A table that can not be read is an error of its own, never taken for a missing table or a version that is gone."""
+"""A table that cannot be read is an error of its own, never taken for a missing table or a version that is gone."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -71,13 +71,13 @@ def quotas(tmp_path: Path) -> QuotaTable:
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_damaged_log_is_no_missing_table(tmp_path: Path, read: Callable[[str], Any]) -> None:
     uri = damaged(tmp_path, "batches" if read is READS["owner_of"] else "quotas")
-    with pytest.raises(TableUnreadable, match=r"can not be read: Kernel error: Json error.* Fix:") as refused:
+    with pytest.raises(TableUnreadable, match=r"cannot be read: Kernel error: Json error.* Fix:") as refused:
         read(uri)
     assert "\n" not in str(refused.value)
 
 
 def test_a_store_that_does_not_answer_is_no_missing_table() -> None:
-    with pytest.raises(TableUnreadable, match=r"s3://bucket/t can not be read: .*127\.0\.0\.1:9") as refused:
+    with pytest.raises(TableUnreadable, match=r"s3://bucket/t cannot be read: .*127\.0\.0\.1:9") as refused:
         open_table("s3://bucket/t", storage_options=AWAY)
     assert "\x1b" not in str(refused.value)
 

@@ -29,7 +29,7 @@ def test_a_schema_that_is_no_name_is_refused(schema: str) -> None:
 
 @pytest.mark.parametrize("root", ["s3://it's", "/a`b", "/a\\b", "/a${b}"])
 def test_a_root_that_would_end_the_text_is_refused(root: str) -> None:
-    with pytest.raises(UsageError, match=r"can not be used in SQL"):
+    with pytest.raises(UsageError, match=r"cannot be used in SQL"):
         view_sql(VIEWS, root, "kquota")
 
 

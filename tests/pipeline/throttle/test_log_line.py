@@ -84,6 +84,8 @@ def test_a_line_of_a_job_ends_with_the_command_that_tells_more() -> None:
     [
         ({"observed": 1_500.0, "bound": 999.0}, "O 1500.0 > T 999.0 B/s"),
         ({"observed": 1_500.0, "bound": 1_000.0}, "O 1.5 > T 1.0 kB/s"),
+        ({"observed": 100_030.0, "bound": 100_000.0}, "O 100.03 > T 100.00 kB/s"),
+        ({"observed": 99_999.0, "bound": 100_000.0}, "O 100.0 ≤ T 100.0 kB/s"),
         ({"observed": 2e9, "bound": 1e9}, "O 2.0 > T 1.0 GB/s"),
         ({"observed": 51.0, "bound": 50.0, "quota_type": "request_percentage"}, "O 51.0 > T 50.0 %"),
         ({"observed": 0.0, "bound": None, "level": None}, "O 0.0 B/s, no bound (quotas"),

@@ -1,4 +1,4 @@
-"""What becomes of the quotas of brokers in the table: values by a factor, and a line for all that it can not hold."""
+"""What becomes of the quotas of brokers in the table: values by a factor, and a line for all that it cannot hold."""
 
 import math
 

@@ -180,13 +180,13 @@ def test_days_without_usage_are_stepped_over(rolled: Rolled) -> None:
 
 def test_a_sum_is_null_only_if_all_values_are_null(rolled: Rolled) -> None:
     rolled.use(
-        full(T0_MS, produced_bytes=None, fetched_bytes=0, io_time_ns=3),
-        full(T0_MS + 1, produced_bytes=None, fetched_bytes=None, io_time_ns=None),
+        full(T0_MS, produced_bytes=None, fetched_bytes=0, io_time_ns=3, broker_throttle_ms=None),
+        full(T0_MS + 1, produced_bytes=None, fetched_bytes=None, io_time_ns=None, broker_throttle_ms=40),
     )
     rolled.use(full(FAR_MS))
     (row,) = rolled.step()
     names = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count")
-    assert tuple(row[name] for name in names) == (None, 0, 3, None, None, 2)
+    assert tuple(row[name] for name in (*names, "broker_throttle_ms")) == (None, 0, 3, None, None, 2, 40)
     assert row["date"] == date(2023, 11, 14)
 
 

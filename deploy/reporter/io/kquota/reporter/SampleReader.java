@@ -113,7 +113,7 @@ final class SampleReader {
             field.setAccessible(true);
             return MethodHandles.lookup().unreflectGetter(field).asType(MethodType.methodType(type, Object.class));
         } catch (ReflectiveOperationException | RuntimeException failure) {
-            throw new IllegalStateException("field " + owner.getSimpleName() + "." + name + " can not be read", failure);
+            throw new IllegalStateException("field " + owner.getSimpleName() + "." + name + " cannot be read", failure);
         }
     }
 

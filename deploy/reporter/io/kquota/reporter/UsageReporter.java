@@ -139,7 +139,7 @@ public final class UsageReporter implements MetricsReporter {
             producerConfig.put(ProducerConfig.BUFFER_MEMORY_CONFIG, 4L * MOST_UNCONFIRMED_BYTES);
             if (!own.containsKey("bootstrap.servers")) switchOff(PREFIX + "bootstrap.servers is not set", null);
         } catch (Throwable failure) {
-            switchOff("its settings can not be read", failure);
+            switchOff("its settings cannot be read", failure);
         }
     }
 
@@ -173,7 +173,7 @@ public final class UsageReporter implements MetricsReporter {
                 log.warn("kquota-reporter follows {} sensors and no more: the usage of further clients is not reported",
                         MOST_SENSORS);
         } catch (Throwable failure) {
-            switchOff("a metric can not be read", failure);
+            switchOff("a metric cannot be read", failure);
         }
     }
 
@@ -295,7 +295,7 @@ public final class UsageReporter implements MetricsReporter {
             boolean goesOn = producer != null && nowMs >= notBeforeMs;
             while (goesOn && !unsent.isEmpty() && unconfirmedBytes < MOST_UNCONFIRMED_BYTES)
                 goesOn = sendMessage(nowMs);
-        } catch (Exception failure) { // KafkaException: settings that make no producer, or one that can not go on
+        } catch (Exception failure) { // KafkaException: settings that make no producer, or one that cannot go on
             lastFailure = failure;
             isProducerBroken = true;
         }
@@ -387,7 +387,7 @@ public final class UsageReporter implements MetricsReporter {
         }
     }
 
-    /** Clients whose sensors are gone and whose usage can not be sent are bounded as sensors are. */
+    /** Clients whose sensors are gone and whose usage cannot be sent are bounded as sensors are. */
     private void dropSurplus() {
         while (clients.size() > MOST_SENSORS && !unsent.isEmpty()) {
             Client oldest = unsent.poll();
