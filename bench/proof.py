@@ -6,12 +6,12 @@ A figure is read from the page, never typed: who runs the command again and then
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.pages import write_part
+from bench.pages import table, write_part
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 README: Final = DOCS.parent / "README.md"
@@ -263,11 +263,6 @@ CLAIMS: Final = (
 )
 
 
-def rows(claims: Iterable[Claim]) -> list[str]:
-    """A row of a table for each claim."""
-    return [f"| {' | '.join(cells(claim))} |" for claim in claims]
-
-
 def cells(claim: Claim) -> tuple[str, str, str, str, str, str]:
     """Claim, figure, command, date, Java, what would refute it."""
     page = claim.text
@@ -288,9 +283,7 @@ def proof_page() -> str:
             "All on two shared cores with 24 GiB. `python -m bench --proof` reads the figures from the pages that the",
             "commands have written. Run a command again to check its claim on your machine.",
             "",
-            "| claim | figure | command | day | Java | refuted by |",
-            "| --- | --- | --- | --- | --- | --- |",
-            *rows(CLAIMS),
+            table(["claim", "figure", "command", "day", "Java", "refuted by"], list(map(cells, CLAIMS))),
             "",
         ]
     )
@@ -298,12 +291,9 @@ def proof_page() -> str:
 
 def readme_table() -> str:
     """The table of README.md."""
-    lines = ["| what | measured | day, Java |", "| --- | --- | --- |"]
-    for claim in CLAIMS:
-        if claim.is_in_readme:
-            what, figure, _, day, java, _ = cells(claim)
-            lines.append(f"| {what} | {figure.replace('](', '](docs/')} | {day}, {java} |")
-    return "\n".join(lines)
+    of_readme = (cells(claim) for claim in CLAIMS if claim.is_in_readme)
+    rows = [[what, figure.replace("](", "](docs/"), f"{day}, {java}"] for what, figure, _, day, java, _ in of_readme]
+    return table(["what", "measured", "day, Java"], rows)
 
 
 def write() -> None:

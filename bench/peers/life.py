@@ -41,11 +41,6 @@ def signal_all(pid: int, number: signal.Signals) -> None:
             os.kill(one, number)
 
 
-def peak_memory_mb(pid: int) -> float:
-    """The most that each process has held, added up. Pages that processes share count in each of them."""
-    return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(pid))
-
-
 _QUIET_SECONDS: Final = 3.0
 _REST_SECONDS: Final = 20.0
 _START_SECONDS: Final = 120.0
@@ -133,7 +128,8 @@ class Life:
 
     @property
     def peak_memory_mb(self) -> float:
-        return peak_memory_mb(self._process.pid)
+        """The most that each process has held, added up. Pages that processes share count in each of them."""
+        return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(self._process.pid))
 
     def cpu_meter(self) -> CpuMeter:
         """Of each of its processes of now, by the number."""
@@ -227,7 +223,7 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
         finally:
             life.close()
     expected = {key: sums for copy in range(len(begins_ms)) for key, sums in backlog.expected(copy).items()}
-    verdict = str(compare(expected, {key: sums for key, sums in book.sums.items() if key[1] != CLOSING_USER}))
+    verdict = str(compare(expected, _without_closing(book.sums)))
     rates = [
         backlog.event_count / (_last_ms(book, backlog.expected(copy)) - begin_ms) * 1000
         for copy, begin_ms in enumerate(begins_ms)

@@ -8,11 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from kafka import KafkaAdminClient
-
-from bench.peers.messages import PARTITIONS, Shape, messages_in
+from bench.peers.messages import Shape, create_logged_topics
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
 from deploy.jvm.__main__ import write_lock
 from pipeline.cluster.access import ClusterAccess
@@ -101,11 +99,6 @@ def _run(command: list[str]) -> None:
 
 TRIGGER_MS: Final = 125
 HEAP: Final = "-Xmx1g"
-_LOGGED_TOPIC: Final[Mapping[str, Any]] = {
-    "num_partitions": PARTITIONS,
-    "replication_factor": 1,
-    "configs": {"message.timestamp.type": "LogAppendTime"},
-}
 
 
 @dataclass(frozen=True)
@@ -132,10 +125,7 @@ class Place:
         return str(state)
 
     def create_topics(self) -> None:
-        admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
-        admin.create_topics(dict.fromkeys((self.source, self.sink), _LOGGED_TOPIC), wait_for_metadata=True)
-        admin.close()
-        messages_in(self.bootstrap_servers, self.source)  # a load that came before the leaders would be lost
+        create_logged_topics(self.bootstrap_servers, (self.source, self.sink))
 
 
 @dataclass(frozen=True)
