@@ -27,12 +27,12 @@ from bench.peers.messages import (
     closing_batches,
     compare,
     sums_of,
-    topic_values,
 )
 from bench.peers.results import Book, Results
 from bench.peers.roster import Peer, Place
 from bench.stage import child
 from pipeline.demo.process import spawn
+from tests.topic_reading import read_topic
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
@@ -335,7 +335,8 @@ def _await_all(life: Life, results: Results, book: Book, place: Place) -> Differ
     connection = BrokerConnection(place.bootstrap_servers)
     for batch in closing_batches("object", time.time_ns() // 1_000_000):
         connection.produce(place.source, batch.partition, batch.shifted(0))
-    expected = _without_closing(sums_of(topic_values(place.bootstrap_servers, place.source)))
+    sent = (record.value for record in read_topic(place.bootstrap_servers, place.source))
+    expected = _without_closing(sums_of(sent))
     life.await_right(results, book, None, expected, _PATIENCE_SECONDS)
     return compare(expected, _without_closing(book.sums))
 

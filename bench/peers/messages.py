@@ -253,20 +253,6 @@ class Probes:
             self._producer.send(self._topic, json.dumps(event).encode(), key=f"{PROBE_USER}/{client_id}".encode())
 
 
-def topic_values(bootstrap_servers: str, topic: str) -> Iterator[bytes]:
-    consumer: Any = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers, check_crcs=False, max_poll_records=20_000, fetch_max_wait_ms=100
-    )
-    partitions = partitions_of(consumer, topic)
-    consumer.assign(partitions)
-    consumer.seek_to_beginning()
-    ends = consumer.end_offsets(partitions)
-    while any(consumer.position(partition) < end for partition, end in ends.items()):
-        for records in consumer.poll(timeout_ms=500).values():
-            yield from (record.value for record in records)
-    consumer.close()
-
-
 _TIME_MS = 10**12  # any time of 13 digits
 
 
