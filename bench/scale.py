@@ -29,7 +29,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -130,8 +130,7 @@ def main() -> None:
         entities, events_per_second = map(int, load.split(":"))
         point = _measure(entities, events_per_second, given.seconds)
         points.append(point)
-        figures = [*point.steps_ms.values(), point.batch_ms, point.longest_batch_ms, point.driver_mb, point.jvm_mb]
-        figures += [point.cores, point.back_s, point.state_s, point.roll_up_s, point.view_ms, point.server_mb]
+        figures = [*point.steps_ms.values(), *astuple(point)[3:]]
         print(f"{entities:>9}{events_per_second:>8}{''.join(f'{one:>9.1f}' for one in figures)}", flush=True)
     if given.write:
         measured = {"machine": machine_line(), "points": [asdict(point) for point in points]}

@@ -250,6 +250,11 @@ def send_event(producer: Any, user: str, produced_bytes: int, client_id: str = "
     producer.flush()
 
 
+def _polled(consumer: Any, timeout_ms: int) -> list[dict[str, Any]]:
+    polled = consumer.poll(timeout_ms=timeout_ms)
+    return [json.loads(record.value) for records in polled.values() for record in records]
+
+
 def throttled(bootstrap_servers: str, user: str) -> Any:
     """Send an event that is far above a quota of `PROBE_BOUND`. Returns a reader that has seen the user's throttle."""
     consumer = throttle_reader(bootstrap_servers)
@@ -264,11 +269,8 @@ def wait_for(consumer: Any, user: str, action: str) -> None:
     """Return when a record of a user has come; end the program if none comes within half a minute."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        for records in consumer.poll(timeout_ms=500).values():
-            for record in records:
-                value = json.loads(record.value)
-                if (value["user"], value["action"]) == (user, action):
-                    return
+        if (user, action) in {(value["user"], value["action"]) for value in _polled(consumer, 500)}:
+            return
     sys.exit(f"no {action} of {user} within {_PATIENCE_SECONDS} s")
 
 
@@ -325,15 +327,11 @@ class Prober:
         self._sent += 1
         began = time.perf_counter()
         send_event(self._producer, user, PROBE_BYTES)
-        while user not in self._users():
+        while user not in {value["user"] for value in _polled(self._consumer, 1_000)}:
             if time.perf_counter() - began > _GIVE_UP_SECONDS:
                 self.missing = user
                 return None
         return (time.perf_counter() - began) * 1_000
-
-    def _users(self) -> set[str]:
-        polled = self._consumer.poll(timeout_ms=1_000)
-        return {json.loads(record.value)["user"] for records in polled.values() for record in records}
 
 
 @contextmanager

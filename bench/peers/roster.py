@@ -33,15 +33,6 @@ def peer_jars(jar_set: str) -> list[Path]:
     return [store.check(jar) for jar in store.locked]
 
 
-def lock(arguments: Sequence[str]) -> int:
-    """Write the lock. Returns 2 if anything else is asked for."""
-    if list(arguments) != ["lock"]:
-        sys.stderr.write("usage: python -m bench.peers.roster lock\n")
-        return 2
-    write_lock(LOCK.with_name("pom.xml"), LOCK, SETS, _HEADER)
-    return 0
-
-
 _HERE: Final = Path(__file__).parent
 _SECONDS: Final = 900
 
@@ -243,5 +234,5 @@ PEERS: Final = (
 )
 
 
-if __name__ == "__main__":
-    sys.exit(lock(sys.argv[1:]))
+if sys.argv[1:] == ["lock"] and __name__ == "__main__":
+    write_lock(LOCK.with_name("pom.xml"), LOCK, SETS, _HEADER)

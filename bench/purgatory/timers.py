@@ -118,21 +118,15 @@ class Speed(NamedTuple):
         return " | ".join(f"{value:.2f}" for value in self).replace("nan", "–")
 
 
-class Stopwatch:
-    """Measures the CPU time of this thread. Garbage is collected before it, not during it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __enter__(self) -> "Stopwatch":
-        gc.collect()
-        gc.disable()
-        self._started = time.thread_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.thread_time() - self._started
-        gc.enable()
+def spent(call: Callable[[Any], Any], values: Iterable[Any]) -> tuple[float, list[Any]]:
+    """CPU seconds of this thread for some calls, and what they returned. Garbage is collected before, not meanwhile."""
+    gc.collect()
+    gc.disable()
+    started = time.thread_time()
+    returned = [call(value) for value in values]
+    seconds = time.thread_time() - started
+    gc.enable()
+    return seconds, returned
 
 
 def split(values: Int64s, batch: int) -> Iterator[Int64s]:
@@ -153,17 +147,13 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
     for part in first:
         structure.insert(part)
     del first
-    entries: list[Any] = []
-    with Stopwatch() as insert:
-        entries += [structure.insert(part) for part in inserted]
+    insert_seconds, entries = spent(structure.insert, inserted)
     flat = np.concatenate(entries) if isinstance(entries[0], np.ndarray) else list(chain(*entries))
     order = random.permutation(operations)
     shuffled = flat[order] if isinstance(flat, np.ndarray) else [flat[place] for place in order.tolist()]
     cancelled: list[Any] = [shuffled[start : start + batch] for start in range(0, operations, batch)]
     del entries, flat, shuffled
-    with Stopwatch() as cancel:
-        for part in cancelled:
-            structure.cancel(part)
+    cancel_seconds, _ = spent(structure.cancel, cancelled)
     del cancelled, inserted
     stops_ms = range(START_MS + step_ms, START_MS + span_ms + step_ms, step_ms)[:MOST_CALLS]
     beside_cancelled = expiry(structure, stops_ms)
@@ -171,19 +161,17 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
     for part in split(pending_ms, 10_000):
         alone.insert(alone.prepare(part))
     millions = operations / 1e6
-    return Speed(millions / insert.seconds, millions / cancel.seconds, expiry(alone, stops_ms), beside_cancelled)
+    return Speed(millions / insert_seconds, millions / cancel_seconds, expiry(alone, stops_ms), beside_cancelled)
 
 
 def expiry(structure: Structure, stops_ms: range) -> float:
     """Million expirations per second."""
     pending = len(structure)
-    with Stopwatch() as expire:
-        for now_ms in stops_ms:
-            structure.expire(now_ms)
+    seconds, _ = spent(structure.expire, stops_ms)
     if len(structure) and len(stops_ms) < MOST_CALLS:
         msg = f"{len(structure)} entries were never handed out"
         raise AssertionError(msg)
-    return (pending - len(structure)) / 1e6 / expire.seconds
+    return (pending - len(structure)) / 1e6 / seconds
 
 
 def measure(name: str, pending: int, batch: int, rounds: int) -> Speed:
