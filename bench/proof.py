@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.pages import table, write_part
+from bench.pages import MEASURED, table, write_part
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 README: Final = DOCS.parent / "README.md"
@@ -114,7 +114,7 @@ CLAIMS: Final = (
         "one row or record that is lost, duplicated or different",
         command='make faults ARGS="--rounds 3"',
         is_in_readme=True,
-        within=("<!-- measured -->", "<!-- /measured -->"),
+        within=MEASURED,
     ),
     Claim(
         "A record can be read within half a second of the event, at 20 000 events a second",
@@ -238,7 +238,7 @@ CLAIMS: Final = (
         ),
         "one row that is lost, duplicated or different",
         command="make cluster",
-        within=("<!-- measured -->", "<!-- /measured -->"),
+        within=MEASURED,
     ),
     Claim(
         "An edit in the page releases a client at once",
