@@ -42,7 +42,11 @@ BENCHES: Final = {
 }
 
 REPORTS: Final = Path(__file__).parents[1] / "docs" / "bench"
-_MODULES: Final = {"timers": "bench.purgatory.timers", "conformance": "tests.conformance.replay"}
+_COMMANDS: Final = {
+    "timers": ["bench.purgatory.timers"],
+    "conformance": ["tests.conformance.replay"],
+    "request_logger": ["bench.reporter", "--request-log"],
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,7 +90,7 @@ def report_text(name: str, commit: str, printed: str, options: Sequence[str] = (
 
 def _run(name: str, options: Sequence[str]) -> tuple[int, str]:
     """Run one benchmark and pass on what it prints. Returns its exit code and its output."""
-    command = [sys.executable, "-u", "-m", _MODULES.get(name, f"bench.{name}"), *options]
+    command = [sys.executable, "-u", "-m", *_COMMANDS.get(name, [f"bench.{name}"]), *options]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         for line in running.stdout or ():

@@ -14,12 +14,11 @@ from typing import Final
 
 from bench.machine import arguments
 from bench.pages import row, table
-from bench.stage import BatchLog, Prober, environment, percentiles, probe_quotas, staged
+from bench.stage import PROBED_LOAD, environment, percentiles, probing
 from pipeline.jvm.jars import fetch
 
 _ROOT: Final = "catalog:spark_catalog.kquota"
 _WARM_UP_SECONDS: Final = 30.0
-_LOAD: Final = (2_000, 1_000)  # events a second, clients
 
 
 def main() -> None:
@@ -28,21 +27,16 @@ def main() -> None:
     print("", table(["trigger ms", "batches", "batch ms, median", "worst", "probes", "p50 ms", "p99 ms"]), sep="\n")
     for trigger_ms in given.triggers:
         print(_measured(trigger_ms, given.seconds), flush=True)
-    print(f"\nEach was measured for {given.seconds:g} s, with {_LOAD[0]} events a second of {_LOAD[1]} clients.")
+    events_per_second, clients = PROBED_LOAD
+    print(
+        f"\nEach was measured for {given.seconds:g} s, with {events_per_second} events a second of {clients} clients."
+    )
 
 
 def _measured(trigger_ms: int, seconds: float) -> str:
-    log, quotas = BatchLog(), probe_quotas(2 * int(seconds + _WARM_UP_SECONDS))
     with tempfile.TemporaryDirectory() as folder:
         variables = {"KQUOTA_TABLES__LOCATION": f"{folder}/tables", "KQUOTA_TABLES__WRITER": "delta-spark"}
-        with (
-            environment(variables),
-            staged(quotas, _ROOT) as stage,
-            stage.load(*_LOAD),
-            stage.job(trigger_ms, log.heard),
-            Prober(stage.servers) as prober,
-        ):
-            prober.probe(_WARM_UP_SECONDS)
+        with environment(variables), probing(_ROOT, trigger_ms, seconds, _WARM_UP_SECONDS) as (log, prober):
             before = len(log.batches)
             latencies_ms = prober.probe(seconds)
     batches_ms = [batch["batch_ms"] for batch in log.batches[before:]]  # without Spark's own work around them

@@ -16,22 +16,22 @@ With several numbers of cores all of it, the broker too, runs on the first so ma
 """
 
 import argparse
+import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from kafka import KafkaAdminClient
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
 from bench.machine import arguments as options
-from bench.peers.messages import PARTITIONS, SHAPES, Backlog
+from bench.peers.messages import MEASURES, SHAPES, Backlog, create_logged_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch, spark_jars
 from pipeline.jvm.java import find_java
@@ -41,10 +41,9 @@ from pipeline.stream.query import RAW_COLUMNS
 from pipeline.stream.session import build_spark_session
 from pipeline.stream.usage_columns import FIELD_RULES, ReadingRules
 
-EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
+_EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
 """The fields of a usage event as a type of Spark."""
 _AGO_MS: Final = 60_000  # when the outage began
-_SUMMED: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
 _WARM_UP_ROUNDS: Final = 2
 # A consumer that has read to the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by
 # default. The next round on the same consumer waits for it: up to half a second per round, the same for every case.
@@ -78,9 +77,10 @@ def _run(arguments: argparse.Namespace, cores: int) -> None:
                 f"on {cores} of the cores: {arguments.events} events, {arguments.clients} clients, "
                 f"median of {arguments.rounds}; k events/s"
             )
-            print(f"{'messages':<9}" + "".join(f"{name:>14}" for name in (*_cases(is_array=False), "kquota/limit")))
-            for topic, cases in (("object", _cases(is_array=False)), ("array", _cases(is_array=True))):
-                messages = _messages(spark, broker.bootstrap_servers, topic)
+            print(f"{'messages':<9}" + "".join(f"{name:>14}" for name in (*_cases("object"), "kquota/limit")))
+            for topic in SHAPES:
+                cases = _cases(topic)
+                messages = messages_of(spark, broker.bootstrap_servers, topic).select(*RAW_COLUMNS)
                 seconds = _measure(messages, cases, arguments.rounds)
                 rates = {name: arguments.events / taken / 1e3 for name, taken in seconds.items()}
                 ratio = seconds["limit"] / seconds["kquota"]
@@ -92,51 +92,48 @@ def _run(arguments: argparse.Namespace, cores: int) -> None:
 
 
 def _fill(bootstrap_servers: str, count: int, clients: int) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    wanted = {
-        "num_partitions": PARTITIONS,
-        "replication_factor": 1,
-        "configs": {"message.timestamp.type": "LogAppendTime"},
-    }
-    admin.create_topics(dict.fromkeys(SHAPES, wanted), wait_for_metadata=True)
-    admin.close()
+    create_logged_topics(bootstrap_servers, SHAPES)
     backlog = Backlog.build(count, clients, int(time.time() * 1000) - _AGO_MS)
     for shape in SHAPES:
         backlog.send(bootstrap_servers, shape, shape, 0)
 
 
-def _messages(spark: SparkSession, bootstrap_servers: str, topic: str) -> DataFrame:
+def messages_of(
+    spark: SparkSession, bootstrap_servers: str, topic: str, spans: Mapping[str, Mapping[str, int]] | None = None
+) -> DataFrame:
+    """A topic, all of it or by `startingOffsets` and `endingOffsets` of its partitions."""
+    offsets = {option: json.dumps({topic: by_partition}) for option, by_partition in (spans or {}).items()}
     return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
         .option("subscribe", topic)
+        .options(**offsets)
         .load()
-        .select(*RAW_COLUMNS)
     )
 
 
-def _cases(*, is_array: bool) -> dict[str, Case]:
-    def parsed(messages: DataFrame) -> DataFrame:
-        text = F.col("value").cast("string")
-        if is_array:
-            return messages.select(F.from_json(text, f"ARRAY<{EVENT_STRUCT}>").alias("events"))
-        return messages.select(F.from_json(text, EVENT_STRUCT).alias("event"))
+def parsed(messages: DataFrame, shape: str) -> DataFrame:
+    schema = f"ARRAY<{_EVENT_STRUCT}>" if shape == "array" else _EVENT_STRUCT
+    return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("parsed"))
 
+
+def by_second(messages: DataFrame, shape: str, *names: str) -> GroupedData:
+    """Events by second, and by other names."""
+    events = parsed(messages, shape).select(F.inline("parsed") if shape == "array" else "parsed.*")
+    return events.groupBy(F.expr("event_time_ms - event_time_ms % 1000").alias("second_ms"), *names)
+
+
+def _cases(shape: str) -> dict[str, Case]:
     def limit(messages: DataFrame) -> object:
-        events = parsed(messages).select(F.inline("events") if is_array else "event.*")
-        start = F.expr("event_time_ms - event_time_ms % 1000").alias("sample_start_ms")
-        return (
-            events.groupBy(start, "broker_id", "user", "client_id")
-            .agg(*[F.sum(name) for name in _SUMMED], F.max("event_time_ms"), F.count(F.lit(1)))
-            .toArrow()
-        )
+        groups = by_second(messages, shape, "broker_id", "user", "client_id")
+        return groups.agg(*[F.sum(name) for name in MEASURES], F.max("event_time_ms"), F.count(F.lit(1))).toArrow()
 
     return {
         "consume only": lambda messages: _discard(messages.select("value")),
         "hand over": lambda messages: messages.select("value").toArrow(),
-        "parse only": lambda messages: _discard(parsed(messages)),
+        "parse only": lambda messages: _discard(parsed(messages, shape)),
         "limit": limit,
         "kquota": lambda messages: collect_on_executors(messages, _RULES),
     }

@@ -18,16 +18,15 @@ import pyarrow as pa
 
 from bench.machine import arguments, machine_line
 from bench.pages import table, write_part
-from pipeline.clock import Moment
+from pipeline.replay.simulation import NoOutbox, NoTopic
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
+from pipeline.stream.usage_columns import USAGE_SCHEMA
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.shapes import Written, records_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock
-from tests.fakes.outbox import MemoryOutbox
-from tests.fakes.topic import MemoryTopic, TopicBroker
 
 BOUND: Final = 1_000_000.0
 BURST_SECONDS: Final = 11
@@ -131,14 +130,9 @@ class Loop:
     def __init__(self, lead_ms: int, carry_debt: bool, offenders: list[Offender]) -> None:
         self.offenders = {offender.key: offender for offender in offenders}
         self.clock = ManualClock(START_MS)
-        self._outbox = MemoryOutbox()
-        self._enforcement = assemble(
-            _settings(lead_ms, carry_debt),
-            "cluster",
-            "simulated",
-            Ports(self._outbox, MemoryTopic(TopicBroker()), self.clock, self._deliver),
-        )
-        self._decider, self._purgatory = self._enforcement.decider, self._enforcement.purgatory
+        ports = Ports(NoOutbox(), NoTopic(), self.clock, self._deliver)
+        enforcement = assemble(_settings(lead_ms, carry_debt), "cluster", "simulated", ports)
+        self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
         self._purgatory.take_over()
         self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
 
@@ -147,9 +141,9 @@ class Loop:
         for batch_id in range(round(hours * 3_600_000 / TRIGGER_MS)):
             rows = self._live_until_trigger()
             evaluation = Evaluation("simulated", batch_id, self.clock.steady_ms, 1)
-            decided = self._decider.decide(self._quotas, pa.Table.from_pylist(rows, _USAGE), evaluation, self._now())
+            usage = pa.Table.from_pylist(rows, USAGE_SCHEMA)
+            decided = self._decider.decide(self._quotas, usage, evaluation, self.clock.now())
             self._purgatory.violated(decided.violations, evaluation, {"simulated": batch_id})
-            self._outbox.rows.clear()
 
     def _live_until_trigger(self) -> list[dict[str, object]]:
         usage: dict[tuple[ClientKey, int], list[int]] = {}
@@ -176,18 +170,6 @@ class Loop:
         for record in records_of(written):
             self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
 
-    def _now(self) -> Moment:
-        return self.clock.now()
-
-
-_USAGE: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ClientKey._fields),
-        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", "produced_bytes", "fetched_bytes")),
-        *((name, pa.int64()) for name in ("io_time_ns", "network_time_ns")),
-    ]
-)
-
 
 def _settings(lead_ms: int, carry_debt: bool) -> Settings:
     """Producers are cut at 1 s, consumers at the window. A look comes `lead_ms` ahead, at least a trigger."""
@@ -200,15 +182,7 @@ def _settings(lead_ms: int, carry_debt: bool) -> Settings:
 
 
 def _quota(offender: Offender) -> dict[str, object]:
-    return {
-        "user": offender.key.user,
-        "client_id": offender.key.client_id,
-        "producer_byte_rate": None,
-        "consumer_byte_rate": None,
-        "request_percentage": None,
-        "mode": "enforce",
-        _TYPE_OF[offender.cap]: BOUND,
-    }
+    return {"user": offender.key.user, "client_id": offender.key.client_id, _TYPE_OF[offender.cap]: BOUND}
 
 
 def offenders(lags_ms: tuple[int, ...] = LAGS_MS) -> list[Offender]:

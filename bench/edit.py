@@ -10,14 +10,12 @@ The target is one trigger plus 150 ms.
 """
 
 import time
-from typing import Any
-
-from kafka import KafkaProducer
+from typing import Final
 
 from bench.machine import arguments
-from bench.stage import Stage, percentiles, send_event, staged, throttle_reader, wait_for
+from bench.stage import PROBE_BOUND, Stage, percentiles, staged, throttled, wait_for
 
-_LOW, _HIGH = 1_000.0, 1e12
+_HIGH: Final = 1e12
 
 
 def main() -> None:
@@ -32,13 +30,9 @@ def main() -> None:
 def _edit(stage: Stage, number: int) -> float:
     """Throttle a client that no other round uses, raise its bound, wait for its release. Returns the latency in ms."""
     user = f"edit-{number}"
-    consumer = throttle_reader(stage.servers)
-    stage.alter(user, _LOW)
-    producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
+    stage.alter(user, PROBE_BOUND)
     time.sleep(1)
-    send_event(producer, user, 10**6)
-    producer.close()
-    wait_for(consumer, user, "throttle")
+    consumer = throttled(stage.servers, user)
     time.sleep(0.5 + (number * 0.137) % 1)  # edits happen at any time between two triggers
     stage.alter(user, _HIGH)
     began = time.perf_counter()

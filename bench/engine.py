@@ -15,7 +15,9 @@ the engine.
     NumPy sum     only the sums: three bincounts of rows that come with the number of their entity; no rates, no quotas
 """
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -34,17 +36,6 @@ OVER_QUOTA_BYTES: Final = 100_000_000
 OVER_QUOTA_NS: Final = 100_000_000_000
 
 Int64s = npt.NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class Timings:
-    """The seconds of each round."""
-
-    record: list[float] = field(default_factory=list)
-    new_window: list[float] = field(default_factory=list)
-    violated: list[float] = field(default_factory=list)
-    evaluate: list[float] = field(default_factory=list)
-    numpy_sum: list[float] = field(default_factory=list)
 
 
 class Load:
@@ -85,8 +76,8 @@ def group_sum(batch: pa.Table, entity: Int64s) -> None:
         np.bincount(entity, used)
 
 
-def measure(entities: int, rounds: int) -> tuple[Timings, float]:
-    """The timings for one number of entities, and the engine's memory per sensor in bytes."""
+def measure(entities: int, rounds: int) -> tuple[dict[str, list[float]], float]:
+    """The seconds of each round for one number of entities, and the engine's memory per sensor in bytes."""
     load = Load(entities, seed=entities)
     quota = {"user": "<default>", "client_id": "<default>", **BOUNDS}
     engine, hot = (QuotaEngine(sample_window_ms=WINDOW_MS) for _ in range(2))
@@ -94,36 +85,33 @@ def measure(entities: int, rounds: int) -> tuple[Timings, float]:
         used.load_quotas(QuotaSnapshot.from_rows([quota], version=1))
         for before_ms in (2000, 1000):
             used.record(load.batch(START_MS - before_ms)[0], START_MS - before_ms)
-    timings = Timings()
+    spent: dict[str, list[float]] = defaultdict(list)
+
+    def timed(name: str, call: Callable[..., object], *arguments: object) -> None:
+        spent[name].append(cpu_spent(partial(call, *arguments)))
+
     for round_ in range(rounds):
         at_ms = START_MS + round_ * WINDOW_MS
-        batch, _ = load.batch(at_ms)
-        timings.new_window.append(cpu_spent(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms)))  # type: ignore[misc]
+        timed("new window", engine.record, load.batch(at_ms)[0], at_ms)
         batch, order = load.batch(at_ms + 250)
-        timings.record.append(cpu_spent(lambda batch=batch, at_ms=at_ms: engine.record(batch, at_ms + 250)))  # type: ignore[misc]
-        timings.numpy_sum.append(cpu_spent(lambda batch=batch, order=order: group_sum(batch, order)))  # type: ignore[misc]
-        timings.evaluate.append(cpu_spent(lambda batch=batch, at_ms=at_ms: engine.evaluate(batch, at_ms + 250)))  # type: ignore[misc]
+        timed("record", engine.record, batch, at_ms + 250)
+        timed("NumPy sum", group_sum, batch, order)
+        timed("evaluate", engine.evaluate, batch, at_ms + 250)
         hot.record(load.batch(at_ms, 0.05)[0], at_ms)
-        batch, _ = load.batch(at_ms + 250, 0.05)
-        timings.violated.append(cpu_spent(lambda batch=batch, at_ms=at_ms: hot.record(batch, at_ms + 250)))  # type: ignore[misc]
-    return timings, engine.nbytes / engine.num_sensors
+        timed("5 % violated", hot.record, load.batch(at_ms + 250, 0.05)[0], at_ms + 250)
+    return spent, engine.nbytes / engine.num_sensors
 
 
 def main() -> None:
     asked = arguments(__doc__, entities="10000,100000,1000000", rounds=9)
     print(f"NumPy {np.__version__}")
     print(f"milliseconds of CPU; median of {asked.rounds} rounds")
-    names = ("entities", "record", "new window", "5 % violated", "evaluate", "NumPy sum", "bytes a sensor")
-    print(" | ".join(f"{name:>14}" for name in names))
-    for entities in (int(count) for count in asked.entities.split(",")):
-        timings, sensor_bytes = measure(entities, asked.rounds)
-        measured = (timings.record, timings.new_window, timings.violated, timings.evaluate, timings.numpy_sum)
-        cells = [
-            f"{entities:>14,}",
-            *(f"{median(spent) * 1000:>14.2f}" for spent in measured),
-            f"{sensor_bytes:>14.0f}",
-        ]
-        print(" | ".join(cells))
+    names = ("record", "new window", "5 % violated", "evaluate", "NumPy sum")
+    print(" | ".join(f"{name:>14}" for name in ("entities", *names, "bytes a sensor")))
+    for entities in map(int, asked.entities.split(",")):
+        spent, sensor_bytes = measure(entities, asked.rounds)
+        cells = [f"{entities:>14,}", *(f"{median(spent[name]) * 1000:>14.2f}" for name in names)]
+        print(" | ".join([*cells, f"{sensor_bytes:>14.0f}"]))
 
 
 if __name__ == "__main__":

@@ -17,20 +17,20 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer
 
 from bench.machine import arguments as options
-from bench.stage import Stage, staged
-from pipeline.demo.process import terminate
+from bench.stage import PROBE_BOUND, Stage, child, staged
 from pipeline.gate.gate import Gate
 from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.throttle_record import ThrottleRecord
+from tests.waiting import wait_until
 
 CLIENT_ID: Final = "service"
 
@@ -48,7 +48,7 @@ def read(servers: str) -> None:
                 print(throttle.action, throttle.user, throttle.throttled_until_ms, arrived_ns, flush=True)
 
 
-_BOUND, _BOUNDLESS = 1_000.0, 1e12
+_BOUNDLESS: Final = 1e12
 _POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see an edit
 
 
@@ -69,7 +69,7 @@ class Job:
 
     def throttle(self, release: str) -> list[str]:
         """Send one event per client, about 15 to 19 times its quota: it must wait 5 to 9 s; or 9 s for all of them."""
-        self._alter(_BOUND)
+        self._alter(PROBE_BOUND)
         users = [f"round-{self._rounds}-{number}" for number in range(self._clients)]
         self._rounds += 1
         now_ms = time.time_ns() // 1_000_000
@@ -79,15 +79,14 @@ class Job:
                 "event_time_ms": now_ms,
                 "user": user,
                 "client_id": CLIENT_ID,
-                "produced_bytes": int((15 + 4 * share) * _BOUND),
+                "produced_bytes": int((15 + 4 * share) * PROBE_BOUND),
             }
             self._producer.send(USAGE_TOPIC, json.dumps(event).encode())
         self._producer.flush()
         return users
 
-    def release(self, release: str, users: Sequence[str]) -> None:
+    def release(self, release: str) -> None:
         """Raise the quota; or do nothing: the job releases them when their throttles end."""
-        del users
         if release == self.releases[2]:
             self._alter(_BOUNDLESS)
 
@@ -95,21 +94,14 @@ class Job:
         if bound != self._bound:
             self._stage.alter("<default>", bound)
             self._bound = bound
-            if bound == _BOUND:
+            if bound == PROBE_BOUND:
                 time.sleep(_POLL_SECONDS)
-
-
-class LetGo(NamedTuple):
-    """When a client could go on."""
-
-    monotonic_ns: int  # that instant
-    by_release: bool  # true if a release was readable before the throttle ended by itself
 
 
 class Readable:
     """What a plain reader, a process of its own, has received, by user. Its output is read on a thread."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[bytes]) -> None:
         self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
         self._released_ns: dict[str, int] = {}
         self._until_ns: dict[str, int] = {}
@@ -118,14 +110,14 @@ class Readable:
     def are_released(self, users: Iterable[str]) -> bool:
         return all(user in self._released_ns for user in users)
 
-    def let_go(self, user: str) -> LetGo:
-        """When a released client could go on: at its release, or at the end of its lease if that was earlier."""
+    def let_go(self, user: str) -> tuple[int, bool]:
+        """When a client could go on, in monotonic ns, and whether that was by a release that could be read by then."""
         released_ns, until_ns = self._released_ns[user], self._until_ns[user]
-        return LetGo(min(released_ns, until_ns), released_ns < until_ns)
+        return min(released_ns, until_ns), released_ns < until_ns
 
-    def _collect(self, lines: Iterable[str]) -> None:
+    def _collect(self, lines: Iterable[bytes]) -> None:
         for line in lines:
-            action, user, until_ms, arrived_ns = line.split()
+            action, user, until_ms, arrived_ns = line.decode().split()
             if action == "throttle":
                 self._released_ns.pop(user, None)
                 self._until_ns[user] = int(until_ms) * 1_000_000 - self._wall_ahead_ns
@@ -155,20 +147,20 @@ class Run:
     def round(self, release: str) -> None:
         """Throttle all clients, start all callers, release, and note how long each caller took."""
         users = self.job.throttle(release)
-        _await(lambda: all(self.gate.throttle_of(user, CLIENT_ID) for user in users))
+        wait_until(lambda: all(self.gate.throttle_of(user, CLIENT_ID) for user in users), "the throttles")
         awake: list[tuple[str, str, int]] = []
         callers = [Thread(target=lambda: asyncio.run(self._tasks(users, awake)))]
         callers += [Thread(target=self._thread, args=(users[n % len(users)], awake)) for n in range(self.threads)]
         for caller in callers:
             caller.start()
-        _await(lambda: self.gate.stats().occupancy.waiting == self.threads + self.tasks)
-        self.job.release(release, users)
+        wait_until(lambda: self.gate.stats().occupancy.waiting == self.threads + self.tasks, "all callers to wait")
+        self.job.release(release)
         for caller in callers:
             caller.join()
-        _await(lambda: self.readable.are_released(users))
+        wait_until(lambda: self.readable.are_released(users), "the releases")
         for kind, user, awake_ns in awake:
-            let_go = self.readable.let_go(user)
-            self.measured[release, kind].append(((awake_ns - let_go.monotonic_ns) / 1e6, let_go.by_release))
+            let_go_ns, by_release = self.readable.let_go(user)
+            self.measured[release, kind].append(((awake_ns - let_go_ns) / 1e6, by_release))
 
     def _thread(self, user: str, awake: list[tuple[str, str, int]]) -> None:
         with self.gate.acquire(user, CLIENT_ID, request_bytes=_REQUEST_BYTES):
@@ -191,7 +183,8 @@ def main() -> None:
         stack.enter_context(stage.job(_TRIGGER_MS))
         producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
         stack.callback(producer.close)
-        reader = stack.enter_context(_reader(stage.servers))
+        command = [sys.executable, "-m", "bench.gate", "read", stage.servers]
+        reader = stack.enter_context(child(command, stdout=subprocess.PIPE))
         gate = stack.enter_context(Gate.connect(stage.servers))
         job = Job(producer, stage, given.clients)
         run = Run(gate, job, Readable(reader.stdout or ()), given.threads, given.tasks)
@@ -207,24 +200,6 @@ def main() -> None:
     )
     for (release, kind), measured in sorted(run.measured.items()):
         _tell(f"  {release}, {kind}", measured)
-
-
-@contextmanager
-def _reader(servers: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "bench.gate", "read", servers]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        yield child
-    finally:
-        terminate(child, 5)  # type: ignore[arg-type]  # for a signal, text or bytes makes no difference
-
-
-def _await(is_so: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            sys.exit(f"not within {seconds:g} s")
-        time.sleep(0.01)
 
 
 def _tell(name: str, measured: list[tuple[float, bool]]) -> None:

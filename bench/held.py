@@ -27,7 +27,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -92,13 +92,10 @@ class Spent:
         for name, began, ended in zip(("cpu", "broker"), self._began, self._cpu_seconds(), strict=True):
             taken[name] = 1000 * (ended - began)
         taken["late"] = 1000 * self.late_seconds
-        self.begin()
-        return taken
-
-    def begin(self) -> None:
         self.seconds.clear()
         self.late_seconds = 0.0
         self._began = self._cpu_seconds()
+        return taken
 
     def _cpu_seconds(self) -> tuple[float, float]:
         return time.process_time(), cpu_seconds(self._broker_pid)
@@ -114,21 +111,6 @@ TIMEOUT_MS: Final = 120_000  # of a transaction
 REAP_SECONDS: Final = 0.01
 
 
-class TimedOutbox(DeltaOutbox):
-    """The outbox, its appends counted."""
-
-    def __init__(self, root: Path, spent: Spent) -> None:
-        create_missing(str(root), [TABLES["throttle_events"]])
-        writer = DeltaRsWriter(table_uri(str(root), "throttle_events"), JOB)
-        writer.raise_epoch(1)
-        super().__init__(writer, JOB)
-        self._spent = spent
-
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        with self._spent.on("store"):
-            return super().append(rows, versions, metadata)
-
-
 class Held:
     """A job without Spark, and its clients."""
 
@@ -138,7 +120,11 @@ class Held:
         self._clients = clients
         self._usage = _usage(clients)
         self._batch_id = -1
-        ports = Ports(TimedOutbox(root, self.spent), topic, self.clock)
+        create_missing(str(root), [TABLES["throttle_events"]])
+        writer = DeltaRsWriter(table_uri(str(root), "throttle_events"), JOB)
+        writer.raise_epoch(1)
+        outbox = DeltaOutbox(writer, JOB)
+        ports = Ports(outbox, topic, self.clock)
         enforcement = assemble(Settings(job=JOB), "cluster", JOB, ports)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         quota = {"user": "<default>", "client_id": "<default>", "producer_byte_rate": BOUND, "mode": "enforce"}
@@ -148,6 +134,7 @@ class Held:
         # Wrapped where they stand: the purgatory calls them inside its own steps.
         for name in ("decide", "look", "standing"):
             setattr(self.decider, name, self.spent.counted("decide", getattr(self.decider, name)))
+        outbox.append = self.spent.counted("store", outbox.append)  # type: ignore[method-assign]
         topic.publish = self.spent.counted("send", topic.publish)  # type: ignore[method-assign]
 
     def batch(self) -> None:
@@ -217,7 +204,7 @@ def _usage(clients: int) -> pa.Table:
 def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, float]], float]:
     """Milliseconds by step and phase, and the memory while all are held."""
     spent = held.spent
-    spent.begin()
+    spent.take()
     held.batch()
     took = {"throttle": spent.take()}
     held.clock.now_ms += 250
@@ -232,7 +219,7 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
         rounds.append(spent.take())
     took["renew"] = {phase: statistics.median(one[phase] for one in rounds) for phase in rounds[0]}
     held_mb = memory_mb()
-    spent.begin()
+    spent.take()
     held.take_quotas_away()
     took["release"] = spent.take()
     return took, held_mb

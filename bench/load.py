@@ -13,7 +13,8 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -103,48 +104,63 @@ def _message(events: list[str], events_per_message: int) -> bytes:
 
 
 class BrokerConnection:
-    """One connection to the only broker of a cluster, without security, for produce requests one after the other."""
+    """One connection to the only broker of a cluster, without security.
+
+    Requests wait on it in order, and so do their responses; `OSError` if the broker is gone.
+    """
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._due: deque[float] = deque()
+        self._received = bytearray()
 
     def produce(self, topic: str, partition: int, records: bytes) -> None:
-        """Send one record batch, and wait until the broker has it.
+        """Send one record batch, and wait until the broker has it."""
+        self.send(produce_request(topic, partition, records), 0)
+        while not list(self.receive()):
+            pass
 
-        Raises:
-            OSError: the broker is gone.
-        """
-        self._socket.sendall(produce_request(topic, partition, records))
-        (length,) = struct.unpack(">i", self._read(4))
-        self._read(length)
+    def send(self, request: bytes, due: float) -> None:
+        self._due.append(due)
+        self.socket.sendall(request)
 
-    def _read(self, length: int) -> bytes:
-        answer = bytearray()
-        while len(answer) < length:
-            more = self._socket.recv(length - len(answer))
-            if not more:
-                message = "the broker has closed the connection"
-                raise OSError(message)
-            answer += more
-        return bytes(answer)
+    def receive(self) -> Iterator[float]:
+        """Take what has arrived: of each response the time at which its request was due."""
+        more = self.socket.recv(65_536)
+        if not more:
+            message = "the broker has closed the connection"
+            raise OSError(message)
+        self._received += more
+        while len(self._received) >= 4:
+            end = 4 + struct.unpack_from(">i", self._received)[0]
+            if len(self._received) < end:
+                return
+            del self._received[:end]
+            yield self._due.popleft()
 
 
-def run(bootstrap_servers: str, events_per_second: int, clients: int, events_per_message: int = 1) -> None:
-    """Send without end."""
-    producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers)
-    partitions = len(producer.partitions_for(USAGE_TOPIC))
-    producer.close()
-    batches = prepared_batches(events_per_second, clients, events_per_message)
+def send_without_end(bootstrap_servers: str, topic: str, of_turn: Callable[[int], tuple[int, TimedBatch]]) -> None:
+    """Send the partition and batch of each turn, with the event times of now."""
     connection = BrokerConnection(bootstrap_servers)
     began, sent = time.monotonic(), 0
     while True:
         for number in range(sent, int((time.monotonic() - began) * BATCHES_PER_SECOND)):
-            records = batches[number % len(batches)].at(time.time_ns() // 1_000_000)
-            connection.produce(USAGE_TOPIC, number % partitions, records)
+            partition, batch = of_turn(number)
+            connection.produce(topic, partition, batch.at(time.time_ns() // 1_000_000))
             sent = number + 1
         time.sleep(0.5 / BATCHES_PER_SECOND)
+
+
+def run(bootstrap_servers: str, events_per_second: int, clients: int, events_per_message: int = 1) -> None:
+    producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers)
+    partitions = len(producer.partitions_for(USAGE_TOPIC))
+    producer.close()
+    batches = prepared_batches(events_per_second, clients, events_per_message)
+    send_without_end(
+        bootstrap_servers, USAGE_TOPIC, lambda number: (number % partitions, batches[number % len(batches)])
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Final, Self
 
 from bench.machine import arguments, machine_line
 from bench.pages import row, table, write_part
-from bench.stage import BatchLog, Prober, environment, percentiles, probe_quotas, staged
+from bench.stage import PROBED_LOAD, environment, percentiles, probing
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.faults.stored_rounds import KILLS, play_stored
@@ -88,7 +88,6 @@ class AccessLog:
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "object-stores.md"
 _WARM_UP_SECONDS: Final = 10.0
-_LOAD: Final = (2_000, 1_000)  # events a second, clients
 
 
 def main() -> int:
@@ -140,7 +139,7 @@ def _by_trigger(store: ObjectStore, given: argparse.Namespace, machine: str) -> 
     days = ["PUT a day", "LIST a day", "GET a day", "$ a month"]
     rows = [table(["trigger ms", "checkpoint", "batches a minute", "probes", "p50 ms", "p99 ms", *days])]
     print("\n" + "\n".join(rows), flush=True)
-    about = f"{_LOAD[0]} events a second of {_LOAD[1]} clients"
+    about = f"{PROBED_LOAD[0]} events a second of {PROBED_LOAD[1]} clients"
     prices = f"Prices: S3 Standard, us-east-1, {PUT_PRICE} $ for 1000 PUT or LIST, {GET_PRICE} $ for 1000 GET; 30 days."
     about = f"Each was measured for {given.seconds:g} s, with {about}. {prices}"
     cases = [(trigger_ms, False) for trigger_ms in given.triggers] + [(trigger_ms, True) for trigger_ms in given.stored]
@@ -151,15 +150,9 @@ def _by_trigger(store: ObjectStore, given: argparse.Namespace, machine: str) -> 
 
 
 def _measured(store: ObjectStore, trigger_ms: int, is_stored: bool, seconds: float) -> str:
-    root, log = f"s3://{BUCKET}/trigger-{trigger_ms}-{is_stored}", BatchLog()
+    root = f"s3://{BUCKET}/trigger-{trigger_ms}-{is_stored}"
     checkpoint = f"{root}/checkpoint" if is_stored else None
-    with (
-        staged(probe_quotas(2 * int(seconds + _WARM_UP_SECONDS)), f"{root}/tables") as stage,
-        stage.load(*_LOAD),
-        stage.job(trigger_ms, log.heard, checkpoint),
-        Prober(stage.servers) as prober,
-    ):
-        prober.probe(_WARM_UP_SECONDS)
+    with probing(f"{root}/tables", trigger_ms, seconds, _WARM_UP_SECONDS, checkpoint) as (log, prober):
         access, before, began = AccessLog(store.access_log), len(log.batches), time.monotonic()
         latencies_ms = prober.probe(seconds)
         asked = Requests.of(access.new_lines(), time.monotonic() - began)

@@ -21,11 +21,10 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from deltalake import DeltaTable
-from kafka import KafkaProducer
 from playwright.sync_api import sync_playwright
 
 from bench.machine import arguments
-from bench.stage import bound, dashboard, send_event, staged, throttle_reader, wait_for
+from bench.stage import PROBE_BOUND, bound, dashboard, staged, throttled, wait_for
 from pipeline.tables.port import parse_commit_note
 
 _TOKEN: Final = "bench"  # noqa: S105 - of this benchmark's own dashboard
@@ -48,12 +47,11 @@ def main() -> None:
     asked = arguments(__doc__, loads=10, seconds=30, kills=2, edits=5)
     chromium = shutil.which("chromium") or sys.exit("chromium is not on PATH. Fix: apt-get install chromium")
     with ExitStack() as stack:
-        limited = [bound(f"edit-{number}", 1_000.0) for number in range(asked.edits)]
+        limited = [bound(f"edit-{number}", PROBE_BOUND) for number in range(asked.edits)]
         stage = stack.enter_context(staged([*limited, bound("<default>", 1e9)]))
         stack.enter_context(stage.load(_EVENTS_PER_SECOND, _CLIENTS, 100))
-        environment = {"KQUOTA_DASHBOARD_TOKEN": _TOKEN, "KQUOTA_RUN_DIR": str(stage.folder)}
-        shown = dashboard(stage.root, "--allow-edits", environment=environment)
-        address, _ = stack.enter_context(shown)
+        variables = {"KQUOTA_DASHBOARD_TOKEN": _TOKEN, "KQUOTA_RUN_DIR": str(stage.folder)}
+        address, _ = stack.enter_context(dashboard(stage.root, "--allow-edits", variables=variables))
         browser = stack.enter_context(sync_playwright()).chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
         )
@@ -129,11 +127,7 @@ def _commits(root: str, since_ms: float) -> list[tuple[int, float]]:
 def _edit(page: Any, address: str, bootstrap_servers: str, number: int) -> float:
     """Throttle a user, raise its bound in the page, wait for its release. Returns ms from the press of the button."""
     user = f"edit-{number}"
-    consumer = throttle_reader(bootstrap_servers)
-    producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
-    send_event(producer, user, 10**6)
-    producer.close()
-    wait_for(consumer, user, "throttle")
+    consumer = throttled(bootstrap_servers, user)
     page.goto(f"{address}quotas?search={user}")
     page.get_by_test_id("edit-row").first.click()
     page.get_by_test_id("field-producer_byte_rate").fill("1GB/s")

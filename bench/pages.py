@@ -27,6 +27,10 @@ def row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+MEASURED: Final = ("<!-- measured -->", "<!-- /measured -->")
+"""The marks of the part that a command of the tests has written, where a page has one."""
+
+
 def write_part(page: Path, begin: str, end: str, text: str) -> None:
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)

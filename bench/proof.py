@@ -6,12 +6,12 @@ A figure is read from the page, never typed: who runs the command again and then
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.pages import write_part
+from bench.pages import MEASURED, table, write_part
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 README: Final = DOCS.parent / "README.md"
@@ -27,18 +27,18 @@ class Claim:
     Attributes:
         what: what is claimed.
         page: the page below docs/ that has the figure.
-        command: what writes that page; "" where the page itself says it.
         figure: the figure, from the text of the page.
         refuted: what would show that the claim is wrong.
+        command: what writes that page; "" where the page itself says it.
         is_in_readme: whether README.md makes it.
         within: marks of the part of the page that has the figure and its machine.
     """
 
     what: str
     page: str
-    command: str
     figure: Callable[[str], str]
     refuted: str
+    command: str = ""
     is_in_readme: bool = False
     within: tuple[str, str] = ("", "\0")
 
@@ -95,11 +95,14 @@ def closed_loop(page: str) -> str:
     return f"{min(rates):.3f} to {max(rates):.3f} of T, from 1.05 to 50 times T"
 
 
+def _of_peers(what: str, figure: Callable[[str], str], refuted: str) -> Claim:
+    return Claim(what, "peers.md", figure, refuted, command="make bench-peers")
+
+
 CLAIMS: Final = (
     Claim(
         "The same answers as Kafka 4.3.1's own quota classes",
         "bench/conformance.md",
-        "",
         found(r"^([\d ]+) records, (\d+) mismatches", "{0} recorded requests, {1} mismatches"),
         "one mismatch",
         is_in_readme=True,
@@ -107,16 +110,15 @@ CLAIMS: Final = (
     Claim(
         "`kill -9` at any place loses nothing and repeats nothing",
         "faults.md",
-        'make faults ARGS="--rounds 3"',
         killed(r"`[a-z_.]+`", 1),
         "one row or record that is lost, duplicated or different",
+        command='make faults ARGS="--rounds 3"',
         is_in_readme=True,
-        within=("<!-- measured -->", "<!-- /measured -->"),
+        within=MEASURED,
     ),
     Claim(
         "A record can be read within half a second of the event, at 20 000 events a second",
         "bench/probe.md",
-        "",
         found(r"minute 2 on: p50 (\d+) ms.*p99 (\d+) ms", "p50 {0} ms, p99 {1} ms"),
         "p50 above 250 ms or p99 above 500 ms on a quiet machine of this kind",
         is_in_readme=True,
@@ -124,16 +126,14 @@ CLAIMS: Final = (
     Claim(
         "An offender ends at its quota",
         "measured.md",
-        "python -m bench.closed_loop --write",
         closed_loop,
         "a long-run rate above 1.05 T",
+        command="python -m bench.closed_loop --write",
         is_in_readme=True,
         within=("<!-- closed loop: begin -->", "<!-- closed loop: end -->"),
     ),
-    Claim(
+    _of_peers(
         "The brokers' own quotas give a client on two brokers more than its quota; kquota does not",
-        "peers.md",
-        "make bench-peers",
         found(
             r"quota, two brokers \| ([\d.]+) .* \| ([\d.]+) \|\n\| kquota.*?\| ([\d.]+) .* \| ([\d.]+) \|$",
             "brokers {0} to {1} of T, kquota {2} to {3} (simulated)",
@@ -143,39 +143,33 @@ CLAIMS: Final = (
     Claim(
         "One level for all brokers holds a stock client that moves between them",
         "enforce.md",
-        "python -m bench split_client --page docs/enforce.md",
         found(
             r"10 · T \| mirror .*\| ([\d.–]+) \|\n\| 10 · T \| cluster .*\| ([\d.–]+) \|$",
             "each 50 s at 10 · T: {1} of T, mirrored {0}",
         ),
         "a 50 s mean outside 0.85 to 1.15 T from 40 s after a move on",
+        command="python -m bench split_client --page docs/enforce.md",
         within=("<!-- split:", "<!-- split end -->"),
     ),
     Claim(
         "A level is between T / n and T at every second",
         "broker-levels.md",
-        "make test-long",
         found(r"T / n ≤ level ≤ T, at every second \| ([\d of]+) \|", "{0} simulated runs"),
         "one run with another level",
+        command="make test-long",
     ),
-    Claim(
+    _of_peers(
         "Catches up as fast as Kafka Streams, on objects",
-        "peers.md",
-        "make bench-peers",
         found(r"Streams = ([\d.]+) warm, ([\d.]+) cold; the target is 1, warm", "{0} times as fast warm, {1} cold"),
         "a ratio below 1, warm",
     ),
-    Claim(
+    _of_peers(
         "Catches up faster than Kafka Streams, on arrays",
-        "peers.md",
-        "make bench-peers",
         found(r"Streams = ([\d.]+) warm, ([\d.]+) cold; the target is 4, warm", "{0} times as fast warm, {1} cold"),
         "a ratio below 1; the target of 4 is not met",
     ),
-    Claim(
+    _of_peers(
         "Kafka Streams answers sooner under a steady load, and is back sooner",
-        "peers.md",
-        "make bench-peers",
         found(
             r"\| kquota \| right \| (\d+) \| (\d+) \| ([\d.]+) \| \d+ \|\n"
             r"\| Kafka Streams \| right \| (\d+) \| (\d+) \| ([\d.]+)",
@@ -183,10 +177,8 @@ CLAIMS: Final = (
         ),
         "figures of kquota that are lower",
     ),
-    Claim(
+    _of_peers(
         "A broker mutes sooner than kquota's record can be read",
-        "peers.md",
-        "make bench-peers",
         found(
             r"muted the client \| ([\d.]+) \| [\d.]+ \|\n\| kquota's record .* \| (\d+) \| \d+ \|$",
             "p50 {0} ms, kquota {1} ms",
@@ -196,7 +188,6 @@ CLAIMS: Final = (
     Claim(
         "A million clients with 20 000 events a second fit into one job",
         "bench/scale.md",
-        "",
         found(
             r"^ +1000000 +20000(?: +[\d.]+){4} +([\d.]+) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ +([\d.]+)",
             "micro-batch {0} ms (longest {1}), driver {2} MB, back {3} s after a kill",
@@ -206,14 +197,12 @@ CLAIMS: Final = (
     Claim(
         "100 000 clients are throttled by one micro-batch",
         "bench/held.md",
-        "",
         lambda page: found(r"^throttle +.* +(\d+) +\d+ +\d+ +\d+$", "in {0} ms")(page.partition("clients, each")[0]),
         "more than 4 s",
     ),
     Claim(
         "The reporter costs a busy broker less than 3 % of its CPU",
         "bench/reporter.md",
-        "",
         found(
             r"with the reporter: CPU x ([\d.]+) .*?p99 x ([\d.]+); limits",
             "CPU × {0}, produce p99 × {1}",
@@ -223,49 +212,41 @@ CLAIMS: Final = (
     Claim(
         "The reporter's sums are those of the request log",
         "bench/reporter.md",
-        "",
         found(r"^([\d,]+) bytes of (\d+) sums of clients.*: all as in the request log", "{0} bytes, {1} sums: equal"),
         "one sum that differs by a byte",
     ),
     Claim(
         "The meter of request logs keeps up with a busy broker",
         "bench/meter.md",
-        "",
         found(r"on a broker, JSON \| ([\d,]+) \|", "{0} lines a second on one core"),
         "fewer than 50,000",
     ),
     Claim(
         "Tables in an object store survive kills as a disk's do",
         "object-stores.md",
-        "make object-store",
         killed(r"\d \| [a-z ]+", 2),
         "one row or record that is lost, duplicated or different",
+        command="make object-store",
         within=("<!-- measured: kills -->", "<!-- /measured: kills -->"),
     ),
     Claim(
         "Killed workers of a Spark cluster change no row",
         "cluster.md",
-        "make cluster",
         found(
             r"workers killed .* \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|",
             "{0} comparisons: {1} lost, {2} duplicated, {3} different",
         ),
         "one row that is lost, duplicated or different",
-        within=("<!-- measured -->", "<!-- /measured -->"),
+        command="make cluster",
+        within=MEASURED,
     ),
     Claim(
         "An edit in the page releases a client at once",
         "bench/page.md",
-        "",
         found(r"release after an edit in the page +\d+ +(\d+) +(\d+)", "median {0} ms, at most {1} ms"),
         "more than 650 ms",
     ),
 )
-
-
-def rows(claims: Iterable[Claim]) -> list[str]:
-    """A row of a table for each claim."""
-    return [f"| {' | '.join(cells(claim))} |" for claim in claims]
 
 
 def cells(claim: Claim) -> tuple[str, str, str, str, str, str]:
@@ -288,9 +269,7 @@ def proof_page() -> str:
             "All on two shared cores with 24 GiB. `python -m bench --proof` reads the figures from the pages that the",
             "commands have written. Run a command again to check its claim on your machine.",
             "",
-            "| claim | figure | command | day | Java | refuted by |",
-            "| --- | --- | --- | --- | --- | --- |",
-            *rows(CLAIMS),
+            table(["claim", "figure", "command", "day", "Java", "refuted by"], list(map(cells, CLAIMS))),
             "",
         ]
     )
@@ -298,12 +277,9 @@ def proof_page() -> str:
 
 def readme_table() -> str:
     """The table of README.md."""
-    lines = ["| what | measured | day, Java |", "| --- | --- | --- |"]
-    for claim in CLAIMS:
-        if claim.is_in_readme:
-            what, figure, _, day, java, _ = cells(claim)
-            lines.append(f"| {what} | {figure.replace('](', '](docs/')} | {day}, {java} |")
-    return "\n".join(lines)
+    of_readme = (cells(claim) for claim in CLAIMS if claim.is_in_readme)
+    rows = [[what, figure.replace("](", "](docs/"), f"{day}, {java}"] for what, figure, _, day, java, _ in of_readme]
+    return table(["what", "measured", "day, Java"], rows)
 
 
 def write() -> None:

@@ -1,15 +1,19 @@
 """What the reporter in a broker costs the broker, and whether its sums are right.
 
     python -m bench.reporter [--requests-per-second 5000] [--seconds 30] [--rounds 4] [--clients 10000] [--minutes 3]
+    python -m bench.reporter --request-log [--requests-per-second 5000] [--seconds 30] [--rounds 4]
 
 A round has three new brokers: without a quota, with the quota that makes sensors exist (for all, far above every rate),
-and with the reporter too. Each gets the load of bench.request_logger for 20 s to warm up. Then the load goes to one
-after the other, a second at a time, so that all see the same machine. The usage topic is on the same broker. Then the
-same quota and reporter with many client-ids, each of which has its sensors.
+and with the reporter too. The load is produce requests of one record of 100 bytes, acks=1, over 16 connections, sent at
+the time at which they are due. Each broker gets it for 20 s to warm up. Then it goes to one after the other, a second
+at a time, so that all see the same machine. The usage topic is on the same broker. Then the same quota and reporter
+with many client-ids, each of which has its sensors. With `--request-log` two brokers instead, without a request log and
+with one.
 
     CPU       of the broker's process while it has the load, percent of one core
     reporter  of this the reporter's own two threads
     load      CPU of the process that sends the load: the same work for each broker
+    log       what the broker writes into its request log
     p50, p99  from the time at which a request is due to its response, ms
 
 Broker and load share the machine with others, and its cores do not run at one speed: CPU for the same requests differs
@@ -21,6 +25,7 @@ Last, clients that come and go on a broker with its request log: what the report
 
 import math
 import random
+import selectors
 import sys
 import tempfile
 import time
@@ -33,13 +38,17 @@ from threading import Thread
 from typing import Final, NamedTuple
 
 import numpy as np
+from kafka.record.memory_records import MemoryRecordsBuilder
 
+from bench.load import BrokerConnection, produce_request
 from bench.machine import arguments as options
 from bench.machine import cpu_seconds
-from bench.request_logger import Connection, connected, load, requests_of
+from bench.pages import row as cells
+from bench.pages import table
 from deploy.reporter.__main__ import make
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.reporter import REPORTER_JAR
@@ -61,6 +70,10 @@ from tests.pipeline.meter.reported_broker import (
 CPU_LIMIT: Final = 1.03
 P99_LIMIT: Final = 1.05
 _KINDS: Final = ("no quota", "quota", "reporter")
+_LOGS: Final = ("off", "on")
+_TOPIC: Final = "load"
+_CONNECTIONS: Final = 16
+_STEP_SECONDS: Final = 0.001
 _THREADS: Final = ("kquota-reporter", "kafka-producer-")  # as the kernel has them, of 15 characters
 _WARM_SECONDS: Final = 20  # in its first ten a broker costs twice as much: the JVM compiles
 _REST_SECONDS: Final = 3  # until all is reported and logged
@@ -73,6 +86,7 @@ class Second(NamedTuple):
     cpu_seconds: float
     reporter_seconds: float
     load_seconds: float
+    log_bytes: int
     waited_ms: list[float]
 
 
@@ -80,12 +94,15 @@ Seconds = Sequence[Second]
 
 
 def main() -> None:
-    arguments = options(__doc__, requests_per_second=5_000, seconds=30, rounds=4, clients=10_000, minutes=3.0)
-    make(REPORTER_JAR)
+    amounts = {"requests_per_second": 5_000, "seconds": 30, "rounds": 4, "clients": 10_000, "minutes": 3.0}
+    arguments = options(__doc__, **amounts, request_log=False)
     rate, seconds = arguments.requests_per_second, arguments.seconds
+    if arguments.request_log:
+        cost_of_log(rate, seconds, arguments.rounds)
+        return
+    make(REPORTER_JAR)
     print(f"\n{rate:,} produce requests a second of 100 bytes, {seconds} s, the median of {arguments.rounds} rounds\n")
-    print("| broker with | CPU % | reporter % | load % | requests/s | p50 ms | p99 ms |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print(table(["broker with", "CPU %", "reporter %", "load %", "requests/s", "p50 ms", "p99 ms"]))
     rounds: list[dict[str, Seconds]] = []
     for _ in range(arguments.rounds):
         rounds.append(measure(_KINDS, rate, seconds, ["load"]))
@@ -104,6 +121,15 @@ def main() -> None:
         print(f"\n{sums(arguments.minutes)}")
 
 
+def cost_of_log(requests_per_second: int, seconds: int, rounds: int) -> None:
+    measured = [measure(_LOGS, requests_per_second, seconds, ["load"]) for _ in range(rounds)]
+    print(f"{requests_per_second:,} produce requests a second, median of {rounds} rounds")
+    print(f"{'request log':<12} {'CPU %':>7} {'log MB/s':>9} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
+    for kind in _LOGS:
+        cpu, _, _, log, rate, p50, p99 = np.median([figures(one[kind]) for one in measured], axis=0)
+        print(f"{kind:<12} {cpu:>7.1f} {log:>9.2f} {rate:>11,.0f} {p50:>8.2f} {p99:>8.2f}")
+
+
 def measure(
     kinds: Sequence[str], requests_per_second: int, seconds: int, client_ids: Sequence[str]
 ) -> dict[str, Seconds]:
@@ -111,10 +137,10 @@ def measure(
     requests = requests_of(client_ids)
     shift = requests_per_second % len(requests)
     with ExitStack() as stack:
-        brokers: dict[str, tuple[int, list[Connection]]] = {}
+        brokers: dict[str, tuple[EmbeddedBroker, list[BrokerConnection]]] = {}
         for kind in kinds:
             broker = stack.enter_context(broker_of(kind, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-            brokers[kind] = broker.pid or 0, stack.enter_context(connected(broker))
+            brokers[kind] = broker, stack.enter_context(connected(broker))
         for _, connections in brokers.values():
             load(connections, requests, requests_per_second, _WARM_SECONDS)
         measured: dict[str, list[Second]] = {kind: [] for kind in kinds}
@@ -125,26 +151,85 @@ def measure(
     return dict(measured)
 
 
-def second_of(pid: int, connections: list[Connection], requests: Sequence[bytes], requests_per_second: int) -> Second:
+def second_of(
+    broker: EmbeddedBroker, connections: list[BrokerConnection], requests: Sequence[bytes], requests_per_second: int
+) -> Second:
     """A second of load."""
-    began = time.monotonic(), cpu_seconds(pid), threads_seconds(pid), time.thread_time()
+
+    def counters() -> tuple[float, float, float, float, int]:
+        pid = broker.pid or 0
+        own = time.thread_time()
+        return time.monotonic(), cpu_seconds(pid), threads_seconds(pid), own, _log_bytes(broker.request_log_path)
+
+    began = counters()
     waited_seconds = load(connections, requests, requests_per_second, 1.0)
-    ended = time.monotonic(), cpu_seconds(pid), threads_seconds(pid), time.thread_time()
-    spent, cpu, own, loads = (after - before for before, after in zip(began, ended, strict=True))
-    return Second(spent, cpu, own, loads, [1_000 * waited for waited in waited_seconds])
+    spent, cpu, own, loads, log = (after - before for before, after in zip(began, counters(), strict=True))
+    return Second(spent, cpu, own, loads, int(log), [1_000 * waited for waited in waited_seconds])
 
 
 @contextmanager
 def broker_of(kind: str, folder: Path) -> Iterator[EmbeddedBroker]:
-    """Without quotas, with the one that makes sensors exist, or with the reporter too."""
+    """Without quotas, with the one that makes sensors exist, or with the reporter too; `on` is with a request log."""
     usage_topic = USAGE_TOPIC if kind == "reporter" else ""
-    options = BrokerOptions(heap_mib=1024, quick_start=False, usage_topic=usage_topic)
+    options = BrokerOptions(heap_mib=1024, quick_start=False, usage_topic=usage_topic, request_log=kind == "on")
     with EmbeddedBroker(folder, options=options) as broker:
         make_topics(broker, USAGE_TOPIC)
-        if kind != "no quota":
+        if kind in {"quota", "reporter"}:
             with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
                 quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
         yield broker
+
+
+@contextmanager
+def connected(broker: EmbeddedBroker) -> Iterator[list[BrokerConnection]]:
+    """Connections to a broker, with the topic that they write to."""
+    with ClusterAccess(broker.bootstrap_servers).admin() as admin:
+        create_topics(admin, [TopicSpec(_TOPIC, "demo", _CONNECTIONS, "any", {}, {})])
+    connections = [BrokerConnection(broker.bootstrap_servers) for _ in range(_CONNECTIONS)]
+    try:
+        yield connections
+    finally:
+        for connection in connections:
+            connection.socket.close()
+
+
+def requests_of(client_ids: Sequence[str]) -> list[bytes]:
+    """Requests to be sent in turn, as many as a multiple of the connections; the client-ids in turn."""
+    count = -(-len(client_ids) // _CONNECTIONS) * _CONNECTIONS
+    return [request(number % _CONNECTIONS, client_ids[number % len(client_ids)]) for number in range(count)]
+
+
+def load(
+    connections: list[BrokerConnection], requests: Sequence[bytes], requests_per_second: int, seconds: float
+) -> list[float]:
+    """Send requests for a time, and wait for the last response; how long each one took, in seconds."""
+    waited: list[float] = []
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection.socket, selectors.EVENT_READ, connection)
+        began, sent, wanted = time.monotonic(), 0, int(requests_per_second * seconds)
+        while len(waited) < wanted:
+            due = min(wanted, int((time.monotonic() - began) * requests_per_second))
+            for number in range(sent, due):
+                place = number % len(connections)
+                connections[place].send(requests[number % len(requests)], began + number / requests_per_second)
+            sent = max(sent, due)
+            for key, _ in selector.select(_STEP_SECONDS):
+                for at in key.data.receive():
+                    waited.append(time.monotonic() - at)  # noqa: PERF401 - the time must be read each time
+    return waited
+
+
+def request(partition: int, client_id: str) -> bytes:
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1_024)
+    builder.append(timestamp=time.time_ns() // 1_000_000, key=None, value=bytes(100), headers=[])
+    builder.close()
+    return produce_request(_TOPIC, partition, bytes(builder.buffer()), client_id)
+
+
+def _log_bytes(log: Path) -> int:
+    # Rolled at 64 MiB, and three of them are kept: enough for half a minute at 5 MB/s.
+    return sum(path.stat().st_size for path in log.parent.glob(f"{log.name}*"))
 
 
 def threads_seconds(pid: int) -> float:
@@ -159,16 +244,17 @@ def threads_seconds(pid: int) -> float:
 
 def row(name: str, rounds: Sequence[Seconds]) -> str:
     """One line of the table: the median of some rounds."""
-    cpu, own, loads, rate, p50, p99 = np.median([figures(measured) for measured in rounds], axis=0)
-    return f"| {name} | {cpu:.1f} | {own:.2f} | {loads:.1f} | {rate:,.0f} | {p50:.2f} | {p99:.2f} |"
+    cpu, own, loads, _, rate, p50, p99 = np.median([figures(measured) for measured in rounds], axis=0)
+    return cells([name, f"{cpu:.1f}", f"{own:.2f}", f"{loads:.1f}", f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}"])
 
 
 def figures(measured: Seconds) -> tuple[float, ...]:
-    """The columns of the table."""
+    """The columns of the table, and before the requests a second the MB that were logged."""
     spent = sum(one.seconds for one in measured)
     percents = (sum(part) / spent * 100 for part in list(zip(*measured, strict=True))[1:4])
+    logged = sum(one.log_bytes for one in measured) / 1e6
     waited_ms = [waited for one in measured for waited in one.waited_ms]
-    return *percents, len(waited_ms) / spent, *np.percentile(waited_ms, [50, 99])
+    return *percents, logged / spent, len(waited_ms) / spent, *np.percentile(waited_ms, [50, 99])
 
 
 def verdict(rounds: Sequence[Mapping[str, Seconds]]) -> str:

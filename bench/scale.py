@@ -28,14 +28,13 @@ import signal
 import statistics
 import tempfile
 import time
-import urllib.request
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.machine import CpuMeter, arguments, java_below, machine_line, memory_of
-from bench.stage import STEPS, BatchLog, await_ready, bound, dashboard, staged
+from bench.stage import STEPS, BatchLog, answer_ms, await_ready, bound, dashboard, staged
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -97,10 +96,7 @@ def view_of_clients(root: str, entities: int) -> tuple[float, float]:
         for _ in range(_REQUESTS):
             number = chosen.randrange(entities)
             path = f"api/v1/client?user=team-{number % 997}&client_id=service-{number}&since=15m"
-            began = time.perf_counter()
-            with urllib.request.urlopen(f"{address}{path}", timeout=60) as answer:  # noqa: S310 - our server
-                answer.read()
-            times_ms.append((time.perf_counter() - began) * 1_000)
+            times_ms.append(answer_ms(f"{address}{path}")[0])
         return sorted(times_ms)[-2], memory_of(pid)["VmHWM"]
 
 
@@ -134,8 +130,7 @@ def main() -> None:
         entities, events_per_second = map(int, load.split(":"))
         point = _measure(entities, events_per_second, given.seconds)
         points.append(point)
-        figures = [*point.steps_ms.values(), point.batch_ms, point.longest_batch_ms, point.driver_mb, point.jvm_mb]
-        figures += [point.cores, point.back_s, point.state_s, point.roll_up_s, point.view_ms, point.server_mb]
+        figures = [*point.steps_ms.values(), *astuple(point)[3:]]
         print(f"{entities:>9}{events_per_second:>8}{''.join(f'{one:>9.1f}' for one in figures)}", flush=True)
     if given.write:
         measured = {"machine": machine_line(), "points": [asdict(point) for point in points]}

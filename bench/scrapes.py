@@ -15,19 +15,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from statistics import mean
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from bench.closed_loop import _USAGE as USAGE_SCHEMA
 from bench.closed_loop import BOUND, OVERLOADS, START_MS, Loop, Offender
 from bench.machine import arguments as options
+from bench.stage import child
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -38,11 +39,13 @@ from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
 from pipeline.meter.usage_topic import SCRAPES, KafkaUsageTopic, UsagePublisher, UsageWriter
+from pipeline.stream.usage_columns import USAGE_SCHEMA
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.pipeline.meter.kafka_sensor import KafkaSensor
+from tests.pipeline.meter.metric_pages import Answer, exporter, page
 
 SENSORS: Final = 1_000
 TARGET_SECONDS: Final = 1.0
@@ -182,8 +185,7 @@ class Watched:
 
     def __init__(self) -> None:
         self._engine = QuotaEngine()
-        row = {"user": "u", "client_id": "", "producer_byte_rate": BOUND, "consumer_byte_rate": None}
-        self._engine.load_quotas(QuotaSnapshot.from_rows([{**row, "request_percentage": None, "mode": "enforce"}], 1))
+        self._engine.load_quotas(QuotaSnapshot.from_rows([{"user": "u", "producer_byte_rate": BOUND}], 1))
         self._at_ms = 0
         self.violated_ms: int | None = None
 
@@ -304,29 +306,19 @@ def page_of(broker: int, dice: random.Random, in_use: int = SENSORS) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
+def show_next(pages: Iterator[Answer], handler: BaseHTTPRequestHandler) -> None:
+    next(pages)(handler)
+
+
 def serve(brokers: int, in_use: int) -> None:
-    """Exporters, one for each broker; prints their ports and ends with its standard input."""
-    servers = []
-    for broker in range(brokers):
-        pages = [page_of(broker, random.Random(seed), in_use) for seed in range(4)]
-
-        class Handler(BaseHTTPRequestHandler):
-            left = itertools.cycle(pages)
-
-            def do_GET(self) -> None:
-                body = next(self.left)
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-    print(" ".join(str(server.server_port) for server in servers), flush=True)
-    sys.stdin.read()
+    """Exporters, one for each broker; prints their addresses, and runs until it is terminated."""
+    with ExitStack() as stack:
+        for broker in range(brokers):
+            pages = itertools.cycle([page(page_of(broker, random.Random(seed), in_use)) for seed in range(4)])
+            served = stack.enter_context(exporter(partial(show_next, pages)))
+            print(served.url, end=" ")
+        print(flush=True)
+        threading.Event().wait()
 
 
 def cpu_per_minute(
@@ -356,11 +348,9 @@ def cpu_per_minute(
 def exporters(brokers: int, in_use: int) -> Iterator[list[ExporterSource]]:
     """Exporters in a process of their own."""
     command = [sys.executable, "-m", "bench.scrapes", "--serve", str(brokers), str(in_use)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
-        ports = running.stdout.readline().split() if running.stdout else []
-        yield [ExporterSource(str(at), f"http://127.0.0.1:{port}/metrics") for at, port in enumerate(ports)]
-        if running.stdin is not None:
-            running.stdin.close()
+    with child(command, stdout=subprocess.PIPE) as running:
+        urls = running.stdout.readline().decode().split() if running.stdout else []
+        yield [ExporterSource(str(at), url) for at, url in enumerate(urls)]
 
 
 @contextmanager

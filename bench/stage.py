@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final, Self
 from urllib.error import URLError
 
@@ -95,7 +95,7 @@ class Stage:
         command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", self.servers]
         command += ["--tables", self.root, "--checkpoint", checkpoint or str(self.folder / "checkpoint")]
         command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(self.folder)]
-        with child(command, subprocess.PIPE) as running:
+        with child(command, stderr=subprocess.PIPE) as running:
             stderr = running.stderr or io.BytesIO()
             told: list[bytes] = []
             for line in stderr:
@@ -151,9 +151,21 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator["subprocess.Popen[bytes]"]:
+def child(
+    command: Sequence[str],
+    *,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process, with further variables of its environment, that ends with the block."""
     started = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        env={**os.environ, **variables},
+        start_new_session=True,
     )
     try:
         yield started
@@ -163,20 +175,15 @@ def child(command: Sequence[str], stderr: int = subprocess.DEVNULL) -> Iterator[
 
 @contextmanager
 def dashboard(
-    tables: str, *options: str, environment: Mapping[str, str] = MappingProxyType({})
+    tables: str, *options: str, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[str, int]]:
     """`kquota dashboard` on a free port; the block has its address and process id."""
     command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", tables, *options]
-    started = subprocess.Popen(
-        command, stderr=subprocess.PIPE, env={**os.environ, **environment}, start_new_session=True
-    )
-    try:
+    with child(command, stderr=subprocess.PIPE, variables=variables) as started:
         told = started.stderr.readline().decode() if started.stderr else ""
         if not told.startswith("dashboard: http"):
             sys.exit(f"the dashboard did not start: {told}")
         yield told.split()[1], started.pid
-    finally:
-        terminate(started, 20)
 
 
 _PATIENCE_SECONDS: Final = 30
@@ -189,6 +196,14 @@ def await_ready(address: str) -> None:
             if answer.status == 200:
                 return
         time.sleep(0.1)
+
+
+def answer_ms(url: str) -> tuple[float, int]:
+    """How long a request of a dashboard takes, and the bytes of its answer."""
+    began = time.perf_counter()
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - ours
+        size = len(answer.read())
+    return (time.perf_counter() - began) * 1_000, size
 
 
 def topic_on_each(brokers: Sequence[EmbeddedBroker], topic: str) -> list[str]:
@@ -235,15 +250,27 @@ def send_event(producer: Any, user: str, produced_bytes: int, client_id: str = "
     producer.flush()
 
 
+def _polled(consumer: Any, timeout_ms: int) -> list[dict[str, Any]]:
+    polled = consumer.poll(timeout_ms=timeout_ms)
+    return [json.loads(record.value) for records in polled.values() for record in records]
+
+
+def throttled(bootstrap_servers: str, user: str) -> Any:
+    """Send an event that is far above a quota of `PROBE_BOUND`. Returns a reader that has seen the user's throttle."""
+    consumer = throttle_reader(bootstrap_servers)
+    producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
+    send_event(producer, user, 10**6)
+    producer.close()
+    wait_for(consumer, user, "throttle")
+    return consumer
+
+
 def wait_for(consumer: Any, user: str, action: str) -> None:
     """Return when a record of a user has come; end the program if none comes within half a minute."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        for records in consumer.poll(timeout_ms=500).values():
-            for record in records:
-                value = json.loads(record.value)
-                if (value["user"], value["action"]) == (user, action):
-                    return
+        if (user, action) in {(value["user"], value["action"]) for value in _polled(consumer, 500)}:
+            return
     sys.exit(f"no {action} of {user} within {_PATIENCE_SECONDS} s")
 
 
@@ -251,6 +278,8 @@ PROBE_BOUND: Final = 1_000.0
 """Bytes per second."""
 PROBE_BYTES: Final = 15_000
 """Above what the bound allows in a whole window of 11 s."""
+PROBED_LOAD: Final = (2_000, 1_000)
+"""Events a second, clients."""
 _GIVE_UP_SECONDS: Final = 60.0
 _LEAST_PAUSE_SECONDS: Final = 0.8
 
@@ -274,9 +303,7 @@ class Prober:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._consumer.close()
         self._producer.close()
 
@@ -300,15 +327,27 @@ class Prober:
         self._sent += 1
         began = time.perf_counter()
         send_event(self._producer, user, PROBE_BYTES)
-        while user not in self._users():
+        while user not in {value["user"] for value in _polled(self._consumer, 1_000)}:
             if time.perf_counter() - began > _GIVE_UP_SECONDS:
                 self.missing = user
                 return None
         return (time.perf_counter() - began) * 1_000
 
-    def _users(self) -> set[str]:
-        polled = self._consumer.poll(timeout_ms=1_000)
-        return {json.loads(record.value)["user"] for records in polled.values() for record in records}
+
+@contextmanager
+def probing(
+    root: str, trigger_ms: int, seconds: float, warm_up_seconds: float, checkpoint: str | None = None
+) -> Iterator[tuple[BatchLog, Prober]]:
+    """A job under `PROBED_LOAD`, with its tables under a root and warmed up, to be probed for some seconds."""
+    log, quotas = BatchLog(), probe_quotas(2 * int(seconds + warm_up_seconds))
+    with (
+        staged(quotas, root) as stage,
+        stage.load(*PROBED_LOAD),
+        stage.job(trigger_ms, log.heard, checkpoint),
+        Prober(stage.servers) as prober,
+    ):
+        prober.probe(warm_up_seconds)
+        yield log, prober
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:

@@ -13,7 +13,6 @@ import json
 import random
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -27,7 +26,7 @@ from deltalake import write_deltalake
 from pydantic import BaseModel
 
 from bench.machine import arguments, cpu_seconds, memory_of
-from bench.stage import await_ready, dashboard
+from bench.stage import answer_ms, await_ready, dashboard
 from pipeline.job.job_run import Upkeep
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.stream.job_tables import RollUps
@@ -52,6 +51,21 @@ _BOUND: Final = 1e6
 _USAGE_KEPT_MS: Final = 7_200_000
 _LIVED_STEPS: Final = 240
 _UNMERGED_MINUTES: Final = 150
+
+
+_OLD: Final = {"query_id": "old", "quota_version": 1}
+_HELD: Final = {"owner": "owner-1", "held_ms": 50_000, "throttle_count": 1, "renewal_count": 5}
+_BATCH: Final = {
+    **dict.fromkeys(("start_offsets", "end_offsets"), '{"usage":{"0":1234567}}'),
+    **dict.fromkeys(("good_count", "late_count", "clamped_count", "ignored_count", "dead_count"), 0),
+    "engine_settings": "{}",
+}
+_DECIDED: Final = {
+    "quota_type": "producer_byte_rate", "mode": "enforce", "sensor_user": "", "sensor_client_id": "", "level": 1,
+    "observed": _BOUND * 3, "bound": _BOUND, "batch_id": 1, "window_ms": 10_000, "raw_throttle_time_ms": 20_000,
+    "throttle_time_ms": 10_000, "max_throttle_time_ms": 10_000, "applied": True,
+}  # fmt: skip
+_PUBLISHED: Final = {"action": "throttle", "cause": "renewed", "schema_version": 1, "owed_ms": 10_000}
 
 
 class Week:
@@ -135,12 +149,12 @@ class Week:
         for day_ms in range(first_ms, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS, _DAY_MS):
             until_ms = min(day_ms + _DAY_MS, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS)
             self._append("usage_by_minute", self._used(np.arange(day_ms, until_ms, _MINUTE_MS)), UsageByMinuteRow)
-            self._append("throttle_by_minute", self._held(day_ms, until_ms), ThrottleByMinuteRow)
-            batches, decisions, events = self._batches(day_ms, until_ms), self._decided(day_ms, until_ms), None
-            self._append("batches", batches, BatchRow, query_id="old", engine_settings="{}", quota_version=1)
-            self._append("decisions", decisions, DecisionRow, query_id="old", quota_version=1)
+            held = self._held(day_ms, until_ms)
+            self._append("throttle_by_minute", held, ThrottleByMinuteRow, **_HELD, quota_type="producer_byte_rate")
+            self._append("batches", self._batches(day_ms, until_ms), BatchRow, **_BATCH, **_OLD)
+            self._append("decisions", self._decided(day_ms, until_ms), DecisionRow, **_DECIDED, **_OLD)
             events = self._published(day_ms, until_ms)
-            self._append("throttle_events", events, ThrottleEventRow, query_id="old", quota_version=1)
+            self._append("throttle_events", events, ThrottleEventRow, **_DECIDED, **_PUBLISHED, **_OLD)
 
     def _write_last_minutes(self) -> None:
         for minute_ms in range(self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS, self._begin_ms, _MINUTE_MS):
@@ -151,7 +165,7 @@ class Week:
             seconds = np.arange(begin_ms, begin_ms + 10 * _MINUTE_MS, 1_000)
             rows = self._used(seconds, "sample_start_ms")
             rows = rows.append_column("evaluated_at_ms", pa.array(rows["sample_start_ms"].to_numpy() + 900))
-            self._append("usage", rows, UsageRow, query_id="old", batch_id=0, quota_version=1)
+            self._append("usage", rows, UsageRow, batch_id=0, **_OLD)
 
     def _used(self, starts_ms: "np.ndarray[Any, Any]", name: str = "minute_start_ms") -> pa.Table:
         active = np.concatenate([
@@ -166,65 +180,44 @@ class Week:
         })  # fmt: skip
 
     def _held(self, begin_ms: int, until_ms: int) -> pa.Table:
-        minutes = np.repeat(np.arange(begin_ms, until_ms, _MINUTE_MS), HELD)
-        held = np.tile(np.arange(HELD), len(minutes) // HELD)
-        kinds = {"quota_type": _same("producer_byte_rate", len(held)), "owner": _same("owner-1", len(held))}
-        counts = {"held_ms": 50_000, "throttle_count": 1, "renewal_count": 5}
-        figures = {name: np.full(len(held), value) for name, value in counts.items()}
-        return pa.table({"minute_start_ms": minutes, **self._names(held), **kinds, **figures})
+        minutes, held = _each(begin_ms, until_ms, _MINUTE_MS)
+        return pa.table({"minute_start_ms": minutes, **self._names(held)})
 
     def _batches(self, begin_ms: int, until_ms: int) -> pa.Table:
         at_ms = np.arange(begin_ms, until_ms, TRIGGER_MS)
-        counts = ("good_count", "late_count", "clamped_count", "ignored_count", "dead_count")
-        offsets = {name: _same('{"usage":{"0":1234567}}', len(at_ms)) for name in ("start_offsets", "end_offsets")}
-        zeros = dict.fromkeys(counts, np.zeros(len(at_ms), np.int64))
-        ids = {"batch_id": at_ms // TRIGGER_MS}
-        return pa.table({**ids, "evaluated_at_ms": at_ms, "processed_at_ms": at_ms + 200, **offsets, **zeros})
+        return pa.table({"batch_id": at_ms // TRIGGER_MS, "evaluated_at_ms": at_ms, "processed_at_ms": at_ms + 200})
 
     def _decided(self, begin_ms: int, until_ms: int) -> pa.Table:
-        minutes = np.repeat(np.arange(begin_ms, until_ms, _MINUTE_MS // 6), HELD)
-        held = np.tile(np.arange(HELD), len(minutes) // HELD)
+        instants, held = _each(begin_ms, until_ms, _MINUTE_MS // 6)
         names = self._names(held)
-        figures = {"batch_id": 1, "window_ms": 10_000, "raw_throttle_time_ms": 20_000, "throttle_time_ms": 10_000}
-        figures |= {"level": 1, "max_throttle_time_ms": 10_000}
-        ids = np.char.add(np.char.add("d", minutes.astype(str)), names["client_id"])
-        kinds = {"quota_type": "producer_byte_rate", "mode": "enforce", "sensor_user": "", "sensor_client_id": ""}
-        return pa.table({
-            **names, "evaluated_at_ms": minutes, "decision_id": ids, "observed": np.full(len(held), _BOUND * 3),
-            "bound": np.full(len(held), _BOUND), "applied": np.ones(len(held), np.bool_),
-            **{name: np.full(len(held), value) for name, value in figures.items()},
-            **{name: _same(value, len(held)) for name, value in kinds.items()},
-        })  # fmt: skip
+        ids = np.char.add(np.char.add("d", instants.astype(str)), names["client_id"])
+        return pa.table({**names, "evaluated_at_ms": instants, "decision_id": ids})
 
     def _published(self, begin_ms: int, until_ms: int) -> pa.Table:
         """A renewal of each held client every 10 s. Before the job's own records, which begin at 0."""
         decided = self._decided(begin_ms, until_ms)
-        count = decided.num_rows
         before = -int((self._begin_ms - begin_ms) // _MINUTE_MS * 6 * HELD) - 1
-        figures = {"schema_version": 1, "owed_ms": 10_000}
-        kinds = {"action": "throttle", "cause": "renewed"}
-        return pa.table({
-            **{name: decided[name] for name in decided.column_names},
-            "publish_seq": np.arange(before, before + count),
-            "throttled_until_ms": decided["evaluated_at_ms"].to_numpy() + 10_000,
-            **{name: np.full(count, value) for name, value in figures.items()},
-            **{name: _same(value, count) for name, value in kinds.items()},
-        })  # fmt: skip
+        seqs, until = np.arange(before, before + decided.num_rows), decided["evaluated_at_ms"].to_numpy() + 10_000
+        numbers = {"publish_seq": pa.array(seqs), "throttled_until_ms": pa.array(until)}
+        return pa.table({**dict(zip(decided.column_names, decided.columns, strict=True)), **numbers})
 
     def _names(self, numbers: "np.ndarray[Any, Any]") -> dict[str, Any]:
         return {
             "user": self._users[numbers],
             "client_id": self._client_ids[numbers],
-            "broker_id": _same("1", len(numbers)),
+            "broker_id": pa.repeat("1", len(numbers)),
         }
 
-    def _append(self, name: str, rows: pa.Table, model: type[BaseModel], **constants: str | int) -> None:
+    def _append(self, name: str, rows: pa.Table, model: type[BaseModel], **constants: Any) -> None:
         uri = table_uri(self.root, name)
-        write_deltalake(uri, conform(rows, model, cluster="week", **constants), mode="append")
+        of_model = {column: value for column, value in constants.items() if column in model.model_fields}
+        write_deltalake(uri, conform(rows, model, cluster="week", **of_model), mode="append")
 
 
-def _same(value: str, count: int) -> "pa.Array[Any]":
-    return pa.repeat(value, count)
+def _each(begin_ms: int, until_ms: int, step_ms: int) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
+    """Instants, and the numbers of the clients that are held at each of them."""
+    instants = np.arange(begin_ms, until_ms, step_ms)
+    return np.repeat(instants, HELD), np.tile(np.arange(HELD), len(instants))
 
 
 _UPKEEP_SECONDS: Final = 60.0
@@ -247,13 +240,8 @@ def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
     print(f"{f'ms, of {requests} requests':<24}{'p50':>8}{'p95':>8}{'most':>8}{'CPU':>8}{'bytes':>10}")
     for name, path in _views(clients).items():
         before = cpu_seconds(pid)
-        times_ms, size = [], 0
-        for _ in range(requests):
-            began = time.perf_counter()
-            with urllib.request.urlopen(f"{address}api/v1/{path()}", timeout=60) as answer:  # noqa: S310 - our server
-                size = len(answer.read())
-            times_ms.append((time.perf_counter() - began) * 1_000)
-        times_ms.sort()
+        answers = [answer_ms(f"{address}api/v1/{path()}") for _ in range(requests)]
+        times_ms, size = sorted(spent_ms for spent_ms, _ in answers), answers[-1][1]
         cpu_ms = (cpu_seconds(pid) - before) / requests * 1_000
         figures = (times_ms[requests // 2], times_ms[min(int(requests * 0.95), requests - 1)], times_ms[-1], cpu_ms)
         print(f"{name:<24}" + "".join(f"{figure:>8.0f}" for figure in figures) + f"{size:>10}", flush=True)

@@ -27,23 +27,18 @@ from bench.peers.messages import (
     closing_batches,
     compare,
     sums_of,
-    topic_values,
 )
 from bench.peers.results import Book, Results
 from bench.peers.roster import Peer, Place
 from bench.stage import child
 from pipeline.demo.process import spawn
+from tests.topic_reading import read_topic
 
 
 def signal_all(pid: int, number: signal.Signals) -> None:
     for one in tree(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, number)
-
-
-def peak_memory_mb(pid: int) -> float:
-    """The most that each process has held, added up. Pages that processes share count in each of them."""
-    return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(pid))
 
 
 _QUIET_SECONDS: Final = 3.0
@@ -133,7 +128,8 @@ class Life:
 
     @property
     def peak_memory_mb(self) -> float:
-        return peak_memory_mb(self._process.pid)
+        """The most that each process has held, added up. Pages that processes share count in each of them."""
+        return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(self._process.pid))
 
     def cpu_meter(self) -> CpuMeter:
         """Of each of its processes of now, by the number."""
@@ -227,7 +223,7 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
         finally:
             life.close()
     expected = {key: sums for copy in range(len(begins_ms)) for key, sums in backlog.expected(copy).items()}
-    verdict = str(compare(expected, {key: sums for key, sums in book.sums.items() if key[1] != CLOSING_USER}))
+    verdict = str(compare(expected, _without_closing(book.sums)))
     rates = [
         backlog.event_count / (_last_ms(book, backlog.expected(copy)) - begin_ms) * 1000
         for copy, begin_ms in enumerate(begins_ms)
@@ -339,7 +335,8 @@ def _await_all(life: Life, results: Results, book: Book, place: Place) -> Differ
     connection = BrokerConnection(place.bootstrap_servers)
     for batch in closing_batches("object", time.time_ns() // 1_000_000):
         connection.produce(place.source, batch.partition, batch.shifted(0))
-    expected = _without_closing(sums_of(topic_values(place.bootstrap_servers, place.source)))
+    sent = (record.value for record in read_topic(place.bootstrap_servers, place.source))
+    expected = _without_closing(sums_of(sent))
     life.await_right(results, book, None, expected, _PATIENCE_SECONDS)
     return compare(expected, _without_closing(book.sums))
 

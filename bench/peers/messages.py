@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any, Final, Literal, Self
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.partitioner.default import murmur2
 
-from bench.load import BATCHES_PER_SECOND, BrokerConnection, TimedBatch
+from bench.load import BATCHES_PER_SECOND, BrokerConnection, TimedBatch, send_without_end
 
 MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
 WINDOW_MS: Final = 1_000
@@ -140,10 +140,23 @@ class Backlog:
 def messages_in(bootstrap_servers: str, topic: str) -> int:
     """The messages of a topic without deletion and compaction, counted. Waits for the leader of each partition."""
     consumer: Any = KafkaConsumer(bootstrap_servers=bootstrap_servers)
-    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-    ends = consumer.end_offsets(partitions)
+    ends = consumer.end_offsets(partitions_of(consumer, topic))
     consumer.close()
     return int(sum(ends.values()))
+
+
+def partitions_of(consumer: Any, topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+
+
+def create_logged_topics(bootstrap_servers: str, topics: Sequence[str]) -> None:
+    """With `LogAppendTime`. Waits for their leaders: a load that came before them would be lost."""
+    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    configs = {"message.timestamp.type": "LogAppendTime"}
+    wanted = {"num_partitions": PARTITIONS, "replication_factor": 1, "configs": configs}
+    admin.create_topics(dict.fromkeys(topics, wanted), wait_for_metadata=True)
+    admin.close()
+    messages_in(bootstrap_servers, topics[0])
 
 
 def _events(count: int, clients: int, start_ms: int) -> Iterator[tuple[bytes, bytes]]:
@@ -240,20 +253,6 @@ class Probes:
             self._producer.send(self._topic, json.dumps(event).encode(), key=f"{PROBE_USER}/{client_id}".encode())
 
 
-def topic_values(bootstrap_servers: str, topic: str) -> Iterator[bytes]:
-    consumer: Any = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers, check_crcs=False, max_poll_records=20_000, fetch_max_wait_ms=100
-    )
-    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-    consumer.assign(partitions)
-    consumer.seek_to_beginning()
-    ends = consumer.end_offsets(partitions)
-    while any(consumer.position(partition) < end for partition, end in ends.items()):
-        for records in consumer.poll(timeout_ms=500).values():
-            yield from (record.value for record in records)
-    consumer.close()
-
-
 _TIME_MS = 10**12  # any time of 13 digits
 
 
@@ -265,22 +264,17 @@ def batches_of(partition: int, clients: Sequence[int], size: int) -> list[TimedB
 
 
 def run(bootstrap_servers: str, topic: str, events_per_second: int, clients: int) -> None:
-    """Send without end."""
     at: list[list[int]] = [[] for _ in range(PARTITIONS)]
     for client in range(clients):
         at[partition_of(f"user-{client % 1000}/client-{client}".encode())].append(client)
     size = events_per_second // BATCHES_PER_SECOND
     by_partition = [batches_of(partition, clients_there, size) for partition, clients_there in enumerate(at)]
-    connection = BrokerConnection(bootstrap_servers)
-    began, sent = time.monotonic(), 0
-    while True:
-        for number in range(sent, int((time.monotonic() - began) * BATCHES_PER_SECOND)):
-            turn, partition = divmod(number, PARTITIONS)
-            batches = by_partition[partition]
-            records = batches[turn % len(batches)].at(time.time_ns() // 1_000_000)
-            connection.produce(topic, partition, records)
-            sent = number + 1
-        time.sleep(0.5 / BATCHES_PER_SECOND)
+
+    def of_turn(number: int) -> tuple[int, TimedBatch]:
+        turn, partition = divmod(number, PARTITIONS)
+        return partition, by_partition[partition][turn % len(by_partition[partition])]
+
+    send_without_end(bootstrap_servers, topic, of_turn)
 
 
 if __name__ == "__main__":

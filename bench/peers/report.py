@@ -1,13 +1,14 @@
 """What the comparison says: tables and plots, losses included, and what each peer lacks for the job."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from bench.pages import table, write_part, write_time_plot
 from bench.peers.messages import SHAPES
-from bench.peers.roster import KQUOTA, PEERS, STREAMS
+from bench.peers.roster import KQUOTA, PEERS, STREAMS, Peer
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
 
 Measured = Mapping[str, Mapping[str, Any]]
@@ -55,28 +56,33 @@ def write_page(page: Path, text: str, measured: Measured) -> None:
 
 def _catch_up(measured: Measured) -> list[str]:
     parts = []
+    head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
     for shape in SHAPES:
-        rows = []
-        for peer in PEERS:
-            run = measured.get(catch_up_name(peer, shape))
-            if run is not None:
-                rows.append([peer.name, *_catch_up_cells(run)])
+        rows = _rows(measured, partial(catch_up_name, shape=shape), _catch_up_cells, len(head))
         if rows:
-            head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
             told = [f"**Catching up, {_MESSAGES[shape]}**", table(head, rows)]
             parts.append("\n\n".join([*told, _target(measured, shape)]).rstrip())
     return parts
 
 
 def _catch_up_cells(run: Mapping[str, Any]) -> list[str]:
-    if "failure" in run:
-        return ["not measured", *[_NOTHING] * 5]
-    if not _is_right(run):
-        return ["**wrong**", *[_NOTHING] * 5]
     cold, *warm = (rate / 1000 for rate in run["rates"])
     shown = f"{statistics.median(warm):.0f}" if warm else _NOTHING
     times = [f"{run[name]:.1f}" for name in ("ready_seconds", "first_result_seconds")]
     return [RIGHT, shown, f"{cold:.0f}", *times, f"{run['memory_mb']:.0f}"]
+
+
+def _rows(
+    measured: Measured, name_of: Callable[[Peer], str], cells: Callable[[Mapping[str, Any]], list[str]], width: int
+) -> list[list[str]]:
+    """A row for each peer whose stage was tried; without figures unless its sums are right."""
+    rows = []
+    for peer in PEERS:
+        run = measured.get(name_of(peer))
+        if run is not None:
+            nothing = ["not measured" if "failure" in run else "**wrong**", *[_NOTHING] * (width - 2)]
+            rows.append([peer.name, *(cells(run) if _is_right(run) else nothing)])
+    return rows
 
 
 def ratios_to_streams(measured: Measured, shape: str) -> tuple[float, float] | None:
@@ -101,12 +107,8 @@ def _target(measured: Measured, shape: str) -> str:
 
 
 def _steady(measured: Measured) -> list[str]:
-    rows = []
-    for peer in PEERS:
-        run = measured.get(steady_name(peer))
-        if run is not None:
-            rows.append([peer.name, *_steady_cells(run)])
     head = ["", "sums, the kill included", "p50, ms", "p99, ms", "back after kill −9, s", "memory, MB"]
+    rows = _rows(measured, steady_name, _steady_cells, len(head))
     return [f"**Steady load**\n\n{table(head, rows)}", *_processes(measured)] if rows else []
 
 
@@ -121,10 +123,6 @@ def _processes(measured: Measured) -> list[str]:
 
 
 def _steady_cells(run: Mapping[str, Any]) -> list[str]:
-    if "failure" in run:
-        return ["not measured", *[_NOTHING] * 4]
-    if not _is_right(run):
-        return ["**wrong**", *[_NOTHING] * 4]
     after = [f"{run['recovery_seconds']:.1f}", f"{run['memory_mb']:.0f}"]
     if not _has_answered(run):
         return [RIGHT, f"falls behind: {len(run['latency_ms'])} of {run['probe_count']} probes answered", "", *after]

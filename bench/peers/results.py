@@ -3,18 +3,16 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow.parquet as pq
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer
 
-from bench.peers.messages import MEASURES, Key, Sums
+from bench.peers.messages import MEASURES, Key, Sums, partitions_of
 
 _LOOK_SECONDS: Final = 0.02
 _READ_MS: Final = 500
@@ -30,24 +28,26 @@ class Result:
     sums: Sums  # of the measures
 
 
-class Results(Protocol):
+class Results:
     """Where a peer puts its results. Use it in a `with` block, which begins before the peer."""
 
-    adds: bool
+    adds = True
     """Whether results of one key are parts of a sum; otherwise the last one holds."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        pass
 
-    def progress(self) -> object: ...
+    def progress(self) -> object:
+        raise NotImplementedError
 
-    def read(self) -> Iterator[Result]: ...
+    def read(self) -> Iterator[Result]:
+        raise NotImplementedError
 
 
-class TopicResults:
+class TopicResults(Results):
     """Results in a topic, read committed.
 
     While the peer runs nothing is read. A thread only asks for the last stable offsets, and remembers when they were
@@ -57,11 +57,12 @@ class TopicResults:
     adds = False
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
-        self._servers, self._topic = bootstrap_servers, topic
+        self._servers = bootstrap_servers
         self._stop = Event()
         self._thread = Thread(target=self._look, daemon=True)
         self._seen: list[tuple[float, tuple[int, ...]]] = []
         self._consumer: Any = self._new_consumer()
+        self._partitions = partitions_of(self._consumer, topic)
         self._consumer.assign(self._partitions)
         self._consumer.seek_to_beginning()
 
@@ -74,11 +75,6 @@ class TopicResults:
             fetch_max_wait_ms=100,
             max_partition_fetch_bytes=8 << 20,
         )
-
-    @property
-    def _partitions(self) -> list[TopicPartition]:
-        found = self._consumer.partitions_for_topic(self._topic)
-        return [TopicPartition(self._topic, number) for number in sorted(found or ())]
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -98,11 +94,10 @@ class TopicResults:
             return
         times_ms = np.array([at_ms for at_ms, _ in seen])
         stable = np.array([offsets for _, offsets in seen])
-        partitions = self._partitions
         empty_polls = 0
         # Behind the last result there may be ends of transactions, and what was aborted: they give no record to poll.
         while empty_polls < _EMPTY_POLLS and any(
-            self._consumer.position(one) < stable[-1, one.partition] for one in partitions
+            self._consumer.position(one) < stable[-1, one.partition] for one in self._partitions
         ):
             polled = self._consumer.poll(timeout_ms=_READ_MS)
             empty_polls = 0 if polled else empty_polls + 1
@@ -116,10 +111,9 @@ class TopicResults:
 
     def _look(self) -> None:
         consumer = self._new_consumer()
-        partitions = self._partitions
         while not self._stop.is_set():
-            ends = consumer.end_offsets(partitions)
-            offsets = tuple(ends[partition] for partition in partitions)
+            ends = consumer.end_offsets(self._partitions)
+            offsets = tuple(ends[partition] for partition in self._partitions)
             if not self._seen or offsets != self._seen[-1][1]:
                 self._seen.append((time.time() * 1000, offsets))
             self._stop.wait(_LOOK_SECONDS)
@@ -132,14 +126,10 @@ def _from_json(value: bytes, at_ms: float) -> Result:
     return Result(at_ms, (told["second_ms"], user, client_id), tuple(int(told[name]) for name in MEASURES))
 
 
-class FileResults(AbstractContextManager[Any]):
+class FileResults(Results):
     """Results in files of a folder, each with the sums of new messages; here Parquet files of bare Spark."""
 
-    adds = True
     _pattern = "*.parquet"
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

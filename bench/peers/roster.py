@@ -8,21 +8,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from kafka import KafkaAdminClient
-
-from bench.peers.messages import PARTITIONS, Shape, messages_in
+from bench.peers.messages import Shape, create_logged_topics
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
 from deploy.jvm.__main__ import write_lock
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.jvm.jars import JarStore, read_lock
 from pipeline.jvm.java import cache_folder, find_java, find_jdk
-from pipeline.settings.model import KafkaSettings, Settings
+from pipeline.settings.model import StreamSettings
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
+from tests.integration.running_job import RunningJob
 
 SETS: Final = ("streams", "flink")
 LOCK: Final = Path(__file__).with_name("jars.lock")
@@ -34,15 +31,6 @@ def peer_jars(jar_set: str) -> list[Path]:
     store = JarStore([jar for jar in read_lock(LOCK, SETS) if jar.jar_set == jar_set])
     store.fetch()
     return [store.check(jar) for jar in store.locked]
-
-
-def lock(arguments: Sequence[str]) -> int:
-    """Write the lock. Returns 2 if anything else is asked for."""
-    if list(arguments) != ["lock"]:
-        sys.stderr.write("usage: python -m bench.peers.roster lock\n")
-        return 2
-    write_lock(LOCK.with_name("pom.xml"), LOCK, SETS, _HEADER)
-    return 0
 
 
 _HERE: Final = Path(__file__).parent
@@ -101,11 +89,6 @@ def _run(command: list[str]) -> None:
 
 TRIGGER_MS: Final = 125
 HEAP: Final = "-Xmx1g"
-_LOGGED_TOPIC: Final[Mapping[str, Any]] = {
-    "num_partitions": PARTITIONS,
-    "replication_factor": 1,
-    "configs": {"message.timestamp.type": "LogAppendTime"},
-}
 
 
 @dataclass(frozen=True)
@@ -132,10 +115,7 @@ class Place:
         return str(state)
 
     def create_topics(self) -> None:
-        admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
-        admin.create_topics(dict.fromkeys((self.source, self.sink), _LOGGED_TOPIC), wait_for_metadata=True)
-        admin.close()
-        messages_in(self.bootstrap_servers, self.source)  # a load that came before the leaders would be lost
+        create_logged_topics(self.bootstrap_servers, (self.source, self.sink))
 
 
 @dataclass(frozen=True)
@@ -192,35 +172,27 @@ def _spark(place: Place) -> Sequence[str]:
     return [*command, place.state]
 
 
+def _job(place: Place) -> RunningJob:
+    overrides = {
+        "KQUOTA_CLUSTER": "peers",
+        "KQUOTA_STREAM__TRIGGER_MS": str(TRIGGER_MS),
+        "KQUOTA_STREAM__MAX_DECISION_AGE_MS": str(StreamSettings().max_decision_age_ms),
+        "KQUOTA_KAFKA__USAGE_TOPIC": place.source,
+        "PYTHONPATH": os.getcwd(),
+    }
+    return RunningJob(place.name, place.folder, place.bootstrap_servers, overrides)
+
+
 def _kquota(place: Place) -> Sequence[str]:
     tables = place.folder / "tables"
     if not tables.exists():
-        names = {"throttle_topic": f"{place.name}.throttle", "marker_topic": f"{place.name}.marker"}
-        settings = Settings(kafka=KafkaSettings(usage_topic=place.source, **names))
-        with ClusterAccess(place.bootstrap_servers).admin() as admin:
-            create_topics(admin, wanted_topics(settings))
+        _job(place).create_topics()
         create_missing(str(tables))
         changes = [QuotaChange("<default>", "<default>", {"producer_byte_rate": 1e9})]
         # Ten users that are far over their quota, so that there is something to decide.
         changes += [QuotaChange(f"user-{number}", "", {"producer_byte_rate": 1_000.0}) for number in range(10)]
         QuotaTable(str(tables)).alter(changes, local_audit("bench"))
     return [sys.executable, "-m", "pipeline.cli.main", "run"]
-
-
-def _kquota_environment(place: Place) -> Mapping[str, str]:
-    return {
-        "KQUOTA_JOB": place.name,
-        "KQUOTA_CLUSTER": "peers",
-        "KQUOTA_RUN_DIR": str(place.folder),
-        "KQUOTA_KAFKA__BOOTSTRAP_SERVERS": place.bootstrap_servers,
-        "KQUOTA_KAFKA__USAGE_TOPIC": place.source,
-        "KQUOTA_KAFKA__THROTTLE_TOPIC": f"{place.name}.throttle",
-        "KQUOTA_KAFKA__MARKER_TOPIC": f"{place.name}.marker",
-        "KQUOTA_TABLES__ROOT": str(place.folder / "tables"),
-        "KQUOTA_STREAM__CHECKPOINT": str(place.folder / "checkpoint"),
-        "KQUOTA_STREAM__TRIGGER_MS": str(TRIGGER_MS),
-        "PYTHONPATH": os.getcwd(),
-    }
 
 
 KQUOTA: Final = "kquota"
@@ -234,7 +206,7 @@ PEERS: Final = (
         _kquota,
         lambda place: UsageTableResults(place.folder / "tables" / "usage"),
         ready="running; trigger",
-        environment=_kquota_environment,
+        environment=lambda place: _job(place).environment,
     ),
     Peer(
         STREAMS,
@@ -262,5 +234,5 @@ PEERS: Final = (
 )
 
 
-if __name__ == "__main__":
-    sys.exit(lock(sys.argv[1:]))
+if sys.argv[1:] == ["lock"] and __name__ == "__main__":
+    write_lock(LOCK.with_name("pom.xml"), LOCK, SETS, _HEADER)

@@ -34,7 +34,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -246,23 +246,6 @@ REQUESTS_A_TURN: Final = 100
 """After so many requests completions and expiry get their turn, and after so many expiries the arrivals again."""
 
 
-class Design(Protocol):
-    """A purgatory under test."""
-
-    def enqueue(self, completes_at_ms: int) -> Any:
-        """Let a request wait. Returns None if it could complete at once."""
-        ...
-
-    def complete(self, request: Any) -> None:
-        """Complete a request, whatever it waits for. Does nothing if it has timed out."""
-        ...
-
-    def advance(self) -> None: ...
-
-    @property
-    def expired(self) -> int: ...
-
-
 class _Operation(DelayedOperation):
     __slots__ = ("completes_at_ms", "design")
 
@@ -282,7 +265,11 @@ class _Operation(DelayedOperation):
 
 
 class NewDesign:
-    """`DelayedOperationPurgatory` over the timing wheel."""
+    """`DelayedOperationPurgatory` over the timing wheel.
+
+    `enqueue` lets a request wait, and returns None if it could complete at once; `complete` does nothing for a request
+    that has timed out.
+    """
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -291,8 +278,7 @@ class NewDesign:
         self._purgatory: DelayedOperationPurgatory[_Operation] = DelayedOperationPurgatory(SystemTimer(self._clock))
 
     def enqueue(self, completes_at_ms: int) -> _Operation | None:
-        """See `Design`. Its checks read the clock once per request, like those of the 0.8 design."""
-        self.now_ms = self._clock.monotonic_ms()
+        self.now_ms = self._clock.monotonic_ms()  # once per request, as in the 0.8 design
         operation = _Operation(completes_at_ms, self)
         return None if self._purgatory.try_complete_else_watch(operation, KEYS) else operation
 
@@ -304,7 +290,7 @@ class NewDesign:
 
 
 class OldDesign:
-    """The purgatory of Kafka 0.8."""
+    """The same of the purgatory of Kafka 0.8."""
 
     def __init__(self) -> None:
         self._clock = SystemMonotonicClock()
@@ -323,6 +309,9 @@ class OldDesign:
 
     def advance(self) -> None:
         self._purgatory.advance(self._clock.monotonic_ms(), REQUESTS_A_TURN)
+
+
+Design = NewDesign | OldDesign
 
 
 def run_one_by_one(design: Design, load: Load, target_per_second: float, limit_seconds: float) -> Run:

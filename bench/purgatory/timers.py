@@ -20,10 +20,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from itertools import chain
 from multiprocessing import get_context
 from statistics import median
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,24 +38,11 @@ START_MS: Final = 1_795_000_000_000
 Int64s = npt.NDArray[np.int64]
 
 
-class Structure(Protocol):
-    """A timer. `prepare` is not measured: it turns an array into what the timer takes."""
-
-    def prepare(self, values: Int64s) -> Any: ...
-
-    def insert(self, expirations: Any) -> Any:
-        """Insert a batch. Returns what `cancel` needs."""
-        ...
-
-    def cancel(self, entries: Any) -> None: ...
-
-    def expire(self, now_ms: int) -> None: ...
-
-    def __len__(self) -> int: ...
-
-
 class Batches:
-    """The batch wheel, with array calls."""
+    """The batch wheel, with array calls. `insert` returns what `cancel` needs.
+
+    `prepare` is not measured: it turns an array into what the timer takes.
+    """
 
     def __init__(self) -> None:
         self._wheel = BatchTimingWheel(START_MS)
@@ -108,10 +95,8 @@ class Heap:
         return len(self._pending)
 
 
-STRUCTURES: Final[dict[str, Callable[[], Structure]]] = {
-    "batch wheel": Batches,
-    "heapq": Heap,
-}
+Structure = Batches | Heap
+STRUCTURES: Final[dict[str, Callable[[], Structure]]] = {"batch wheel": Batches, "heapq": Heap}
 
 
 SPAN_MS: Final = 1000
@@ -121,8 +106,7 @@ MOST_CALLS: Final = 5_000
 TARGETS: Final = {"insert": 30.0, "cancel": 60.0, "expire": 20.0}
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(NamedTuple):
     """Million operations per second of CPU time. NaN for what was not measured."""
 
     insert: float
@@ -131,25 +115,18 @@ class Speed:
     expire_beside_cancelled: float
 
     def cells(self) -> str:
-        shown = [f"{value:.2f}" for value in (self.insert, self.cancel, self.expire, self.expire_beside_cancelled)]
-        return " | ".join(shown).replace("nan", "–")
+        return " | ".join(f"{value:.2f}" for value in self).replace("nan", "–")
 
 
-class Stopwatch:
-    """Measures the CPU time of this thread. Garbage is collected before it, not during it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __enter__(self) -> "Stopwatch":
-        gc.collect()
-        gc.disable()
-        self._started = time.thread_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.thread_time() - self._started
-        gc.enable()
+def spent(call: Callable[[Any], Any], values: Iterable[Any]) -> tuple[float, list[Any]]:
+    """CPU seconds of this thread for some calls, and what they returned. Garbage is collected before, not meanwhile."""
+    gc.collect()
+    gc.disable()
+    started = time.thread_time()
+    returned = [call(value) for value in values]
+    seconds = time.thread_time() - started
+    gc.enable()
+    return seconds, returned
 
 
 def split(values: Int64s, batch: int) -> Iterator[Int64s]:
@@ -164,43 +141,37 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
     step_ms = max(1, span_ms * batch // pending)
     structure = make()
     pending_ms = START_MS + random.integers(1, span_ms + 1, pending)
-    first = [structure.prepare(part) for part in split(pending_ms, 10_000)]
+    first: list[Any] = [structure.prepare(part) for part in split(pending_ms, 10_000)]
     later = START_MS + random.integers(1, span_ms + 1, operations)
-    inserted = [structure.prepare(part) for part in split(later, batch)]
+    inserted: list[Any] = [structure.prepare(part) for part in split(later, batch)]
     for part in first:
         structure.insert(part)
     del first
-    entries: list[Any] = []
-    with Stopwatch() as insert:
-        entries += [structure.insert(part) for part in inserted]
-    flat = np.concatenate(entries) if isinstance(entries[0], np.ndarray) else [one for part in entries for one in part]
+    insert_seconds, entries = spent(structure.insert, inserted)
+    flat = np.concatenate(entries) if isinstance(entries[0], np.ndarray) else list(chain(*entries))
     order = random.permutation(operations)
     shuffled = flat[order] if isinstance(flat, np.ndarray) else [flat[place] for place in order.tolist()]
-    cancelled = [shuffled[start : start + batch] for start in range(0, operations, batch)]
+    cancelled: list[Any] = [shuffled[start : start + batch] for start in range(0, operations, batch)]
     del entries, flat, shuffled
-    with Stopwatch() as cancel:
-        for part in cancelled:
-            structure.cancel(part)
+    cancel_seconds, _ = spent(structure.cancel, cancelled)
     del cancelled, inserted
     stops_ms = range(START_MS + step_ms, START_MS + span_ms + step_ms, step_ms)[:MOST_CALLS]
     beside_cancelled = expiry(structure, stops_ms)
-    alone = make()
+    alone: Any = make()
     for part in split(pending_ms, 10_000):
         alone.insert(alone.prepare(part))
     millions = operations / 1e6
-    return Speed(millions / insert.seconds, millions / cancel.seconds, expiry(alone, stops_ms), beside_cancelled)
+    return Speed(millions / insert_seconds, millions / cancel_seconds, expiry(alone, stops_ms), beside_cancelled)
 
 
 def expiry(structure: Structure, stops_ms: range) -> float:
     """Million expirations per second."""
     pending = len(structure)
-    with Stopwatch() as expire:
-        for now_ms in stops_ms:
-            structure.expire(now_ms)
+    seconds, _ = spent(structure.expire, stops_ms)
     if len(structure) and len(stops_ms) < MOST_CALLS:
         msg = f"{len(structure)} entries were never handed out"
         raise AssertionError(msg)
-    return (pending - len(structure)) / 1e6 / expire.seconds
+    return (pending - len(structure)) / 1e6 / seconds
 
 
 def measure(name: str, pending: int, batch: int, rounds: int) -> Speed:
@@ -208,12 +179,7 @@ def measure(name: str, pending: int, batch: int, rounds: int) -> Speed:
     repeats = max(1, FEWEST_OPERATIONS // pending)
     make = STRUCTURES[name]
     timed = [one_round(make, pending, batch, seed) for seed in range(1 + rounds * repeats)][1:]
-    return Speed(
-        median(speed.insert for speed in timed),
-        median(speed.cancel for speed in timed),
-        median(speed.expire for speed in timed),
-        median(speed.expire_beside_cancelled for speed in timed),
-    )
+    return Speed(*map(median, zip(*timed, strict=True)))
 
 
 def in_fresh_process(name: str, pending: int, batch: int, rounds: int) -> Speed:

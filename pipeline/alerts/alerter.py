@@ -81,12 +81,8 @@ def read_state(path: Path) -> AlertsState:
         return AlertsState()
 
 
-def write_state(path: Path, state: AlertsState) -> None:
-    """Replace the file in one step: after a crash it holds the old state or the new one."""
-    _replace(path, state.text())
-
-
 def _replace(path: Path, text: str) -> None:
+    """Replace the file in one step: after a crash it holds the old text or the new one."""
     new = path.with_name(f"{path.name}.new")
     with new.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -379,7 +375,7 @@ class Alerter:
         if state == self._saved:
             return
         try:
-            write_state(self._path, state)
+            _replace(self._path, state.text())
         except OSError as exc:
             self._metrics.unsaved.inc()
             log.warning("%s cannot be written (%s): a crash would repeat or lose alerts", self._path, exc.strerror)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, ClusterSource, MetricsPort
+from pipeline.cli.options import BootstrapServers, ClusterSource, CodecName, MetricsPort, UsageTopicName
 from pipeline.clock import SystemClock
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.log import set_up_logging
@@ -36,7 +36,7 @@ def request_log(
     *,
     broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
     source: ClusterSource,
-    topic: Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)] = None,
+    topic: UsageTopicName = None,
     marker_topic: Annotated[
         str | None, typer.Option(help="The marker topic; keeps the place in the log.", show_default=MARKER_TOPIC)
     ] = None,
@@ -58,9 +58,7 @@ def request_log(
     time_zone: Annotated[
         str | None, typer.Option(help="Time zone of the log, e.g. Europe/Berlin [default: this machine's].")
     ] = None,
-    codec: Annotated[
-        str | None, typer.Option(help="How events are written: json, or packed.", show_default="json")
-    ] = None,
+    codec: CodecName = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.

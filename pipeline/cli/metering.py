@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import ClusterSource, JobSource, MetricsPort, Output, wait_until_stopped
+from pipeline.cli.options import (
+    ClusterSource,
+    CodecName,
+    JobSource,
+    MetricsPort,
+    Output,
+    UsageTopicName,
+    wait_until_stopped,
+)
 from pipeline.cli.output import Layout, print_rows
 from pipeline.clock import SystemClock
 from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
-from schemas.names import MARKER_TOPIC, USAGE_TOPIC
+from schemas.names import MARKER_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +31,10 @@ if TYPE_CHECKING:
 
 _MEASURED: Final = Layout(("quota_type", "every client is measured by", "because of"))
 
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
+]
 Query = Annotated[
     str | None,
     typer.Option(
@@ -36,10 +48,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Write it; without, only print 
 def prometheus(
     *,
     source: ClusterSource,
-    targets: Annotated[
-        list[str] | None,
-        typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
-    ] = None,
+    targets: Targets = None,
     query: Query = None,
     name_map: Annotated[
         list[str] | None,
@@ -50,11 +59,9 @@ def prometheus(
             "=client_id, =resource; with --query =broker_id); repeatable.",
         ),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)] = None,
+    topic: UsageTopicName = None,
     marker_topic: Annotated[str | None, typer.Option(help="The marker topic.", show_default=MARKER_TOPIC)] = None,
-    codec: Annotated[
-        str | None, typer.Option(help="How events are written: json, or packed.", show_default="json")
-    ] = None,
+    codec: CodecName = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Scrape the quota sensors of all brokers of a cluster and send their usage, an event for each client and second.

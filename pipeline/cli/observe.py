@@ -6,15 +6,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.metering import Query, names_of, sources_of
+from pipeline.cli.metering import Query, Targets, names_of, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
-from pipeline.cli.output import UNKNOWN_WIDTH, Layout, fitted, print_rows, until_reader_goes
-from pipeline.cli.top import Styled, bar
+from pipeline.cli.output import Layout, fitted, print_rows, terminal_width, until_reader_goes
+from pipeline.cli.top import NEAR, Styled, full_screen, used_text
 from pipeline.clock import SystemClock, clock_time
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError, printable
@@ -37,10 +38,7 @@ _SUMMARY_ROWS: Final = 10
 
 def observe(
     *,
-    targets: Annotated[
-        list[str] | None,
-        typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
-    ] = None,
+    targets: Targets = None,
     query: Query = None,
     usage_topic: Annotated[
         str | None, typer.Option(help="Or the usage topic, which a reporter or meter fills.")
@@ -209,42 +207,21 @@ def _screen() -> "Iterator[tuple[Show, int]]":
     if not sys.stdout.isatty():
         yield _print_view, _PRINT_MS
         return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-
-        def show(progress: Progress, lines: "Sequence[Line]") -> None:
-            width, height = console.size
-            text = Text("\n", no_wrap=True, overflow="crop").join(
-                Text(line, style) for style, line in view(progress, lines, width, height)
-            )
-            live.update(text, refresh=True)
-
-        yield show, _DRAW_MS
+    with full_screen() as draw:
+        yield lambda progress, lines: draw(partial(view, progress, lines)), _DRAW_MS
 
 
 def _print_view(progress: Progress, lines: "Sequence[Line]") -> None:
-    shown = view(progress, lines, _width(), _PRINTED_LINES + 3 + len(progress.states))
+    shown = view(progress, lines, terminal_width(), _PRINTED_LINES + 3 + len(progress.states))
     sys.stdout.write("".join(f"{line}\n" for _, line in shown) + "\n")
     sys.stdout.flush()
-
-
-def _width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((UNKNOWN_WIDTH, 0)).columns
 
 
 # The live view. Pure.
 
 _COLUMNS: Final = ("client", "type", "used", "rate", "brokers")
 _LAYOUT: Final = Layout(dropped_first=("brokers", "type"))
-_MANY: Final = 10
 _MOST_BROKERS: Final = 4
-_NEAR: Final = 0.8
 
 
 def view(progress: Progress, lines: "Sequence[Line]", width: int, height: int) -> list[Styled]:
@@ -263,7 +240,7 @@ def view(progress: Progress, lines: "Sequence[Line]", width: int, height: int) -
     ).lines
     left = len(lines) - len(shown)
     more = [("dim", f"and {left} more, further from their bounds")] if left else []
-    styles = ["bold red" if line.used > 1 else "yellow" if line.used >= _NEAR else "" for line in shown]
+    styles = ["bold red" if line.used > 1 else "yellow" if line.used >= NEAR else "" for line in shown]
     return [*head, ("bold underline", header), *zip(styles, rows, strict=True), *more]
 
 
@@ -287,7 +264,7 @@ def _cells(line: "Line") -> list[str]:
     sensor = line.sensor
     quota_type = QUOTA_TYPES[sensor.quota_type]
     unit, size = rate_unit(quota_type, sensor.bound or line.observed)
-    used = "" if sensor.bound is None else f"{bar(line.used)} {_used(line.used)}"
+    used = "" if sensor.bound is None else used_text(line.used)
     of = "no quota" if sensor.bound is None else f"of {sensor.bound / size:.1f}"
     rate = (
         f"{line.observed / size:.1f} {unit}, {of}"
@@ -299,11 +276,6 @@ def _cells(line: "Line") -> list[str]:
     brokers += [f"and {len(largest) - _MOST_BROKERS} more"] if len(largest) > _MOST_BROKERS else []
     who = f"{sensor.user or '*'}/{sensor.client_id or '*'}"
     return [who, quota_type.partition("_")[0], used, rate, ", ".join(brokers)]
-
-
-def _used(used: float) -> str:
-    # Cut off, so that 100 % is not below the bound.
-    return f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T"
 
 
 # What is left at the end: a summary, a page, a document.

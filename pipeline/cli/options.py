@@ -20,6 +20,7 @@ from pipeline.errors import UsageError
 from pipeline.text_file import refuse_unwritable
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text
+from schemas.names import USAGE_TOPIC
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
@@ -109,6 +110,8 @@ TablesSource = Annotated[Source, source_of("config", "tables")]
 ClusterSource = Annotated[Source, source_of("config", "bootstrap_server", "command_config")]
 JobSource = Annotated[Source, source_of(*_SOURCES)]
 
+UsageTopicName = Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)]
+CodecName = Annotated[str | None, typer.Option(help="How events are written: json, or packed.", show_default="json")]
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]

@@ -178,10 +178,15 @@ def _joined(text: str) -> str:
 
 
 FORMATS: Final = ("table", "wide", "csv", "json", "yaml")
-UNKNOWN_WIDTH: Final = 80
+_UNKNOWN_WIDTH: Final = 80
 _ALL_COLUMNS: Final = Layout()
 
 Row = Mapping[str, Any]
+
+
+def terminal_width() -> int:
+    """Cells of a line: those of the terminal, or of the variable COLUMNS, or 80."""
+    return shutil.get_terminal_size((_UNKNOWN_WIDTH, 0)).columns
 
 
 def unknown_format(given: str, known: Sequence[str] = FORMATS) -> UsageError:
@@ -250,7 +255,7 @@ def _print_table(rows: Sequence[Row], layout: Layout, *, wide: bool) -> None:
     if wide:
         columns += [key for key in rows[0] if key not in columns]
     cells = [["" if row[key] is None else printable(str(row[key])) for key in columns] for row in rows]
-    width = None if wide else shutil.get_terminal_size((UNKNOWN_WIDTH, 0)).columns
+    width = None if wide else terminal_width()
     table = fitted(columns, cells, layout, width)
     header, *lines = table.lines
     typer.echo(typer.style(header, bold=True))  # bold on a terminal only

@@ -1,6 +1,5 @@
 """`kquota top`: who is near a bound and who is throttled, live in the terminal."""
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import Output, TablesSource, wait_until_stopped
-from pipeline.cli.output import UNKNOWN_WIDTH, Layout, broken, fitted, is_table, print_rows, until_reader_goes
+from pipeline.cli.output import Layout, broken, fitted, is_table, print_rows, terminal_width, until_reader_goes
 from pipeline.clock import clock_time, seconds, wall_ms
 from pipeline.errors import PipelineError, UsageError, printable
 from quota.units import age_text, rate_text, rate_unit
@@ -106,6 +105,21 @@ def _screen(limit: int | None, output: str) -> "Iterator[tuple[Show, float | Non
     if not sys.stdout.isatty():
         yield _printed(limit, output), None
         return
+    with full_screen() as draw:
+
+        def show(state: "Overview", trouble: str | None) -> None:
+            def lines(width: int, height: int) -> list[Styled]:
+                most = height if limit is None else None
+                return view(state, wall_ms(), None if output == "wide" else width, limit, most, trouble)
+
+            draw(lines)
+
+        yield show, _DRAW_SECONDS
+
+
+@contextmanager
+def full_screen() -> "Iterator[Callable[[Callable[[int, int], list[Styled]]], None]]":
+    """Give a function that draws on the whole terminal the lines that are made for its width and height."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -113,18 +127,16 @@ def _screen(limit: int | None, output: str) -> "Iterator[tuple[Show, float | Non
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
 
-        def show(state: "Overview", trouble: str | None) -> None:
-            width, height = console.size
-            most = height if limit is None else None
-            lines = view(state, wall_ms(), None if output == "wide" else width, limit, most, trouble)
+        def draw(made_for: Callable[[int, int], list[Styled]]) -> None:
+            lines = made_for(*console.size)
             text = Text("\n", no_wrap=True, overflow="crop").join(Text(line, style) for style, line in lines)
             live.update(text, refresh=True)
 
-        yield show, _DRAW_SECONDS
+        yield draw
 
 
 def _printed(limit: int | None, output: str) -> "Show":
-    width = None if output == "wide" else shutil.get_terminal_size((UNKNOWN_WIDTH, 0)).columns
+    width = None if output == "wide" else terminal_width()
     has_printed = False
 
     def show(state: "Overview", trouble: str | None) -> None:
@@ -146,7 +158,7 @@ _DECISION_DIGITS: Final = 8
 _BAR_CELLS: Final = 8
 _EIGHTHS: Final = "▏▎▍▌▋▊▉"
 _MANY: Final = 10
-_NEAR: Final = 0.8
+NEAR: Final = 0.8
 _VERY_NEAR: Final = 0.95
 
 Styled = tuple[str, str]
@@ -254,7 +266,7 @@ def _cells(line: "Line", now_ms: int) -> list[str]:
     return [
         who,
         line.quota_type.partition("_")[0] + (" shadow" if line.mode == "shadow" else ""),
-        f"{bar(line.used)} {_used(line.used)}",
+        used_text(line.used),
         _rate(line),
         f"{held} × {line.throttled_clients}" if line.throttled_clients > 1 else held,
         "" if until_ms is None else clock_time(until_ms),
@@ -263,9 +275,9 @@ def _cells(line: "Line", now_ms: int) -> list[str]:
     ]
 
 
-def _used(used: float) -> str:
-    # Cut off, so that 100 % is not below the bound.
-    return f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T"
+def used_text(used: float) -> str:
+    """The share of a bound: a bar, and percent or a multiple of T; cut off, so that 100 % is not below the bound."""
+    return f"{bar(used)} " + (f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T")
 
 
 def _rate(line: "Line") -> str:
@@ -280,4 +292,4 @@ def _style(line: "Line") -> str:
         return "bold red"
     if line.used >= _VERY_NEAR:
         return "magenta"
-    return "yellow" if line.used >= _NEAR else ""
+    return "yellow" if line.used >= NEAR else ""

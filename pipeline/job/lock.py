@@ -7,7 +7,6 @@ stopped by a lock but fenced: by the epoch in every table commit and by the tran
 
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from pipeline.errors import Conflict
@@ -64,7 +63,5 @@ class JobLock:
             self._held = held.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held.close()

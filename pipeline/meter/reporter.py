@@ -1,7 +1,6 @@
 """The reporter: a jar that reports usage from inside a broker. Where it is, and what a broker must be given."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -47,14 +46,13 @@ def write_reporter(path: Path) -> Path:
     return target
 
 
-def reporter_settings(bootstrap_servers: str, topic: str, client: Mapping[str, str] | None = None) -> dict[str, str]:
+def reporter_settings(bootstrap_servers: str, topic: str) -> dict[str, str]:
     """The settings of a broker with the reporter.
 
     Setting `metric.reporters` replaces its default, so Kafka's own reporter, which makes the JMX beans, is named too.
 
     * `bootstrap_servers`: where the reporter finds the usage topic, `host:port,…`.
-    * `client`: Further settings of its producer, such as those of security.
     """
-    own = {"topic": topic, "bootstrap.servers": bootstrap_servers, **(client or {})}
+    own = {"topic": topic, "bootstrap.servers": bootstrap_servers}
     prefixed = {f"{REPORTER_PREFIX}{name}": value for name, value in own.items()}
     return {"metric.reporters": f"{_JMX},{_CLASS}", **prefixed}

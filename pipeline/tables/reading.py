@@ -329,22 +329,22 @@ _RECENT_MS: Final = 300_000
 _NONE: Final = pa.Table.from_batches([], pa.schema([pa.field("user", pa.string()), pa.field("client_id", pa.string())]))
 
 
-def live_clients(usage_uri: str, recent_ms: int = _RECENT_MS) -> pa.Table:
+def live_clients(usage_uri: str) -> pa.Table:
     """Each `<user, client-id>` with usage in the last minutes, once: user and client_id, sorted by both.
 
     The minutes are counted back from the newest batch, so the answer is the same while the job is stopped. Rows of
     older time epochs do not count: a clock that was set back since has dated them. No rows without usage or a table.
     """
-    found = _recent(usage_uri, ["user", "client_id"], recent_ms, " GROUP BY 1, 2 ORDER BY 1, 2")
+    found = _recent(usage_uri, ["user", "client_id"], " GROUP BY 1, 2 ORDER BY 1, 2")
     return _NONE if found is None else found
 
 
-def recent_usage(usage_uri: str, columns: Sequence[str], recent_ms: int = _RECENT_MS) -> pa.Table | None:
+def recent_usage(usage_uri: str, columns: Sequence[str]) -> pa.Table | None:
     """The rows of `usage` of the last minutes, counted as `live_clients` does; None if there are none, or no table."""
-    return _recent(usage_uri, columns, recent_ms, "")
+    return _recent(usage_uri, columns, "")
 
 
-def _recent(usage_uri: str, columns: Sequence[str], recent_ms: int, grouped: str) -> pa.Table | None:
+def _recent(usage_uri: str, columns: Sequence[str], grouped: str) -> pa.Table | None:
     try:
         table = open_table(usage_uri)
     except TableMissing:
@@ -352,5 +352,5 @@ def _recent(usage_uri: str, columns: Sequence[str], recent_ms: int, grouped: str
     newest = newest_instant_in(table)
     if newest is None:
         return None
-    since: Condition = ("sample_start_ms", ">=", newest.evaluated_at_ms - recent_ms)
+    since: Condition = ("sample_start_ms", ">=", newest.evaluated_at_ms - _RECENT_MS)
     return run(table, f"{rows_where(columns, [since, *of_newest_epoch(newest.time_epoch)])}{grouped}")

@@ -4,13 +4,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.peers.messages import MEASURES
-from bench.peers.results import Book, FileResults, Result, UsageTableResults
+from bench.peers.results import Book, FileResults, Result, Results, UsageTableResults
 from bench.peers.stages import Store
 
 ALICE = (1_000, "alice", "etl")
@@ -52,19 +51,10 @@ def test_rows_of_our_table_count_from_their_commit_on_and_compaction_adds_nothin
     assert (book.first_ms, book.last_ms) == ({ALICE: 5_000}, {ALICE: 5_001})
 
 
-class Updates:
+class Updates(Results):
     """A peer that gives a new sum for each change."""
 
     adds = False
-
-    def __enter__(self) -> "Updates":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def progress(self) -> object:
-        return None
 
     def read(self) -> Iterator[Result]:
         return iter([Result(1.0, ALICE, (1,)), Result(2.0, ALICE, (3,))])

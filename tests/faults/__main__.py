@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import machine_line
+from bench.pages import MEASURED, write_part
+from bench.pages import table as table_of
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
 from pipeline.jvm.jars import fetch
-from tests.faults.report import replace_table
 from tests.faults.rig import BROKER
 from tests.faults.rounds import STEPS, Outcome, play
 from tests.faults.stepped_clock import COMPILER, stepped_clock
@@ -49,7 +50,7 @@ def main() -> int:
     table = _table(outcomes)
     print(f"\n{head}\n\n{table}")  # noqa: T201
     if given.report:
-        replace_table(given.report, f"{head}\n\n{table}\n")
+        write_part(given.report, *MEASURED, f"{head}\n\n{table}")
     return int(any(not outcome.verdict["equal"] for outcome in outcomes))
 
 
@@ -100,14 +101,14 @@ def _line(outcome: Outcome) -> str:
 
 
 def _table(outcomes: list[Outcome]) -> str:
-    rows = ["| failpoint | runs | compared | lost | duplicated | different | recovery s, worst |", "|" + " --- |" * 7]
+    rows = []
     for point in dict.fromkeys(outcome.point for outcome in outcomes):
         own = [outcome for outcome in outcomes if outcome.point == point]
         sums = [sum(outcome.verdict[name] for outcome in own) for name in ("lost", "duplicated", "different")]
         compared = sum(sum(outcome.verdict["compared"].values()) for outcome in own)
         slowest = max(outcome.recovery_seconds for outcome in own)
-        rows.append(f"| `{point}` | {len(own)} | {compared} | {sums[0]} | {sums[1]} | {sums[2]} | {slowest:.1f} |")
-    return "\n".join(rows)
+        rows.append([f"`{point}`", *map(str, (len(own), compared, *sums)), f"{slowest:.1f}"])
+    return table_of(["failpoint", "runs", "compared", "lost", "duplicated", "different", "recovery s, worst"], rows)
 
 
 if __name__ == "__main__":

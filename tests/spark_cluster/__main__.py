@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from bench.machine import machine_line
+from bench.pages import MEASURED, write_part
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
-from tests.faults.report import replace_table
 from tests.spark_cluster.rounds import Comparison, Killed, play_kills, play_same
 from tests.spark_cluster.standalone import standalone_cluster
 
@@ -38,7 +38,7 @@ def main() -> int:
     for line in (*killed.told, *killed.foreign):
         print(line)  # noqa: T201
     if given.report:
-        replace_table(given.report, text)
+        write_part(given.report, *MEASURED, text.rstrip())
     return int(any(same.differing.values()) or not all(v["equal"] for v in (*same.verdicts, killed.verdict)))
 
 

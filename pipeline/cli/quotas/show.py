@@ -1,21 +1,26 @@
 """`kquota quotas describe` and `effective`: the quotas, and those that apply to one client."""
 
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import Output, QuotasOutput, TablesSource
+from pipeline.cli.options import Output, QuotasOutput, TablesSource, as_iso
 from pipeline.cli.output import Layout, Row, is_table, print_rows
 from pipeline.cli.quotas.entity import Client, Entities, EntityFilter, described_line
+from pipeline.clock import wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, UsageError, printable
 from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
-from quota.units import bound_text
+from quota.units import age_text, bound_text, rate_text
 
 if TYPE_CHECKING:
-    from pipeline.tables.quotas.table import QuotaTableState
+    from pipeline.settings.model import Settings
+    from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
+    from quota.current_rates import QuotaKey, SensorRate
 
 _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 _SHOWN: Final = 10
@@ -33,12 +38,7 @@ def describe(entity: Entities, source: TablesSource, output: QuotasOutput = "kaf
     settings = source.settings()
     table = open_quota_table(settings.tables)
 
-    def with_rates(rows: Sequence[Row]) -> None:
-        from pipeline.cli.quotas.rates import print_with_rates
-
-        print_with_rates(settings, table, rows)
-
-    print_quotas(table.read(), entity, output, wide=with_rates)
+    print_quotas(table.read(), entity, output, wide=partial(_print_with_rates, settings, table))
 
 
 def print_quotas(
@@ -80,6 +80,60 @@ def _readable(row: Row) -> Row:
     from pipeline.tables.quotas.history import shown
 
     return {column: shown(column, value) for column, value in row.items()}
+
+
+# `-o wide`: each bound with the current rate under it, nearest to its bound first.
+
+_COLUMNS: Final = (
+    *("user", "client_id", "quota_type", "bound", "rate", "used"),
+    *("sensor_user", "sensor_client_id", "sensors", "mode"),
+)
+
+
+def _print_with_rates(settings: "Settings", table: "QuotaTable", rows: Sequence[Row]) -> None:
+    """Print rows of the quota table with the rates at the newest batch, and on stderr how old they are.
+
+    A row has a line for each bound, and one if it has none.
+    """
+    from pipeline.job.overview import newest_usage
+    from pipeline.tables.quotas.source import QuotaSource
+    from quota.current_rates import current_rates
+
+    quotas = QuotaSource(table)
+    found = newest_usage(settings.tables.root)
+    rates = {} if found is None else current_rates(*found.under(quotas.pin(), settings.scope or quotas.scope))
+    lines = [line for row in rows for line in _lines(row, rates)]
+    lines.sort(key=lambda line: -line[0])  # stable: equal ones stay in the order of the table
+    print_rows([line for _, line in lines], "wide", Layout(_COLUMNS))
+    if found is None:
+        sys.stderr.write("no rates: no micro-batch is stored\n")
+        return
+    evaluated, age_ms = found.facts.evaluation, wall_ms() - found.facts.processed_at_ms
+    at = f"{as_iso(found.at_ms)} UTC"
+    sys.stderr.write(f"rates at {at}, batch {evaluated.batch_id}, {age_text(age_ms)} ago\n")
+
+
+def _lines(row: Row, rates: "Mapping[QuotaKey, list[SensorRate]]") -> list[tuple[float, dict[str, Any]]]:
+    """The used share of the bound, and the line; a line for each bound."""
+    from quota.current_rates import bounds_of
+
+    about = {name: row[name] for name in ("user", "client_id", "mode", "owner", "note")}
+    found = []
+    for key, bound in bounds_of(row).items():
+        sensors = rates.get(key, [])
+        nearest = sensors[0] if sensors else None
+        used = nearest.used if nearest else 0.0
+        line = {
+            "quota_type": key.quota_type,
+            "bound": bound_text(key.quota_type, bound),
+            "rate": rate_text(key.quota_type, nearest.observed if nearest else 0.0),
+            "used": f"{math.floor(used * 1000) / 10:.1f} %",  # cut off, so that 100.0 % is not below the bound
+            **{name: getattr(nearest, name, "") for name in ("sensor_user", "sensor_client_id", "broker_id")},
+            "sensors": len(sensors),
+        }
+        found.append((used, about | line))
+    rest = dict.fromkeys(name for name in (*_COLUMNS, "broker_id") if name not in row)
+    return found or [(0.0, about | rest)]
 
 
 # `kquota quotas effective`: which quotas apply to one client, and which clients share its sensors.
