@@ -148,11 +148,12 @@ def _quotas(measured: Measured) -> list[str]:
 
 
 def _ratios(run: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    return {
+    rows = {
         "the broker's quota, one broker": run["native"]["1"],
         "the broker's quota, two brokers": run["native"]["2"],
         "kquota, any number of brokers (simulated)": run["kquota"],
     }
+    return {name: {k: row[k] for k in row if float(k) in OVERLOADS} for name, row in rows.items()}
 
 
 def _failures(measured: Measured) -> list[str]:

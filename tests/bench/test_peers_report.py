@@ -23,7 +23,7 @@ def steady(answered: int, verdict: str = "right") -> dict[str, Any]:
 
 QUOTAS = {
     "native": {"1": {str(k): 1.01 for k in OVERLOADS}, "2": {str(k): min(k, 2.0) for k in OVERLOADS}},
-    "kquota": {str(k): 1.0 for k in OVERLOADS},
+    "kquota": {"1.05": 1.2, **{str(k): 1.0 for k in OVERLOADS}},  # simulated for one load more
     "slowed_ms": [2.0, 3.0, 4.0],
     "told_ms": [300.0, 400.0, 500.0],
 }
@@ -92,6 +92,7 @@ def test_a_page_gets_tables_and_plots_between_its_marks(tmp_path: Path) -> None:
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "| the broker's quota, two brokers | 1.20 | 1.50 | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 |" in text
+    assert f"| kquota, any number of brokers (simulated) |{' 1.00 |' * len(OVERLOADS)}\n" in text
     assert "| the broker has muted the client | 3.0 | 4.0 |" in text
     for picture in ("peers-latency.svg", "peers-quotas.svg"):
         assert f"({picture})" in text
