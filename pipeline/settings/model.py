@@ -51,15 +51,15 @@ class AlertsSettings(Branch):
         pattern=r"^https?://",
         description="address of docs/runbook.md at yours, for links in messages; null: none",
     )
-    near_bound_percent: int = Field(80, ge=1, le=1_000, description="KquotaNearBound: a sensor uses so much of T")
-    at_bound_percent: int = Field(95, ge=1, le=1_000, description="KquotaAtBound: a sensor uses so much of T")
-    hysteresis_percent: int = Field(5, ge=0, le=100, description="both end only when it uses so much less")
-    pending_ms: int = Field(30_000, ge=0, description="both begin only when it has been so for so long")
+    near_bound_percent: int = Field(80, ge=1, le=1_000, description="KquotaNearBound: percent of T that fires it")
+    at_bound_percent: int = Field(95, ge=1, le=1_000, description="KquotaAtBound: percent of T that fires it")
+    hysteresis_percent: int = Field(5, ge=0, le=100, description="percent of T below that, at which both end")
+    pending_ms: int = Field(30_000, ge=0, description="minimum duration before both fire")
     stalled_after_ms: int = Field(60_000, ge=1_000, description="KquotaStalled: no micro-batch for longer")
     dead_letters_ms: int = Field(300_000, ge=1_000, description="KquotaDeadLetters: refused messages in such a span")
-    resolve_after_ms: int = Field(60_000, ge=0, description="an alert ends when it has not been so for so long")
+    resolve_after_ms: int = Field(60_000, ge=0, description="an alert ends after so long without its condition")
     repeat_ms: int = Field(14_400_000, ge=1_000, description="repeat interval of an alert that is still firing")
-    look_every_ms: int = Field(2_000, ge=100, description="how often the tables are looked at")
+    look_every_ms: int = Field(2_000, ge=100, description="interval between two looks at the tables")
     timeout_ms: int = Field(10_000, ge=100, description="how long a receiver may take to answer")
     longest_retry_ms: int = Field(60_000, ge=100, description="longest rest before a message is sent again")
     queue_messages: int = Field(
