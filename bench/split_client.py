@@ -138,16 +138,14 @@ class SplitRun:
 
 
 def markdown(runs: Sequence[SplitRun]) -> str:
-    """A row for each client: the mean of each ten seconds, and the means of 30 and 50 s."""
+    """A row for each client: the highest mean of 30 s, and the means of 30 and 50 s once it has settled."""
     rows = []
     for run in sorted(runs, key=lambda run: run.load):
-        tens = " ".join(f"{mean:.2f}" for mean in run.means(0, len(run.sums), _SHOWN_SECONDS)[::_SHOWN_SECONDS])
         settled = [run.settled_means(seconds) for seconds in (_SHORT_SECONDS, WINDOW_SECONDS)]
         spans = [f"{min(means):.2f}–{max(means):.2f}" if means else "" for means in settled]
-        rows.append([f"{run.load:g} · T", SCOPES[run.scope], tens, f"{max(run.all_means):.2f}", *spans])
-    shown = f"each {_SHOWN_SECONDS} s; the move is at {runs[0].move} s"
+        rows.append([f"{run.load:g} · T", SCOPES[run.scope], f"{max(run.all_means):.2f}", *spans])
     heads = (f"each {_SHORT_SECONDS} s from {SETTLED_SECONDS} s after start or move on", f"each {WINDOW_SECONDS} s")
-    return table(["wants", "scope", shown, f"highest {_SHORT_SECONDS} s", *heads], rows)
+    return table(["wants", "scope", f"highest {_SHORT_SECONDS} s", *heads], rows)
 
 
 def write_page(page: Path, text: str, runs: Sequence[SplitRun], source: str = "counters") -> None:

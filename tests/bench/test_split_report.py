@@ -34,6 +34,6 @@ def test_the_page_gets_the_table_and_a_plot_beside_it_between_its_marks(tmp_path
     written = page.read_text(encoding="utf-8")
     assert written.startswith(f"before\n{begin}\n\n![")
     assert written.endswith(f"{markdown(runs)}\n\n{end}\nafter\n")
-    assert "| 3 · T | mirror | 2.00 2.00" in written
+    assert "| 3 · T | mirror | 2.00 | 2.00–2.00 | 2.00–2.00 |" in written
     plot = ElementTree.parse(tmp_path / "split-client.svg").getroot()  # noqa: S314 - our own
     assert len(list(plot.iter("{http://www.w3.org/2000/svg}polyline"))) == 4

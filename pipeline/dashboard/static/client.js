@@ -193,7 +193,7 @@ function protection() {
   const both = (row, name) => h('td', { class: 'n change' }, row[`${name}_before`] || row[`${name}_during`] ? [h('span', {}, rate('producer_byte_rate', row[`${name}_before`])), ' ', h('b', {}, `→ ${rate('producer_byte_rate', row[`${name}_during`])}`)] : 'nothing');
   const length = span(found.length_ms), someHeld = found.rows.some((row) => row.held_before_ms || row.held_during_ms);
   const someWaited = found.rows.some((row) => row.waited_before !== null || row.waited_during !== null);
-  const spans = (before, during) => h('td', { class: 'n change' }, before || during ? [h('span', {}, span(before || 0)), ' ', h('b', {}, `→ ${span(during || 0)}`)] : 'not');
+  const spans = (before, during) => h('td', { class: 'n change' }, before || during ? [h('span', {}, span(before || 0)), ' ', h('b', {}, `→ ${span(during || 0)}`)] : before === null && during === null ? 'not known' : 'not');
   return h('section', { class: 'card', 'data-key': 'protected', 'data-testid': 'protected', 'aria-labelledby': 'h-protected' },
     h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → ${found.source === 'usage' ? `the ${length} from then on` : 'the minute from then on'}`)),
     h('p', { class: 'lead' }, found.text),

@@ -93,7 +93,7 @@ def test_clients_are_held_as_long_as_they_were(job: HandJob) -> None:
 
 @pytest.fixture(scope="module")
 def indebted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HandJob, int]:
-    """A job without an edit, and the instant at which bob stops: for so long he was a tenth over his quota that he owes
+    """A job without an edit, and the instant at which bob stops: for so long he was 6 % over his quota that he owes
     more than a warm-up finds. Alice spends 50 s of her quota shortly before it, then waits.
     """
     job = HandJob(tmp_path_factory.mktemp("indebted"), {"producer_byte_rate": RATE}, in_memory=True)
@@ -101,7 +101,7 @@ def indebted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HandJob, int]:
     stopped_ms = 0
     for second in [*range(230), *np.arange(230, 265, TRIGGER_MS / 1_000)]:
         span_ms = 1_000 if second < 230 else TRIGGER_MS
-        used = {ALICE: 25.0 if 236 <= second < 238 else 0, BOB: 1.1 if second < 240 else 0, DAVE: 0.2}
+        used = {ALICE: 25.0 if 236 <= second < 238 else 0, BOB: 1.06 if second < 240 else 0, DAVE: 0.2}
         job.send(json.dumps([event(job, key, share, span_ms) for key, share in used.items() if share]).encode())
         end_ms = job.clock.steady_ms + span_ms
         while (left_ms := end_ms - job.clock.steady_ms) > 0:  # each look at its very instant
@@ -115,7 +115,7 @@ def indebted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HandJob, int]:
     return job, stopped_ms
 
 
-@pytest.mark.parametrize("second", [-3, -1, 0, 2, 5, 11])
+@pytest.mark.parametrize("second", [-3, -1, 0, 2, 5])
 def test_a_range_that_begins_while_clients_are_held_is_replayed_to_the_ms(
     indebted: tuple[HandJob, int], second: int
 ) -> None:
