@@ -98,6 +98,7 @@ class Upkeep:
     def _keep_up(self, name: str, cleaning: bool) -> None:
         trimmed = self._files.trim(name, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
         compacted = self._files.merge(name)
+        self._files.clean_log(name)
         removed = self._files.clean(name) if cleaning else 0
         if trimmed or removed:
             log.info(

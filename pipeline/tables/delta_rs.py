@@ -31,7 +31,7 @@ _COMMITS_PER_HANDLE: Final = 50
 
 # How long a handle is used without a refresh after a commit of ours. To refresh it for each append takes a fifth of
 # the append's time. Another commit is found out by its entry in the log, so this must be far below `layout`'s shortest
-# log retention, 10 minutes, after which that entry may be gone.
+# log retention, 3 minutes, after which that entry may be gone.
 _TRUSTED_SECONDS: Final = 30.0
 
 # Maintenance cleans the log, outside of the decision path.

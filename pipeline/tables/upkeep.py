@@ -68,15 +68,17 @@ def compact(uri: str, many_files: int = MANY_FILES) -> bool:
     return committed(uri, optimize)
 
 
-def clean(uri: str) -> int:
-    """Write a log checkpoint, then delete log entries and replaced files after the times in the table's properties.
-
-    Returns the number of data files that were deleted.
-    """
+def clean_log(uri: str) -> None:
+    """Write a log checkpoint, then delete log entries after the time in the table's properties."""
     table = open_table(uri)
     table.create_checkpoint()
     table.cleanup_metadata()
-    return len(table.vacuum(dry_run=False))
+
+
+def clean(uri: str) -> int:
+    """Clean the log, then delete replaced files after the time in the table's properties; returns how many files."""
+    clean_log(uri)
+    return len(open_table(uri).vacuum(dry_run=False))
 
 
 def committed(uri: str, commit: Callable[[DeltaTable], _Result]) -> _Result:
@@ -210,7 +212,7 @@ class DeltaRsUpkeep:
     """Upkeep of the tables under a root. Each step can be repeated, and interrupted at any point."""
 
     # Files are cleaned in one of so many rounds, this one, counted from 0: listing all files costs more than the rest
-    # of a round. Between two cleanings the log may grow by half.
+    # of a round.
     rounds_per_cleaning = 5
     cleaning_round = 0
 
@@ -234,6 +236,10 @@ class DeltaRsUpkeep:
         """Merge small files of a table if there are many; returns whether it did."""
         uri = table_uri(self._root, name)
         return sort_day(uri) is not None if name in _SORTED else compact(uri)
+
+    def clean_log(self, name: str) -> None:
+        """Delete old entries of a table's log, which each append lists."""
+        clean_log(table_uri(self._root, name))
 
     def clean(self, name: str) -> int:
         """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not known."""

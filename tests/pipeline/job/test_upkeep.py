@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline.job.job_run import Upkeep
@@ -30,11 +31,14 @@ def write_usage(root: Path, *evaluated_at_ms: int) -> DeltaRsWriter:
     time_epoch, last_ms = 0, 0
     for batch_id, at_ms in enumerate(evaluated_at_ms):
         time_epoch, last_ms = time_epoch + (at_ms < last_ms), at_ms
-        late = table([usage_row(at_ms - 10 * HOUR_MS, produced_bytes=1)])
-        same: dict[str, Any] = {"cluster": "c", "query_id": "q", "quota_version": 1, "request_count": 1}
-        rows = conform(late, UsageRow, batch_id=batch_id, time_epoch=time_epoch, evaluated_at_ms=at_ms, **same)
-        writer.append(rows, {"q": batch_id}, {})
+        writer.append(usage_of(batch_id, at_ms, time_epoch), {"q": batch_id}, {})
     return writer
+
+
+def usage_of(batch_id: int, at_ms: int, time_epoch: int = 0) -> pa.Table:
+    late = table([usage_row(at_ms - 10 * HOUR_MS, produced_bytes=1)])
+    same: dict[str, Any] = {"cluster": "c", "query_id": "q", "quota_version": 1, "request_count": 1}
+    return conform(late, UsageRow, batch_id=batch_id, time_epoch=time_epoch, evaluated_at_ms=at_ms, **same)
 
 
 def resident_mb() -> float:
@@ -43,6 +47,24 @@ def resident_mb() -> float:
 
 def batches(writer: DeltaRsWriter) -> list[int]:
     return sorted(writer.read(["batch_id"])["batch_id"].to_pylist())
+
+
+def test_every_round_deletes_old_log_entries_that_appends_would_list(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    log = tmp_path / "usage" / "_delta_log"
+    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0)
+    writer = DeltaRsWriter(table_uri(str(tmp_path), "usage"), "job")
+    writer.raise_epoch(1)
+    for first in (0, 20, 40, 60):
+        for batch_id in range(first, first + 20):
+            writer.append(usage_of(batch_id, NOW_MS), {"q": batch_id}, {})
+        for entry in log.iterdir():
+            os.utime(entry, (NOW_MS / 1000, NOW_MS / 1000))
+        upkeep.round()
+        # What is older than the newest old checkpoint, which is that of the round before.
+        assert len([*log.glob("*.json")]) <= 25
+    assert writer.append(usage_of(80, NOW_MS), {"q": 80}, {})
+    assert batches(writer) == [*range(81)]
 
 
 @pytest.mark.parametrize(

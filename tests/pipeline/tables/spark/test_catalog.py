@@ -38,7 +38,7 @@ PAGE = ROOT / "docs" / "catalog-tables.md"
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.2.0", reason="#42")
 MINUTE_MS = 60_000
 T0_MS = 1_700_000_040_000
-HOT = {"delta.logRetentionDuration": ("interval 10 minutes", "interval 6 hours")}
+HOT = {"delta.logRetentionDuration": ({"interval 3 minutes", "interval 10 minutes"}, "interval 6 hours")}
 """Delta-Spark takes no log that is kept for less long than replaced files."""
 
 
@@ -90,7 +90,7 @@ def test_spark_creates_what_delta_rs_creates_and_finds_it_again(
     for name in TABLES:
         wanted, found = stored(other, name), stored(str(tables.location), name)
         for key, (by_delta_rs, by_spark) in HOT.items():
-            if wanted["properties"][key] == by_delta_rs:
+            if wanted["properties"][key] in by_delta_rs:
                 wanted["properties"][key] = by_spark
         assert found == wanted, name
     claim_tables(tables, "first")
