@@ -237,9 +237,9 @@ class Holds:
         """Hold clients whose throttles run at an instant; the quotas are loaded, the clients resolved."""
         self._grow(clients)
         self._quota_type[clients], self._bound[clients] = quota_types, bound
-        self._from_ms[clients], self._until_ms[clients] = from_ms, until_ms
-        looks_ms = until_ms - self._slicing.lead_ms
-        self._due_ms[clients] = np.where(looks_ms > at_ms, looks_ms, until_ms)
+        self._from_ms[clients] = from_ms
+        # A look that was due may have been taken; taken again it finds the same.
+        self._hold(clients, np.full(len(clients), at_ms), until_ms - at_ms)
         self._level[clients] = self._owed_at(clients, at_ms, None).of_types(quota_types).level
         self.look_after_edit(at_ms)
 
