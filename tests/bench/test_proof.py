@@ -1,7 +1,7 @@
 """The proof page and the figures of README.md are those of the pages that benchmarks have written."""
 
-from dataclasses import re
-import replace
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
