@@ -148,12 +148,11 @@ def _quotas(measured: Measured) -> list[str]:
 
 
 def _ratios(run: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    rows = {
+    return {
         "the broker's quota, one broker": run["native"]["1"],
         "the broker's quota, two brokers": run["native"]["2"],
         "kquota, any number of brokers (simulated)": run["kquota"],
     }
-    return {name: {k: row[k] for k in row if float(k) in OVERLOADS} for name, row in rows.items()}
 
 
 def _failures(measured: Measured) -> list[str]:

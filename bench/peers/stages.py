@@ -269,7 +269,7 @@ class Stages:
 
 def simulated(hours: float) -> dict[float, float]:
     """Rate ÷ T of an offender that obeys kquota, for each k; see `bench.closed_loop`. Brokers do not matter to it."""
-    chosen = [one for one in offenders((_LAG_MS,)) if one.cap == "window"]
+    chosen = [one for one in offenders((_LAG_MS,)) if one.cap == "window" and one.overload in OVERLOADS]
     Loop(_LEAD_MS, True, chosen).run(hours)
     return {one.overload: one.mean_ratio for one in chosen}
 

@@ -98,8 +98,7 @@ class Upkeep:
     def _keep_up(self, name: str, cleaning: bool) -> None:
         trimmed = self._files.trim(name, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
         compacted = self._files.merge(name)
-        self._files.clean_log(name)
-        removed = self._files.clean(name) if cleaning else 0
+        removed = self._files.clean(name, files=cleaning)
         if trimmed or removed:
             log.info(
                 "upkeep of %s: %d old rows deleted, %s, %d replaced files removed",
@@ -240,10 +239,11 @@ class JobRun:
         )
         batch.complete_stored()
         checkpoint = Checkpoint.read(files)
-        begin_at = self._starting_offsets(recovered, checkpoint, spans)
-        offsets.begin = begin_of(settings.kafka.usage_topic, begin_at, spans)
-        begin = (checkpoint and checkpoint.next_offsets()) or json.loads(offsets.begin)
-        waiting = messages_after(begin.get(settings.kafka.usage_topic, {}), spans)
+        topic = settings.kafka.usage_topic
+        wanted = checkpoint.next_offsets().get(topic, {}) if checkpoint is not None else {}
+        begin_at = self._starting_offsets(recovered, checkpoint, wanted, spans)
+        offsets.begin = begin_of(topic, begin_at, spans)
+        waiting = messages_after(wanted or json.loads(offsets.begin).get(topic, {}), spans)
         most, query_of = settings.stream.max_offsets_per_trigger, partial(self._query_of, spark, batch, begin_at)
         first = first_batch_messages(waiting, newest, most)
         if first < most:
@@ -309,12 +309,13 @@ class JobRun:
         writer = open_writer(self._settings.tables, self._settings.job, name)
         return noting(writer, partial(self._listeners.committed, name))
 
-    def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None, spans: Mapping[str, Span]) -> str:
-        """Where a new checkpoint begins. One that is there must fit the tables and find its messages."""
+    def _starting_offsets(
+        self, recovered: Recovered, checkpoint: Checkpoint | None, wanted: Mapping[str, int], spans: Mapping[str, Span]
+    ) -> str:
+        """Where a new checkpoint begins. One that is there must fit the tables and find the messages it wants."""
         kafka, stream = self._settings.kafka, self._settings.stream
         if checkpoint is not None:
             checkpoint.check(self._tables.batches.recorded_version, recovered.newest_query_id)
-            wanted = checkpoint.next_offsets().get(kafka.usage_topic, {})
             refuse_gaps(kafka.usage_topic, stream.checkpoint, wanted, spans)
         if not recovered.end_offsets:
             return stream.starting_offsets

@@ -271,7 +271,7 @@ _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 class SparkUpkeep:
     """As `DeltaRsUpkeep`, on a Spark session. Days are merged and not sorted."""
 
-    # A cleaning lists all files by Spark's tasks, so not at the start of a job.
+    # A cleaning lists all files by Spark's tasks, so not at the start of a job; Delta's own commits clean the log.
     rounds_per_cleaning = 60
     cleaning_round = 5
 
@@ -304,11 +304,9 @@ class SparkUpkeep:
             reader.change("OPTIMIZE {table}")
         return is_due
 
-    def clean_log(self, name: str) -> None:
-        """Delta's own commits do it."""
-
-    def clean(self, name: str) -> int:  # noqa: D102
-        self._reader(name).change("VACUUM {table}")
+    def clean(self, name: str, *, files: bool) -> int:  # noqa: D102
+        if files:
+            self._reader(name).change("VACUUM {table}")
         return 0
 
     def _reader(self, name: str) -> DeltaSparkReader:

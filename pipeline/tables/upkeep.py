@@ -71,17 +71,15 @@ def compact(uri: str, many_files: int = MANY_FILES) -> bool:
     return committed(uri, optimize)
 
 
-def clean_log(uri: str) -> None:
-    """Write a log checkpoint, then delete log entries after the time in the table's properties."""
+def clean(uri: str, *, files: bool = True) -> int:
+    """Write a log checkpoint, then delete log entries and replaced files after the times in the table's properties.
+
+    Returns the number of data files that were deleted; without `files` none are looked for.
+    """
     table = open_table(uri)
     table.create_checkpoint()
     table.cleanup_metadata()
-
-
-def clean(uri: str) -> int:
-    """Clean the log, then delete replaced files after the time in the table's properties; returns how many files."""
-    clean_log(uri)
-    return len(open_table(uri).vacuum(dry_run=False))
+    return len(table.vacuum(dry_run=False)) if files else 0
 
 
 def committed(uri: str, commit: Callable[[DeltaTable], _Result]) -> _Result:
@@ -240,10 +238,9 @@ class DeltaRsUpkeep:
         uri = table_uri(self._root, name)
         return sort_day(uri) is not None if name in _SORTED else compact(uri)
 
-    def clean_log(self, name: str) -> None:
-        """Delete old entries of a table's log, which each append lists."""
-        clean_log(table_uri(self._root, name))
+    def clean(self, name: str, *, files: bool) -> int:
+        """Delete old entries of a table's log, which each append lists, and replaced files too if asked to.
 
-    def clean(self, name: str) -> int:
-        """Delete replaced files after the time in the table's properties; returns how many, 0 if that is not known."""
-        return clean(table_uri(self._root, name))
+        Returns how many files were deleted, 0 if that is not known.
+        """
+        return clean(table_uri(self._root, name), files=files)

@@ -7,7 +7,7 @@ import pytest
 
 from bench.peers.report import markdown, ratios_to_streams, write_page
 from bench.peers.roster import KQUOTA, PEERS, STREAMS
-from bench.peers.stages import OVERLOADS, Stage, Store, measured
+from bench.peers.stages import OVERLOADS, Stage, Store, measured, simulated
 
 
 def caught(*rates: float, verdict: str = "right") -> dict[str, Any]:
@@ -23,7 +23,7 @@ def steady(answered: int, verdict: str = "right") -> dict[str, Any]:
 
 QUOTAS = {
     "native": {"1": {str(k): 1.01 for k in OVERLOADS}, "2": {str(k): min(k, 2.0) for k in OVERLOADS}},
-    "kquota": {"1.05": 1.2, **{str(k): 1.0 for k in OVERLOADS}},  # simulated for one load more
+    "kquota": {str(k): 1.0 for k in OVERLOADS},
     "slowed_ms": [2.0, 3.0, 4.0],
     "told_ms": [300.0, 400.0, 500.0],
 }
@@ -97,6 +97,10 @@ def test_a_page_gets_tables_and_plots_between_its_marks(tmp_path: Path) -> None:
     for picture in ("peers-latency.svg", "peers-quotas.svg"):
         assert f"({picture})" in text
         assert (tmp_path / picture).read_text().startswith("<svg")
+
+
+def test_the_loads_that_are_simulated_are_those_of_the_table() -> None:
+    assert tuple(simulated(hours=0.001)) == OVERLOADS
 
 
 def test_a_run_that_was_broken_off_goes_on_with_the_next_stage(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pipeline.errors import Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.upkeep import clean_log, compact, trim
+from pipeline.tables.upkeep import clean, compact, trim
 from schemas.arrow import conform
 from schemas.rows import SensorStateRow
 
@@ -57,7 +57,7 @@ def test_compaction_and_cleaning_keep_rows_and_versions_and_the_job_can_continue
     for batch_id in range(10):
         job.append(state(batch_id), {"q1": batch_id}, {})
     assert compact(uri, many_files=5)
-    clean_log(uri)
+    clean(uri)
     assert len(DeltaTable(uri).file_uris()) == 1
     assert Path(uri, "_delta_log", f"{DeltaTable(uri).version():020}.checkpoint.parquet").exists()
     assert not job.append(state(9), {"q1": 9}, {})

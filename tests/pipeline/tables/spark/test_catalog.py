@@ -218,7 +218,7 @@ def test_upkeep_deletes_merges_and_cleans_by_name(spark: "SparkSession", tables:
     assert upkeep.trim("usage", "evaluated_at_ms", T0_MS + 2) == 0
     assert not upkeep.merge("usage")
     assert SparkUpkeep(spark, root_of(tables), many_files=1).merge("usage")
-    upkeep.clean("usage")
+    upkeep.clean("usage", files=True)
     table = DeltaTable(f"{tables.location}/usage")
     assert len(table.file_uris()) == 1
     assert sorted(writer.read(["batch_id"])["batch_id"].to_pylist()) == [2, 3]
