@@ -44,7 +44,7 @@ class FailpointReached(PipelineError):
 
 
 class Failpoint:
-    """One armed failpoint; `UsageError` if there is no such name, or the rest cannot be read."""
+    """An armed failpoint; `UsageError` if its name is unknown or the rest is malformed."""
 
     def __init__(self, text: str) -> None:
         self.name, *rest = text.split(":")

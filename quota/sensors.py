@@ -227,6 +227,11 @@ BUCKETS_SCHEMA: Final = pa.schema(
 """Columns of `QuotaEngine.buckets`. The tokens are as of `refilled_at_ms`."""
 
 
+def of_sensors_with_parts(buckets: pa.Table) -> pa.Table:
+    """The rows of sensors with a user or a client-id. The one without stands for clients without a quota: no bucket."""
+    return buckets.filter((pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != ""))
+
+
 def sensor_entities(table: pa.Table, has_brokers: bool) -> EntityNames:
     """The sensors of a bucket table as entities. A part that is not a tag is an empty name."""
     columns = {"user": table["sensor_user"], "client_id": table["sensor_client_id"]}

@@ -200,7 +200,8 @@ def document(clusters: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-_CONTENT: Final = {"stream": ("text/event-stream", "string"), "quotas.csv": ("text/csv", "string")}
+EVENTS: Final = "text/event-stream"
+_CONTENT: Final = {"stream": (EVENTS, "string"), "quotas.csv": ("text/csv", "string")}
 
 
 def _described(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
@@ -243,5 +244,5 @@ def _edit(path: str, summary: str) -> dict[str, Any]:
     }
     responses = _responses("application/json", "object", failures)
     if f"{_ROOT}{path}" == WHAT_IF:
-        responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        responses["200"]["content"][EVENTS] = {"schema": {"type": "string"}}
     return {**_named(path, summary), "requestBody": body, "responses": responses}

@@ -62,12 +62,12 @@ class Editing:
         }
 
     async def what_if(
-        self, body: Mapping[str, Any], heed: Callable[[int], None] = lambda percent: None
+        self, body: Mapping[str, Any], on_progress: Callable[[int], None] = lambda percent: None
     ) -> dict[str, Any]:
         """Replay the newest recorded usage with the edit: `kquota what-if`, in a process of its own, one at a time.
 
-        The process ends with this call, also when that is cancelled. Calls come from one event loop. `heed` gets the
-        percentage that is done, now and then.
+        The process ends with this call, also when that is cancelled. Calls come from one event loop.
+        `on_progress` gets the percentage that is done, now and then.
 
         Raises:
             Conflict: Another one has not ended.
@@ -82,14 +82,14 @@ class Editing:
             with tempfile.TemporaryDirectory() as folder:
                 candidate = Path(folder) / "candidate.json"
                 candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
-                report = json.loads(await self._replayed(candidate, _read(body)[1].baseline, heed))
+                report = json.loads(await self._replayed(candidate, _read(body)[1].baseline, on_progress))
         finally:
             self._is_replaying = False
         report = report[0] if isinstance(report, list) else report
-        told = {"clients": report["clients"][:_MOST_CLIENTS], "command": self._command(body)}
-        return {"about": report["about"], "totals": report["totals"], **told}
+        answer = {"clients": report["clients"][:_MOST_CLIENTS], "command": self._command(body)}
+        return {"about": report["about"], "totals": report["totals"], **answer}
 
-    async def _replayed(self, candidate: Path, baseline: str, heed: Callable[[int], None]) -> bytes:
+    async def _replayed(self, candidate: Path, baseline: str, on_progress: Callable[[int], None]) -> bytes:
         command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "--quotas", str(candidate), "-o", "json"]
         command += ["--progress", "--from", "usage", "--since", _REPLAYED]
         command += ["--baseline", baseline, "--tables", self._root]
@@ -101,7 +101,7 @@ class Editing:
         try:
             async with asyncio.timeout(_REPLAY_SECONDS):
                 out, err = cast(StreamReader, replay.stdout), cast(StreamReader, replay.stderr)
-                printed, complaint = await asyncio.gather(out.read(), _heeded(err, heed))
+                printed, complaint = await asyncio.gather(out.read(), _complaint(err, on_progress))
                 await replay.wait()
         except TimeoutError as exc:
             msg = f"it took more than {_REPLAY_SECONDS} s"
@@ -151,7 +151,7 @@ class Editing:
         return QuotaTable(self._root).plan(lambda rows: altered(rows, [change]), edit.if_version)
 
 
-async def _heeded(lines: StreamReader, heed: Callable[[int], None]) -> str:
+async def _complaint(lines: StreamReader, on_progress: Callable[[int], None]) -> str:
     """What a process complains about, without the lines of its progress."""
     complaint = ""
     async for line in lines:
@@ -160,7 +160,7 @@ async def _heeded(lines: StreamReader, heed: Callable[[int], None]) -> str:
         if share is None:
             complaint += text
         else:
-            heed(int(share[1]))
+            on_progress(int(share[1]))
     return complaint
 
 

@@ -41,6 +41,7 @@ from pipeline.dashboard import links, teams
 from pipeline.dashboard.api import (
     CLUSTER,
     CLUSTERS,
+    EVENTS,
     PARAMETERS,
     QUOTAS_CSV,
     SEE,
@@ -213,7 +214,6 @@ _BEAT_SECONDS: Final = 2.0
 _FIRST_SECONDS: Final = 10.0
 """How long an answer waits for the first look at the tables of its cluster."""
 _ANSWERS_AT_ONCE: Final = 2
-_EVENTS: Final = "text/event-stream"
 _KINDS: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 _STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
 """HTTP status by the exit code of an error."""
@@ -328,8 +328,8 @@ async def _what_if(clusters: Clusters, request: Request) -> Response:
     body, shares = await _json_object(request), asyncio.Queue[int | None]()
     replay = cluster.answers.editing.what_if(body, shares.put_nowait)
     answer = while_wanted(replay, until_gone(request.receive), _until_over(cluster.feed))
-    if _EVENTS in request.headers.get("accept", ""):
-        return StreamingResponse(_as_events(answer, shares), media_type=_EVENTS, headers={"Cache-Control": "no-store"})
+    if EVENTS in request.headers.get("accept", ""):
+        return _streamed(_as_events(answer, shares))
     tried = await answer
     return Response(status_code=499) if tried is None else _json(encoded(tried))
 
@@ -341,17 +341,21 @@ async def _as_events(
     answering.add_done_callback(lambda _: shares.put_nowait(None))
     try:
         while (percent := await shares.get()) is not None:
-            yield _event("progress", {"percent": percent})
+            yield _event("progress", encoded({"percent": percent}))
         if tried := await answering:
-            yield _event("answer", tried)
+            yield _event("answer", encoded(tried))
     except PipelineError as exc:
-        yield _event("error", {"error": exc.message, "fix": exc.fix})
+        yield _event("error", encoded({"error": exc.message, "fix": exc.fix}))
     finally:
         answering.cancel()
 
 
-def _event(name: str, data: Mapping[str, Any]) -> bytes:
-    return f"event: {name}\ndata: ".encode() + encoded(data) + b"\n\n"
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def _streamed(events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
 
 
 # What an application team sees. Its errors say nothing of the dashboard's tables.
@@ -456,11 +460,11 @@ async def _stream(clusters: Clusters, now: Callable[[], int], request: Request) 
             state = feed.state
             if state is not None and (state.seq != sent or beat <= 0):
                 sent, beat = state.seq, _BEAT_SECONDS
-                yield b"event: state\ndata: " + feed.text(whole) + b"\n\n"
+                yield _event("state", feed.text(whole))
             await feed.next_state(_BEAT_SECONDS)
             beat -= LOOK_EVERY_SECONDS
 
-    return StreamingResponse(events(), media_type=_EVENTS, headers={"Cache-Control": "no-store"})
+    return _streamed(events())
 
 
 async def _static(request: Request) -> Response:

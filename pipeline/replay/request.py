@@ -17,7 +17,7 @@ from quota.entity import REQUEST
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
-from quota.sensors import BUCKETS_SCHEMA
+from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
 from quota.snapshot import ALL_USERS, Quota, QuotaSnapshot, Share, undivided
 from quota.throttle_time import Slicing
 
@@ -128,8 +128,7 @@ def newest_start(root: str, settings: EngineSettings, before_ms: int) -> Start |
         return None
     rows = states.read([*BUCKETS_SCHEMA.names, "batch_id"], at_ms, at_ms + 1)
     batch_id = pc.max(rows["batch_id"]).as_py()
-    has_parts = (pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != "")
-    buckets = rows.filter((pc.field("batch_id") == batch_id) & has_parts).select(BUCKETS_SCHEMA.names)
+    buckets = of_sensors_with_parts(rows.filter(pc.field("batch_id") == batch_id)).select(BUCKETS_SCHEMA.names)
     records = last_records(root, at_ms)
     ends_ms = pc.add(records["evaluated_at_ms"], records["throttle_time_ms"])
     runs = pc.and_(pc.equal(records["action"], "throttle"), pc.greater(ends_ms, at_ms))

@@ -20,6 +20,7 @@ from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.publisher import DeltaOutbox
 from quota.replay import Evaluation, with_time_epoch
+from quota.sensors import of_sensors_with_parts
 from schemas.arrow import conform
 from schemas.rows import SensorStateRow
 
@@ -94,8 +95,7 @@ class SensorStateTable:
         evaluations = [Evaluation(quota_version=-1, **row) for row in rows.group_by(names).aggregate([]).to_pylist()]
         newest = max(evaluations, key=lambda one: one.order(last_query_id))
         own = (pc.field("batch_id") == newest.batch_id) & (pc.field("query_id") == newest.query_id)
-        has_parts = (pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != "")
-        return newest, rows.filter(own & has_parts)
+        return newest, of_sensors_with_parts(rows.filter(own))
 
 
 class DriverEpoch:

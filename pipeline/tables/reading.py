@@ -65,7 +65,7 @@ def run(
 class DeltaRsReader:
     """A `RolledTable`. Each call opens the table at its newest version.
 
-    A call raises `TableMissing` if there is no table then, and `TableUnreadable` if it cannot be read.
+    A call raises `TableMissing` if the table does not exist, and `TableUnreadable` if it cannot be read.
     """
 
     def __init__(self, uri: str) -> None:

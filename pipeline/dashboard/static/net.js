@@ -55,8 +55,9 @@ export async function download(path, parameters, name) {
 export async function post(path, body, signal = undefined, onPercent = undefined) {
   const accept = onPercent ? 'text/event-stream' : 'application/json';
   const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), Accept: accept, 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal });
-  let found = answer.ok && onPercent ? {} : await answer.json();
-  if (answer.ok && onPercent) await read(answer.body.getReader(), (event) => { if ('percent' in event) onPercent(event.percent); else found = event; });
+  const isStream = answer.ok && onPercent;
+  let found = isStream ? {} : await answer.json();
+  if (isStream) await read(answer.body.getReader(), (event) => { if ('percent' in event) onPercent(event.percent); else found = event; });
   if (!answer.ok || found.error || !Object.keys(found).length) throw new Refused(found);
   return found;
 }

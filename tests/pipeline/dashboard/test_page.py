@@ -289,7 +289,7 @@ def colours_of_figures(page: Any) -> set[str]:
 
 def test_a_dashboard_that_ends_is_told(browser: Any, tables: LivedTables) -> None:
     context = browser.new_context()
-    page = context.new_page()  # what cannot be loaded any more is told on the console
+    page = context.new_page()  # the console reports what can no longer be loaded
     page.set_default_timeout(PATIENCE_MS)
     with dashboard(tables.root) as address:
         show(page, address, "/")

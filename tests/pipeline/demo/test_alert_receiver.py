@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from pipeline.alerts.alerter import try_receivers
-from pipeline.demo.alert_receiver import AlertReceiver
+from pipeline.demo.run import AlertReceiver
 from pipeline.settings.model import AlertsSettings, Settings
 
 
