@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from pipeline.job.lock import job_process, tables_lock_file
-from pipeline.process import Activity, JobSigns, activity_of, ahead_ms
+from pipeline.process import FRESH_MS, Activity, JobSigns, activity_of, ahead_ms
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
 from pipeline.tables.from_settings import open_quota_table
@@ -96,7 +96,7 @@ class JobStatus:
         time_epoch: How often event time had begun again by then. None without a batch.
         ahead_ms: How far its time is ahead of the wall clock now, see `pipeline.process.ahead_ms`; 0 without a batch.
         last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
-            Negative if its clock is ahead, or was set back since.
+            Negative if its clock is ahead, or was set back since, by more than `pipeline.process.FRESH_MS`.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
@@ -189,6 +189,8 @@ def status_from(settings: Settings, read: Reading) -> JobStatus:
     batch = read.batch
     batch_age_ms = None if batch is None else max(read.at_ms - batch["processed_at_ms"], 0)
     wait_age_ms = None if read.waited_ms is None else read.at_ms - read.waited_ms
+    if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:
+        wait_age_ms = 0  # the query waited again while the tables were read; more is a clock that was set back
     return JobStatus(
         job=settings.job,
         state="down" if read.process is None else "up",

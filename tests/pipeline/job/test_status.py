@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import TableMissing
 from pipeline.job.lock import JobLock
-from pipeline.job.status import is_down, status_of
+from pipeline.job.status import Heartbeat, is_down, status_of
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.demo.played import new_job, throttle_one
@@ -57,6 +57,13 @@ def test_status_ends_with_1_while_the_job_is_down(tmp_path: Path) -> None:
     with JobLock(tmp_path / "run", "kquota", root):
         assert kquota("status", "--tables", root).exit_code == 0
     assert kquota("status", "--tables", root).exit_code == 1
+
+
+@pytest.mark.parametrize(("beat_ms", "age_ms"), [(9_970, 30), (10_000, 0), (10_030, 0), (13_000, 0), (13_001, -3_001)])
+def test_a_wait_seen_while_the_tables_were_read_is_0_ms_old(tmp_path: Path, beat_ms: int, age_ms: int) -> None:
+    settings = Settings(tables=TablesSettings(root=new_tables(tmp_path / "tables")), run_dir=tmp_path / "run")
+    Heartbeat(settings.run_dir, settings.job, settings.tables.root).beat(beat_ms)
+    assert status_of(settings, 10_000).last_wait_age_ms == age_ms
 
 
 @pytest.mark.parametrize(("age_ms", "down"), [(10_000, False), (10_001, True), (None, True)])
