@@ -1,6 +1,5 @@
 """One life of the streaming query: all that is rebuilt from the tables when it starts, and its upkeep."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +19,9 @@ from pipeline.settings.places import other_jobs
 from pipeline.stream.checkpoint import (
     Checkpoint,
     OffsetLog,
+    OffsetRange,
     Span,
     begin_of,
-    messages_after,
     open_checkpoint,
     refuse_gaps,
     spans_and_newest,
@@ -31,7 +30,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import UsageQuery, first_batch_messages, read_usage_topic
+from pipeline.stream.query import LARGE_BACKLOG_BATCHES, UsageQuery, read_usage_topic, usual_batch_messages
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
@@ -132,7 +131,7 @@ class Upkeep:
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
-_ONE_BATCH_MS: Final = 3_600_000  # trigger of a query that ends after its first batch
+_FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,9 @@ class JobRun:
         self._failure: BaseException | None = None
         self._has_done_a_batch = False
         self._query: UsageQuery | None = None
-        self._next_query: Callable[[], UsageQuery] | None = None
+        self._larger_query: Callable[[], UsageQuery] | None = None
+        self._batch_messages = settings.stream.max_offsets_per_trigger
+        self._full_batch_id: int | None = None
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
         self._tables = JobTables(
@@ -243,20 +244,17 @@ class JobRun:
         wanted = checkpoint.next_offsets().get(topic, {}) if checkpoint is not None else {}
         begin_at = self._starting_offsets(recovered, checkpoint, wanted, spans)
         offsets.begin = begin_of(topic, begin_at, spans)
-        waiting = messages_after(wanted or json.loads(offsets.begin).get(topic, {}), spans)
         most, query_of = settings.stream.max_offsets_per_trigger, partial(self._query_of, spark, batch, begin_at)
-        first = first_batch_messages(waiting, newest, most)
-        if first < most:
-            self._next_query = partial(query_of, most, settings.stream.trigger_ms)
-        self._query = query_of(first, settings.stream.trigger_ms if first == most else _ONE_BATCH_MS)
+        self._batch_messages = usual_batch_messages(newest, most)
+        if self._batch_messages < most:
+            self._larger_query = partial(query_of, most)
+        self._query = query_of(self._batch_messages)
         self._query.start()
         for thread in (*self._threads, *self._patient):
             thread.start()
         self._listeners.began(self._gauges)
 
-    def _query_of(
-        self, spark: SparkSession, batch: MicroBatch, begin_at: str, most_messages: int, trigger_ms: int
-    ) -> UsageQuery:
+    def _query_of(self, spark: SparkSession, batch: MicroBatch, begin_at: str, most_messages: int) -> UsageQuery:
         settings, access = self._settings, self._place.access
         source = read_usage_topic(
             spark,
@@ -268,15 +266,24 @@ class JobRun:
         )
         checkpoint = settings.stream.checkpoint
         place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
-        return UsageQuery(source, batch, settings.job, place, trigger_ms)
+        return UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
 
     def enlarge_batches(self) -> None:
-        """Once the small first batch of a large backlog is done, go on with batches of full size."""
-        if self._query is None or self._next_query is None:
+        """If a large backlog waits behind a full batch, go on with a query of larger batches.
+
+        Spark takes the size of its batches when a query starts. The two have one checkpoint, and so one id.
+        """
+        batch_id = self._full_batch_id
+        if self._query is None or self._larger_query is None or batch_id is None:
             return
-        if self._has_done_a_batch and self._query.is_waiting():
+        waiting = self._query.waiting_after(batch_id)
+        if waiting is None:
+            return
+        self._full_batch_id = None
+        if waiting > LARGE_BACKLOG_BATCHES * self._batch_messages:
+            log.info("%d messages wait: the query goes on with larger batches", waiting)
             self._query.stop()
-            self._query, self._next_query = self._next_query(), None
+            self._query, self._larger_query = self._larger_query(), None
             self._query.start()
 
     def has_done_a_batch(self) -> bool:
@@ -303,6 +310,10 @@ class JobRun:
 
     def _note_batch(self, report: BatchReport) -> None:
         self._has_done_a_batch = True
+        if self._larger_query is not None:
+            count = OffsetRange(report.facts.start_offsets, report.facts.end_offsets).message_count
+            if count is None or count >= _FULL * self._batch_messages:
+                self._full_batch_id = report.facts.evaluation.batch_id
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:

@@ -246,11 +246,6 @@ def begin_of(topic: str, starting_at: str, spans: Mapping[str, Span]) -> str:
     return json.dumps({topic: {partition: span[place] for partition, span in spans.items()}})
 
 
-def messages_after(begin: Mapping[str, int], spans: Mapping[str, Span]) -> int:
-    """How many messages a topic has from these offsets on, by partition; all of a partition that is not named."""
-    return sum(max(span.end - max(begin.get(name, 0), span.begin), 0) for name, span in spans.items())
-
-
 _FIRST_SOURCE_LINE: Final = 2  # after a version line and a metadata line
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
 from pipeline.errors import QueryFailed, first_line
+from pipeline.stream.checkpoint import OffsetRange
 
 log = logging.getLogger(__name__)
 
@@ -28,24 +29,24 @@ _FETCH_WAIT_MS = 1
 _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 # Its ids are new in each life of the query, so the same failure would look like another one.
 _NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
-_LARGE_BACKLOG_BYTES: Final = 64_000_000
-_FIRST_BATCH_BYTES: Final = 2_000_000
+_USUAL_BATCH_BYTES: Final = 4_000_000
+_BYTES_PER_MESSAGE: Final = 200.0  # of a topic that is empty
+LARGE_BACKLOG_BATCHES: Final = 16
+"""More than so many usual batches are a large backlog, for which larger batches are worth a new start of the query."""
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
 
-def first_batch_messages(waiting_count: int, newest: Sequence[bytes], most: int) -> int:
-    """The most messages of the first batch: of a backlog above 64 MB so many as are 2 MB, otherwise `most`.
+def usual_batch_messages(newest: Sequence[bytes], most: int) -> int:
+    """The most messages of a batch while there is no large backlog: so many as are 4 MB.
 
-    So the first result does not wait for a batch of all that waits.
+    So after a start the first results do not wait for a batch of all that waits, and the batch needs little memory.
 
-    * `newest`: the values of some messages; without one their size is not known, and the backlog counts as small.
+    * `newest`: the values of some messages; without one, a message counts as 200 bytes.
     * `most`: the most messages of any batch, > 0.
     """
-    size_bytes = sum(map(len, newest)) / max(len(newest), 1)
-    if waiting_count * size_bytes <= _LARGE_BACKLOG_BYTES:
-        return most
-    return min(max(int(_FIRST_BATCH_BYTES / size_bytes), 1), most)
+    size_bytes = sum(map(len, newest)) / len(newest) if newest else _BYTES_PER_MESSAGE
+    return min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
 
 
 def read_usage_topic(
@@ -144,6 +145,14 @@ class UsageQuery:
                     return self._query.lastProgress or {}
                 return {}
         return None
+
+    def waiting_after(self, batch_id: int) -> int | None:
+        """How many messages waited behind a batch; None until Spark has reported that batch or a later one."""
+        progress = self.progress()
+        if not progress or progress["batchId"] < batch_id:
+            return None
+        (source,) = progress["sources"]
+        return OffsetRange(source["endOffset"], source["latestOffset"]).message_count
 
     def is_waiting(self) -> bool:
         """Whether the query rests between two triggers: it has asked for new messages and done what there was."""

@@ -268,17 +268,19 @@ def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_no
         assert_spark_tells_it_too(spark_metrics)
 
 
-def test_a_large_backlog_begins_with_a_small_batch(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_a_large_backlog_is_read_in_larger_batches_after_the_first(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with running_job("backlog", tmp_path, broker.bootstrap_servers) as job:
-        job.send(*(usage("many", 1, comment="x" * 500_000) for _ in range(140)))
+        job.send(*(usage("many", 1, comment="x" * 500_000) for _ in range(200)))
         job.start()
-        job.wait_until(lambda: sum(job.table("batches")["good_count"].to_pylist()) >= 140, "all usage to be read")
+        job.wait_until(lambda: sum(job.table("batches")["good_count"].to_pylist()) >= 200, "all usage to be read")
         job.send(usage("many", 1))
-        job.wait_until(lambda: sum(job.table("batches")["good_count"].to_pylist()) >= 141, "the usage after it")
+        job.wait_until(lambda: sum(job.table("batches")["good_count"].to_pylist()) >= 201, "the usage after it")
         rows = job.table("batches").sort_by("batch_id").to_pylist()
-        assert [row["good_count"] for row in rows if row["good_count"]][:2] == [3, 137]
+        counts = [row["good_count"] for row in rows if row["good_count"]]
+        assert counts[0] < 20
+        assert max(counts) > 100
         assert len({row["query_id"] for row in rows}) == 1
-        assert sum(job.table("usage")["produced_bytes"].to_pylist()) == 141
+        assert sum(job.table("usage")["produced_bytes"].to_pylist()) == 201
 
 
 def test_what_stops_a_start_is_one_line_with_its_remedy(broker: EmbeddedBroker, tmp_path: Path) -> None:

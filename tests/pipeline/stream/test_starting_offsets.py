@@ -4,8 +4,8 @@ import logging
 import pytest
 
 from pipeline.errors import Refused
-from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, messages_after, refuse_gaps, starting_offsets
-from pipeline.stream.query import first_batch_messages
+from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, refuse_gaps, starting_offsets
+from pipeline.stream.query import usual_batch_messages
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -34,33 +34,18 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "count"),
+    ("sizes", "most", "messages"),
     [
-        ({}, 15),
-        ({"0": 10, "1": 0}, 15),
-        ({"0": 3, "1": 4}, 11),
-        ({"0": 20, "1": 5}, 0),
-        ({"0": 21}, 5),
+        ([], 50_000, 20_000),
+        ([], 19_999, 19_999),
+        ([200, 600], 50_000, 10_000),
+        ([0], 50_000, 50_000),
+        ([4_000_000], 50_000, 1),
+        ([4_000_001], 50_000, 1),
     ],
 )
-def test_what_waits_is_counted_from_where_a_query_begins(begin: dict[str, int], count: int) -> None:
-    assert messages_after(begin, SPANS) == count
-
-
-@pytest.mark.parametrize(
-    ("waiting", "sizes", "first"),
-    [
-        (0, [], 5_000),
-        (10**9, [], 5_000),
-        (64_000, [1_000], 5_000),
-        (64_001, [1_000], 2_000),
-        (64_001, [500, 1_500], 2_000),
-        (10**9, [10], 5_000),
-        (65, [5_000_000], 1),
-    ],
-)
-def test_a_large_backlog_begins_with_a_small_batch(waiting: int, sizes: list[int], first: int) -> None:
-    assert first_batch_messages(waiting, [b"x" * size for size in sizes], most=5_000) == first
+def test_a_usual_batch_has_so_many_messages_as_are_4_mb(sizes: list[int], most: int, messages: int) -> None:
+    assert usual_batch_messages([b"x" * size for size in sizes], most) == messages
 
 
 @pytest.mark.parametrize(
