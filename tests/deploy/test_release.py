@@ -121,6 +121,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files}
 
 
+@pytest.mark.long
 def test_a_release_has_all_its_files_under_the_version_of_the_project(released: dict[str, bytes], text: str) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert sorted(released) == [
@@ -134,12 +135,14 @@ def test_a_release_has_all_its_files_under_the_version_of_the_project(released: 
     assert released[f"kafka-quota-pipeline-{version}.cdx.json"].decode() == text
 
 
+@pytest.mark.long
 def test_its_sums_are_those_of_its_files(released: dict[str, bytes]) -> None:
     sums = dict(line.split("  ")[::-1] for line in released["SHA256SUMS"].decode().splitlines())
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in released.items() if name in sums}
     assert len(sums) == len(released) - 1
 
 
+@pytest.mark.long
 def test_its_sources_have_the_recipe_of_the_image(released: dict[str, bytes]) -> None:
     (sources,) = (content for name, content in released.items() if name.endswith(".tar.gz"))
     with tarfile.open(fileobj=io.BytesIO(sources)) as packed:
@@ -147,6 +150,7 @@ def test_its_sources_have_the_recipe_of_the_image(released: dict[str, bytes]) ->
     assert {"deploy/image/Dockerfile", "deploy/image/make.sh", "deploy/requirements.lock", ".dockerignore"} <= names
 
 
+@pytest.mark.long
 def test_the_list_of_the_image_has_its_packages_and_no_test_tools(released: dict[str, bytes]) -> None:
     (listed,) = (json.loads(content) for name, content in released.items() if name.startswith("kquota-image"))
     lock = read_requirements(ROOT / IMAGE_LOCK)

@@ -15,6 +15,7 @@ from tests.faults.hand_job import HandJob, owed_by
 from tests.faults.hand_load import Load, Trouble
 
 
+@pytest.mark.long
 def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(tmp_path, monkeypatch)
     for number, point in enumerate(FAILPOINTS):

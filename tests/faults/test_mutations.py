@@ -8,7 +8,7 @@ from tests.faults.hand_load import Load
 from tests.faults.hard_day import AT_LEAST, live
 from tests.faults.mutations import MUTATIONS
 
-_QUICK_EVERY = 6  # the others are for the long run
+_QUICK_EVERY = 12  # the others are for the long run
 DEFECTS = [
     pytest.param(defect, marks=pytest.mark.long if number % _QUICK_EVERY else ())
     for number, defect in enumerate(MUTATIONS)
