@@ -11,8 +11,6 @@ throttle after its end, so there the end is first. Broker, job, reader and gate 
 """
 
 import asyncio
-import json
-import statistics
 import subprocess
 import sys
 import time
@@ -23,12 +21,12 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any, Final
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 
 from bench.machine import arguments as options
-from bench.stage import PROBE_BOUND, Stage, child, staged
+from bench.pages import percentiles, row, table
+from bench.stage import PROBE_BOUND, Stage, child, send_events, staged, throttle_reader
 from pipeline.gate.gate import Gate
-from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.throttle_record import ThrottleRecord
 from tests.waiting import wait_until
 
@@ -37,9 +35,7 @@ CLIENT_ID: Final = "service"
 
 def read(servers: str) -> None:
     """Print the arrival of every record, until the process is killed."""
-    consumer: Any = KafkaConsumer(
-        THROTTLE_TOPIC, bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
-    )
+    consumer = throttle_reader(servers, "earliest")
     while True:
         for records in consumer.poll(timeout_ms=1_000).values():
             arrived_ns = time.monotonic_ns()
@@ -72,17 +68,9 @@ class Job:
         self._alter(PROBE_BOUND)
         users = [f"round-{self._rounds}-{number}" for number in range(self._clients)]
         self._rounds += 1
-        now_ms = time.time_ns() // 1_000_000
-        for place, user in enumerate(users):
-            share = place / len(users) if release == self.releases[0] else 1.0
-            event = {
-                "event_time_ms": now_ms,
-                "user": user,
-                "client_id": CLIENT_ID,
-                "produced_bytes": int((15 + 4 * share) * PROBE_BOUND),
-            }
-            self._producer.send(USAGE_TOPIC, json.dumps(event).encode())
-        self._producer.flush()
+        shares = (place / len(users) if release == self.releases[0] else 1.0 for place in range(len(users)))
+        used = [int((15 + 4 * share) * PROBE_BOUND) for share in shares]
+        send_events(self._producer, dict(zip(users, used, strict=True)), CLIENT_ID)
         return users
 
     def release(self, release: str) -> None:
@@ -198,16 +186,14 @@ def main() -> None:
         f"{given.rounds} rounds; left in the purgatory {occupancy.purgatory_size}, "
         f"in the pool {occupancy.pool_used_bytes} bytes"
     )
+    print(
+        table(["released", "callers", "first ms", "p50", "p95", "p99", "max", "let go by a release, else by the end"])
+    )
     for (release, kind), measured in sorted(run.measured.items()):
-        _tell(f"  {release}, {kind}", measured)
-
-
-def _tell(name: str, measured: list[tuple[float, bool]]) -> None:
-    values = [latency_ms for latency_ms, _ in measured]
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    share = sum(by_release for _, by_release in measured) / len(values)
-    figures = f"p50 {cuts[49]:>6.1f}   p95 {cuts[94]:>6.1f}   p99 {cuts[98]:>6.1f}   max {max(values):>6.1f} ms"
-    print(f"{name:<27} {figures}   first {min(values):>5.1f}   let go by a release {share:>4.0%}, else by the end")
+        values = [latency_ms for latency_ms, _ in measured]
+        share = sum(by_release for _, by_release in measured) / len(values)
+        figures = min(values), *percentiles(values, (50, 95, 99)), max(values)
+        print(row([release, kind, *figures, f"{share:.0%}"], digits=1))
 
 
 if __name__ == "__main__":

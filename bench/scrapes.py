@@ -3,7 +3,7 @@
 Three tables. The first two are simulated: Kafka's own `Rate` per sensor on a clock set by hand, scraped at the meter's
 times, and the engine of the product. The third runs the meter against exporters on this machine and a real broker.
 
-    python -m bench.scrapes [--seeds 4] [--minutes 5] [--hours 0.25] [--cpu-seconds 60] [--brokers 10] [--no-broker]
+    python -m bench.scrapes [--seeds 4] [--minutes 5] [--hours 0.25] [--cpu-seconds 60] [--brokers 10]
         [--only sums delays loop cost]
 """
 
@@ -11,7 +11,6 @@ import itertools
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from statistics import mean
 from typing import Final
 
@@ -28,11 +26,11 @@ import pyarrow as pa
 
 from bench.closed_loop import BOUND, OVERLOADS, START_MS, Loop, Offender
 from bench.machine import arguments as options
-from bench.stage import child
+from bench.pages import line
+from bench.stage import big_broker, child
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.cluster.topics import topic_specs
 from pipeline.meter.scrape_meter import INTERVAL_MS, LONGEST_INTERVAL_MS, STORE_EVERY_MS, ScrapeMeter
 from pipeline.meter.scrape_sources import ExporterSource
 from pipeline.meter.scraped_rates import ScrapedUsage
@@ -43,7 +41,6 @@ from pipeline.stream.usage_columns import USAGE_SCHEMA
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
-from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.pipeline.meter.kafka_sensor import KafkaSensor
 from tests.pipeline.meter.metric_pages import Answer, exporter, page
 
@@ -164,7 +161,8 @@ def ratios(
 def sums_table(seeds: int, minutes: float) -> Iterator[str]:
     intervals = (INTERVAL_MS, LONGEST_INTERVAL_MS)
     yield f"charged ÷ sent, {minutes:g} minutes, mean (lowest … highest) of {seeds} runs, and the bare rate × time"
-    yield f"{'client':>24}" + "".join(f"{f'every {ms / 1000:g} s':>24}{'rate × time':>13}" for ms in intervals)
+    widths = (24, *[24, 13] * len(intervals))
+    yield line(widths, ["client", *(head for ms in intervals for head in (f"every {ms / 1000:g} s", "rate × time"))])
     for aim, patterns in ((3, STEADY), (7, BURSTS)):
         yield f"{'steady' if aim == 3 else 'bursts'}, aim: within {aim} %"
         for name, requests in patterns.items():
@@ -172,9 +170,9 @@ def sums_table(seeds: int, minutes: float) -> Iterator[str]:
             for interval_ms in intervals:
                 found = [ratios(requests, interval_ms, seed, minutes) for seed in range(seeds)]
                 ours = [one for one, _ in found]
-                shown = f"{mean(ours):.3f} ({min(ours):.3f} … {max(ours):.3f})"
-                cells.append(f"{shown:>24}{mean(bare for _, bare in found):>13.3f}")
-            yield f"{name:>24}" + "".join(cells)
+                cells.append(f"{mean(ours):.3f} ({min(ours):.3f} … {max(ours):.3f})")
+                cells.append(f"{mean(bare for _, bare in found):.3f}")
+            yield line(widths, [name, *cells])
 
 
 # When a violation begins.
@@ -236,14 +234,15 @@ def delays_table(seeds: int) -> Iterator[str]:
     yield f"s from a violation by exact usage to that by scrapes, mean and highest of {seeds}; aim: at most 11 s"
     intervals = (INTERVAL_MS, LONGEST_INTERVAL_MS)
     heads = [f"{what}, every {ms / 1000:g} s" for ms in intervals for what in ("from 0", "from 0.8 T")]
-    yield f"{'k':>6}" + "".join(f"{head:>24}" for head in heads)
+    widths = (6, *[24] * len(heads))
+    yield line(widths, ["k", *heads])
     for overload in OVERLOADS:
         cells = []
         for interval_ms in intervals:
             for before in (0.0, 0.8):
                 found = [delay_ms(overload, before, interval_ms, seed) / 1000 for seed in range(seeds)]
-                cells.append(f"{f'{mean(found):.1f}, {max(found):.1f}':>24}")
-        yield f"{overload:>6g}" + "".join(cells)
+                cells.append(f"{mean(found):.1f}, {max(found):.1f}")
+        yield line(widths, [f"{overload:g}", *cells])
 
 
 # The closed loop.
@@ -276,7 +275,8 @@ class ScrapedLoop(Loop):
 
 def loop_table(hours: float) -> Iterator[str]:
     yield f"clients that obey throttles, {hours:g} h: rate ÷ T, largest sent − T · t in seconds of T, records a minute"
-    yield f"{'k':>6}{'exact usage':>24}{'scrapes':>24}"
+    widths = (6, 24, 24)
+    yield line(widths, ["k", "exact usage", "scrapes"])
     columns = []
     for kind in (Loop, ScrapedLoop):
         loop = kind(1000, True, [Offender(overload, 200, "window") for overload in OVERLOADS])
@@ -287,7 +287,7 @@ def loop_table(hours: float) -> Iterator[str]:
             f"{one.sent / BOUND / (hours * 3600):.3f}; {one.excess_seconds:.1f}; {one.records_per_minute:.0f}"
             for one in (column[overload] for column in columns)
         ]
-        yield f"{overload:>6g}" + "".join(f"{cell:>24}" for cell in cells)
+        yield line(widths, [f"{overload:g}", *cells])
 
 
 # What it costs.
@@ -353,52 +353,36 @@ def exporters(brokers: int, in_use: int) -> Iterator[list[ExporterSource]]:
         yield [ExporterSource(str(at), url) for at, url in enumerate(urls)]
 
 
-@contextmanager
-def usage_topics(has_broker: bool) -> Iterator[Callable[[], UsageWriter]]:
-    """Makes usage topics: of a real broker, or in memory."""
-    if not has_broker:
-        yield lambda: MemoryUsageTopic(UsageBroker())
-        return
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        EmbeddedBroker(Path(folder), options=BrokerOptions(heap_mib=512, quick_start=False)) as broker,
-    ):
-        access = ClusterAccess(broker.bootstrap_servers)
-        with access.admin() as admin:
-            create_topics(admin, topic_specs(4, 10_000))
-        yield lambda: KafkaUsageTopic(SCRAPES, USAGE_TOPIC, MARKER_TOPIC, access, 10_000)
-
-
-def cost_table(brokers: int, seconds: float, has_broker: bool) -> Iterator[str]:
-    where = "stored on a real broker" if has_broker else "stored in memory, without the Kafka client"
-    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors, {seconds:g} s, {where}"
+def cost_table(brokers: int, seconds: float) -> Iterator[str]:
+    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors, {seconds:g} s, stored on a real broker"
     yield f"aim: {TARGET_SECONDS:g} s a minute"
-    yield f"{'codec':>8}{'in use':>8}{'CPU s a minute':>16}{'scrapes':>10}{'events stored':>16}"
-    with usage_topics(has_broker) as new_topic:
+    widths = (8, 8, 16, 10, 16)
+    yield line(widths, ["codec", "in use", "CPU s a minute", "scrapes", "events stored"])
+    with big_broker(*topic_specs(4, 10_000)) as broker:
+        access = ClusterAccess(broker.bootstrap_servers)
         for in_use in (SENSORS // 10, SENSORS):
             with exporters(brokers, in_use) as asked:
                 for name, codec in (("json", JSON), ("packed", PACKED)):
-                    spent, scrapes, events = cpu_per_minute(asked, new_topic(), codec, seconds)
-                    yield f"{name:>8}{in_use:>8,}{spent:>16.2f}{scrapes:>10,}{events:>16,}"
+                    topic = KafkaUsageTopic(SCRAPES, USAGE_TOPIC, MARKER_TOPIC, access, 10_000)
+                    spent, scrapes, events = cpu_per_minute(asked, topic, codec, seconds)
+                    yield line(widths, [name, f"{in_use:,}", f"{spent:.2f}", f"{scrapes:,}", f"{events:,}"])
 
 
 def main() -> None:
     if "--serve" in sys.argv:
         serve(*map(int, sys.argv[sys.argv.index("--serve") + 1 :]))
         return
-    given = options(
-        __doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, no_broker=False, only=_TABLES
-    )
+    given = options(__doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, only=_TABLES)
     tables = {
         "sums": lambda: sums_table(given.seeds, given.minutes),
         "delays": lambda: delays_table(given.seeds),
         "loop": lambda: loop_table(given.hours),
-        "cost": lambda: cost_table(given.brokers, given.cpu_seconds, not given.no_broker),
+        "cost": lambda: cost_table(given.brokers, given.cpu_seconds),
     }
     for name in given.only:
         print(flush=True)
-        for line in tables[name]():
-            print(line, flush=True)
+        for shown in tables[name]():
+            print(shown, flush=True)
 
 
 if __name__ == "__main__":

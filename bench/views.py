@@ -26,6 +26,7 @@ from deltalake import write_deltalake
 from pydantic import BaseModel
 
 from bench.machine import arguments, cpu_seconds, memory_of
+from bench.pages import line
 from bench.stage import answer_ms, await_ready, dashboard
 from pipeline.job.job_run import Upkeep
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
@@ -237,14 +238,15 @@ def main() -> None:
 
 def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
     print(f"memory of the server before the first request: {memory_of(pid)['VmHWM']:.0f} MB at most")
-    print(f"{f'ms, of {requests} requests':<24}{'p50':>8}{'p95':>8}{'most':>8}{'CPU':>8}{'bytes':>10}")
+    widths = (-24, 8, 8, 8, 8, 10)
+    print(line(widths, [f"ms, of {requests} requests", "p50", "p95", "most", "CPU", "bytes"]))
     for name, path in _views(clients).items():
         before = cpu_seconds(pid)
         answers = [answer_ms(f"{address}api/v1/{path()}") for _ in range(requests)]
         times_ms, size = sorted(spent_ms for spent_ms, _ in answers), answers[-1][1]
         cpu_ms = (cpu_seconds(pid) - before) / requests * 1_000
-        figures = (times_ms[requests // 2], times_ms[min(int(requests * 0.95), requests - 1)], times_ms[-1], cpu_ms)
-        print(f"{name:<24}" + "".join(f"{figure:>8.0f}" for figure in figures) + f"{size:>10}", flush=True)
+        at = requests // 2, min(int(requests * 0.95), requests - 1), -1
+        print(line(widths, [name, *(times_ms[place] for place in at), cpu_ms, size]), flush=True)
     memory = memory_of(pid)
     print(
         f"memory of the server: {memory['VmHWM']:.0f} MB at most, {memory['VmRSS']:.0f} MB at the end, of which "

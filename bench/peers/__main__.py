@@ -23,9 +23,10 @@ from typing import Any, Final
 
 from bench.__main__ import commit_now
 from bench.machine import arguments, machine_line
+from bench.peers.life import Amounts
 from bench.peers.report import markdown, write_page
 from bench.peers.roster import peers_folder
-from bench.peers.stages import Amounts, Stages, Store, measured
+from bench.peers.stages import Stages, Store, measured
 from pipeline.jvm.jars import fetch
 
 _WHOLE: Final = Amounts(

@@ -35,6 +35,27 @@ from pipeline.demo.process import spawn
 from tests.topic_reading import read_topic
 
 
+@dataclass(frozen=True)
+class Amounts:
+    """How much of everything."""
+
+    events: int  # of a backlog
+    clients: int  # distinct `<user, client-id>` pairs
+    rounds: int  # warm backlogs of each peer
+    events_per_second: int  # of the steady load, in keyed object messages
+    warm_seconds: float  # of the steady load before the first probe
+    seconds: float  # of probes, before the kill
+    native_seconds: float  # of each run against the broker's quotas
+    hours: float  # simulated
+
+    def __str__(self) -> str:
+        return (
+            f"Backlogs of {self.events:,} events of {self.clients:,} clients, median of {self.rounds} warm ones. "
+            f"Steady load: {self.events_per_second:,} events a second, {self.seconds:g} s of probes. "
+            f"Quotas of the broker: {self.native_seconds:g} s; {self.hours:g} h simulated."
+        )
+
+
 def signal_all(pid: int, number: signal.Signals) -> None:
     for one in tree(pid):
         with contextlib.suppress(ProcessLookupError):
@@ -259,21 +280,11 @@ class SteadyRun:
     verdict: str  # "right", or how all results of the run differ from the right answer
 
 
-@dataclass(frozen=True)
-class SteadyLoad:
-    """What is sent."""
-
-    events_per_second: int  # in keyed object messages
-    clients: int  # distinct `<user, client-id>` pairs
-    warm_seconds: float  # before the first probe
-    seconds: float  # of probes before the kill
-
-
-def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
+def steady(peer: Peer, place: Place, amounts: Amounts) -> SteadyRun:
     """Run a peer under load, kill it, start it again, and compare every sum."""
     peer.command(place)
     sender = [sys.executable, "-m", "bench.peers.messages", place.bootstrap_servers, place.source]
-    sender += [str(load.events_per_second), str(load.clients)]
+    sender += [str(amounts.events_per_second), str(amounts.clients)]
     with peer.results(place) as results:
         book = Book(results)
         with child(sender):
@@ -282,10 +293,10 @@ def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
                 life.await_ready()
                 before = results.progress()  # without a result, a kill would find a peer that has no checkpoint yet
                 life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
-                time.sleep(load.warm_seconds)
+                time.sleep(amounts.warm_seconds)
                 meter = life.cpu_meter()
                 with Probes(place.bootstrap_servers, place.source) as probes:
-                    time.sleep(load.seconds)
+                    time.sleep(amounts.seconds)
                     processes = life.processes(meter)
                     killed_ms = life.kill()
                     life = Life(peer, place)

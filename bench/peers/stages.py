@@ -13,26 +13,24 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from threading import Event
 from typing import Any, Final
 
 import numpy as np
 from kafka import KafkaProducer
 
 from bench.closed_loop import Loop, offenders
-from bench.peers.life import PeerFailed, SteadyLoad, catch_up, steady
+from bench.peers.life import Amounts, PeerFailed, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
 from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
-from bench.stage import Prober, probe_quotas, staged, topic_on_each
+from bench.stage import probing, stock_cluster, stock_producers, stock_work, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker, EmbeddedCluster, plain_sign_in
-from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.stock_client import broker_throttle_ms
 from pipeline.errors import PipelineError
 
 
@@ -80,28 +78,27 @@ _LOOK_SECONDS: Final = 0.25
 def long_run(folder: Path, brokers: int, overloads: Sequence[float], seconds: float) -> dict[float, float]:
     """Rate ÷ T of a client for each k, all at once; without the first seconds, in which its burst goes through."""
     who = {overload: f"k-{overload:g}" for overload in overloads}
-    cluster = EmbeddedCluster(
-        [folder / f"broker-{number}" for number in range(brokers)], {user: f"{user}-secret" for user in who.values()}
-    )
-    with ExitStack() as stack:
-        stack.enter_context(cluster)
+    at: list[float] = []
+    sent: dict[float, list[float]] = {overload: [] for overload in overloads}
+    with stock_cluster(folder, brokers, who.values()) as cluster:
         topic_on_each(cluster.brokers, _TOPIC)
         with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as quotas:
             quotas.alter({NativeEntity.of_row(user, ""): {"producer_byte_rate": BOUND} for user in who.values()})
-        stopping = Event()
-        producers = {overload: _producer(cluster, user, overload, stopping) for overload, user in who.items()}
-        for producer in producers.values():
-            stack.callback(producer.close)
-            producer.start()
-        time.sleep(SETTLED_SECONDS)
-        at: list[float] = []
-        sent: dict[float, list[float]] = {overload: [] for overload in overloads}
-        end = time.monotonic() + max(seconds - SETTLED_SECONDS, 2.0)
-        while time.monotonic() < end:
-            at.append(time.monotonic())
-            for overload, producer in producers.items():
-                sent[overload].append(float(sum(producer.sent_bytes)))
-            time.sleep(_LOOK_SECONDS)
+        shares, options = [1 / brokers] * brokers, {"max_request_size": 8 << 20}
+        works = {
+            overload: stock_work(cluster, user, _TOPIC, shares, overload * BOUND, REQUESTS_PER_SECOND, **options)
+            for overload, user in who.items()
+        }
+        with stock_producers(works) as producers:
+            for producer in producers.values():
+                producer.start()
+            time.sleep(SETTLED_SECONDS)
+            end = time.monotonic() + max(seconds - SETTLED_SECONDS, 2.0)
+            while time.monotonic() < end:
+                at.append(time.monotonic())
+                for overload, producer in producers.items():
+                    sent[overload].append(float(sum(producer.sent_bytes)))
+                time.sleep(_LOOK_SECONDS)
     return {overload: mean_rate(at, totals) / BOUND for overload, totals in sent.items()}
 
 
@@ -143,59 +140,17 @@ def first_slowed_ms(folder: Path) -> list[float]:
     return taken_ms
 
 
-def _producer(cluster: EmbeddedCluster, user: str, overload: float, stopping: Event) -> StockProducer:
-    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, user, f"{user}-secret")
-    options = {**sign_in, "client_id": "native", "max_request_size": 8 << 20}
-    shares = [1 / len(cluster.brokers)] * len(cluster.brokers)
-    work = StockWork("produce", _TOPIC, shares, overload * BOUND, REQUESTS_PER_SECOND, options)
-    return StockProducer(work, stopping)
-
-
-_PROBES_PER_SECOND: Final = 2
-
-
-def first_told_ms(events_per_second: int, clients: int, warm_seconds: float, seconds: float) -> list[float]:
+def first_told_ms(amounts: Amounts) -> list[float]:
     """Milliseconds of each probe; see `bench.probe`."""
-    probes = probe_quotas(round(seconds * _PROBES_PER_SECOND))
-    with (
-        staged(probes) as stage,
-        stage.load(events_per_second, clients),
-        stage.job(TRIGGER_MS),
-        Prober(stage.servers) as prober,
-    ):
-        time.sleep(warm_seconds)
-        latencies_ms = prober.probe(seconds)
-    if prober.missing:
-        message = f"no record for the probe {prober.missing}"
-        raise RuntimeError(message)
-    return latencies_ms
+    load = amounts.events_per_second, amounts.clients
+    with probing(None, TRIGGER_MS, amounts.seconds, amounts.warm_seconds, load=load) as (_, prober):
+        return prober.probe(amounts.seconds)
 
 
 OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
 _BACK_MS: Final = 3_600_000
 _LEAD_MS: Final = 1_000
 _LAG_MS: Final = 200
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """How much of everything."""
-
-    events: int  # of a backlog
-    clients: int  # distinct `<user, client-id>` pairs
-    rounds: int  # warm backlogs of each peer
-    events_per_second: int  # of the steady load
-    warm_seconds: float  # of the steady load before the first probe
-    seconds: float  # of probes
-    native_seconds: float  # of each run against the broker's quotas
-    hours: float  # simulated
-
-    def __str__(self) -> str:
-        return (
-            f"Backlogs of {self.events:,} events of {self.clients:,} clients, median of {self.rounds} warm ones. "
-            f"Steady load: {self.events_per_second:,} events a second, {self.seconds:g} s of probes. "
-            f"Quotas of the broker: {self.native_seconds:g} s; {self.hours:g} h simulated."
-        )
 
 
 @dataclass(frozen=True)
@@ -212,13 +167,11 @@ class Stages:
 
     def __init__(self, amounts: Amounts) -> None:
         self._amounts = amounts
-        self._backlog: Backlog | None = None
 
-    def _built(self) -> Backlog:
-        if self._backlog is None:
-            start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
-            self._backlog = Backlog.build(self._amounts.events, self._amounts.clients, start_ms)
-        return self._backlog
+    @cached_property
+    def _backlog(self) -> Backlog:
+        start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
+        return Backlog.build(self._amounts.events, self._amounts.clients, start_ms)
 
     def all(self) -> list[Stage]:
         """In the order in which they run. Peers take turns in each shape, so that a slow hour meets all of them."""
@@ -235,12 +188,10 @@ class Stages:
         return [*stages, Stage("quotas", {**limits, **loaded}, self._quotas)]
 
     def _catch_up(self, peer: Peer, shape: Shape) -> dict[str, Any]:
-        return self._at_a_place(shape, lambda place: catch_up(peer, place, self._built(), self._amounts.rounds))
+        return self._at_a_place(shape, lambda place: catch_up(peer, place, self._backlog, self._amounts.rounds))
 
     def _steady(self, peer: Peer) -> dict[str, Any]:
-        amounts = self._amounts
-        load = SteadyLoad(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
-        return self._at_a_place("object", lambda place: steady(peer, place, load))
+        return self._at_a_place("object", lambda place: steady(peer, place, self._amounts))
 
     def _at_a_place(self, shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as folder:
@@ -263,7 +214,7 @@ class Stages:
                 for brokers in (1, 2)
             }
             slowed_ms = first_slowed_ms(folder / "first")
-            told_ms = first_told_ms(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
+        told_ms = first_told_ms(amounts)
         return {"native": native, "slowed_ms": slowed_ms, "told_ms": told_ms, "kquota": simulated(amounts.hours)}
 
 

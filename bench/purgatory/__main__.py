@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from bench.machine import arguments
-from bench.pages import table
+from bench.pages import row, table
 from bench.purgatory.designs import (
     CASES,
     TIMEOUT_MS,
@@ -93,8 +93,8 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
         for run in sweep:
             measured[name].append(run)
             target = f"{run.target_per_second:,.0f}" if math.isfinite(run.target_per_second) else "not paced"
-            numbers = f"{run.achieved_per_second:,.0f} | {run.cpu_us:.2f} | {run.requests:,}"
-            print(f"| {name} | {target} | {numbers} | {run.expired / run.requests:.1%} |", flush=True)
+            numbers = f"{run.achieved_per_second:,.0f}", f"{run.cpu_us:.2f}", f"{run.requests:,}"
+            print(row([name, target, *numbers, f"{run.expired / run.requests:.1%}"]), flush=True)
     return measured
 
 
@@ -112,7 +112,7 @@ def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
         print(table(["", "keeps up to /s", "highest rate taken in /s", "least CPU µs per request"]))
         for name, runs in by_name.items():
             cpu_us = min(run.cpu_us for run in runs)
-            print(f"| {name} | {rates[name]:,.0f} | {highest(runs):,.0f} | {cpu_us:.2f} |")
+            print(row([name, f"{rates[name]:,.0f}", f"{highest(runs):,.0f}", f"{cpu_us:.2f}"]))
         for over, under in ratios:
             if rates.get(over) and rates.get(under):
                 print(f"{over} ÷ {under} = {rates[over] / rates[under]:.2f}")

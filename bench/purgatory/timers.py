@@ -1,6 +1,6 @@
 """Insert, cancel and expire while n entries are pending: our timers, heapq, and Kafka's timer on the JVM.
 
-    python -m bench.purgatory.timers [--pending 1000,…,10000000] [--batch 10000] [--rounds 5] [--quick]
+    python -m bench.purgatory.timers [--pending 1000 … 10000000] [--batch 10000] [--rounds 5] [--quick]
 
 A round begins with n entries, whose expirations are uniform over the next 1 to 1000 ms. It inserts n more in batches
 and cancels these in random order. Then it lets the first n expire, about one batch per step of the clock; once beside
@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.machine import arguments
-from bench.pages import table
+from bench.pages import row, table
 from bench.purgatory.designs import has_compiler, run_java
 from purgatory.batch_wheel import BatchTimingWheel
 
@@ -114,8 +114,8 @@ class Speed(NamedTuple):
     expire: float
     expire_beside_cancelled: float
 
-    def cells(self) -> str:
-        return " | ".join(f"{value:.2f}" for value in self).replace("nan", "–")
+    def row(self, name: str, pending: int) -> str:
+        return row([name, f"{pending:,}", *self], digits=2).replace("nan", "–")
 
 
 def spent(call: Callable[[Any], Any], values: Iterable[Any]) -> tuple[float, list[Any]]:
@@ -206,23 +206,22 @@ def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
             if size > MOST_OBJECTS and name != "batch wheel":
                 continue
             speed = in_fresh_process(name, size, min(batch, size), rounds)
-            print(f"| {name} | {size:,} | {speed.cells()} |", flush=True)
+            print(speed.row(name, size), flush=True)
             if name == "batch wheel" and size <= MOST_OBJECTS:
                 judged = speed
     if not has_compiler():
         print("no JDK (javac): the rows of the JVM are left out")
         return judged
     for name, size, speed in jvm_speeds(pending, rounds):
-        print(f"| {name} | {size:,} | {speed.cells()} |", flush=True)
+        print(speed.row(name, size), flush=True)
     return judged
 
 
 def main() -> None:
-    asked = arguments(__doc__, pending="1000,10000,100000,1000000,10000000", batch=10_000, rounds=5, quick=False)
-    pending = [int(size) for size in asked.pending.split(",")]
+    asked = arguments(__doc__, pending=[10**power for power in range(3, 8)], batch=10_000, rounds=5, quick=False)
     if asked.quick:
-        pending, asked.rounds = [1000, 10_000, 100_000], 1
-    judged = by_pending(pending, asked.batch, asked.rounds)
+        asked.pending, asked.rounds = [1000, 10_000, 100_000], 1
+    judged = by_pending(asked.pending, asked.batch, asked.rounds)
     if judged is None:
         return
     reached = " · ".join(f"{name} {getattr(judged, name):.0f} of {target:.0f}" for name, target in TARGETS.items())
