@@ -7,14 +7,16 @@ quota until a `read_committed` reader has the throttle record. The trigger that 
 shortest one that leaves room: a micro-batch takes less than it.
 """
 
+import os
 import sys
 import tempfile
 from statistics import median
 from typing import Final
+from unittest.mock import patch
 
 from bench.machine import arguments
 from bench.pages import percentiles, row, table
-from bench.stage import PROBED_LOAD, environment, probing
+from bench.stage import PROBED_LOAD, probing
 from pipeline.jvm.jars import fetch
 
 _ROOT: Final = "catalog:spark_catalog.kquota"
@@ -36,7 +38,7 @@ def main() -> None:
 def _measured(trigger_ms: int, seconds: float) -> str:
     with tempfile.TemporaryDirectory() as folder:
         variables = {"KQUOTA_TABLES__LOCATION": f"{folder}/tables", "KQUOTA_TABLES__WRITER": "delta-spark"}
-        with environment(variables), probing(_ROOT, trigger_ms, seconds, _WARM_UP_SECONDS) as (log, prober):
+        with patch.dict(os.environ, variables), probing(_ROOT, trigger_ms, seconds, _WARM_UP_SECONDS) as (log, prober):
             before = len(log.batches)
             latencies_ms = prober.probe(seconds)
     batches_ms = [batch["batch_ms"] for batch in log.batches[before:]]  # without Spark's own work around them

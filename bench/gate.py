@@ -44,46 +44,10 @@ def read(servers: str) -> None:
                 print(throttle.action, throttle.user, throttle.throttled_until_ms, arrived_ns, flush=True)
 
 
+ONE_BY_ONE: Final = "due, one by one"
+EDITED: Final = "by a quota edit"
 _BOUNDLESS: Final = 1e12
 _POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see an edit
-
-
-class Job:
-    """A running `kquota run`. Usage events throttle the clients. They are released at the end, or after a quota edit.
-
-    All clients share one quota. Each round has new users, because the rates of the earlier ones are still high.
-    """
-
-    releases: tuple[str, ...] = ("due, one by one", "due, at once", "by a quota edit")
-
-    def __init__(self, producer: Any, stage: Stage, clients: int) -> None:
-        self._producer = producer
-        self._stage = stage
-        self._clients = clients
-        self._rounds = 0
-        self._bound = 0.0
-
-    def throttle(self, release: str) -> list[str]:
-        """Send one event per client, about 15 to 19 times its quota: it must wait 5 to 9 s; or 9 s for all of them."""
-        self._alter(PROBE_BOUND)
-        users = [f"round-{self._rounds}-{number}" for number in range(self._clients)]
-        self._rounds += 1
-        shares = (place / len(users) if release == self.releases[0] else 1.0 for place in range(len(users)))
-        used = [int((15 + 4 * share) * PROBE_BOUND) for share in shares]
-        send_events(self._producer, dict(zip(users, used, strict=True)), CLIENT_ID)
-        return users
-
-    def release(self, release: str) -> None:
-        """Raise the quota; or do nothing: the job releases them when their throttles end."""
-        if release == self.releases[2]:
-            self._alter(_BOUNDLESS)
-
-    def _alter(self, bound: float) -> None:
-        if bound != self._bound:
-            self._stage.alter("<default>", bound)
-            self._bound = bound
-            if bound == PROBE_BOUND:
-                time.sleep(_POLL_SECONDS)
 
 
 class Readable:
@@ -122,19 +86,24 @@ _TRIGGER_MS: Final = 250
 class Run:
     """What a round needs, and what it measures: by (way of releasing, kind of caller) each caller's latency in ms.
 
-    With it is whether a release let it go; the others were let go by the end of their lease.
+    With it is whether a release let it go; the others were let go by the end of their lease. All clients share one
+    quota. Each round has new users, because the rates of the earlier ones are still high.
     """
 
     gate: Gate
-    job: Job
+    stage: Stage
+    producer: Any
     readable: Readable
+    clients: int
     threads: int
     tasks: int
+    rounds: int = 0
+    bound: float = 0.0
     measured: dict[tuple[str, str], list[tuple[float, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def round(self, release: str) -> None:
         """Throttle all clients, start all callers, release, and note how long each caller took."""
-        users = self.job.throttle(release)
+        users = self._throttle(release)
         wait_until(lambda: all(self.gate.throttle_of(user, CLIENT_ID) for user in users), "the throttles")
         awake: list[tuple[str, str, int]] = []
         callers = [Thread(target=lambda: asyncio.run(self._tasks(users, awake)))]
@@ -142,13 +111,31 @@ class Run:
         for caller in callers:
             caller.start()
         wait_until(lambda: self.gate.stats().occupancy.waiting == self.threads + self.tasks, "all callers to wait")
-        self.job.release(release)
+        if release == EDITED:  # otherwise the job releases them when their throttles end
+            self._alter(_BOUNDLESS)
         for caller in callers:
             caller.join()
         wait_until(lambda: self.readable.are_released(users), "the releases")
         for kind, user, awake_ns in awake:
             let_go_ns, by_release = self.readable.let_go(user)
             self.measured[release, kind].append(((awake_ns - let_go_ns) / 1e6, by_release))
+
+    def _throttle(self, release: str) -> list[str]:
+        """Send one event per client, about 15 to 19 times its quota: it must wait 5 to 9 s; or 9 s for all of them."""
+        self._alter(PROBE_BOUND)
+        users = [f"round-{self.rounds}-{number}" for number in range(self.clients)]
+        self.rounds += 1
+        shares = (place / len(users) if release == ONE_BY_ONE else 1.0 for place in range(len(users)))
+        used = [int((15 + 4 * share) * PROBE_BOUND) for share in shares]
+        send_events(self.producer, dict(zip(users, used, strict=True)), CLIENT_ID)
+        return users
+
+    def _alter(self, bound: float) -> None:
+        if bound != self.bound:
+            self.stage.alter("<default>", bound)
+            self.bound = bound
+            if bound == PROBE_BOUND:
+                time.sleep(_POLL_SECONDS)
 
     def _thread(self, user: str, awake: list[tuple[str, str, int]]) -> None:
         with self.gate.acquire(user, CLIENT_ID, request_bytes=_REQUEST_BYTES):
@@ -172,14 +159,14 @@ def main() -> None:
         producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
         stack.callback(producer.close)
         command = [sys.executable, "-m", "bench.gate", "read", stage.servers]
-        reader = stack.enter_context(child(command, stdout=subprocess.PIPE))
+        reader = stack.enter_context(child(command, subprocess.PIPE))
         gate = stack.enter_context(Gate.connect(stage.servers))
-        job = Job(producer, stage, given.clients)
-        run = Run(gate, job, Readable(reader.stdout or ()), given.threads, given.tasks)
-        run.round(job.releases[-1])  # not measured: it warms up
+        amounts = given.clients, given.threads, given.tasks
+        run = Run(gate, stage, producer, Readable(reader.stdout or ()), *amounts)
+        run.round(EDITED)  # not measured: it warms up
         run.measured.clear()
         for _ in range(given.rounds):
-            for release in job.releases:
+            for release in (ONE_BY_ONE, "due, at once", EDITED):
                 run.round(release)
         occupancy = gate.stats().occupancy
     print(

@@ -226,7 +226,7 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
 @contextmanager
 def new_topic(broker: EmbeddedBroker) -> Iterator[ThrottleTopic]:
     name = f"throttle.{time.time_ns()}"
-    add_topics(broker, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
+    add_topics(broker.bootstrap_servers, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
     topic = KafkaThrottleTopic(JOB, name, f"{name}.marker", ClusterAccess(broker.bootstrap_servers), TIMEOUT_MS)
     yield topic
     topic.close()

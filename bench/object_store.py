@@ -13,6 +13,7 @@ a load, a job that is killed with SIGKILL twice at random moments, and the verif
 """
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -22,10 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+from unittest.mock import patch
 
 from bench.machine import arguments, machine_line
 from bench.pages import percentiles, row, table, write_part
-from bench.stage import PROBED_LOAD, environment, probing
+from bench.stage import PROBED_LOAD, probing
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.faults.stored_rounds import KILLS, play_stored
@@ -100,7 +102,7 @@ def main() -> int:
     print(machine)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        with object_store(folder) as store, environment(store.environment):
+        with object_store(folder) as store, patch.dict(os.environ, store.environment):
             if given.triggers or given.stored:
                 _by_trigger(store, given, machine)
             are_equal = _killed(folder, store, given, machine)

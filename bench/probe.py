@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -126,7 +126,7 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
             java = java_below(running.pid)
             processes |= {"JVM": java, "prober": os.getpid()}
             meter = CpuMeter({name: pid for name, pid in processes.items() if pid is not None})
-            with Prober(stage.servers) as prober:
+            with closing(Prober(stage.servers)) as prober:
                 for number in range(arguments.minutes):
                     before = sum(len(minute.batches) for minute in minutes)
                     latencies_ms = prober.probe(_MINUTE_SECONDS)

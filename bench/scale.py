@@ -33,7 +33,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.machine import CpuMeter, arguments, java_below, machine_line, memory_of
+from bench.machine import CpuMeter, arguments, cpu_spent, java_below, machine_line, memory_of
 from bench.pages import line
 from bench.stage import STEPS, BatchLog, answer_ms, await_ready, bound, dashboard, staged, writer_of
 from pipeline.settings.model import TablesSettings
@@ -70,9 +70,7 @@ def roll_up_seconds(root: str) -> float:
 
 
 def _cpu_seconds_a_minute(roll_up: UsageBySecond | UsageByMinute, begin_ms: int) -> float:
-    began = time.process_time()
-    roll_up.step()
-    spent = time.process_time() - began
+    spent = cpu_spent(roll_up.step)
     rolled_up_ms = roll_up.written_until_ms - begin_ms
     return spent * _MINUTE_MS / rolled_up_ms if rolled_up_ms > 0 else float("nan")
 

@@ -49,67 +49,51 @@ TARGET_SECONDS: Final = 1.0
 _REQUEST_MS: Final = 20
 _TRIGGER_MS: Final = 250
 _WARM_SECONDS: Final = 15.0
-_TABLES: Final = ["sums", "delays", "loop", "cost"]
 
 Request = tuple[int, int]
 """When, in ms since the start, and how many bytes."""
+Requests = Callable[[random.Random, int], Iterator[Request]]
+"""Those until an instant."""
 
 
 # Long-run sums.
 
 
-def every(gap_ms: int) -> Callable[[random.Random, int], Iterator[Request]]:
-    def requests(_: random.Random, until_ms: int) -> Iterator[Request]:
-        return ((at_ms, 10_000) for at_ms in range(0, until_ms, gap_ms))
-
-    return requests
+def every(gap_ms: int, _: random.Random, until_ms: int) -> Iterator[Request]:
+    return ((at_ms, 10_000) for at_ms in range(0, until_ms, gap_ms))
 
 
-def at_random(per_second: float) -> Callable[[random.Random, int], Iterator[Request]]:
-    def requests(dice: random.Random, until_ms: int) -> Iterator[Request]:
-        at_ms = 0.0
-        while (at_ms := at_ms + dice.expovariate(per_second / 1000)) < until_ms:
-            yield int(at_ms), dice.randrange(100, 20_000)
-
-    return requests
+def at_random(per_second: float, dice: random.Random, until_ms: int) -> Iterator[Request]:
+    at_ms = 0.0
+    while (at_ms := at_ms + dice.expovariate(per_second / 1000)) < until_ms:
+        yield int(at_ms), dice.randrange(100, 20_000)
 
 
-def bursts(on_ms: int, off_ms: int) -> Callable[[random.Random, int], Iterator[Request]]:
-    def requests(dice: random.Random, until_ms: int) -> Iterator[Request]:
-        begin_ms = 0
-        while begin_ms < until_ms:
-            yield from ((begin_ms + at_ms, 10_000) for at_ms in range(0, on_ms, _REQUEST_MS))
-            begin_ms += on_ms + off_ms + dice.randrange(500)
-
-    return requests
+def bursts(on_ms: int, off_ms: int, dice: random.Random, until_ms: int) -> Iterator[Request]:
+    begin_ms = 0
+    while begin_ms < until_ms:
+        yield from ((begin_ms + at_ms, 10_000) for at_ms in range(0, on_ms, _REQUEST_MS))
+        begin_ms += on_ms + off_ms + dice.randrange(500)
 
 
-STEADY: Final = {
-    "50 requests a second": every(20),
-    "2 a second": every(500),
-    "1 a second": every(1_000),
-    "1 in 5 s": every(5_000),
-    "50 a second, at random": at_random(50),
-    "2 a second, at random": at_random(2),
-    "1 in 5 s, at random": at_random(0.2),
+STEADY: Final[dict[str, Requests]] = {
+    "50 requests a second": partial(every, 20),
+    "2 a second": partial(every, 500),
+    "1 a second": partial(every, 1_000),
+    "1 in 5 s": partial(every, 5_000),
+    "50 a second, at random": partial(at_random, 50),
+    "2 a second, at random": partial(at_random, 2),
+    "1 in 5 s, at random": partial(at_random, 0.2),
 }
-BURSTS: Final = {
-    "1 s in 30 s": bursts(1_000, 29_000),
-    "1 s in 10 s": bursts(1_000, 9_000),
-    "3 s in 10 s": bursts(3_000, 7_000),
-    "5 s in 20 s": bursts(5_000, 15_000),
-    "12 s in 24 s": bursts(12_000, 12_000),
-    "30 s in 60 s": bursts(30_000, 30_000),
+BURSTS: Final[dict[str, Requests]] = {
+    f"{on} s in {every} s": partial(bursts, 1_000 * on, 1_000 * (every - on))
+    for on, every in ((1, 30), (1, 10), (3, 10), (5, 20), (12, 24), (30, 60))
 }
 
 
 @dataclass
 class Scraped:
-    """One sensor of a broker and the meter that scrapes it.
-
-    Attributes:
-        integral: The rate times the time since the last scrape: what is charged without any correction.
-    """
+    """One sensor of a broker and the meter that scrapes it."""
 
     interval_ms: int
     dice: random.Random
@@ -117,7 +101,7 @@ class Scraped:
     usage: ScrapedUsage = field(default_factory=ScrapedUsage)
     sent: int = 0
     charged: int = 0
-    integral: float = 0.0
+    integral: float = 0.0  # rate times time since the last scrape: what is charged without any correction
     due_ms: int = 0
     _before_ms: int | None = None
 
@@ -143,9 +127,7 @@ class Scraped:
         return [(end_ms - START_MS, used) for end_ms, used in zip(ends_ms.tolist(), used[:, 0].tolist(), strict=True)]
 
 
-def ratios(
-    requests: Callable[[random.Random, int], Iterator[Request]], interval_ms: int, seed: int, minutes: float
-) -> tuple[float, float]:
+def ratios(requests: Requests, interval_ms: int, seed: int, minutes: float) -> tuple[float, float]:
     """What is charged, and the bare integral, divided by what was sent."""
     one = Scraped(interval_ms, random.Random(seed))
     until_ms = round(minutes * 60_000)
@@ -203,12 +185,7 @@ class Watched:
 
 
 def delay_ms(overload: float, before: float, interval_ms: int, seed: int) -> int:
-    """How much later a violation begins with scrapes than with exact usage.
-
-    Args:
-        overload: k.
-        before: The same, until it is k.
-    """
+    """How much later a violation begins with scrapes than with exact usage; `before` is the load until it is k."""
     one, exact, late = Scraped(interval_ms, random.Random(seed)), Watched(), Watched()
     pending: list[tuple[int, int]] = []
     since_ms = 60_000 if before else 5_000
@@ -348,7 +325,7 @@ def cpu_per_minute(
 def exporters(brokers: int, in_use: int) -> Iterator[list[ExporterSource]]:
     """Exporters in a process of their own."""
     command = [sys.executable, "-m", "bench.scrapes", "--serve", str(brokers), str(in_use)]
-    with child(command, stdout=subprocess.PIPE) as running:
+    with child(command, subprocess.PIPE) as running:
         urls = running.stdout.readline().decode().split() if running.stdout else []
         yield [ExporterSource(str(at), url) for at, url in enumerate(urls)]
 
@@ -372,7 +349,8 @@ def main() -> None:
     if "--serve" in sys.argv:
         serve(*map(int, sys.argv[sys.argv.index("--serve") + 1 :]))
         return
-    given = options(__doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, only=_TABLES)
+    names = ["sums", "delays", "loop", "cost"]
+    given = options(__doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, only=names)
     tables = {
         "sums": lambda: sums_table(given.seeds, given.minutes),
         "delays": lambda: delays_table(given.seeds),

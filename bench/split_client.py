@@ -160,8 +160,7 @@ def measure(
 ) -> list[SplitRun]:
     """With counters in each scope; otherwise in `cluster` alone, with a job that reads what meters of a kind have sent.
 
-    Args:
-        exporter: the jar of jmx_exporter's Java agent, for scrapes.
+    `exporter` is the jar of jmx_exporter's Java agent, for scrapes.
     """
     is_counted = source == "counters"
     who = {(scope, load): f"{scope}-{load:g}" for scope in SCOPES if is_counted or scope == "cluster" for load in loads}
@@ -242,10 +241,8 @@ def _sums(totals: Sequence[float]) -> list[float]:
 
 def main() -> None:
     given = arguments(
-        __doc__, loads=[3.0, 10.0], seconds=200, move=100, page=None, keep=None, source="counters", exporter=""
+        __doc__, loads=[3.0, 10.0], seconds=200, move=100, page=None, keep=None, source=SOURCES, exporter=""
     )
-    if given.source not in SOURCES:
-        sys.exit(f"--source {given.source}: give one of {', '.join(SOURCES)}")
     if given.source == "scrapes" and not Path(given.exporter).is_file():
         sys.exit(
             "--source scrapes: give the jar of jmx_exporter's Java agent, --exporter jmx_prometheus_javaagent-1.0.1.jar"

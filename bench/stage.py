@@ -15,12 +15,12 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 from urllib.error import URLError
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -88,7 +88,7 @@ class Stage:
         root = tables or str(folder / "tables")
         places = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "tables": {"root": root}}
         settings = load_settings(flags=places)
-        add_topics(broker, wanted_topics(settings))
+        add_topics(broker.bootstrap_servers, wanted_topics(settings))
         create_tables(settings.tables)
         if quotas:
             table = open_quota_table(settings.tables)
@@ -118,11 +118,11 @@ class Stage:
         command = [*KQUOTA, "run", "--bootstrap-server", self.servers, "--tables", self.root]
         command += ["--checkpoint", checkpoint or str(self.folder / "checkpoint")]
         command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(self.folder)]
-        with child(command, stderr=subprocess.PIPE) as running:
-            stderr, last = running.stderr or io.BytesIO(), deque[str](maxlen=_LINES_SHOWN)
+        with child(command, subprocess.PIPE) as running:
+            output, last = running.stdout or io.BytesIO(), deque[str](maxlen=_LINES_SHOWN)
 
             def read(until: bytes = b"\0") -> bool:
-                for line in stderr:
+                for line in output:
                     last.append(line.decode())
                     heard(last[-1])
                     if until in line:
@@ -143,12 +143,8 @@ class Stage:
     def sync(self, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
         """`kquota quotas sync` on these tables; its log is in the folder, too."""
         command = [*KQUOTA, "quotas", "sync", "--tables", self.root, "--bootstrap-server", self.servers]
-        with (self.folder / "sync.log").open("wb") as log:
-            process = spawn(command, cwd=Path.cwd(), output=log, env={**os.environ, **variables})
-            try:
-                yield
-            finally:
-                terminate(process, 5.0)
+        with (self.folder / "sync.log").open("wb") as log, child(command, log, variables):
+            yield
 
 
 @contextmanager
@@ -163,12 +159,12 @@ def big_broker(*topics: TopicSpec) -> Iterator[EmbeddedBroker]:
     """A broker that is to be fast once it is warm, with these topics."""
     options = BrokerOptions(heap_mib=1024, quick_start=False)
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), options=options) as broker:
-        add_topics(broker, topics)
+        add_topics(broker.bootstrap_servers, topics)
         yield broker
 
 
-def add_topics(broker: EmbeddedBroker, topics: Iterable[TopicSpec]) -> None:
-    with ClusterAccess(broker.bootstrap_servers).admin() as admin:
+def add_topics(bootstrap_servers: str, topics: Iterable[TopicSpec]) -> None:
+    with ClusterAccess(bootstrap_servers).admin() as admin:
         create_topics(admin, topics)
 
 
@@ -189,33 +185,13 @@ def probe_quotas(probes: int) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextmanager
 def child(
     command: Sequence[str],
-    *,
-    stdout: int = subprocess.DEVNULL,
-    stderr: int = subprocess.DEVNULL,
+    output: IO[bytes] | int = subprocess.DEVNULL,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process, with further variables of its environment, that ends with the block."""
-    started = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        env={**os.environ, **variables},
-        start_new_session=True,
-    )
+    """A process, with further variables of its environment, that ends with the block; `output` is as for `spawn`."""
+    started = spawn(command, cwd=Path.cwd(), output=output, env={**os.environ, **variables})
     try:
         yield started
     finally:
@@ -228,8 +204,8 @@ def dashboard(
 ) -> Iterator[tuple[str, int]]:
     """`kquota dashboard` on a free port; the block has its address and process id."""
     command = [*KQUOTA, "dashboard", "--port", "0", "--tables", tables, *options]
-    with child(command, stderr=subprocess.PIPE, variables=variables) as started:
-        told = started.stderr.readline().decode() if started.stderr else ""
+    with child(command, subprocess.PIPE, variables) as started:
+        told = started.stdout.readline().decode() if started.stdout else ""
         if not told.startswith("dashboard: http"):
             sys.exit(f"the dashboard did not start: {told}")
         yield told.split()[1], started.pid
@@ -359,7 +335,7 @@ _LEAST_PAUSE_SECONDS: Final = 0.8
 
 
 class Prober:
-    """A producer of probes and a `read_committed` reader of their records. Use it in a `with` block.
+    """A producer of probes and a `read_committed` reader of their records, to be closed.
 
     The users of the probes are probe-0, probe-1, …; see `probe_quotas`. They are held for some seconds.
     """
@@ -370,10 +346,7 @@ class Prober:
         self._draw = random.Random(7)
         self._sent = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._consumer.close()
         self._producer.close()
 
@@ -421,7 +394,7 @@ def probing(
         staged(quotas, root) as stage,
         stage.load(*load),
         stage.job(trigger_ms, log.heard, checkpoint),
-        Prober(stage.servers) as prober,
+        closing(Prober(stage.servers)) as prober,
     ):
         prober.probe(warm_up_seconds)
         yield log, prober

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pages import percentiles, table, write_part, write_time_plot
+from bench.pages import Points, percentiles, table, write_part, write_time_plot
 from bench.peers.messages import SHAPES
 from bench.peers.roster import KQUOTA, PEERS, STREAMS, Peer
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
@@ -20,7 +20,6 @@ TARGETS: Final = {"object": 1.0, "array": 4.0}
 
 _BEGIN: Final = "<!-- peers: written by `python -m bench peers` -->"
 _END: Final = "<!-- peers end -->"
-_PLOTS: Final = {"latency": "peers-latency.svg", "quotas": "peers-quotas.svg"}
 _MESSAGES: Final = {"object": "objects", "array": "arrays of 100"}
 _ANSWERED: Final = 0.9
 _NOTHING: Final = ""
@@ -34,25 +33,25 @@ def markdown(measured: Measured, machine: str, amounts: str) -> str:
 
 
 def write_page(page: Path, text: str, measured: Measured) -> None:
-    pictures = []
+    parts = [text]
+
+    def plot(name: str, title: str, axes: tuple[str, str], lines: Mapping[str, Points], level: float) -> None:
+        write_time_plot(page.with_name(name), title, axes, {"": lines}, level=level)
+        parts.append(f"![{title}]({name})")
+
     latencies = {
         peer.name: list(zip(_SHARES, percentiles(run["latency_ms"], _SHARES), strict=True))
         for peer in PEERS
         if _is_right(run := measured.get(steady_name(peer), {})) and _has_answered(run)
     }
     if latencies:
-        title = "From an event to its result under steady load"
-        write_time_plot(
-            page.with_name(_PLOTS["latency"]), title, ("percent of the events", "ms"), {"": latencies}, level=0
-        )
-        pictures.append(f"![From an event to its result: percentiles]({_PLOTS['latency']})")
-    quotas = measured.get("quotas")
-    if quotas:
-        lines = {name: [(float(k), ratio) for k, ratio in row.items()] for name, row in _ratios(quotas).items()}
-        title = "Long-run rate / T of a client that wants k · T"
-        write_time_plot(page.with_name(_PLOTS["quotas"]), title, ("k", "rate / T"), {"": lines}, level=1)
-        pictures.append(f"![Long-run rate / T against k]({_PLOTS['quotas']})")
-    write_part(page, _BEGIN, _END, "\n\n".join([text, *pictures]))
+        title, axes = "From an event to its result under steady load", ("percent of the events", "ms")
+        plot("peers-latency.svg", title, axes, latencies, 0)
+    if "quotas" in measured:
+        ratios = _ratios(measured["quotas"])
+        lines = {name: [(float(k), ratio) for k, ratio in row.items()] for name, row in ratios.items()}
+        plot("peers-quotas.svg", "Long-run rate / T of a client that wants k · T", ("k", "rate / T"), lines, 1)
+    write_part(page, _BEGIN, _END, "\n\n".join(parts))
 
 
 def _catch_up(measured: Measured) -> list[str]:

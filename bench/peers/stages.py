@@ -13,8 +13,9 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +23,9 @@ import numpy as np
 from kafka import KafkaProducer
 
 from bench.closed_loop import Loop, offenders
-from bench.peers.life import Amounts, PeerFailed, catch_up, steady
+from bench.peers.life import Amounts, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
-from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
+from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerFailed, Place
 from bench.stage import probing, stock_cluster, stock_producers, stock_work, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
@@ -52,11 +53,10 @@ class Store:
         measured: dict[str, Any] = told["measured"]
         return measured
 
-    def keep(self, stage: str, asked: dict[str, Any], measured: Any) -> dict[str, Any]:
+    def keep(self, stage: str, asked: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         """Keep what was measured; returns the same as `known` will."""
-        told = measured if isinstance(measured, dict) else asdict(measured)
         self._folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"commit": self._commit, "asked": asked, "measured": told}, indent=1)
+        text = json.dumps({"commit": self._commit, "asked": asked, "measured": measured}, indent=1)
         self._file(stage).write_text(text, encoding="utf-8")
         kept: dict[str, Any] = json.loads(text)["measured"]
         return kept
@@ -162,60 +162,55 @@ class Stage:
     run: Callable[[], dict[str, Any]]  # measures, and gives what is kept
 
 
-class Stages:
-    """All stages."""
+def all_stages(amounts: Amounts) -> list[Stage]:
+    """In the order in which they run. Peers take turns in each shape, so that a slow hour meets all of them."""
+    start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
+    backlog = cache(lambda: Backlog.build(amounts.events, amounts.clients, start_ms))
 
-    def __init__(self, amounts: Amounts) -> None:
-        self._amounts = amounts
+    def caught_up(peer: Peer, shape: Shape) -> dict[str, Any]:
+        return _at_a_place(shape, lambda place: catch_up(peer, place, backlog(), amounts.rounds))
 
-    @cached_property
-    def _backlog(self) -> Backlog:
-        start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
-        return Backlog.build(self._amounts.events, self._amounts.clients, start_ms)
+    def steadied(peer: Peer) -> dict[str, Any]:
+        return _at_a_place("object", lambda place: steady(peer, place, amounts))
 
-    def all(self) -> list[Stage]:
-        """In the order in which they run. Peers take turns in each shape, so that a slow hour meets all of them."""
-        told = asdict(self._amounts)
-        caught = {name: told[name] for name in ("events", "clients", "rounds")}
-        loaded = {name: told[name] for name in ("clients", "events_per_second", "warm_seconds", "seconds")}
-        stages = [
-            Stage(catch_up_name(peer, shape), caught, partial(self._catch_up, peer, shape))
-            for shape in SHAPES
-            for peer in PEERS
-        ]
-        stages += [Stage(steady_name(peer), loaded, partial(self._steady, peer)) for peer in PEERS if peer.is_durable]
-        limits = {name: told[name] for name in ("native_seconds", "hours")}
-        return [*stages, Stage("quotas", {**limits, **loaded}, self._quotas)]
+    told = asdict(amounts)
+    caught = {name: told[name] for name in ("events", "clients", "rounds")}
+    loaded = {name: told[name] for name in ("clients", "events_per_second", "warm_seconds", "seconds")}
+    limits = {name: told[name] for name in ("native_seconds", "hours")}
+    stages = [
+        Stage(catch_up_name(peer, shape), caught, partial(caught_up, peer, shape)) for shape in SHAPES for peer in PEERS
+    ]
+    stages += [Stage(steady_name(peer), loaded, partial(steadied, peer)) for peer in PEERS if peer.is_durable]
+    return [*stages, Stage("quotas", {**limits, **loaded}, partial(_quotas, amounts))]
 
-    def _catch_up(self, peer: Peer, shape: Shape) -> dict[str, Any]:
-        return self._at_a_place(shape, lambda place: catch_up(peer, place, self._backlog, self._amounts.rounds))
 
-    def _steady(self, peer: Peer) -> dict[str, Any]:
-        return self._at_a_place("object", lambda place: steady(peer, place, self._amounts))
+def _at_a_place(shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
+    with _folder() as folder, EmbeddedBroker(folder / "broker") as broker:
+        own = folder / "peer"
+        own.mkdir()
+        place = Place(broker.bootstrap_servers, own, "peer", shape)
+        place.create_topics()
+        try:
+            return asdict(measure(place))
+        except (PeerFailed, PipelineError) as failure:
+            return {"failure": str(failure)}
 
-    def _at_a_place(self, shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as folder:
-            own = Path(folder) / "peer"
-            own.mkdir()
-            with EmbeddedBroker(Path(folder) / "broker") as broker:
-                place = Place(broker.bootstrap_servers, own, "peer", shape)
-                place.create_topics()
-                try:
-                    return asdict(measure(place))
-                except (PeerFailed, PeerMissing, PipelineError) as failure:
-                    return {"failure": str(failure)}
 
-    def _quotas(self) -> dict[str, Any]:
-        amounts = self._amounts
-        with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
-            native = {
-                str(brokers): long_run(folder / f"brokers-{brokers}", brokers, OVERLOADS, amounts.native_seconds)
-                for brokers in (1, 2)
-            }
-            slowed_ms = first_slowed_ms(folder / "first")
-        told_ms = first_told_ms(amounts)
-        return {"native": native, "slowed_ms": slowed_ms, "told_ms": told_ms, "kquota": simulated(amounts.hours)}
+def _quotas(amounts: Amounts) -> dict[str, Any]:
+    with _folder() as folder:
+        native = {
+            str(brokers): long_run(folder / f"brokers-{brokers}", brokers, OVERLOADS, amounts.native_seconds)
+            for brokers in (1, 2)
+        }
+        slowed_ms = first_slowed_ms(folder / "first")
+    told_ms = first_told_ms(amounts)
+    return {"native": native, "slowed_ms": slowed_ms, "told_ms": told_ms, "kquota": simulated(amounts.hours)}
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def simulated(hours: float) -> dict[float, float]:

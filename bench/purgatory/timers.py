@@ -20,7 +20,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain
 from multiprocessing import get_context
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -30,7 +29,7 @@ import numpy.typing as npt
 
 from bench.machine import arguments
 from bench.pages import row, table
-from bench.purgatory.designs import has_compiler, run_java
+from bench.purgatory.designs import run_java
 from purgatory.batch_wheel import BatchTimingWheel
 
 START_MS: Final = 1_795_000_000_000
@@ -53,8 +52,8 @@ class Batches:
     def insert(self, expirations: Int64s) -> Int64s:
         return self._wheel.schedule_many(expirations)
 
-    def cancel(self, entries: Iterable[int]) -> None:
-        self._wheel.cancel_many(np.asarray(entries))
+    def cancel(self, entries: Int64s) -> None:
+        self._wheel.cancel_many(entries)
 
     def expire(self, now_ms: int) -> None:
         self._wheel.advance(now_ms)
@@ -75,13 +74,13 @@ class Heap:
         expirations: list[int] = values.tolist()
         return expirations
 
-    def insert(self, expirations: list[int]) -> list[int]:
+    def insert(self, expirations: list[int]) -> range:
         first = self._submissions
         for submission, expiration_ms in enumerate(expirations, start=first):
             self._pending[submission] = None
             heapq.heappush(self._heap, (expiration_ms, submission))
         self._submissions += len(expirations)
-        return list(range(first, self._submissions))
+        return range(first, self._submissions)
 
     def cancel(self, entries: list[int]) -> None:
         for submission in entries:
@@ -148,11 +147,9 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
         structure.insert(part)
     del first
     insert_seconds, entries = spent(structure.insert, inserted)
-    flat = np.concatenate(entries) if isinstance(entries[0], np.ndarray) else list(chain(*entries))
-    order = random.permutation(operations)
-    shuffled = flat[order] if isinstance(flat, np.ndarray) else [flat[place] for place in order.tolist()]
-    cancelled: list[Any] = [shuffled[start : start + batch] for start in range(0, operations, batch)]
-    del entries, flat, shuffled
+    shuffled = np.concatenate(entries)[random.permutation(operations)]
+    cancelled: list[Any] = [structure.prepare(part) for part in split(shuffled, batch)]
+    del entries, shuffled
     cancel_seconds, _ = spent(structure.cancel, cancelled)
     del cancelled, inserted
     stops_ms = range(START_MS + step_ms, START_MS + span_ms + step_ms, step_ms)[:MOST_CALLS]
@@ -209,9 +206,6 @@ def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
             print(speed.row(name, size), flush=True)
             if name == "batch wheel" and size <= MOST_OBJECTS:
                 judged = speed
-    if not has_compiler():
-        print("no JDK (javac): the rows of the JVM are left out")
-        return judged
     for name, size, speed in jvm_speeds(pending, rounds):
         print(speed.row(name, size), flush=True)
     return judged
