@@ -109,7 +109,7 @@ class _Memory:
         """The last mark."""
         return self._mark
 
-    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
+    def store(self, messages: Sequence[Message], mark: Mark) -> None:
         """Keep the messages."""
         self.messages += messages
         self._mark = mark
