@@ -50,7 +50,7 @@ class Eye:
             quotas = quotas_in(manager.run(manager.send, describe_request(), node_id))
             named = {one.entity.row_names(): one.values.get(RATE) for one in quotas}
             self.held = {names[0]: value for names, value in named.items() if names and value is not None}
-            gone = {user for _, user, _ in self.seen} - set(self.held)
+            gone = {user for broker, user, _ in self.seen if broker == node_id} - set(self.held)
             self.seen |= {(node_id, user, self.held.get(user)) for user in {*self.held, *gone}}
         self.looks += 1
 
