@@ -7,14 +7,16 @@ quota until a `read_committed` reader has the throttle record. The trigger that 
 shortest one that leaves room: a micro-batch takes less than it.
 """
 
-import statistics
+import os
 import sys
 import tempfile
+from statistics import median
 from typing import Final
+from unittest.mock import patch
 
 from bench.machine import arguments
-from bench.pages import row, table
-from bench.stage import PROBED_LOAD, environment, percentiles, probing
+from bench.pages import percentiles, row, table
+from bench.stage import PROBED_LOAD, probing
 from pipeline.jvm.jars import fetch
 
 _ROOT: Final = "catalog:spark_catalog.kquota"
@@ -36,15 +38,14 @@ def main() -> None:
 def _measured(trigger_ms: int, seconds: float) -> str:
     with tempfile.TemporaryDirectory() as folder:
         variables = {"KQUOTA_TABLES__LOCATION": f"{folder}/tables", "KQUOTA_TABLES__WRITER": "delta-spark"}
-        with environment(variables), probing(_ROOT, trigger_ms, seconds, _WARM_UP_SECONDS) as (log, prober):
+        with patch.dict(os.environ, variables), probing(_ROOT, trigger_ms, seconds, _WARM_UP_SECONDS) as (log, prober):
             before = len(log.batches)
             latencies_ms = prober.probe(seconds)
     batches_ms = [batch["batch_ms"] for batch in log.batches[before:]]  # without Spark's own work around them
-    if not batches_ms or len(latencies_ms) < 2:
-        sys.exit(f"the job decided {len(batches_ms)} batches at a trigger of {trigger_ms} ms")
-    p50, p99 = percentiles(latencies_ms)
-    figures = len(batches_ms), statistics.median(batches_ms), max(batches_ms), len(latencies_ms), p50, p99
-    return row([f"{trigger_ms}", *(f"{figure:.0f}" for figure in figures)])
+    if not batches_ms:
+        sys.exit(f"the job decided no batch at a trigger of {trigger_ms} ms")
+    batch_ms = len(batches_ms), median(batches_ms), max(batches_ms)
+    return row([trigger_ms, *batch_ms, len(latencies_ms), *percentiles(latencies_ms)])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Catching up after an outage: events per second of the whole reading path, compared with bare Spark.
 
 A real broker has two topics with the same events, those of `bench.peers`: one has an object per message, the other
-arrays of 100. Each of the
-following reads a topic from its first to its last offset, in turns:
+arrays of 100. Each of the following reads a topic from its first to its last offset, in turns:
 
     consume only   the Kafka connector alone
     hand over      and the messages are given to Python as they are, in Arrow, which parses nothing
@@ -31,6 +30,7 @@ from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
 from bench.machine import arguments as options
+from bench.pages import line
 from bench.peers.messages import MEASURES, SHAPES, Backlog, create_logged_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch, spark_jars
@@ -77,16 +77,14 @@ def _run(arguments: argparse.Namespace, cores: int) -> None:
                 f"on {cores} of the cores: {arguments.events} events, {arguments.clients} clients, "
                 f"median of {arguments.rounds}; k events/s"
             )
-            print(f"{'messages':<9}" + "".join(f"{name:>14}" for name in (*_cases("object"), "kquota/limit")))
+            names = [*_cases("object"), "kquota/limit"]
+            widths = [-9, *[14] * len(names)]
+            print(line(widths, ["messages", *names]))
             for topic in SHAPES:
-                cases = _cases(topic)
                 messages = messages_of(spark, broker.bootstrap_servers, topic).select(*RAW_COLUMNS)
-                seconds = _measure(messages, cases, arguments.rounds)
-                rates = {name: arguments.events / taken / 1e3 for name, taken in seconds.items()}
-                ratio = seconds["limit"] / seconds["kquota"]
-                print(
-                    f"{topic:<9}" + "".join(f"{rates[name]:>14.0f}" for name in cases) + f"{ratio:>14.2f}", flush=True
-                )
+                seconds = _measure(messages, _cases(topic), arguments.rounds)
+                rates = [arguments.events / taken / 1e3 for taken in seconds.values()]
+                print(line(widths, [topic, *rates, f"{seconds['limit'] / seconds['kquota']:.2f}"]), flush=True)
         finally:
             spark.stop()
 

@@ -47,25 +47,15 @@ _TYPE_OF: Final = {"1 s": "producer_byte_rate", "window": "consumer_byte_rate"}
 
 @dataclass
 class Offender:
-    """One client and what it did.
+    """One client and what it did. A cycle begins with the first throttle, and with each one after a release."""
 
-    Attributes:
-        overload: k, its rate while it sends, divided by T.
-        lag_ms: The time from the publishing of a record until the client obeys it.
-        cap: The cap of its quota type.
-        sent: All bytes it sent.
-        excess_seconds: The largest sent − T · t since the first throttle, in seconds of T.
-        cycles: Pairs (time, bytes sent until then), one for the first throttle and for each one after a release.
-        records: All records about it.
-    """
-
-    overload: float
-    lag_ms: int
-    cap: CapName
-    sent: float = 0.0
-    excess_seconds: float = 0.0
-    cycles: list[tuple[int, float]] = field(default_factory=list)
-    records: int = 0
+    overload: float  # k, its rate while it sends, divided by T
+    lag_ms: int  # from the publishing of a record until the client obeys it
+    cap: CapName  # of its quota type
+    sent: float = 0.0  # all bytes
+    excess_seconds: float = 0.0  # the largest sent − T · t since the first throttle, in seconds of T
+    cycles: list[tuple[int, float]] = field(default_factory=list)  # when each began, and the bytes sent until then
+    records: int = 0  # about it
     _blocked_until_ms: int = 0
     _orders: list[tuple[int, int]] = field(default_factory=list)
     _heard: bool = False
@@ -119,13 +109,7 @@ class Offender:
 
 
 class Loop:
-    """Engine, purgatory and offenders on one clock.
-
-    Args:
-        lead_ms: How long before its end a throttle is looked at.
-        carry_debt: Whether the engine keeps token buckets.
-        offenders: The clients.
-    """
+    """Engine, purgatory and offenders on one clock. A throttle is looked at `lead_ms` before its end."""
 
     def __init__(self, lead_ms: int, carry_debt: bool, offenders: list[Offender]) -> None:
         self.offenders = {offender.key: offender for offender in offenders}

@@ -13,7 +13,8 @@ import time
 from typing import Final
 
 from bench.machine import arguments
-from bench.stage import PROBE_BOUND, Stage, percentiles, staged, throttled, wait_for
+from bench.pages import percentiles
+from bench.stage import PROBE_BOUND, Stage, release_ms, staged
 
 _HIGH: Final = 1e12
 
@@ -32,14 +33,13 @@ def _edit(stage: Stage, number: int) -> float:
     user = f"edit-{number}"
     stage.alter(user, PROBE_BOUND)
     time.sleep(1)
-    consumer = throttled(stage.servers, user)
-    time.sleep(0.5 + (number * 0.137) % 1)  # edits happen at any time between two triggers
-    stage.alter(user, _HIGH)
-    began = time.perf_counter()
-    wait_for(consumer, user, "release")
-    latency_ms = (time.perf_counter() - began) * 1000
-    consumer.close()
-    return latency_ms
+
+    def edit() -> float:
+        time.sleep(0.5 + (number * 0.137) % 1)  # edits happen at any time between two triggers
+        stage.alter(user, _HIGH)
+        return time.perf_counter()
+
+    return release_ms(stage.servers, user, edit)
 
 
 if __name__ == "__main__":

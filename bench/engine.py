@@ -1,6 +1,6 @@
 """How long the quota engine needs for one batch, compared with a plain NumPy sum of the same rows.
 
-    python -m bench.engine [--entities 10000,100000,1000000] [--rounds 9]
+    python -m bench.engine [--entities 10000 100000 1000000] [--rounds 9]
 
 Every entity has a user and a client-id of its own (12 and 18 bytes). All three quota types are bounded by the level
 (default user, default client-id), so every entity has sensors of its own. A batch has one row per entity, in a new
@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bench.machine import arguments, cpu_spent
+from bench.pages import row, table
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 
@@ -103,15 +104,15 @@ def measure(entities: int, rounds: int) -> tuple[dict[str, list[float]], float]:
 
 
 def main() -> None:
-    asked = arguments(__doc__, entities="10000,100000,1000000", rounds=9)
+    asked = arguments(__doc__, entities=[10_000, 100_000, 1_000_000], rounds=9)
     print(f"NumPy {np.__version__}")
     print(f"milliseconds of CPU; median of {asked.rounds} rounds")
     names = ("record", "new window", "5 % violated", "evaluate", "NumPy sum")
-    print(" | ".join(f"{name:>14}" for name in ("entities", *names, "bytes a sensor")))
-    for entities in map(int, asked.entities.split(",")):
+    print(table(["entities", *names, "bytes a sensor"]))
+    for entities in asked.entities:
         spent, sensor_bytes = measure(entities, asked.rounds)
-        cells = [f"{entities:>14,}", *(f"{median(spent[name]) * 1000:>14.2f}" for name in names)]
-        print(" | ".join([*cells, f"{sensor_bytes:>14.0f}"]))
+        figures = (median(spent[name]) * 1000 for name in names)
+        print(row([f"{entities:,}", *figures, f"{sensor_bytes:.0f}"], digits=2))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ throttle after its end, so there the end is first. Broker, job, reader and gate 
 """
 
 import asyncio
-import json
-import statistics
 import subprocess
 import sys
 import time
@@ -23,12 +21,12 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any, Final
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 
 from bench.machine import arguments as options
-from bench.stage import PROBE_BOUND, Stage, child, staged
+from bench.pages import percentiles, row, table
+from bench.stage import PROBE_BOUND, Stage, child, send_events, staged, throttle_reader
 from pipeline.gate.gate import Gate
-from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 from schemas.throttle_record import ThrottleRecord
 from tests.waiting import wait_until
 
@@ -37,9 +35,7 @@ CLIENT_ID: Final = "service"
 
 def read(servers: str) -> None:
     """Print the arrival of every record, until the process is killed."""
-    consumer: Any = KafkaConsumer(
-        THROTTLE_TOPIC, bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
-    )
+    consumer = throttle_reader(servers, "earliest")
     while True:
         for records in consumer.poll(timeout_ms=1_000).values():
             arrived_ns = time.monotonic_ns()
@@ -48,54 +44,10 @@ def read(servers: str) -> None:
                 print(throttle.action, throttle.user, throttle.throttled_until_ms, arrived_ns, flush=True)
 
 
+ONE_BY_ONE: Final = "due, one by one"
+EDITED: Final = "by a quota edit"
 _BOUNDLESS: Final = 1e12
 _POLL_SECONDS: Final = 1.0  # long enough for a job with a short trigger to see an edit
-
-
-class Job:
-    """A running `kquota run`. Usage events throttle the clients. They are released at the end, or after a quota edit.
-
-    All clients share one quota. Each round has new users, because the rates of the earlier ones are still high.
-    """
-
-    releases: tuple[str, ...] = ("due, one by one", "due, at once", "by a quota edit")
-
-    def __init__(self, producer: Any, stage: Stage, clients: int) -> None:
-        self._producer = producer
-        self._stage = stage
-        self._clients = clients
-        self._rounds = 0
-        self._bound = 0.0
-
-    def throttle(self, release: str) -> list[str]:
-        """Send one event per client, about 15 to 19 times its quota: it must wait 5 to 9 s; or 9 s for all of them."""
-        self._alter(PROBE_BOUND)
-        users = [f"round-{self._rounds}-{number}" for number in range(self._clients)]
-        self._rounds += 1
-        now_ms = time.time_ns() // 1_000_000
-        for place, user in enumerate(users):
-            share = place / len(users) if release == self.releases[0] else 1.0
-            event = {
-                "event_time_ms": now_ms,
-                "user": user,
-                "client_id": CLIENT_ID,
-                "produced_bytes": int((15 + 4 * share) * PROBE_BOUND),
-            }
-            self._producer.send(USAGE_TOPIC, json.dumps(event).encode())
-        self._producer.flush()
-        return users
-
-    def release(self, release: str) -> None:
-        """Raise the quota; or do nothing: the job releases them when their throttles end."""
-        if release == self.releases[2]:
-            self._alter(_BOUNDLESS)
-
-    def _alter(self, bound: float) -> None:
-        if bound != self._bound:
-            self._stage.alter("<default>", bound)
-            self._bound = bound
-            if bound == PROBE_BOUND:
-                time.sleep(_POLL_SECONDS)
 
 
 class Readable:
@@ -134,19 +86,24 @@ _TRIGGER_MS: Final = 250
 class Run:
     """What a round needs, and what it measures: by (way of releasing, kind of caller) each caller's latency in ms.
 
-    With it is whether a release let it go; the others were let go by the end of their lease.
+    With it is whether a release let it go; the others were let go by the end of their lease. All clients share one
+    quota. Each round has new users, because the rates of the earlier ones are still high.
     """
 
     gate: Gate
-    job: Job
+    stage: Stage
+    producer: Any
     readable: Readable
+    clients: int
     threads: int
     tasks: int
+    rounds: int = 0
+    bound: float = 0.0
     measured: dict[tuple[str, str], list[tuple[float, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def round(self, release: str) -> None:
         """Throttle all clients, start all callers, release, and note how long each caller took."""
-        users = self.job.throttle(release)
+        users = self._throttle(release)
         wait_until(lambda: all(self.gate.throttle_of(user, CLIENT_ID) for user in users), "the throttles")
         awake: list[tuple[str, str, int]] = []
         callers = [Thread(target=lambda: asyncio.run(self._tasks(users, awake)))]
@@ -154,13 +111,31 @@ class Run:
         for caller in callers:
             caller.start()
         wait_until(lambda: self.gate.stats().occupancy.waiting == self.threads + self.tasks, "all callers to wait")
-        self.job.release(release)
+        if release == EDITED:  # otherwise the job releases them when their throttles end
+            self._alter(_BOUNDLESS)
         for caller in callers:
             caller.join()
         wait_until(lambda: self.readable.are_released(users), "the releases")
         for kind, user, awake_ns in awake:
             let_go_ns, by_release = self.readable.let_go(user)
             self.measured[release, kind].append(((awake_ns - let_go_ns) / 1e6, by_release))
+
+    def _throttle(self, release: str) -> list[str]:
+        """Send one event per client, about 15 to 19 times its quota: it must wait 5 to 9 s; or 9 s for all of them."""
+        self._alter(PROBE_BOUND)
+        users = [f"round-{self.rounds}-{number}" for number in range(self.clients)]
+        self.rounds += 1
+        shares = (place / len(users) if release == ONE_BY_ONE else 1.0 for place in range(len(users)))
+        used = [int((15 + 4 * share) * PROBE_BOUND) for share in shares]
+        send_events(self.producer, dict(zip(users, used, strict=True)), CLIENT_ID)
+        return users
+
+    def _alter(self, bound: float) -> None:
+        if bound != self.bound:
+            self.stage.alter("<default>", bound)
+            self.bound = bound
+            if bound == PROBE_BOUND:
+                time.sleep(_POLL_SECONDS)
 
     def _thread(self, user: str, awake: list[tuple[str, str, int]]) -> None:
         with self.gate.acquire(user, CLIENT_ID, request_bytes=_REQUEST_BYTES):
@@ -184,30 +159,28 @@ def main() -> None:
         producer: Any = KafkaProducer(bootstrap_servers=stage.servers, linger_ms=0)
         stack.callback(producer.close)
         command = [sys.executable, "-m", "bench.gate", "read", stage.servers]
-        reader = stack.enter_context(child(command, stdout=subprocess.PIPE))
+        reader = stack.enter_context(child(command, subprocess.PIPE))
         gate = stack.enter_context(Gate.connect(stage.servers))
-        job = Job(producer, stage, given.clients)
-        run = Run(gate, job, Readable(reader.stdout or ()), given.threads, given.tasks)
-        run.round(job.releases[-1])  # not measured: it warms up
+        amounts = given.clients, given.threads, given.tasks
+        run = Run(gate, stage, producer, Readable(reader.stdout or ()), *amounts)
+        run.round(EDITED)  # not measured: it warms up
         run.measured.clear()
         for _ in range(given.rounds):
-            for release in job.releases:
+            for release in (ONE_BY_ONE, "due, at once", EDITED):
                 run.round(release)
         occupancy = gate.stats().occupancy
     print(
         f"{given.rounds} rounds; left in the purgatory {occupancy.purgatory_size}, "
         f"in the pool {occupancy.pool_used_bytes} bytes"
     )
+    print(
+        table(["released", "callers", "first ms", "p50", "p95", "p99", "max", "let go by a release, else by the end"])
+    )
     for (release, kind), measured in sorted(run.measured.items()):
-        _tell(f"  {release}, {kind}", measured)
-
-
-def _tell(name: str, measured: list[tuple[float, bool]]) -> None:
-    values = [latency_ms for latency_ms, _ in measured]
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    share = sum(by_release for _, by_release in measured) / len(values)
-    figures = f"p50 {cuts[49]:>6.1f}   p95 {cuts[94]:>6.1f}   p99 {cuts[98]:>6.1f}   max {max(values):>6.1f} ms"
-    print(f"{name:<27} {figures}   first {min(values):>5.1f}   let go by a release {share:>4.0%}, else by the end")
+        values = [latency_ms for latency_ms, _ in measured]
+        share = sum(by_release for _, by_release in measured) / len(values)
+        figures = min(values), *percentiles(values, (50, 95, 99)), max(values)
+        print(row([release, kind, *figures, f"{share:.0%}"], digits=1))
 
 
 if __name__ == "__main__":

@@ -38,13 +38,13 @@ import pyarrow as pa
 
 from bench.machine import arguments as options
 from bench.machine import cpu_seconds, forget_peak, memory_mb, memory_of
+from bench.pages import line
+from bench.stage import add_topics, big_broker, writer_of
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.cluster.topics import topic_specs
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.replay.simulation import SimulatedClock
 from pipeline.settings.model import Settings
-from pipeline.tables.address import table_uri
-from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.publisher import DeltaOutbox, ThrottleTopic
@@ -121,9 +121,7 @@ class Held:
         self._usage = _usage(clients)
         self._batch_id = -1
         create_missing(str(root), [TABLES["throttle_events"]])
-        writer = DeltaRsWriter(table_uri(str(root), "throttle_events"), JOB)
-        writer.raise_epoch(1)
-        outbox = DeltaOutbox(writer, JOB)
+        outbox = DeltaOutbox(writer_of(str(root), "throttle_events", JOB), JOB)
         ports = Ports(outbox, topic, self.clock)
         enforcement = assemble(Settings(job=JOB), "cluster", JOB, ports)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
@@ -227,10 +225,9 @@ def measure(held: Held, clients: int, waves: int) -> tuple[dict[str, dict[str, f
 
 @contextmanager
 def new_topic(broker: EmbeddedBroker) -> Iterator[ThrottleTopic]:
-    access, name = ClusterAccess(broker.bootstrap_servers), f"throttle.{time.time_ns()}"
-    with access.admin() as admin:
-        create_topics(admin, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
-    topic = KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS)
+    name = f"throttle.{time.time_ns()}"
+    add_topics(broker.bootstrap_servers, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
+    topic = KafkaThrottleTopic(JOB, name, f"{name}.marker", ClusterAccess(broker.bootstrap_servers), TIMEOUT_MS)
     yield topic
     topic.close()
 
@@ -255,13 +252,13 @@ def run(clients: int, waves: int, broker: EmbeddedBroker) -> tuple[dict[str, dic
 
 def main() -> None:
     given = options(__doc__, clients=100_000, waves=3)
-    big = BrokerOptions(heap_mib=1024, quick_start=False)
-    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker", options=big) as broker:
+    with big_broker() as broker:
         run(min(WARM_CLIENTS, given.clients), WARM_WAVES, broker)
         took, memory = run(given.clients, given.waves, broker)
-    print(f"{f'{given.clients} clients':<24}" + "".join(f"{name:>8}" for name in FIGURES))
+    widths = [-24, *[8] * len(FIGURES)]
+    print(line(widths, [f"{given.clients} clients", *FIGURES]))
     for step, figures in took.items():
-        print(f"{step:<24}" + "".join(f"{figures[name]:>8.0f}" for name in FIGURES))
+        print(line(widths, [step, *(figures[name] for name in FIGURES)]))
     print(f"memory: {memory}")
 
 

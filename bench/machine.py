@@ -30,7 +30,8 @@ def machine_line() -> str:
 def arguments(about: str | None, **defaults: Any) -> argparse.Namespace:
     """The options of a benchmark; then print the machine.
 
-    An option has the type of its default: False is a switch, a list takes several values, None a text.
+    An option has the type of its default: False is a switch, a list takes several values, None a text; of a tuple one
+    value is taken, the first by default.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
@@ -39,6 +40,8 @@ def arguments(about: str | None, **defaults: Any) -> argparse.Namespace:
             parser.add_argument(flag, action="store_true")
         elif isinstance(default, list):
             parser.add_argument(flag, nargs="*", type=type(default[0]), default=default)
+        elif isinstance(default, tuple):
+            parser.add_argument(flag, choices=default, default=default[0])
         else:
             parser.add_argument(flag, type=str if default is None else type(default), default=default)
     given = parser.parse_args()
@@ -61,7 +64,7 @@ def _memory_gib() -> int:
 
 def _java() -> str:
     try:
-        java = find_java().home / "bin" / "java"
+        java = find_java().executable
     except JavaNotFound:
         return "no Java"
     answer = subprocess.run([str(java), "-version"], check=False, capture_output=True, text=True, timeout=30)

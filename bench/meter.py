@@ -1,6 +1,6 @@
 """How many log lines a second the meter of request logs reads on one core.
 
-    python -m bench.meter [--lines 200000] [--rounds 5] [--no-broker]
+    python -m bench.meter [--lines 200000] [--rounds 5]
 
 The log has lines in the form of Kafka 4.3.1: 45 % produce, 40 % fetch, 15 % other requests of 200 clients, about 1 kB
 each. The figures are CPU time of the meter's process, all its threads, the median of the rounds.
@@ -23,10 +23,10 @@ from typing import Final
 from bench.machine import arguments as options
 from bench.machine import cpu_spent
 from bench.pages import row, table
+from bench.stage import big_broker
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.cluster.topics import topic_specs
 from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.long_line import Line
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
@@ -40,22 +40,21 @@ TARGET: Final = 50_000
 
 
 def main() -> None:
-    arguments = options(__doc__, lines=200_000, rounds=5, no_broker=False)
+    arguments = options(__doc__, lines=200_000, rounds=5)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "request.log"
         with log.open("w", encoding="utf-8") as file:
             file.writelines(RequestLines().take(arguments.lines))
         size = log.stat().st_size / arguments.lines
-        about = (
-            f"{arguments.lines:,} lines of {size:,.0f} bytes, median of {arguments.rounds}; target {TARGET:,} lines/s"
-        )
-        print("", about, "", table(["up to", "lines/s", "µs a line"]), sep="\n", flush=True)
-        for name, rounds in stages(log, Path(folder), arguments.lines, arguments.rounds, not arguments.no_broker):
+        about = f"median of {arguments.rounds}; target {TARGET:,} lines/s"
+        print(f"\n{arguments.lines:,} lines of {size:,.0f} bytes, {about}\n")
+        print(table(["up to", "lines/s", "µs a line"]), flush=True)
+        for name, rounds in stages(log, arguments.lines, arguments.rounds):
             spent = median(rounds)
             print(row([name, f"{arguments.lines / spent:,.0f}", f"{spent / arguments.lines * 1e6:.1f}"]), flush=True)
 
 
-def stages(log: Path, folder: Path, lines: int, rounds: int, has_broker: bool) -> Iterator[tuple[str, Iterator[float]]]:
+def stages(log: Path, lines: int, rounds: int) -> Iterator[tuple[str, Iterator[float]]]:
     """Each stage: its name, and the CPU time of each round, which is measured when it is asked for."""
     for name, run in (
         ("cut into lines", split),
@@ -64,9 +63,8 @@ def stages(log: Path, folder: Path, lines: int, rounds: int, has_broker: bool) -
         ("put into messages, packed", partial(batch, codec=PACKED)),
     ):
         yield name, (cpu_spent(partial(run, log)) for _ in range(rounds))
-    for codec in (JSON, PACKED) if has_broker else ():
-        name = f"stored in transactions on a broker, {'packed' if codec is PACKED else 'JSON'}"
-        yield name, stored(log, folder / name.rpartition(" ")[2], lines, rounds, codec)
+    for name, codec in (("JSON", JSON), ("packed", PACKED)):
+        yield f"stored in transactions on a broker, {name}", stored(log, lines, rounds, codec)
 
 
 def blocks(log: Path) -> Iterator[list[Line]]:
@@ -96,12 +94,10 @@ def batch(log: Path, codec: UsageCodec = JSON) -> None:
             collected.clear()
 
 
-def stored(log: Path, folder: Path, lines: int, rounds: int, codec: UsageCodec) -> Iterator[float]:
+def stored(log: Path, lines: int, rounds: int, codec: UsageCodec) -> Iterator[float]:
     """The whole meter, each round as the meter of another broker; its CPU time."""
-    with EmbeddedBroker(folder, options=BrokerOptions(heap_mib=1024, quick_start=False)) as broker:
+    with big_broker(*topic_specs(2, 10_000)) as broker:
         access = ClusterAccess(broker.bootstrap_servers)
-        with access.admin() as admin:
-            create_topics(admin, topic_specs(2, 10_000))
         for number in range(rounds):
             topic = KafkaUsageTopic(str(number), USAGE_TOPIC, MARKER_TOPIC, access, 10_000)
             publisher = UsagePublisher(str(number), topic, USAGE_TOPIC)

@@ -13,6 +13,7 @@ a load, a job that is killed with SIGKILL twice at random moments, and the verif
 """
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -22,10 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+from unittest.mock import patch
 
 from bench.machine import arguments, machine_line
-from bench.pages import row, table, write_part
-from bench.stage import PROBED_LOAD, environment, percentiles, probing
+from bench.pages import percentiles, row, table, write_part
+from bench.stage import PROBED_LOAD, probing
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.faults.stored_rounds import KILLS, play_stored
@@ -100,7 +102,7 @@ def main() -> int:
     print(machine)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        with object_store(folder) as store, environment(store.environment):
+        with object_store(folder) as store, patch.dict(os.environ, store.environment):
             if given.triggers or given.stored:
                 _by_trigger(store, given, machine)
             are_equal = _killed(folder, store, given, machine)
@@ -132,7 +134,7 @@ def _round(folder: Path, store: ObjectStore, bootstrap_servers: str, number: int
         print(f"    {difference}", flush=True)
     where, compared = "in the store" if is_stored else "local", sum(verdict["compared"].values())
     cells = [number + 1, where, KILLS, compared, *(verdict[kind] for kind in ("lost", "duplicated", "different"))]
-    return bool(verdict["equal"]), row([*map(str, cells), f"{outcome.recovery_seconds:.1f}"])
+    return bool(verdict["equal"]), row([*cells, f"{outcome.recovery_seconds:.1f}"])
 
 
 def _by_trigger(store: ObjectStore, given: argparse.Namespace, machine: str) -> None:
@@ -157,10 +159,9 @@ def _measured(store: ObjectStore, trigger_ms: int, is_stored: bool, seconds: flo
         latencies_ms = prober.probe(seconds)
         asked = Requests.of(access.new_lines(), time.monotonic() - began)
     pace = (len(log.batches) - before) / asked.seconds * 60
-    cells = [f"{trigger_ms}", "in the store" if is_stored else "local", f"{pace:.0f}", f"{len(latencies_ms)}"]
-    cells += [f"{one:.0f}" for one in percentiles(latencies_ms)]
-    cells += [f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets)]
-    return row([*cells, f"{asked.dollars_a_month:.0f}"])
+    days = [f"{asked.a_day(count):,}".replace(",", " ") for count in (asked.puts, asked.lists, asked.gets)]
+    probed = len(latencies_ms), *percentiles(latencies_ms)
+    return row([trigger_ms, "in the store" if is_stored else "local", pace, *probed, *days, asked.dollars_a_month])
 
 
 def _report(given: argparse.Namespace, part: str, lines: Sequence[str]) -> None:

@@ -24,7 +24,8 @@ from deltalake import DeltaTable
 from playwright.sync_api import sync_playwright
 
 from bench.machine import arguments
-from bench.stage import PROBE_BOUND, bound, dashboard, staged, throttled, wait_for
+from bench.pages import line
+from bench.stage import PROBE_BOUND, bound, dashboard, release_ms, staged
 from pipeline.tables.port import parse_commit_note
 
 _TOKEN: Final = "bench"  # noqa: S105 - of this benchmark's own dashboard
@@ -32,6 +33,7 @@ _PATIENCE_MS: Final = 90_000
 _TRIGGER_MS: Final = 500
 _EVENTS_PER_SECOND: Final = 5_000
 _CLIENTS: Final = 1_000
+_WIDTHS: Final = (-46, 6, 8, 8, 8)
 _WATCH: Final = """
 window.seen = [];
 sessionStorage.setItem('kquota-bench', '1');
@@ -77,10 +79,9 @@ def main() -> None:
         figures["the banner after kill -9 of the job"] = (kills, 5_000)
         figures["no banner after the first micro-batch again"] = (backs, 5_000)
     print(f"{_EVENTS_PER_SECOND} events a second of {_CLIENTS} clients, trigger {_TRIGGER_MS} ms")
-    print(f"{'ms':<46}{'times':>6}{'median':>8}{'most':>8}{'target':>8}")
+    print(line(_WIDTHS, ["ms", "times", "median", "most", "target"]))
     for name, (times_ms, target_ms) in figures.items():
-        row = (len(times_ms), statistics.median(times_ms), max(times_ms), target_ms)
-        print(f"{name:<46}{row[0]:>6}" + "".join(f"{figure:>8.0f}" for figure in row[1:]))
+        print(line(_WIDTHS, [name, len(times_ms), statistics.median(times_ms), max(times_ms), target_ms]))
 
 
 def _sign_in(page: Any, address: str) -> None:
@@ -127,19 +128,19 @@ def _commits(root: str, since_ms: float) -> list[tuple[int, float]]:
 def _edit(page: Any, address: str, bootstrap_servers: str, number: int) -> float:
     """Throttle a user, raise its bound in the page, wait for its release. Returns ms from the press of the button."""
     user = f"edit-{number}"
-    consumer = throttled(bootstrap_servers, user)
-    page.goto(f"{address}quotas?search={user}")
-    page.get_by_test_id("edit-row").first.click()
-    page.get_by_test_id("field-producer_byte_rate").fill("1GB/s")
-    page.get_by_test_id("field-reason").fill("for the benchmark")
-    page.get_by_test_id("edit-plan").click()
-    page.wait_for_selector("[data-testid=edit-write]:not([disabled])")
-    began = time.perf_counter()
-    page.get_by_test_id("edit-write").click()
-    wait_for(consumer, user, "release")
-    latency_ms = (time.perf_counter() - began) * 1_000
-    consumer.close()
-    return latency_ms
+
+    def edit() -> float:
+        page.goto(f"{address}quotas?search={user}")
+        page.get_by_test_id("edit-row").first.click()
+        page.get_by_test_id("field-producer_byte_rate").fill("1GB/s")
+        page.get_by_test_id("field-reason").fill("for the benchmark")
+        page.get_by_test_id("edit-plan").click()
+        page.wait_for_selector("[data-testid=edit-write]:not([disabled])")
+        began = time.perf_counter()
+        page.get_by_test_id("edit-write").click()
+        return began
+
+    return release_ms(bootstrap_servers, user, edit)
 
 
 def _kill(page: Any, address: str, running: "subprocess.Popen[bytes]") -> float:

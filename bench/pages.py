@@ -1,10 +1,13 @@
-"""What benchmarks write into pages: tables, the part between two marks, and line charts as SVG files."""
+"""What benchmarks print and write into pages: tables, the part between two marks, line charts as SVG files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
+
+import numpy as np
 
 Points = Sequence[tuple[float, float]]
 
@@ -15,7 +18,6 @@ TOP: Final = 58
 GAP: Final = 40
 LEGEND_LINE: Final = 18
 COLOURS: Final = ("#0b6e4f", "#c1440e", "#1f5fa8", "#8a5a00", "#7b3fa0", "#444444", "#b03060", "#2fa4a4")
-_BOTTOM: Final = TOP + HEIGHT
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> str:
@@ -23,8 +25,25 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]] = ()) -> str:
     return "\n".join(map(row, (head, ["---"] * len(head), *rows)))
 
 
-def row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def row(cells: Iterable[str | float], digits: int = 0) -> str:
+    return f"| {' | '.join(_shown(cells, digits))} |"
+
+
+def line(widths: Sequence[int], cells: Iterable[str | float], digits: int = 0) -> str:
+    """A line of a table in plain text. A cell of negative width is flush left."""
+    padded = zip(widths, _shown(cells, digits), strict=True)
+    return "".join(cell.rjust(width) if width > 0 else cell.ljust(-width) for width, cell in padded)
+
+
+def _shown(cells: Iterable[str | float], digits: int) -> Iterable[str]:
+    """Numbers with so many digits after the point."""
+    return (cell if isinstance(cell, str) else f"{cell:.{digits}f}" for cell in cells)
+
+
+def percentiles(values: Sequence[float], wanted: Sequence[float] = (50, 99)) -> list[float]:
+    """Between two values a percentile is interpolated. All are NaN for fewer than two values."""
+    found: list[float] = np.percentile(values if len(values) > 1 else [float("nan")], wanted).tolist()
+    return found
 
 
 MEASURED: Final = ("<!-- measured -->", "<!-- /measured -->")
@@ -39,21 +58,23 @@ def write_part(page: Path, begin: str, end: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis from 0 on."""
+    """An axis from 0 on, of so many pixels."""
 
     title: str
     high: float
+    pixels: int
 
     def place(self, value: float) -> float:
-        """The position of a value: 0 at the beginning, 1 at the end. A value outside is drawn at the edge."""
-        return min(max(value / self.high, 0.0), 1.0)
+        """Where a value is, in pixels from 0. A value outside is drawn at the edge."""
+        return min(max(value / self.high, 0.0), 1.0) * self.pixels
 
     @property
-    def ticks(self) -> dict[float, str]:
-        """The labels of about five round numbers."""
+    def ticks(self) -> list[tuple[float, str]]:
+        """The places and labels of about five round numbers."""
         steps = (step * 10.0**power for power in range(-3, 9) for step in (1, 2, 5))
         step = next(step for step in steps if self.high / step <= 6)
-        return {step * number: f"{step * number:g}" for number in range(int(self.high / step) + 1)}
+        values = (step * number for number in range(int(self.high / step) + 1))
+        return [(self.place(value), f"{value:g}") for value in values]
 
 
 def write_time_plot(
@@ -67,46 +88,42 @@ def write_time_plot(
 ) -> None:
     """Write a picture with a panel a heading, and dashed lines at a level and at some instants."""
     across, up = zip(*(point for lines in panels.values() for line in lines.values() for point in line), strict=True)
-    both = Axis(axes[0], max(across)), Axis(axes[1], max(level, *up) * 1.05)
+    both = Axis(axes[0], max(across), WIDTH), Axis(axes[1], max(level, *up) * 1.05, HEIGHT)
     dashed = [[(0, level), (both[0].high, level)], *([(at, 0), (at, both[1].high)] for at in instants)]
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    width, height = len(panels) * (LEFT + WIDTH + GAP), _BOTTOM + 60 + LEGEND_LINE * len(names)
+    colours = dict(zip(dict.fromkeys(name for lines in panels.values() for name in lines), cycle(COLOURS)))
+    width, height = len(panels) * (LEFT + WIDTH + GAP), TOP + HEIGHT + 60 + LEGEND_LINE * len(colours)
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         ' font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}</text>',
+        _text(LEFT, 20, title, 'font-size="15"'),
     ]
     for number, (heading, lines) in enumerate(panels.items()):
-        left = LEFT + number * (LEFT + WIDTH + GAP)
-        drawn += [f'<text x="{left}" y="{TOP - 8}">{escape(heading)}</text>', *_grid(left, both)]
-        drawn += [_line(left, both, line, "#888", ' stroke-dasharray="4 4"') for line in dashed]
-        for name, line in lines.items():
-            colour = COLOURS[names.index(name) % len(COLOURS)]
-            drawn.append(_line(left, both, line, colour))
-    for number, name in enumerate(names):
-        y, colour = _BOTTOM + 56 + LEGEND_LINE * number, COLOURS[number % len(COLOURS)]
-        drawn.append(f'<rect x="{LEFT}" y="{y - 8}" width="24" height="4" fill="{colour}"/>')
-        drawn.append(f'<text x="{LEFT + 32}" y="{y}">{escape(name)}</text>')
+        drawn += [f'<g transform="translate({LEFT + number * (LEFT + WIDTH + GAP)},{TOP + HEIGHT})">']
+        drawn += [_text(0, -HEIGHT - 8, heading), *_grid(*both)]
+        drawn += [_line(both, line, "#888", ' stroke-dasharray="4 4"') for line in dashed]
+        drawn += [*(_line(both, line, colours[name]) for name, line in lines.items()), "</g>"]
+    for y, (name, colour) in enumerate(colours.items()):
+        top = TOP + HEIGHT + 56 + LEGEND_LINE * y
+        drawn.append(f'<rect x="{LEFT}" y="{top - 8}" width="24" height="4" fill="{colour}"/>')
+        drawn.append(_text(LEFT + 32, top, name))
     path.write_text("\n".join([*drawn, "</svg>", ""]), encoding="utf-8")
 
 
-def _line(left: float, axes: tuple[Axis, Axis], points: Points, colour: str, more: str = "") -> str:
-    places = ((left + axes[0].place(x) * WIDTH, _BOTTOM - axes[1].place(y) * HEIGHT) for x, y in points)
-    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _text(x: float, y: float, text: str, more: str = "") -> str:
+    return f'<text x="{x:g}" y="{y:g}" {more}>{escape(text)}</text>'
+
+
+def _line(axes: tuple[Axis, Axis], points: Points, colour: str, more: str = "") -> str:
+    drawn = " ".join(f"{axes[0].place(x):.1f},{-axes[1].place(y):.1f}" for x, y in points)
     return f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"{more}/>'
 
 
-def _grid(left: float, axes: tuple[Axis, Axis]) -> list[str]:
-    parts = []
-    for value, label in axes[0].ticks.items():
-        x = left + axes[0].place(value) * WIDTH
-        parts.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{_BOTTOM}" stroke="#ddd"/>')
-        parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{label}</text>')
-    for value, label in axes[1].ticks.items():
-        y = _BOTTOM - axes[1].place(value) * HEIGHT
-        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    middle = f'x="{left + WIDTH / 2}" y="{_BOTTOM + 34}" text-anchor="middle"'
-    turned = f'transform="translate({left - 46},{TOP + HEIGHT / 2}) rotate(-90)" text-anchor="middle"'
-    return [*parts, f"<text {middle}>{escape(axes[0].title)}</text>", f"<text {turned}>{escape(axes[1].title)}</text>"]
+def _grid(across: Axis, up: Axis) -> Iterator[str]:
+    middle, end = 'text-anchor="middle"', 'text-anchor="end"'
+    for x, label in across.ticks:
+        yield f'<line x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{-HEIGHT}" stroke="#ddd"/>{_text(x, 16, label, middle)}'
+    for y, label in up.ticks:
+        yield f'<line x1="0" y1="{-y:.1f}" x2="{WIDTH}" y2="{-y:.1f}" stroke="#ddd"/>{_text(-6, 4 - y, label, end)}'
+    yield _text(WIDTH / 2, 34, across.title, middle)
+    yield _text(0, 0, up.title, f'transform="translate(-46,{-HEIGHT / 2}) rotate(-90)" {middle}')

@@ -20,14 +20,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.machine import CpuMeter, java_below
 from bench.machine import arguments as options
-from bench.stage import STEPS, BatchLog, Prober, percentiles, probe_quotas, staged
+from bench.pages import line, percentiles
+from bench.stage import STEPS, BatchLog, Prober, probe_quotas, staged
 from pipeline.tables.reading import read_table
 
 STALL_SECONDS: Final = 5.0
@@ -64,7 +65,7 @@ EVENTS_PER_MESSAGE: Final = {"objects": 1, "arrays": 100}
 _SHOWN: Final = (*STEPS, "age_ms")
 _MINUTE_SECONDS: Final = 60.0
 _PROBES_PER_MINUTE: Final = 60  # more quotas than probes do no harm
-_LINES_TOLD: Final = 60
+_WIDTHS: Final = (6, *[9] * (len(_SHOWN) + 3), 3)
 _EMPTY_QUERY = """
 import sys, time
 from pipeline.stream.session import SparkStarter
@@ -125,20 +126,17 @@ def _measure(messages: str, arguments: argparse.Namespace) -> None:
             java = java_below(running.pid)
             processes |= {"JVM": java, "prober": os.getpid()}
             meter = CpuMeter({name: pid for name, pid in processes.items() if pid is not None})
-            with Prober(stage.servers) as prober:
+            with closing(Prober(stage.servers)) as prober:
                 for number in range(arguments.minutes):
                     before = sum(len(minute.batches) for minute in minutes)
                     latencies_ms = prober.probe(_MINUTE_SECONDS)
                     minutes.append(Minute(log.batches[before:], latencies_ms, meter.cores()))
                     _print_minute(number, minutes[-1])
-                missing = prober.missing
             # Before the stall, which makes everything late.
             lateness_ms = read_table(f"{stage.root}/throttle_events", ["lateness_ms"])["lateness_ms"]
             told_of_stall = stall([running.pid, *([java] if java else [])], log.batches)
         # Last, so that its minutes leave no backlog to the job.
         empty_ms = _empty_query(stage.servers, stage.folder, arguments)
-    if missing:
-        sys.exit(f"no record for the probe {missing}\n{''.join(log.lines[-_LINES_TOLD:])}")
     _print_summary(minutes, empty_ms, lateness_ms.drop_null().to_pylist())
     print(told_of_stall, flush=True)
 
@@ -156,13 +154,12 @@ def _empty_query(bootstrap_servers: str, folder: Path, arguments: argparse.Names
 def _print_minute(number: int, minute: Minute) -> None:
     """One line; a heading before the first."""
     if number == 0:
-        names = [step.removesuffix("_ms") for step in _SHOWN]
-        heading = "".join(f"{name:>9}" for name in (*names, "p50", "p99", "probes"))
-        print(f"minute{heading}   cores", flush=True)
-    steps = "".join(f"{_median([one[step] for one in minute.batches]):>9.0f}" for step in _SHOWN)
-    p50, p99 = percentiles(minute.latencies_ms)
+        steps = (step.removesuffix("_ms") for step in _SHOWN)
+        print(line(_WIDTHS, ["minute", *steps, "p50", "p99", "probes", ""]) + "cores", flush=True)
+    medians = (_median([one[step] for one in minute.batches]) for step in _SHOWN)
+    figures = *medians, *percentiles(minute.latencies_ms), len(minute.latencies_ms)
     cores = "  ".join(f"{name} {used:.2f}" for name, used in minute.cores.items())
-    print(f"{number:>6}{steps}{p50:>9.0f}{p99:>9.0f}{len(minute.latencies_ms):>9}   {cores}", flush=True)
+    print(line(_WIDTHS, [number, *figures, ""]) + cores, flush=True)
 
 
 def _print_summary(minutes: Sequence[Minute], empty_ms: list[float], lateness_ms: list[float]) -> None:

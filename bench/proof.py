@@ -22,25 +22,15 @@ _MACHINE: Final = re.compile(r"\d+ cores, [^\n]*?(Python [\d.]+), ((?:Open)?(?:J
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One claim.
+    """One claim."""
 
-    Attributes:
-        what: what is claimed.
-        page: the page below docs/ that has the figure.
-        figure: the figure, from the text of the page.
-        refuted: what would show that the claim is wrong.
-        command: what writes that page; "" where the page itself says it.
-        is_in_readme: whether README.md makes it.
-        within: marks of the part of the page that has the figure and its machine.
-    """
-
-    what: str
-    page: str
-    figure: Callable[[str], str]
-    refuted: str
-    command: str = ""
-    is_in_readme: bool = False
-    within: tuple[str, str] = ("", "\0")
+    what: str  # is claimed
+    page: str  # below docs/, that has the figure
+    figure: Callable[[str], str]  # from the text of the page
+    refuted: str  # what would show that the claim is wrong
+    command: str = ""  # what writes that page; "" where the page itself says it
+    is_in_readme: bool = False  # whether README.md makes it
+    within: tuple[str, str] = ("", "\0")  # marks of the part of the page that has the figure and its machine
 
     @property
     def text(self) -> str:

@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -43,12 +43,12 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from bench.load import BrokerConnection, produce_request
 from bench.machine import arguments as options
 from bench.machine import cpu_seconds
-from bench.pages import row as cells
-from bench.pages import table
+from bench.pages import percentiles, row, table
+from bench.stage import add_topics
 from deploy.reporter.__main__ import make
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.cluster.topics import TopicSpec
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.reporter import REPORTER_JAR
@@ -71,6 +71,11 @@ CPU_LIMIT: Final = 1.03
 P99_LIMIT: Final = 1.05
 _KINDS: Final = ("no quota", "quota", "reporter")
 _LOGS: Final = ("off", "on")
+_COLUMNS: Final = {
+    **{"CPU %": ".1f", "reporter %": ".2f", "load %": ".1f", "log MB/s": ".2f"},
+    **{"requests/s": ",.0f", "p50 ms": ".2f", "p99 ms": ".2f"},
+}
+_WITHOUT_LOG: Final = [name for name in _COLUMNS if name != "log MB/s"]
 _TOPIC: Final = "load"
 _CONNECTIONS: Final = 16
 _STEP_SECONDS: Final = 0.001
@@ -102,20 +107,20 @@ def main() -> None:
         return
     make(REPORTER_JAR)
     print(f"\n{rate:,} produce requests a second of 100 bytes, {seconds} s, the median of {arguments.rounds} rounds\n")
-    print(table(["broker with", "CPU %", "reporter %", "load %", "requests/s", "p50 ms", "p99 ms"]))
+    print(table(["broker with", *_WITHOUT_LOG]))
     rounds: list[dict[str, Seconds]] = []
     for _ in range(arguments.rounds):
         rounds.append(measure(_KINDS, rate, seconds, ["load"]))
         for kind, measured in rounds[-1].items():
-            print(row(kind, [measured]), file=sys.stderr, flush=True)
+            print(medians(kind, [measured]), file=sys.stderr, flush=True)
     for kind in _KINDS:
-        print(row(kind, [measured[kind] for measured in rounds]))
+        print(medians(kind, [measured[kind] for measured in rounds]))
     print(f"\n{verdict(rounds)}; limits: CPU x {CPU_LIMIT}, p99 x {P99_LIMIT}\n")
     clients = [f"client-{number}" for number in range(arguments.clients)]
     print(f"{len(clients):,} clients, each with its sensors, {rate:,} requests a second of all of them\n")
     many = measure(_KINDS[1:], rate, seconds, clients)
     for kind, measured in many.items():
-        print(row(kind, [measured]))
+        print(medians(kind, [measured]))
     print(f"\n{verdict([many])}", flush=True)
     if arguments.minutes:
         print(f"\n{sums(arguments.minutes)}")
@@ -123,11 +128,10 @@ def main() -> None:
 
 def cost_of_log(requests_per_second: int, seconds: int, rounds: int) -> None:
     measured = [measure(_LOGS, requests_per_second, seconds, ["load"]) for _ in range(rounds)]
-    print(f"{requests_per_second:,} produce requests a second, median of {rounds} rounds")
-    print(f"{'request log':<12} {'CPU %':>7} {'log MB/s':>9} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
+    print(f"{requests_per_second:,} produce requests a second, median of {rounds} rounds\n")
+    print(table(["request log", *_COLUMNS]))
     for kind in _LOGS:
-        cpu, _, _, log, rate, p50, p99 = np.median([figures(one[kind]) for one in measured], axis=0)
-        print(f"{kind:<12} {cpu:>7.1f} {log:>9.2f} {rate:>11,.0f} {p50:>8.2f} {p99:>8.2f}")
+        print(medians(kind, [one[kind] for one in measured], _COLUMNS))
 
 
 def measure(
@@ -183,14 +187,12 @@ def broker_of(kind: str, folder: Path) -> Iterator[EmbeddedBroker]:
 @contextmanager
 def connected(broker: EmbeddedBroker) -> Iterator[list[BrokerConnection]]:
     """Connections to a broker, with the topic that they write to."""
-    with ClusterAccess(broker.bootstrap_servers).admin() as admin:
-        create_topics(admin, [TopicSpec(_TOPIC, "demo", _CONNECTIONS, "any", {}, {})])
+    add_topics(broker.bootstrap_servers, [TopicSpec(_TOPIC, "demo", _CONNECTIONS, "any", {}, {})])
     connections = [BrokerConnection(broker.bootstrap_servers) for _ in range(_CONNECTIONS)]
-    try:
-        yield connections
-    finally:
+    with ExitStack() as stack:
         for connection in connections:
-            connection.socket.close()
+            stack.enter_context(connection.socket)
+        yield connections
 
 
 def requests_of(client_ids: Sequence[str]) -> list[bytes]:
@@ -242,19 +244,19 @@ def threads_seconds(pid: int) -> float:
     return spent_ns / 1e9
 
 
-def row(name: str, rounds: Sequence[Seconds]) -> str:
+def medians(name: str, rounds: Sequence[Seconds], columns: Iterable[str] = _WITHOUT_LOG) -> str:
     """One line of the table: the median of some rounds."""
-    cpu, own, loads, _, rate, p50, p99 = np.median([figures(measured) for measured in rounds], axis=0)
-    return cells([name, f"{cpu:.1f}", f"{own:.2f}", f"{loads:.1f}", f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}"])
+    values = dict(zip(_COLUMNS, np.median([figures(measured) for measured in rounds], axis=0), strict=True))
+    return row([name, *(f"{values[column]:{_COLUMNS[column]}}" for column in columns)])
 
 
 def figures(measured: Seconds) -> tuple[float, ...]:
-    """The columns of the table, and before the requests a second the MB that were logged."""
+    """The figures of `_COLUMNS`."""
     spent = sum(one.seconds for one in measured)
     percents = (sum(part) / spent * 100 for part in list(zip(*measured, strict=True))[1:4])
     logged = sum(one.log_bytes for one in measured) / 1e6
     waited_ms = [waited for one in measured for waited in one.waited_ms]
-    return *percents, logged / spent, len(waited_ms) / spent, *np.percentile(waited_ms, [50, 99])
+    return *percents, logged / spent, len(waited_ms) / spent, *percentiles(waited_ms)
 
 
 def verdict(rounds: Sequence[Mapping[str, Seconds]]) -> str:

@@ -33,11 +33,11 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.machine import CpuMeter, arguments, java_below, machine_line, memory_of
-from bench.stage import STEPS, BatchLog, answer_ms, await_ready, bound, dashboard, staged
+from bench.machine import CpuMeter, arguments, cpu_spent, java_below, machine_line, memory_of
+from bench.pages import line
+from bench.stage import STEPS, BatchLog, answer_ms, await_ready, bound, dashboard, staged, writer_of
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
@@ -60,7 +60,7 @@ def roll_up_seconds(root: str) -> float:
     names = ("usage_by_second", "usage_by_minute")
     with tempfile.TemporaryDirectory() as folder:
         create_missing(folder, [TABLES[name] for name in names])
-        seconds, minutes = (_writer(folder, name) for name in names)
+        seconds, minutes = (writer_of(folder, name) for name in names)
         usage = DeltaRsReader(table_uri(root, "usage"))
         begin_ms = usage.oldest_value("sample_start_ms") or 0
         by_second = UsageBySecond(usage, seconds, "bench", TablesSettings().seconds_retention_ms)
@@ -69,16 +69,8 @@ def roll_up_seconds(root: str) -> float:
         )
 
 
-def _writer(root: str, name: str) -> DeltaRsWriter:
-    writer = DeltaRsWriter(table_uri(root, name), "bench")
-    writer.raise_epoch(1)
-    return writer
-
-
 def _cpu_seconds_a_minute(roll_up: UsageBySecond | UsageByMinute, begin_ms: int) -> float:
-    began = time.process_time()
-    roll_up.step()
-    spent = time.process_time() - began
+    spent = cpu_spent(roll_up.step)
     rolled_up_ms = roll_up.written_until_ms - begin_ms
     return spent * _MINUTE_MS / rolled_up_ms if rolled_up_ms > 0 else float("nan")
 
@@ -122,16 +114,17 @@ class Point:
 def main() -> None:
     given = arguments(__doc__, loads=list(LOADS), seconds=45, write=False)
     print(f"arrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
+    steps = [step.removesuffix("_ms") for step in STEPS]
     names = ["batch", "longest", "driver", "JVM", "cores", "back", "state", "roll-up", "view", "server"]
-    heads = "".join(f"{name:>9}" for name in (*(step.removesuffix("_ms") for step in STEPS), *names))
-    print(f"{'entities':>9}{'ev/s':>8}{heads}", flush=True)
+    widths = [9, 8, *[9] * len(steps + names)]
+    print(line(widths, ["entities", "ev/s", *steps, *names]), flush=True)
     points = []
     for load in given.loads:
         entities, events_per_second = map(int, load.split(":"))
         point = _measure(entities, events_per_second, given.seconds)
         points.append(point)
         figures = [*point.steps_ms.values(), *astuple(point)[3:]]
-        print(f"{entities:>9}{events_per_second:>8}{''.join(f'{one:>9.1f}' for one in figures)}", flush=True)
+        print(line(widths, [str(entities), str(events_per_second), *figures], digits=1), flush=True)
     if given.write:
         measured = {"machine": machine_line(), "points": [asdict(point) for point in points]}
         MEASURED.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")

@@ -3,7 +3,7 @@
 Three tables. The first two are simulated: Kafka's own `Rate` per sensor on a clock set by hand, scraped at the meter's
 times, and the engine of the product. The third runs the meter against exporters on this machine and a real broker.
 
-    python -m bench.scrapes [--seeds 4] [--minutes 5] [--hours 0.25] [--cpu-seconds 60] [--brokers 10] [--no-broker]
+    python -m bench.scrapes [--seeds 4] [--minutes 5] [--hours 0.25] [--cpu-seconds 60] [--brokers 10]
         [--only sums delays loop cost]
 """
 
@@ -11,7 +11,6 @@ import itertools
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from statistics import mean
 from typing import Final
 
@@ -28,11 +26,11 @@ import pyarrow as pa
 
 from bench.closed_loop import BOUND, OVERLOADS, START_MS, Loop, Offender
 from bench.machine import arguments as options
-from bench.stage import child
+from bench.pages import line
+from bench.stage import big_broker, child
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.cluster.topics import topic_specs
 from pipeline.meter.scrape_meter import INTERVAL_MS, LONGEST_INTERVAL_MS, STORE_EVERY_MS, ScrapeMeter
 from pipeline.meter.scrape_sources import ExporterSource
 from pipeline.meter.scraped_rates import ScrapedUsage
@@ -43,7 +41,6 @@ from pipeline.stream.usage_columns import USAGE_SCHEMA
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
-from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.pipeline.meter.kafka_sensor import KafkaSensor
 from tests.pipeline.meter.metric_pages import Answer, exporter, page
 
@@ -52,67 +49,51 @@ TARGET_SECONDS: Final = 1.0
 _REQUEST_MS: Final = 20
 _TRIGGER_MS: Final = 250
 _WARM_SECONDS: Final = 15.0
-_TABLES: Final = ["sums", "delays", "loop", "cost"]
 
 Request = tuple[int, int]
 """When, in ms since the start, and how many bytes."""
+Requests = Callable[[random.Random, int], Iterator[Request]]
+"""Those until an instant."""
 
 
 # Long-run sums.
 
 
-def every(gap_ms: int) -> Callable[[random.Random, int], Iterator[Request]]:
-    def requests(_: random.Random, until_ms: int) -> Iterator[Request]:
-        return ((at_ms, 10_000) for at_ms in range(0, until_ms, gap_ms))
-
-    return requests
+def every(gap_ms: int, _: random.Random, until_ms: int) -> Iterator[Request]:
+    return ((at_ms, 10_000) for at_ms in range(0, until_ms, gap_ms))
 
 
-def at_random(per_second: float) -> Callable[[random.Random, int], Iterator[Request]]:
-    def requests(dice: random.Random, until_ms: int) -> Iterator[Request]:
-        at_ms = 0.0
-        while (at_ms := at_ms + dice.expovariate(per_second / 1000)) < until_ms:
-            yield int(at_ms), dice.randrange(100, 20_000)
-
-    return requests
+def at_random(per_second: float, dice: random.Random, until_ms: int) -> Iterator[Request]:
+    at_ms = 0.0
+    while (at_ms := at_ms + dice.expovariate(per_second / 1000)) < until_ms:
+        yield int(at_ms), dice.randrange(100, 20_000)
 
 
-def bursts(on_ms: int, off_ms: int) -> Callable[[random.Random, int], Iterator[Request]]:
-    def requests(dice: random.Random, until_ms: int) -> Iterator[Request]:
-        begin_ms = 0
-        while begin_ms < until_ms:
-            yield from ((begin_ms + at_ms, 10_000) for at_ms in range(0, on_ms, _REQUEST_MS))
-            begin_ms += on_ms + off_ms + dice.randrange(500)
-
-    return requests
+def bursts(on_ms: int, off_ms: int, dice: random.Random, until_ms: int) -> Iterator[Request]:
+    begin_ms = 0
+    while begin_ms < until_ms:
+        yield from ((begin_ms + at_ms, 10_000) for at_ms in range(0, on_ms, _REQUEST_MS))
+        begin_ms += on_ms + off_ms + dice.randrange(500)
 
 
-STEADY: Final = {
-    "50 requests a second": every(20),
-    "2 a second": every(500),
-    "1 a second": every(1_000),
-    "1 in 5 s": every(5_000),
-    "50 a second, at random": at_random(50),
-    "2 a second, at random": at_random(2),
-    "1 in 5 s, at random": at_random(0.2),
+STEADY: Final[dict[str, Requests]] = {
+    "50 requests a second": partial(every, 20),
+    "2 a second": partial(every, 500),
+    "1 a second": partial(every, 1_000),
+    "1 in 5 s": partial(every, 5_000),
+    "50 a second, at random": partial(at_random, 50),
+    "2 a second, at random": partial(at_random, 2),
+    "1 in 5 s, at random": partial(at_random, 0.2),
 }
-BURSTS: Final = {
-    "1 s in 30 s": bursts(1_000, 29_000),
-    "1 s in 10 s": bursts(1_000, 9_000),
-    "3 s in 10 s": bursts(3_000, 7_000),
-    "5 s in 20 s": bursts(5_000, 15_000),
-    "12 s in 24 s": bursts(12_000, 12_000),
-    "30 s in 60 s": bursts(30_000, 30_000),
+BURSTS: Final[dict[str, Requests]] = {
+    f"{on} s in {every} s": partial(bursts, 1_000 * on, 1_000 * (every - on))
+    for on, every in ((1, 30), (1, 10), (3, 10), (5, 20), (12, 24), (30, 60))
 }
 
 
 @dataclass
 class Scraped:
-    """One sensor of a broker and the meter that scrapes it.
-
-    Attributes:
-        integral: The rate times the time since the last scrape: what is charged without any correction.
-    """
+    """One sensor of a broker and the meter that scrapes it."""
 
     interval_ms: int
     dice: random.Random
@@ -120,7 +101,7 @@ class Scraped:
     usage: ScrapedUsage = field(default_factory=ScrapedUsage)
     sent: int = 0
     charged: int = 0
-    integral: float = 0.0
+    integral: float = 0.0  # rate times time since the last scrape: what is charged without any correction
     due_ms: int = 0
     _before_ms: int | None = None
 
@@ -146,9 +127,7 @@ class Scraped:
         return [(end_ms - START_MS, used) for end_ms, used in zip(ends_ms.tolist(), used[:, 0].tolist(), strict=True)]
 
 
-def ratios(
-    requests: Callable[[random.Random, int], Iterator[Request]], interval_ms: int, seed: int, minutes: float
-) -> tuple[float, float]:
+def ratios(requests: Requests, interval_ms: int, seed: int, minutes: float) -> tuple[float, float]:
     """What is charged, and the bare integral, divided by what was sent."""
     one = Scraped(interval_ms, random.Random(seed))
     until_ms = round(minutes * 60_000)
@@ -164,7 +143,8 @@ def ratios(
 def sums_table(seeds: int, minutes: float) -> Iterator[str]:
     intervals = (INTERVAL_MS, LONGEST_INTERVAL_MS)
     yield f"charged ÷ sent, {minutes:g} minutes, mean (lowest … highest) of {seeds} runs, and the bare rate × time"
-    yield f"{'client':>24}" + "".join(f"{f'every {ms / 1000:g} s':>24}{'rate × time':>13}" for ms in intervals)
+    widths = (24, *[24, 13] * len(intervals))
+    yield line(widths, ["client", *(head for ms in intervals for head in (f"every {ms / 1000:g} s", "rate × time"))])
     for aim, patterns in ((3, STEADY), (7, BURSTS)):
         yield f"{'steady' if aim == 3 else 'bursts'}, aim: within {aim} %"
         for name, requests in patterns.items():
@@ -172,9 +152,9 @@ def sums_table(seeds: int, minutes: float) -> Iterator[str]:
             for interval_ms in intervals:
                 found = [ratios(requests, interval_ms, seed, minutes) for seed in range(seeds)]
                 ours = [one for one, _ in found]
-                shown = f"{mean(ours):.3f} ({min(ours):.3f} … {max(ours):.3f})"
-                cells.append(f"{shown:>24}{mean(bare for _, bare in found):>13.3f}")
-            yield f"{name:>24}" + "".join(cells)
+                cells.append(f"{mean(ours):.3f} ({min(ours):.3f} … {max(ours):.3f})")
+                cells.append(f"{mean(bare for _, bare in found):.3f}")
+            yield line(widths, [name, *cells])
 
 
 # When a violation begins.
@@ -205,12 +185,7 @@ class Watched:
 
 
 def delay_ms(overload: float, before: float, interval_ms: int, seed: int) -> int:
-    """How much later a violation begins with scrapes than with exact usage.
-
-    Args:
-        overload: k.
-        before: The same, until it is k.
-    """
+    """How much later a violation begins with scrapes than with exact usage; `before` is the load until it is k."""
     one, exact, late = Scraped(interval_ms, random.Random(seed)), Watched(), Watched()
     pending: list[tuple[int, int]] = []
     since_ms = 60_000 if before else 5_000
@@ -236,14 +211,15 @@ def delays_table(seeds: int) -> Iterator[str]:
     yield f"s from a violation by exact usage to that by scrapes, mean and highest of {seeds}; aim: at most 11 s"
     intervals = (INTERVAL_MS, LONGEST_INTERVAL_MS)
     heads = [f"{what}, every {ms / 1000:g} s" for ms in intervals for what in ("from 0", "from 0.8 T")]
-    yield f"{'k':>6}" + "".join(f"{head:>24}" for head in heads)
+    widths = (6, *[24] * len(heads))
+    yield line(widths, ["k", *heads])
     for overload in OVERLOADS:
         cells = []
         for interval_ms in intervals:
             for before in (0.0, 0.8):
                 found = [delay_ms(overload, before, interval_ms, seed) / 1000 for seed in range(seeds)]
-                cells.append(f"{f'{mean(found):.1f}, {max(found):.1f}':>24}")
-        yield f"{overload:>6g}" + "".join(cells)
+                cells.append(f"{mean(found):.1f}, {max(found):.1f}")
+        yield line(widths, [f"{overload:g}", *cells])
 
 
 # The closed loop.
@@ -276,7 +252,8 @@ class ScrapedLoop(Loop):
 
 def loop_table(hours: float) -> Iterator[str]:
     yield f"clients that obey throttles, {hours:g} h: rate ÷ T, largest sent − T · t in seconds of T, records a minute"
-    yield f"{'k':>6}{'exact usage':>24}{'scrapes':>24}"
+    widths = (6, 24, 24)
+    yield line(widths, ["k", "exact usage", "scrapes"])
     columns = []
     for kind in (Loop, ScrapedLoop):
         loop = kind(1000, True, [Offender(overload, 200, "window") for overload in OVERLOADS])
@@ -287,7 +264,7 @@ def loop_table(hours: float) -> Iterator[str]:
             f"{one.sent / BOUND / (hours * 3600):.3f}; {one.excess_seconds:.1f}; {one.records_per_minute:.0f}"
             for one in (column[overload] for column in columns)
         ]
-        yield f"{overload:>6g}" + "".join(f"{cell:>24}" for cell in cells)
+        yield line(widths, [f"{overload:g}", *cells])
 
 
 # What it costs.
@@ -348,57 +325,42 @@ def cpu_per_minute(
 def exporters(brokers: int, in_use: int) -> Iterator[list[ExporterSource]]:
     """Exporters in a process of their own."""
     command = [sys.executable, "-m", "bench.scrapes", "--serve", str(brokers), str(in_use)]
-    with child(command, stdout=subprocess.PIPE) as running:
+    with child(command, subprocess.PIPE) as running:
         urls = running.stdout.readline().decode().split() if running.stdout else []
         yield [ExporterSource(str(at), url) for at, url in enumerate(urls)]
 
 
-@contextmanager
-def usage_topics(has_broker: bool) -> Iterator[Callable[[], UsageWriter]]:
-    """Makes usage topics: of a real broker, or in memory."""
-    if not has_broker:
-        yield lambda: MemoryUsageTopic(UsageBroker())
-        return
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        EmbeddedBroker(Path(folder), options=BrokerOptions(heap_mib=512, quick_start=False)) as broker,
-    ):
-        access = ClusterAccess(broker.bootstrap_servers)
-        with access.admin() as admin:
-            create_topics(admin, topic_specs(4, 10_000))
-        yield lambda: KafkaUsageTopic(SCRAPES, USAGE_TOPIC, MARKER_TOPIC, access, 10_000)
-
-
-def cost_table(brokers: int, seconds: float, has_broker: bool) -> Iterator[str]:
-    where = "stored on a real broker" if has_broker else "stored in memory, without the Kafka client"
-    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors, {seconds:g} s, {where}"
+def cost_table(brokers: int, seconds: float) -> Iterator[str]:
+    yield f"CPU of the meter, {brokers} brokers of {SENSORS:,} sensors, {seconds:g} s, stored on a real broker"
     yield f"aim: {TARGET_SECONDS:g} s a minute"
-    yield f"{'codec':>8}{'in use':>8}{'CPU s a minute':>16}{'scrapes':>10}{'events stored':>16}"
-    with usage_topics(has_broker) as new_topic:
+    widths = (8, 8, 16, 10, 16)
+    yield line(widths, ["codec", "in use", "CPU s a minute", "scrapes", "events stored"])
+    with big_broker(*topic_specs(4, 10_000)) as broker:
+        access = ClusterAccess(broker.bootstrap_servers)
         for in_use in (SENSORS // 10, SENSORS):
             with exporters(brokers, in_use) as asked:
                 for name, codec in (("json", JSON), ("packed", PACKED)):
-                    spent, scrapes, events = cpu_per_minute(asked, new_topic(), codec, seconds)
-                    yield f"{name:>8}{in_use:>8,}{spent:>16.2f}{scrapes:>10,}{events:>16,}"
+                    topic = KafkaUsageTopic(SCRAPES, USAGE_TOPIC, MARKER_TOPIC, access, 10_000)
+                    spent, scrapes, events = cpu_per_minute(asked, topic, codec, seconds)
+                    yield line(widths, [name, f"{in_use:,}", f"{spent:.2f}", f"{scrapes:,}", f"{events:,}"])
 
 
 def main() -> None:
     if "--serve" in sys.argv:
         serve(*map(int, sys.argv[sys.argv.index("--serve") + 1 :]))
         return
-    given = options(
-        __doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, no_broker=False, only=_TABLES
-    )
+    names = ["sums", "delays", "loop", "cost"]
+    given = options(__doc__, seeds=4, minutes=5.0, hours=0.25, cpu_seconds=60.0, brokers=10, only=names)
     tables = {
         "sums": lambda: sums_table(given.seeds, given.minutes),
         "delays": lambda: delays_table(given.seeds),
         "loop": lambda: loop_table(given.hours),
-        "cost": lambda: cost_table(given.brokers, given.cpu_seconds, not given.no_broker),
+        "cost": lambda: cost_table(given.brokers, given.cpu_seconds),
     }
     for name in given.only:
         print(flush=True)
-        for line in tables[name]():
-            print(line, flush=True)
+        for shown in tables[name]():
+            print(shown, flush=True)
 
 
 if __name__ == "__main__":

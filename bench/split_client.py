@@ -22,34 +22,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Final
-
-import pyarrow as pa
 
 from bench.machine import arguments, machine_line
 from bench.pages import table, write_part, write_time_plot
-from bench.stage import Stage, child, start_sync, topic_on_each
+from bench.stage import KQUOTA, Stage, bound, child, stock_cluster, stock_producers, stock_work, topic_on_each
 from pipeline.brokers import metering
 from pipeline.clock import wall_ms
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, wanted_topics
-from pipeline.demo.broker import BrokerOptions, EmbeddedCluster, plain_sign_in
+from pipeline.demo.broker import BrokerOptions, EmbeddedCluster
 from pipeline.demo.process import free_ports
-from pipeline.demo.stock_client import StockProducer, StockWork
+from pipeline.demo.stock_client import StockProducer
 from pipeline.meter.reporter import REPORTER_PREFIX
-from pipeline.settings.loading import load_settings
-from pipeline.tables.address import table_uri
-from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import create_tables, open_quota_table
-from pipeline.tables.layout import create_missing
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable, local_audit
-from schemas.arrow import conform
 from schemas.names import USAGE_TOPIC
-from schemas.usage import UsageRow
+from tests.pipeline.sync.usage_table import UsageTable
 
-_JOB: Final = "bench"
 _EVERY_MS: Final = 1_000
 _TRIGGER_MS: Final = 500
 SOURCES: Final = ("counters", "reporter", "scrapes", "request-log")
@@ -60,11 +46,9 @@ class UsageRecorder:
     """Turns counters into rows, one for each second, broker and user; a commit each second, as a batch."""
 
     def __init__(self, root: str) -> None:
-        self._writer = DeltaRsWriter(table_uri(root, "usage"), _JOB)
-        self._writer.raise_epoch(1)
+        self._table = UsageTable(root)
         self._counters: dict[tuple[str, str], int] = {}
         self._rows: dict[tuple[int, str, str], int] = defaultdict(int)
-        self._batch_id = 0
         self._due_ms = 0
 
     def saw(self, broker_id: str, user: str, total_bytes: int) -> None:
@@ -79,21 +63,17 @@ class UsageRecorder:
         if now_ms < self._due_ms or not self._rows:
             return
         self._due_ms = now_ms + _EVERY_MS
-        starts_ms, broker_ids, users = zip(*self._rows, strict=True)
-        rows = pa.table(
+        used = [
             {
-                "sample_start_ms": list(starts_ms),
-                "broker_id": list(broker_ids),
-                "user": list(users),
-                "produced_bytes": list(self._rows.values()),
-                "last_event_ms": [min(start_ms + 999, now_ms) for start_ms in starts_ms],
+                "sample_start_ms": start_ms,
+                "last_event_ms": min(start_ms + 999, now_ms),
+                "broker_id": broker_id,
+                "user": user,
+                "produced_bytes": taken_bytes,
             }
-        )
-        names = {"cluster": _JOB, "query_id": _JOB, "client_id": "split"}
-        numbers = {"batch_id": self._batch_id, "evaluated_at_ms": now_ms, "quota_version": 1, "request_count": 1}
-        rows = conform(rows, UsageRow, **names, **numbers)
-        self._writer.append(rows, {f"{_JOB}-usage": self._batch_id}, {})
-        self._batch_id += 1
+            for (start_ms, broker_id, user), taken_bytes in self._rows.items()
+        ]
+        self._table.append(now_ms, *used)
         self._rows.clear()
 
 
@@ -175,56 +155,38 @@ _STOP_SECONDS: Final = 5.0
 _TOPIC: Final = "split"
 
 
-def users(loads: Sequence[float]) -> dict[tuple[str, float], str]:
-    """(scope, load) -> the user of its client."""
-    return {(scope, load): f"{scope}-{load:g}" for scope in SCOPES for load in loads}
-
-
-def measure(folder: Path, loads: Sequence[float], seconds: int, move: int) -> list[SplitRun]:
-    who = users(loads)
-    cluster = EmbeddedCluster(
-        [folder / "broker-1", folder / "broker-2"], {user: f"{user}-secret" for user in who.values()}
-    )
-    with ExitStack() as stack:
-        stack.enter_context(cluster)
-        leaders = topic_on_each(cluster.brokers, _TOPIC)
-        recorders = {scope: _start_sync(stack, folder / scope, scope, cluster, who) for scope in SCOPES}
-        producers = {one: _start_producer(stack, cluster, user, one[1]) for one, user in who.items()}
-        return _watch(producers, recorders, who, leaders, seconds, move)
-
-
-def measure_metered(
-    folder: Path, source: str, loads: Sequence[float], seconds: int, move: int, exporter: str = ""
+def measure(
+    folder: Path, loads: Sequence[float], seconds: int, move: int, source: str = "counters", exporter: str = ""
 ) -> list[SplitRun]:
-    """As `measure`, but in scope `cluster` alone, with a job that reads what meters of a kind have sent.
+    """With counters in each scope; otherwise in `cluster` alone, with a job that reads what meters of a kind have sent.
 
-    Args:
-        exporter: the jar of jmx_exporter's Java agent, for scrapes.
+    `exporter` is the jar of jmx_exporter's Java agent, for scrapes.
     """
-    who = {("cluster", load): f"cluster-{load:g}" for load in loads}
-    cluster = EmbeddedCluster(
-        [folder / "broker-1", folder / "broker-2"], {user: f"{user}-secret" for user in who.values()}
-    )
-    commands = _metered_by(source, cluster, exporter)
+    is_counted = source == "counters"
+    who = {(scope, load): f"{scope}-{load:g}" for scope in SCOPES if is_counted or scope == "cluster" for load in loads}
+    cluster = stock_cluster(folder, 2, who.values())
+    meters = [] if is_counted else _metered_by(source, cluster, exporter)
     with ExitStack() as stack:
         stack.enter_context(cluster)
         leaders = topic_on_each(cluster.brokers, _TOPIC)
-        places = {"kafka": {"bootstrap_servers": cluster.bootstrap_servers}, "tables": {"root": str(folder / "tables")}}
-        settings = load_settings(flags=places)
-        with ClusterAccess.from_settings(settings.kafka).admin() as admin:
-            create_topics(admin, wanted_topics(settings))
-        create_tables(settings.tables)
-        quotas = [QuotaChange(user, "", {"producer_byte_rate": BOUND}) for user in who.values()]
-        open_quota_table(settings.tables).alter(quotas, local_audit("bench"))
-        metering.write(settings, metering.plan(settings, enable=True)[0])
-        stage = Stage(folder, cluster.brokers[0], settings, settings.tables.root)
-        stack.enter_context(stage.job(_TRIGGER_MS))
-        start_sync(stack, folder, cluster.bootstrap_servers)
-        for command in commands:
-            whole = [sys.executable, "-m", "pipeline.cli.main", "meter", *command]
-            stack.enter_context(child([*whole, "--bootstrap-server", cluster.bootstrap_servers]))
-        producers = {one: _start_producer(stack, cluster, user, one[1]) for one, user in who.items()}
-        return _watch(producers, {}, who, leaders, seconds, move)
+        recorders = {}
+        for scope in dict.fromkeys(scope for scope, _ in who):
+            quotas = [bound(user, BOUND) for (of, _), user in who.items() if of == scope]
+            stage = Stage.of(folder / scope, cluster.brokers[0], quotas)
+            if is_counted:
+                recorders[scope] = UsageRecorder(stage.root)
+            else:
+                metering.write(stage.settings, metering.plan(stage.settings, enable=True)[0])
+                stack.enter_context(stage.job(_TRIGGER_MS))
+            stack.enter_context(stage.sync({"KQUOTA_SCOPE": scope}))
+        for command in meters:
+            stack.enter_context(child([*KQUOTA, "meter", *command, "--bootstrap-server", cluster.bootstrap_servers]))
+        works = {
+            one: stock_work(cluster, user, _TOPIC, SPLIT, one[1] * BOUND, REQUESTS_PER_SECOND)
+            for one, user in who.items()
+        }
+        producers = stack.enter_context(stock_producers(works))
+        return _watch(producers, recorders, who, leaders, seconds, move)
 
 
 def _metered_by(source: str, cluster: EmbeddedCluster, exporter: str) -> list[list[str]]:
@@ -242,27 +204,6 @@ def _metered_by(source: str, cluster: EmbeddedCluster, exporter: str) -> list[li
             broker.options = BrokerOptions(java_options=(f"-javaagent:{Path(exporter).absolute()}={port}:{_RULES}",))
             targets.append(f"{broker.node_id}=http://127.0.0.1:{port}/metrics")
     return [*commands, ["prometheus", "--targets", ",".join(targets)]] if targets else commands
-
-
-def _start_sync(
-    stack: ExitStack, folder: Path, scope: str, cluster: EmbeddedCluster, who: Mapping[tuple[str, float], str]
-) -> UsageRecorder:
-    root = str(folder / "tables")
-    create_missing(root)
-    quotas = [QuotaChange(user, "", {"producer_byte_rate": BOUND}) for (of, _), user in who.items() if of == scope]
-    QuotaTable(root).alter(quotas, local_audit("bench"))
-    recorder = UsageRecorder(root)
-    start_sync(stack, folder, cluster.bootstrap_servers, {"KQUOTA_SCOPE": scope})
-    return recorder
-
-
-def _start_producer(stack: ExitStack, cluster: EmbeddedCluster, user: str, load: float) -> StockProducer:
-    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, user, f"{user}-secret")
-    options = {**sign_in, "client_id": "split"}
-    work = StockWork("produce", _TOPIC, SPLIT, load * BOUND, REQUESTS_PER_SECOND, options)
-    producer = StockProducer(work, Event())
-    stack.callback(producer.close)
-    return producer
 
 
 def _watch(
@@ -300,20 +241,15 @@ def _sums(totals: Sequence[float]) -> list[float]:
 
 def main() -> None:
     given = arguments(
-        __doc__, loads=[3.0, 10.0], seconds=200, move=100, page=None, keep=None, source="counters", exporter=""
+        __doc__, loads=[3.0, 10.0], seconds=200, move=100, page=None, keep=None, source=SOURCES, exporter=""
     )
-    if given.source not in SOURCES:
-        sys.exit(f"--source {given.source}: give one of {', '.join(SOURCES)}")
     if given.source == "scrapes" and not Path(given.exporter).is_file():
         sys.exit(
             "--source scrapes: give the jar of jmx_exporter's Java agent, --exporter jmx_prometheus_javaagent-1.0.1.jar"
         )
     with tempfile.TemporaryDirectory(prefix="kquota-split-") as folder:
-        place, numbers = Path(given.keep or folder), (given.loads, given.seconds, given.move)
-        is_counted = given.source == "counters"
-        runs = (
-            measure(place, *numbers) if is_counted else measure_metered(place, given.source, *numbers, given.exporter)
-        )
+        place = Path(given.keep or folder)
+        runs = measure(place, given.loads, given.seconds, given.move, given.source, given.exporter)
     text = f"{markdown(runs)}\n\n{machine_line()}"
     print(text)
     if given.page:

@@ -8,29 +8,32 @@ import json
 import os
 import random
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 from urllib.error import URLError
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, wanted_topics
-from pipeline.demo.broker import EmbeddedBroker
+from pipeline.cluster.topics import TopicSpec, create_topics, wanted_topics
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.process import spawn, terminate
+from pipeline.demo.stock_client import StockProducer, StockWork
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
+from pipeline.tables.address import table_uri
+from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import local_audit
@@ -60,9 +63,13 @@ class BatchLog:
         return self.batches[before:]
 
 
+KQUOTA: Final = (sys.executable, "-m", "pipeline.cli.main")
+_LINES_SHOWN: Final = 60
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A broker with the topics and tables of a job. All of it lies in one folder, which goes when the block ends."""
+    """A broker with the topics and tables of a job."""
 
     folder: Path
     broker: EmbeddedBroker
@@ -72,6 +79,21 @@ class Stage:
     @property
     def servers(self) -> str:
         return self.broker.bootstrap_servers
+
+    @classmethod
+    def of(
+        cls, folder: Path, broker: EmbeddedBroker, quotas: Sequence[Mapping[str, Any]] = (), tables: str | None = None
+    ) -> Self:
+        """Make topics and tables, with these rows in the quota table; the tables may be under a root elsewhere."""
+        root = tables or str(folder / "tables")
+        places = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "tables": {"root": root}}
+        settings = load_settings(flags=places)
+        add_topics(broker.bootstrap_servers, wanted_topics(settings))
+        create_tables(settings.tables)
+        if quotas:
+            table = open_quota_table(settings.tables)
+            table.edit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
+        return cls(folder, broker, settings, root)
 
     def alter(self, user: str, bound: float) -> None:
         change = QuotaChange(user, "", {"producer_byte_rate": bound})
@@ -90,43 +112,66 @@ class Stage:
     ) -> Iterator["subprocess.Popen[bytes]"]:
         """`kquota run` on these tables. The block begins when the job is running, and has its process.
 
-        `heard` gets every line of the job's log, from its start; once the job is running on a thread.
+        `heard` gets every line of the job's log, from its start; once the job is running on a thread. What the block
+        raises has the end of the log as a note.
         """
-        command = [sys.executable, "-m", "pipeline.cli.main", "run", "--bootstrap-server", self.servers]
-        command += ["--tables", self.root, "--checkpoint", checkpoint or str(self.folder / "checkpoint")]
+        command = [*KQUOTA, "run", "--bootstrap-server", self.servers, "--tables", self.root]
+        command += ["--checkpoint", checkpoint or str(self.folder / "checkpoint")]
         command += ["--trigger-ms", str(trigger_ms), "--run-dir", str(self.folder)]
-        with child(command, stderr=subprocess.PIPE) as running:
-            stderr = running.stderr or io.BytesIO()
-            told: list[bytes] = []
-            for line in stderr:
-                told.append(line)
-                heard(line.decode())
-                if b"running; trigger" in line:
-                    break
-            else:
-                sys.exit(f"the job ended at its start:\n{b''.join(told[-20:]).decode()}")
+        with child(command, subprocess.PIPE) as running:
+            output, last = running.stdout or io.BytesIO(), deque[str](maxlen=_LINES_SHOWN)
 
-            def read() -> None:
-                for line in stderr:
-                    heard(line.decode())
+            def read(until: bytes = b"\0") -> bool:
+                for line in output:
+                    last.append(line.decode())
+                    heard(last[-1])
+                    if until in line:
+                        return True
+                return False
 
-            Thread(target=read, daemon=True).start()
-            yield running
+            try:
+                if not read(until=b"running; trigger"):
+                    message = f"the job ended at its start with {running.wait()}"
+                    raise RuntimeError(message)
+                Thread(target=read, daemon=True).start()
+                yield running
+            except Exception as failure:
+                failure.add_note(f"the end of the job's log:\n{''.join(last)}")
+                raise
+
+    @contextmanager
+    def sync(self, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+        """`kquota quotas sync` on these tables; its log is in the folder, too."""
+        command = [*KQUOTA, "quotas", "sync", "--tables", self.root, "--bootstrap-server", self.servers]
+        with (self.folder / "sync.log").open("wb") as log, child(command, log, variables):
+            yield
 
 
 @contextmanager
 def staged(quotas: Sequence[Mapping[str, Any]] = (), tables: str | None = None) -> Iterator[Stage]:
-    """A stage with these rows in its quota table; its tables may be under a root elsewhere."""
+    """A `Stage.of` with a broker of its own; all of it lies in one folder, which goes when the block ends."""
     with tempfile.TemporaryDirectory() as name, EmbeddedBroker(Path(name) / "broker") as broker:
-        root = tables or f"{name}/tables"
-        stage = Stage(Path(name), broker, load_settings(flags={"tables": {"root": root}}), root)
-        with ClusterAccess(stage.servers).admin() as admin:
-            create_topics(admin, wanted_topics(stage.settings))
-        create_tables(stage.settings.tables)
-        if quotas:
-            table = open_quota_table(stage.settings.tables)
-            table.edit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
-        yield stage
+        yield Stage.of(Path(name), broker, quotas, tables)
+
+
+@contextmanager
+def big_broker(*topics: TopicSpec) -> Iterator[EmbeddedBroker]:
+    """A broker that is to be fast once it is warm, with these topics."""
+    options = BrokerOptions(heap_mib=1024, quick_start=False)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), options=options) as broker:
+        add_topics(broker.bootstrap_servers, topics)
+        yield broker
+
+
+def add_topics(bootstrap_servers: str, topics: Iterable[TopicSpec]) -> None:
+    with ClusterAccess(bootstrap_servers).admin() as admin:
+        create_topics(admin, topics)
+
+
+def writer_of(root: str, table: str, job: str = "bench") -> DeltaRsWriter:
+    writer = DeltaRsWriter(table_uri(root, table), job)
+    writer.raise_epoch(1)
+    return writer
 
 
 def bound(user: str, rate: float, client_id: str = "") -> dict[str, Any]:
@@ -140,33 +185,13 @@ def probe_quotas(probes: int) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextmanager
 def child(
     command: Sequence[str],
-    *,
-    stdout: int = subprocess.DEVNULL,
-    stderr: int = subprocess.DEVNULL,
+    output: IO[bytes] | int = subprocess.DEVNULL,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process, with further variables of its environment, that ends with the block."""
-    started = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        env={**os.environ, **variables},
-        start_new_session=True,
-    )
+    """A process, with further variables of its environment, that ends with the block; `output` is as for `spawn`."""
+    started = spawn(command, cwd=Path.cwd(), output=output, env={**os.environ, **variables})
     try:
         yield started
     finally:
@@ -178,9 +203,9 @@ def dashboard(
     tables: str, *options: str, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[tuple[str, int]]:
     """`kquota dashboard` on a free port; the block has its address and process id."""
-    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", tables, *options]
-    with child(command, stderr=subprocess.PIPE, variables=variables) as started:
-        told = started.stderr.readline().decode() if started.stderr else ""
+    command = [*KQUOTA, "dashboard", "--port", "0", "--tables", tables, *options]
+    with child(command, subprocess.PIPE, variables) as started:
+        told = started.stdout.readline().decode() if started.stdout else ""
         if not told.startswith("dashboard: http"):
             sys.exit(f"the dashboard did not start: {told}")
         yield told.split()[1], started.pid
@@ -206,6 +231,37 @@ def answer_ms(url: str) -> tuple[float, int]:
     return (time.perf_counter() - began) * 1_000, size
 
 
+def stock_cluster(folder: Path, brokers: int, users: Iterable[str]) -> EmbeddedCluster:
+    """Brokers that are not started yet, for users whose password is their name."""
+    folders = [folder / f"broker-{number}" for number in range(1, brokers + 1)]
+    return EmbeddedCluster(folders, {user: user for user in users})
+
+
+def stock_work(
+    broker: EmbeddedBroker | EmbeddedCluster,
+    user: str,
+    topic: str,
+    shares: Sequence[float],
+    bytes_per_second: float,
+    requests_per_second: float,
+    **options: Any,
+) -> StockWork:
+    """What a producer of such a user does, whose client-id is its name."""
+    options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, user), "client_id": user, **options}
+    return StockWork("produce", topic, shares, bytes_per_second, requests_per_second, options)
+
+
+@contextmanager
+def stock_producers(works: Mapping[Any, StockWork]) -> Iterator[dict[Any, StockProducer]]:
+    """A producer for each work, by the same key; not started. They end with the block."""
+    with ExitStack() as stack:
+        producers = {}
+        for key, work in works.items():
+            producers[key] = StockProducer(work, Event())
+            stack.callback(producers[key].close)
+        yield producers
+
+
 def topic_on_each(brokers: Sequence[EmbeddedBroker], topic: str) -> list[str]:
     """Create a topic with a partition on each broker; returns the brokers' ids."""
     admin: Any = KafkaAdminClient(bootstrap_servers=brokers[0].bootstrap_servers)
@@ -216,24 +272,9 @@ def topic_on_each(brokers: Sequence[EmbeddedBroker], topic: str) -> list[str]:
     return [str(broker.node_id) for broker in brokers]
 
 
-def start_sync(
-    stack: ExitStack, folder: Path, servers: str, variables: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """`kquota quotas sync` on the tables in a folder; its log is there, too."""
-    command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", "--tables", str(folder / "tables")]
-    log = stack.enter_context((folder / "sync.log").open("wb"))
-    process = spawn(
-        [*command, "--bootstrap-server", servers], cwd=Path.cwd(), output=log, env={**os.environ, **variables}
-    )
-    stack.callback(terminate, process, 5.0)
-
-
-def throttle_reader(bootstrap_servers: str) -> Any:
+def throttle_reader(bootstrap_servers: str, begin: str = "latest") -> Any:
     consumer: Any = KafkaConsumer(
-        THROTTLE_TOPIC,
-        bootstrap_servers=bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="latest",
+        THROTTLE_TOPIC, bootstrap_servers=bootstrap_servers, isolation_level="read_committed", auto_offset_reset=begin
     )
     # The topic's end is asked for only now. A record of before that answer would never be read.
     while not consumer.assignment():
@@ -243,10 +284,11 @@ def throttle_reader(bootstrap_servers: str) -> Any:
     return consumer
 
 
-def send_event(producer: Any, user: str, produced_bytes: int, client_id: str = "c") -> None:
-    """Send an event of now. Returns when the broker has it."""
-    event = {"event_time_ms": time.time_ns() // 1_000_000, "user": user, "client_id": client_id}
-    producer.send(USAGE_TOPIC, json.dumps({**event, "produced_bytes": produced_bytes}).encode())
+def send_events(producer: Any, produced_bytes: Mapping[str, int], client_id: str = "c") -> None:
+    """Send an event of now for each user. Returns when the broker has them."""
+    event = {"event_time_ms": time.time_ns() // 1_000_000, "client_id": client_id}
+    for user, used in produced_bytes.items():
+        producer.send(USAGE_TOPIC, json.dumps({**event, "user": user, "produced_bytes": used}).encode())
     producer.flush()
 
 
@@ -255,23 +297,31 @@ def _polled(consumer: Any, timeout_ms: int) -> list[dict[str, Any]]:
     return [json.loads(record.value) for records in polled.values() for record in records]
 
 
-def throttled(bootstrap_servers: str, user: str) -> Any:
-    """Send an event that is far above a quota of `PROBE_BOUND`. Returns a reader that has seen the user's throttle."""
+def release_ms(bootstrap_servers: str, user: str, edit: Callable[[], float]) -> float:
+    """From an edit until a reader has the release of a user, who was throttled by an event far above `PROBE_BOUND`.
+
+    `edit` returns the `time.perf_counter` from which on it counts.
+    """
     consumer = throttle_reader(bootstrap_servers)
     producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
-    send_event(producer, user, 10**6)
+    send_events(producer, {user: 10**6})
     producer.close()
-    wait_for(consumer, user, "throttle")
-    return consumer
+    _wait_for(consumer, user, "throttle")
+    began = edit()
+    _wait_for(consumer, user, "release")
+    latency_ms = (time.perf_counter() - began) * 1_000
+    consumer.close()
+    return latency_ms
 
 
-def wait_for(consumer: Any, user: str, action: str) -> None:
-    """Return when a record of a user has come; end the program if none comes within half a minute."""
+def _wait_for(consumer: Any, user: str, action: str) -> None:
+    """Return when a record of a user has come; `RuntimeError` if none comes within half a minute."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
         if (user, action) in {(value["user"], value["action"]) for value in _polled(consumer, 500)}:
             return
-    sys.exit(f"no {action} of {user} within {_PATIENCE_SECONDS} s")
+    message = f"no {action} of {user} within {_PATIENCE_SECONDS} s"
+    raise RuntimeError(message)
 
 
 PROBE_BOUND: Final = 1_000.0
@@ -285,12 +335,9 @@ _LEAST_PAUSE_SECONDS: Final = 0.8
 
 
 class Prober:
-    """A producer of probes and a `read_committed` reader of their records. Use it in a `with` block.
+    """A producer of probes and a `read_committed` reader of their records, to be closed.
 
     The users of the probes are probe-0, probe-1, …; see `probe_quotas`. They are held for some seconds.
-
-    Attributes:
-        missing: The first user that got no record within a minute, or "". After it no more probes are sent.
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -298,61 +345,56 @@ class Prober:
         self._producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers, linger_ms=0)
         self._draw = random.Random(7)
         self._sent = 0
-        self.missing = ""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._consumer.close()
         self._producer.close()
 
     def probe(self, seconds: float) -> list[float]:
-        """Send probes at random times for so long. Returns the latency of each in ms, in their order."""
+        """Send probes at random times for so long. Returns the latency of each in ms, in their order.
+
+        `RuntimeError` if one gets no record within a minute.
+        """
         end = time.monotonic() + seconds
         latencies_ms = []
         while time.monotonic() < end:
             self._wait_until(min(time.monotonic() + _LEAST_PAUSE_SECONDS + self._draw.random(), end))
-            if time.monotonic() < end and not self.missing:
-                latency_ms = self._one()
-                latencies_ms += [] if latency_ms is None else [latency_ms]
+            if time.monotonic() < end:
+                latencies_ms.append(self._one())
         return latencies_ms
 
     def _wait_until(self, deadline: float) -> None:
         while time.monotonic() < deadline:
             self._consumer.poll(timeout_ms=20)
 
-    def _one(self) -> float | None:
+    def _one(self) -> float:
         user = f"probe-{self._sent}"
         self._sent += 1
         began = time.perf_counter()
-        send_event(self._producer, user, PROBE_BYTES)
+        send_events(self._producer, {user: PROBE_BYTES})
         while user not in {value["user"] for value in _polled(self._consumer, 1_000)}:
             if time.perf_counter() - began > _GIVE_UP_SECONDS:
-                self.missing = user
-                return None
+                message = f"no record for the probe {user}"
+                raise RuntimeError(message)
         return (time.perf_counter() - began) * 1_000
 
 
 @contextmanager
 def probing(
-    root: str, trigger_ms: int, seconds: float, warm_up_seconds: float, checkpoint: str | None = None
+    root: str | None,
+    trigger_ms: int,
+    seconds: float,
+    warm_up_seconds: float,
+    checkpoint: str | None = None,
+    load: tuple[int, int] = PROBED_LOAD,
 ) -> Iterator[tuple[BatchLog, Prober]]:
-    """A job under `PROBED_LOAD`, with its tables under a root and warmed up, to be probed for some seconds."""
+    """A job under load, with its tables under a root and warmed up, to be probed for some seconds."""
     log, quotas = BatchLog(), probe_quotas(2 * int(seconds + warm_up_seconds))
     with (
         staged(quotas, root) as stage,
-        stage.load(*PROBED_LOAD),
+        stage.load(*load),
         stage.job(trigger_ms, log.heard, checkpoint),
-        Prober(stage.servers) as prober,
+        closing(Prober(stage.servers)) as prober,
     ):
         prober.probe(warm_up_seconds)
         yield log, prober
-
-
-def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """p50 and p99; both NaN for fewer than two values."""
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return cuts[49], cuts[98]

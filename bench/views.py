@@ -13,7 +13,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -26,6 +26,7 @@ from deltalake import write_deltalake
 from pydantic import BaseModel
 
 from bench.machine import arguments, cpu_seconds, memory_of
+from bench.pages import line
 from bench.stage import answer_ms, await_ready, dashboard
 from pipeline.job.job_run import Upkeep
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
@@ -221,7 +222,8 @@ def _each(begin_ms: int, until_ms: int, step_ms: int) -> tuple["np.ndarray[Any, 
 
 
 _UPKEEP_SECONDS: Final = 60.0
-_RANGES: Final = ("15m", "1h", "6h", "24h", "7d")
+_CHOSEN: Final = random.Random(1)
+_BACK: Final = ((10, "min"), (1, "h"), (3, "d"))
 
 
 def main() -> None:
@@ -237,14 +239,16 @@ def main() -> None:
 
 def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
     print(f"memory of the server before the first request: {memory_of(pid)['VmHWM']:.0f} MB at most")
-    print(f"{f'ms, of {requests} requests':<24}{'p50':>8}{'p95':>8}{'most':>8}{'CPU':>8}{'bytes':>10}")
-    for name, path in _views(clients).items():
+    widths = (-24, 8, 8, 8, 8, 10)
+    print(line(widths, [f"ms, of {requests} requests", "p50", "p95", "most", "CPU", "bytes"]))
+    for name, path in _views().items():
+        paths = [path.format(client=_client(clients), held=_client(HELD)) for _ in range(requests)]
         before = cpu_seconds(pid)
-        answers = [answer_ms(f"{address}api/v1/{path()}") for _ in range(requests)]
+        answers = [answer_ms(f"{address}api/v1/{one}") for one in paths]
         times_ms, size = sorted(spent_ms for spent_ms, _ in answers), answers[-1][1]
         cpu_ms = (cpu_seconds(pid) - before) / requests * 1_000
-        figures = (times_ms[requests // 2], times_ms[min(int(requests * 0.95), requests - 1)], times_ms[-1], cpu_ms)
-        print(f"{name:<24}" + "".join(f"{figure:>8.0f}" for figure in figures) + f"{size:>10}", flush=True)
+        at = requests // 2, min(int(requests * 0.95), requests - 1), -1
+        print(line(widths, [name, *(times_ms[place] for place in at), cpu_ms, size]), flush=True)
     memory = memory_of(pid)
     print(
         f"memory of the server: {memory['VmHWM']:.0f} MB at most, {memory['VmRSS']:.0f} MB at the end, of which "
@@ -252,35 +256,30 @@ def _ask_all(address: str, pid: int, clients: int, requests: int) -> None:
     )
 
 
-def _views(clients: int) -> dict[str, Callable[[], str]]:
-    """Name -> makes the path of a request."""
-    chosen = random.Random(1)
+def _client(most: int) -> str:
+    number = _CHOSEN.randrange(most)
+    return f"user=team-{number % USERS:03}&client_id=service-{number:05}"
 
-    def client(most: int) -> str:
-        number = chosen.randrange(most)
-        return f"user=team-{number % USERS:03}&client_id=service-{number:05}"
 
-    views: dict[str, Callable[[], str]] = {name: lambda name=name: name for name in ("summary", "throttles", "events")}  # type: ignore[misc]
-    for span in _RANGES:
-        views[f"client, {span}"] = lambda span=span: f"client?{client(clients)}&since={span}"  # type: ignore[misc]
-        views[f"held client, {span}"] = lambda span=span: f"client?{client(HELD)}&since={span}"  # type: ignore[misc]
-    for span in ("15m", "24h", "7d"):
-        views[f"summary, {span}"] = lambda span=span: f"summary?since={span}"  # type: ignore[misc]
-    for back, ms in (("10 min", 600_000), ("1 h", 3_600_000), ("3 d", 3 * _DAY_MS)):
-        # As of an instant in the past: from the usage that is kept, and from the minutes.
-        views[f"summary, {back} ago"] = lambda ms=ms: f"summary?until={time.time_ns() // 1_000_000 - ms}"  # type: ignore[misc]
-    for span in ("15m", "24h"):
-        views[f"protected, {span}"] = lambda span=span: f"protected?{client(HELD)}&since={span}"  # type: ignore[misc]
-    views["clients"] = lambda: "clients"
-    views["clients, search"] = lambda: "clients?search=service-01"
-    views["explain"] = lambda: f"explain?{client(HELD)}"
-    views["quotas"] = lambda: "quotas"
-    views["quotas, search"] = lambda: "quotas?search=team-1"
-    views["quotas, all"] = lambda: "quotas?limit=10000&sort=name"
-    views["quotas/history"] = lambda: "quotas/history"
-    views["pipeline"] = lambda: "pipeline"
-    views["dead_letters"] = lambda: "dead_letters"
-    return views
+def _views() -> dict[str, str]:
+    """Name -> path of a request; {client} is any client, {held} one that is held."""
+    views = {name: name for name in ("summary", "throttles", "events")}
+    for span in ("15m", "1h", "6h", "24h", "7d"):
+        views[f"client, {span}"] = f"client?{{client}}&since={span}"
+        views[f"held client, {span}"] = f"client?{{held}}&since={span}"
+    views |= {f"summary, {span}": f"summary?since={span}" for span in ("15m", "24h", "7d")}
+    # As of an instant in the past: from the usage that is kept, and from the minutes.
+    views |= {f"summary, {number} {unit} ago": f"summary?until={number}{unit[0]}" for number, unit in _BACK}
+    views |= {f"protected, {span}": f"protected?{{held}}&since={span}" for span in ("15m", "24h")}
+    return views | {
+        "clients": "clients",
+        "clients, search": "clients?search=service-01",
+        "explain": "explain?{held}",
+        "quotas": "quotas",
+        "quotas, search": "quotas?search=team-1",
+        "quotas, all": "quotas?limit=10000&sort=name",
+        **{name: name for name in ("quotas/history", "pipeline", "dead_letters")},
+    }
 
 
 @contextmanager

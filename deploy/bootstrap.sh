@@ -127,7 +127,7 @@ java=$(java_found) || {
 end "$java"
 
 begin jars
-jars=$("$venv/bin/python" -m pipeline.jvm.jars fetch 2>"$log") || {
+jars=$("$venv/bin/kquota" jars fetch 2>"$log") || {
   echo
   tail -n 1 "$log" >&2
   exit 6

@@ -23,9 +23,10 @@ from typing import Any, Final
 
 from bench.__main__ import commit_now
 from bench.machine import arguments, machine_line
+from bench.peers.life import Amounts
 from bench.peers.report import markdown, write_page
 from bench.peers.roster import peers_folder
-from bench.peers.stages import Amounts, Stages, Store, measured
+from bench.peers.stages import Store, all_stages, measured
 from pipeline.jvm.jars import fetch
 
 _WHOLE: Final = Amounts(
@@ -38,15 +39,8 @@ _WHOLE: Final = Amounts(
     native_seconds=60,
     hours=0.25,
 )
-_QUICK: Final = Amounts(
-    events=100_000,
-    clients=10_000,
-    rounds=1,
-    events_per_second=2_000,
-    warm_seconds=5,
-    seconds=10,
-    native_seconds=25,
-    hours=0.02,
+_QUICK: Final = replace(
+    _WHOLE, events=100_000, rounds=1, events_per_second=2_000, warm_seconds=5, seconds=10, native_seconds=25, hours=0.02
 )
 
 
@@ -58,7 +52,7 @@ def main() -> int:
     fetch()
     store = Store(peers_folder() / "measured", commit_now())
     done: dict[str, dict[str, Any]] = {}
-    for name, run in measured(Stages(amounts).all(), store, given.only, afresh=given.fresh):
+    for name, run in measured(all_stages(amounts), store, given.only, afresh=given.fresh):
         done[name] = run
         print(f"{name}: {run.get('verdict') or run.get('failure') or 'measured'}", flush=True)
     text = markdown(done, f"{machine_line()}, load average {os.getloadavg()[0]:.1f} at the end", str(amounts))

@@ -1,13 +1,14 @@
 """One life of a peer: from its start to its end or its kill."""
 
-import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -29,27 +30,39 @@ from bench.peers.messages import (
     sums_of,
 )
 from bench.peers.results import Book, Results
-from bench.peers.roster import Peer, Place
+from bench.peers.roster import Peer, PeerFailed, Place
 from bench.stage import child
-from pipeline.demo.process import spawn
+from pipeline.demo.process import kill, spawn, terminate
 from tests.topic_reading import read_topic
 
 
-def signal_all(pid: int, number: signal.Signals) -> None:
-    for one in tree(pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one, number)
+@dataclass(frozen=True)
+class Amounts:
+    """How much of everything."""
+
+    events: int  # of a backlog
+    clients: int  # distinct `<user, client-id>` pairs
+    rounds: int  # warm backlogs of each peer
+    events_per_second: int  # of the steady load, in keyed object messages
+    warm_seconds: float  # of the steady load before the first probe
+    seconds: float  # of probes, before the kill
+    native_seconds: float  # of each run against the broker's quotas
+    hours: float  # simulated
+
+    def __str__(self) -> str:
+        return (
+            f"Backlogs of {self.events:,} events of {self.clients:,} clients, median of {self.rounds} warm ones. "
+            f"Steady load: {self.events_per_second:,} events a second, {self.seconds:g} s of probes. "
+            f"Quotas of the broker: {self.native_seconds:g} s; {self.hours:g} h simulated."
+        )
 
 
 _QUIET_SECONDS: Final = 3.0
 _REST_SECONDS: Final = 20.0
 _START_SECONDS: Final = 120.0
 _END_SECONDS: Final = 20.0
+_LINES_SHOWN: Final = 25
 _LOOK_SECONDS: Final = 0.05
-
-
-class PeerFailed(Exception):
-    """A peer has ended, or has given no results; the message has the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class OfProcess:
     """What one process of a peer takes."""
 
     name: str
-    memory_mb: float  # the most it has held
+    memory_mb: float  # the most it has held; pages that processes share count in each of them
     cores: float
 
 
@@ -67,7 +80,7 @@ class Life:
     def __init__(self, peer: Peer, place: Place) -> None:
         self._ready_text = peer.ready.encode()
         self.name = peer.name
-        self.log: list[tuple[float, str]] = []
+        self.log = deque[str](maxlen=_LINES_SHOWN)
         self.ready_ms = 0.0
         command = list(peer.command(place))
         environment = {**os.environ, **peer.environment(place)}
@@ -82,13 +95,13 @@ class Life:
         """Wait for a condition; `PeerFailed` if the peer has ended, or it takes too long."""
         deadline = time.monotonic() + seconds
         while not is_so():
-            if self._process.poll() is not None:
-                raise self.failed("has ended before " + what)
-            if time.monotonic() > deadline:
-                raise self.failed("took too long until " + what)
+            has_ended = self._process.poll() is not None
+            if has_ended or time.monotonic() > deadline:
+                failure = f"{self.name} {'has ended before' if has_ended else 'took too long until'} {what}"
+                raise PeerFailed("\n".join([f"{failure}; the end of its log:", *self.log]))
             time.sleep(_LOOK_SECONDS)
 
-    def await_quiet(self, results: Results, before: object, seconds: float) -> None:
+    def _await_quiet(self, results: Results, before: object, seconds: float) -> None:
         """Wait until there are new results, and then none for some seconds."""
         self.await_that(lambda: results.progress() != before, seconds, "its first new result")
         last, since = results.progress(), time.monotonic()
@@ -101,11 +114,10 @@ class Life:
 
         self.await_that(is_quiet, seconds, "its results come to rest")
 
-    def await_right(
-        self, results: Results, book: Book, before: object, expected: Mapping[Key, Sums], seconds: float
-    ) -> Difference:
+    def await_right(self, book: Book, before: object, expected: Mapping[Key, Sums], seconds: float) -> Difference:
         """Wait until all expected results are right, or stay wrong while nothing new comes."""
-        self.await_quiet(results, before, seconds)
+        results = book.results
+        self._await_quiet(results, before, seconds)
         deadline = time.monotonic() + seconds
         while True:
             book.read()
@@ -116,20 +128,15 @@ class Life:
                 time.sleep(_LOOK_SECONDS)
             if difference.is_right or results.progress() == progress:
                 return difference
-            self.await_quiet(results, progress, max(deadline - time.monotonic(), _REST_SECONDS))
+            self._await_quiet(results, progress, max(deadline - time.monotonic(), _REST_SECONDS))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        signal_all(self._process.pid, signal.SIGSTOP)
+        os.killpg(self._process.pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            signal_all(self._process.pid, signal.SIGCONT)
-
-    @property
-    def peak_memory_mb(self) -> float:
-        """The most that each process has held, added up. Pages that processes share count in each of them."""
-        return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(self._process.pid))
+            os.killpg(self._process.pid, signal.SIGCONT)
 
     def cpu_meter(self) -> CpuMeter:
         """Of each of its processes of now, by the number."""
@@ -145,33 +152,18 @@ class Life:
 
     def kill(self) -> float:
         """Kill all its processes with SIGKILL. Returns the wall clock in ms, when nothing of them runs any more."""
-        signal_all(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill(self._process)
         return time.time() * 1000
 
     def close(self) -> None:
-        below = tree(self._process.pid)
-        self._process.terminate()
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        for pid in below[1:]:  # those that have outlived it
-            signal_all(pid, signal.SIGKILL)
-
-    def failed(self, what: str) -> PeerFailed:
-        lines = [f"{self.name} {what}; the end of its log:", *(line for _, line in self.log[-25:])]
-        return PeerFailed("\n".join(lines))
+        terminate(self._process, _END_SECONDS)
 
     def _listen(self) -> None:
-        stdout = self._process.stdout
-        if stdout is None:
-            return
-        with stdout:
+        with self._process.stdout or io.BytesIO() as stdout:
             for line in stdout:
                 if not self.ready_ms and self._ready_text in line:
                     self.ready_ms = time.time() * 1000
-                self.log.append((time.time() * 1000, line.decode(errors="replace").rstrip()))
+                self.log.append(line.decode(errors="replace").rstrip())
 
 
 _BACKLOG_SECONDS: Final = 240.0
@@ -179,34 +171,22 @@ _BACKLOG_SECONDS: Final = 240.0
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """What was measured in one life.
+    """What was measured in one life. The first rate is that of a cold process."""
 
-    Attributes:
-        events: of a backlog.
-        ready_seconds: from the start of the process until it said that it reads.
-        first_result_seconds: from the start of the process until the first result could be read.
-        rates: events per second of each backlog, from the moment at which the peer reads until its last result could
-            be read. The first one is that of a cold process.
-        memory_mb: peak of all its processes.
-        verdict: "right", or how the results differ from the right answer. Then the other figures mean nothing.
-    """
-
-    events: int
-    ready_seconds: float
-    first_result_seconds: float
-    rates: list[float]
-    memory_mb: float
-    verdict: str
+    ready_seconds: float  # from the start of the process until it said that it reads
+    first_result_seconds: float  # from the start of the process until the first result could be read
+    rates: list[float]  # events per second of each backlog, from when the peer reads until its last result can be read
+    memory_mb: float  # peak of all its processes
+    verdict: str  # "right", or how the results differ from the right answer: then the other figures mean nothing
 
 
 def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtUp:
     """Let a peer catch up with some backlogs, and compare every sum."""
     peer.command(place)  # makes what is missing, which is no part of a start
     backlog.send(place.bootstrap_servers, place.source, place.shape, 0)
-    with peer.results(place) as results:
+    with closing(peer.results(place)) as results:
         book = Book(results)
-        life = Life(peer, place)
-        try:
+        with closing(Life(peer, place)) as life:
             begins_ms = []
             for copy in range(rounds + 1):
                 before = results.progress()
@@ -217,11 +197,9 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
                 else:
                     life.await_ready()
                     begins_ms.append(life.ready_ms)
-                if not life.await_right(results, book, before, backlog.expected(copy), _BACKLOG_SECONDS).is_right:
+                if not life.await_right(book, before, backlog.expected(copy), _BACKLOG_SECONDS).is_right:
                     break
-            memory_mb = life.peak_memory_mb
-        finally:
-            life.close()
+            memory_mb = sum(one.memory_mb for one in life.processes(life.cpu_meter()))
     expected = {key: sums for copy in range(len(begins_ms)) for key, sums in backlog.expected(copy).items()}
     verdict = str(compare(expected, _without_closing(book.sums)))
     rates = [
@@ -229,7 +207,6 @@ def catch_up(peer: Peer, place: Place, backlog: Backlog, rounds: int) -> CaughtU
         for copy, begin_ms in enumerate(begins_ms)
     ]
     return CaughtUp(
-        events=backlog.event_count,
         ready_seconds=(life.ready_ms - life.spawned_ms) / 1000,
         first_result_seconds=(min(book.first_ms.values(), default=life.spawned_ms) - life.spawned_ms) / 1000,
         rates=rates,
@@ -259,45 +236,28 @@ class SteadyRun:
     verdict: str  # "right", or how all results of the run differ from the right answer
 
 
-@dataclass(frozen=True)
-class SteadyLoad:
-    """What is sent."""
-
-    events_per_second: int  # in keyed object messages
-    clients: int  # distinct `<user, client-id>` pairs
-    warm_seconds: float  # before the first probe
-    seconds: float  # of probes before the kill
-
-
-def steady(peer: Peer, place: Place, load: SteadyLoad) -> SteadyRun:
+def steady(peer: Peer, place: Place, amounts: Amounts) -> SteadyRun:
     """Run a peer under load, kill it, start it again, and compare every sum."""
     peer.command(place)
     sender = [sys.executable, "-m", "bench.peers.messages", place.bootstrap_servers, place.source]
-    sender += [str(load.events_per_second), str(load.clients)]
-    with peer.results(place) as results:
+    sender += [str(amounts.events_per_second), str(amounts.clients)]
+    with closing(peer.results(place)) as results, ExitStack() as lives:
         book = Book(results)
         with child(sender):
-            life = Life(peer, place)
-            try:
-                life.await_ready()
-                before = results.progress()  # without a result, a kill would find a peer that has no checkpoint yet
-                life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
-                time.sleep(load.warm_seconds)
-                meter = life.cpu_meter()
-                with Probes(place.bootstrap_servers, place.source) as probes:
-                    time.sleep(load.seconds)
-                    processes = life.processes(meter)
-                    killed_ms = life.kill()
-                    life = Life(peer, place)
-                    time.sleep(_SECOND_LIFE_SECONDS)
-                    _await_probe_after(killed_ms, life, book, probes.sent_ms)
-            except BaseException:
-                life.close()
-                raise
-        try:
-            difference = _await_all(life, results, book, place)
-        finally:
-            life.close()
+            life = lives.enter_context(closing(Life(peer, place)))
+            life.await_ready()
+            before = results.progress()  # without a result, a kill would find a peer that has no checkpoint yet
+            life.await_that(lambda: results.progress() != before, _PATIENCE_SECONDS, "its first result")
+            time.sleep(amounts.warm_seconds)
+            meter = life.cpu_meter()
+            with Probes(place.bootstrap_servers, place.source) as probes:
+                time.sleep(amounts.seconds)
+                processes = life.processes(meter)
+                killed_ms = life.kill()
+                life = lives.enter_context(closing(Life(peer, place)))
+                time.sleep(_SECOND_LIFE_SECONDS)
+                _await_probe_after(killed_ms, life, book, probes.sent_ms)
+        difference = _await_all(life, book, place)
     at_ms = {key[2]: first_ms for key, first_ms in book.first_ms.items() if key[1] == PROBE_USER}
     sent_before = [client for client, sent in probes.sent_ms.items() if sent < killed_ms]
     answered = [client for client in sent_before if at_ms.get(client, killed_ms) < killed_ms]
@@ -329,7 +289,7 @@ def _await_probe_after(killed_ms: float, life: Life, book: Book, sent_ms: Mappin
     life.await_that(is_there, _PATIENCE_SECONDS, "its first result after the kill")
 
 
-def _await_all(life: Life, results: Results, book: Book, place: Place) -> Difference:
+def _await_all(life: Life, book: Book, place: Place) -> Difference:
     """End the last windows of event time, and wait until all results are right, or stay wrong."""
     time.sleep(_WINDOW_SECONDS)
     connection = BrokerConnection(place.bootstrap_servers)
@@ -337,7 +297,7 @@ def _await_all(life: Life, results: Results, book: Book, place: Place) -> Differ
         connection.produce(place.source, batch.partition, batch.shifted(0))
     sent = (record.value for record in read_topic(place.bootstrap_servers, place.source))
     expected = _without_closing(sums_of(sent))
-    life.await_right(results, book, None, expected, _PATIENCE_SECONDS)
+    life.await_right(book, None, expected, _PATIENCE_SECONDS)
     return compare(expected, _without_closing(book.sums))
 
 

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any, Final, Literal, Self
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.partitioner.default import murmur2
 
 from bench.load import BATCHES_PER_SECOND, BrokerConnection, TimedBatch, send_without_end
+from bench.stage import add_topics
+from pipeline.cluster.topics import TopicSpec
 
 MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count")
 WINDOW_MS: Final = 1_000
@@ -151,11 +153,8 @@ def partitions_of(consumer: Any, topic: str) -> list[TopicPartition]:
 
 def create_logged_topics(bootstrap_servers: str, topics: Sequence[str]) -> None:
     """With `LogAppendTime`. Waits for their leaders: a load that came before them would be lost."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    configs = {"message.timestamp.type": "LogAppendTime"}
-    wanted = {"num_partitions": PARTITIONS, "replication_factor": 1, "configs": configs}
-    admin.create_topics(dict.fromkeys(topics, wanted), wait_for_metadata=True)
-    admin.close()
+    append_time = {"message.timestamp.type": "LogAppendTime"}
+    add_topics(bootstrap_servers, [TopicSpec(topic, "usage", PARTITIONS, "any", append_time, {}) for topic in topics])
     messages_in(bootstrap_servers, topics[0])
 
 

@@ -1,12 +1,12 @@
 """What the comparison says: tables and plots, losses included, and what each peer lacks for the job."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pages import table, write_part, write_time_plot
+from bench.pages import Points, percentiles, table, write_part, write_time_plot
 from bench.peers.messages import SHAPES
 from bench.peers.roster import KQUOTA, PEERS, STREAMS, Peer
 from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
@@ -20,10 +20,10 @@ TARGETS: Final = {"object": 1.0, "array": 4.0}
 
 _BEGIN: Final = "<!-- peers: written by `python -m bench peers` -->"
 _END: Final = "<!-- peers end -->"
-_PLOTS: Final = {"latency": "peers-latency.svg", "quotas": "peers-quotas.svg"}
 _MESSAGES: Final = {"object": "objects", "array": "arrays of 100"}
 _ANSWERED: Final = 0.9
 _NOTHING: Final = ""
+_SHARES: Final = [float(share) for share in range(1, 100)]
 
 
 def markdown(measured: Measured, machine: str, amounts: str) -> str:
@@ -33,25 +33,25 @@ def markdown(measured: Measured, machine: str, amounts: str) -> str:
 
 
 def write_page(page: Path, text: str, measured: Measured) -> None:
-    pictures = []
+    parts = [text]
+
+    def plot(name: str, title: str, axes: tuple[str, str], lines: Mapping[str, Points], level: float) -> None:
+        write_time_plot(page.with_name(name), title, axes, {"": lines}, level=level)
+        parts.append(f"![{title}]({name})")
+
     latencies = {
-        peer.name: [(float(share), cut) for share, cut in enumerate(_cuts(run["latency_ms"]), 1)]
+        peer.name: list(zip(_SHARES, percentiles(run["latency_ms"], _SHARES), strict=True))
         for peer in PEERS
         if _is_right(run := measured.get(steady_name(peer), {})) and _has_answered(run)
     }
     if latencies:
-        title = "From an event to its result under steady load"
-        write_time_plot(
-            page.with_name(_PLOTS["latency"]), title, ("percent of the events", "ms"), {"": latencies}, level=0
-        )
-        pictures.append(f"![From an event to its result: percentiles]({_PLOTS['latency']})")
-    quotas = measured.get("quotas")
-    if quotas:
-        lines = {name: [(float(k), ratio) for k, ratio in row.items()] for name, row in _ratios(quotas).items()}
-        title = "Long-run rate / T of a client that wants k · T"
-        write_time_plot(page.with_name(_PLOTS["quotas"]), title, ("k", "rate / T"), {"": lines}, level=1)
-        pictures.append(f"![Long-run rate / T against k]({_PLOTS['quotas']})")
-    write_part(page, _BEGIN, _END, "\n\n".join([text, *pictures]))
+        title, axes = "From an event to its result under steady load", ("percent of the events", "ms")
+        plot("peers-latency.svg", title, axes, latencies, 0)
+    if "quotas" in measured:
+        ratios = _ratios(measured["quotas"])
+        lines = {name: [(float(k), ratio) for k, ratio in row.items()] for name, row in ratios.items()}
+        plot("peers-quotas.svg", "Long-run rate / T of a client that wants k · T", ("k", "rate / T"), lines, 1)
+    write_part(page, _BEGIN, _END, "\n\n".join(parts))
 
 
 def _catch_up(measured: Measured) -> list[str]:
@@ -126,8 +126,7 @@ def _steady_cells(run: Mapping[str, Any]) -> list[str]:
     after = [f"{run['recovery_seconds']:.1f}", f"{run['memory_mb']:.0f}"]
     if not _has_answered(run):
         return [RIGHT, f"falls behind: {len(run['latency_ms'])} of {run['probe_count']} probes answered", "", *after]
-    cuts = _cuts(run["latency_ms"])
-    return [RIGHT, f"{cuts[49]:.0f}", f"{cuts[98]:.0f}", *after]
+    return [RIGHT, *(f"{one:.0f}" for one in percentiles(run["latency_ms"])), *after]
 
 
 def _quotas(measured: Measured) -> list[str]:
@@ -136,12 +135,12 @@ def _quotas(measured: Measured) -> list[str]:
         return []
     rows = [[name, *(f"{ratio:.2f}" for ratio in row.values())] for name, row in _ratios(run).items()]
     limits = table(["rate / T at k =", *(f"{k:g}" for k in OVERLOADS)], rows)
-    slowed, told = _cuts(run["slowed_ms"]), _cuts(run["told_ms"])
+    slowed, told = percentiles(run["slowed_ms"]), percentiles(run["told_ms"])
     soon = table(
         ["from the first byte over the quota until", "p50, ms", "p99, ms"],
         [
-            ["the broker has muted the client", f"{slowed[49]:.1f}", f"{slowed[98]:.1f}"],
-            ["kquota's record can be read, under the steady load", f"{told[49]:.0f}", f"{told[98]:.0f}"],
+            ["the broker has muted the client", *(f"{one:.1f}" for one in slowed)],
+            ["kquota's record can be read, under the steady load", *(f"{one:.0f}" for one in told)],
         ],
     )
     return [f"**Against the broker's own quotas**\n\n{limits}\n\n{soon}"]
@@ -171,8 +170,3 @@ def _is_right(run: Mapping[str, Any]) -> bool:
 
 def _has_answered(run: Mapping[str, Any]) -> bool:
     return bool(len(run["latency_ms"]) >= max(_ANSWERED * run["probe_count"], 2))
-
-
-def _cuts(values: Sequence[float]) -> list[float]:
-    """The 99 percentiles."""
-    return statistics.quantiles(values, n=100, method="inclusive")

@@ -2,11 +2,11 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,15 +29,12 @@ class Result:
 
 
 class Results:
-    """Where a peer puts its results. Use it in a `with` block, which begins before the peer."""
+    """Where a peer puts its results. It is there before the peer, and is closed after it."""
 
     adds = True
     """Whether results of one key are parts of a sum; otherwise the last one holds."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         pass
 
     def progress(self) -> object:
@@ -65,6 +62,7 @@ class TopicResults(Results):
         self._partitions = partitions_of(self._consumer, topic)
         self._consumer.assign(self._partitions)
         self._consumer.seek_to_beginning()
+        self._thread.start()
 
     def _new_consumer(self) -> Any:
         return KafkaConsumer(
@@ -76,11 +74,7 @@ class TopicResults(Results):
             max_partition_fetch_bytes=8 << 20,
         )
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._stop.set()
         self._thread.join()
         self._consumer.close()
@@ -129,7 +123,7 @@ def _from_json(value: bytes, at_ms: float) -> Result:
 class FileResults(Results):
     """Results in files of a folder, each with the sums of new messages; here Parquet files of bare Spark."""
 
-    _pattern = "*.parquet"
+    _pattern, _second = "*.parquet", "second_ms"
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -142,25 +136,24 @@ class FileResults(Results):
         for file in self._files():
             if file not in self._seen:
                 self._seen.add(file)
-                yield from self._results(file, file.stat().st_mtime_ns / 1e6)
+                for rows in self._data(file):
+                    yield from parquet_results(rows, file.stat().st_mtime_ns / 1e6, self._second)
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob(self._pattern), key=lambda file: (file.stat().st_mtime_ns, file.name))
 
-    def _results(self, file: Path, at_ms: float) -> Iterator[Result]:
-        return parquet_results(file, at_ms, "second_ms")
+    def _data(self, file: Path) -> Iterable[Path]:
+        return [file]
 
 
 class UsageTableResults(FileResults):
     """Results in our Delta table `usage`, commit by commit: a row for each micro-batch, second, broker and client."""
 
-    _pattern = "_delta_log/*.json"
+    _pattern, _second = "_delta_log/*.json", "sample_start_ms"
 
-    def _results(self, file: Path, at_ms: float) -> Iterator[Result]:
-        for line in file.read_text(encoding="utf-8").splitlines():
-            added = json.loads(line).get("add")
-            if added and added["dataChange"]:
-                yield from parquet_results(self._folder / added["path"], at_ms, "sample_start_ms")
+    def _data(self, file: Path) -> Iterable[Path]:
+        actions = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        return [self._folder / one["add"]["path"] for one in actions if "add" in one and one["add"]["dataChange"]]
 
 
 def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
@@ -174,20 +167,21 @@ class Book:
     """All results of a peer so far.
 
     Attributes:
+        results: where they are read.
         sums: by second and client.
         first_ms, last_ms: when the first and the last result of a key could be read.
     """
 
     def __init__(self, results: Results) -> None:
-        self._results = results
+        self.results = results
         self.sums: dict[Key, Sums] = {}
         self.first_ms: dict[Key, float] = {}
         self.last_ms: dict[Key, float] = {}
 
     def read(self) -> None:
-        for result in self._results.read():
+        for result in self.results.read():
             before = self.sums.get(result.key)
-            if self._results.adds and before is not None:
+            if self.results.adds and before is not None:
                 self.sums[result.key] = tuple(a + b for a, b in zip(before, result.sums, strict=True))
             else:
                 self.sums[result.key] = result.sums

@@ -37,8 +37,8 @@ _HERE: Final = Path(__file__).parent
 _SECONDS: Final = 900
 
 
-class PeerMissing(Exception):
-    """A peer cannot run here; the message says why."""
+class PeerFailed(Exception):
+    """A peer cannot run here, or has ended, or has given no results; the message says why."""
 
 
 def peers_folder() -> Path:
@@ -46,7 +46,7 @@ def peers_folder() -> Path:
 
 
 def python_of(name: str) -> Path:
-    """The Python of a peer's environment, made if it is missing; `PeerMissing` if it cannot be made here."""
+    """The Python of a peer's environment, made if it is missing; `PeerFailed` if it cannot be made here."""
     requirements = _HERE / f"requirements-{name}.txt"
     folder = peers_folder() / f"{name}-{_digest(requirements)}"
     python = folder / "bin" / "python"
@@ -60,11 +60,11 @@ def python_of(name: str) -> Path:
 
 
 def streams_classpath() -> str:
-    """The class path of the Kafka Streams peer, compiled if it is not yet; `PeerMissing` without a compiler."""
+    """The class path of the Kafka Streams peer, compiled if it is not yet; `PeerFailed` without a compiler."""
     jdk = find_jdk()
     if jdk is None:
         message = "no JDK (javac): Kafka Streams is left out"
-        raise PeerMissing(message)
+        raise PeerFailed(message)
     source = _HERE / "StreamsPeer.java"
     jars = [str(jar) for jar in peer_jars("streams")]
     classes = peers_folder() / f"streams-{_digest(source)}"
@@ -84,7 +84,7 @@ def _run(command: list[str]) -> None:
     if ended.returncode:
         reason = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:] or ["no reason told"]
         message = f"{' '.join(command[:4])} … ended with {ended.returncode}: {reason[0]}"
-        raise PeerMissing(message)
+        raise PeerFailed(message)
 
 
 TRIGGER_MS: Final = 125
@@ -120,25 +120,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Peer:
-    """One of the stream processors.
+    """One of the stream processors."""
 
-    Attributes:
-        name: in tables.
-        settings: what of it is not the default, for the page.
-        command: what starts it at a place. Prepares what must be there before. Raises `PeerMissing`.
-        results: where its results are.
-        ready: text in its output from which on it reads.
-        is_durable: whether it keeps its results and its place over a kill.
-        environment: variables beside ours.
-    """
-
-    name: str
-    settings: str
-    command: Callable[[Place], Sequence[str]]
-    results: Callable[[Place], Results]
-    ready: str = "READY"
-    is_durable: bool = True
-    environment: Callable[[Place], Mapping[str, str]] = field(default=lambda _: {})
+    name: str  # in tables
+    settings: str  # what of it is not the default, for the page
+    command: Callable[[Place], Sequence[str]]  # prepares what it needs, and gives what starts it; raises `PeerFailed`
+    results: Callable[[Place], Results]  # where they are
+    ready: str = "READY"  # text in its output from which on it reads
+    is_durable: bool = True  # whether it keeps its results and its place over a kill
+    environment: Callable[[Place], Mapping[str, str]] = field(default=lambda _: {})  # variables in addition to ours
 
 
 def _topic(place: Place) -> Results:
@@ -163,7 +153,7 @@ def _flink_environment(_place: Place) -> Mapping[str, str]:
     java = jdk or find_java()
     if java.version > 21:
         message = f"Flink 2.1 is for Java 11 to 21; the only Java here is {java.version}"
-        raise PeerMissing(message)
+        raise PeerFailed(message)
     return {"JAVA_HOME": str(java.home), "JVM_ARGS": HEAP}
 
 

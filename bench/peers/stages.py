@@ -13,26 +13,25 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from threading import Event
 from typing import Any, Final
 
 import numpy as np
 from kafka import KafkaProducer
 
 from bench.closed_loop import Loop, offenders
-from bench.peers.life import PeerFailed, SteadyLoad, catch_up, steady
+from bench.peers.life import Amounts, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
-from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerMissing, Place
-from bench.stage import Prober, probe_quotas, staged, topic_on_each
+from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerFailed, Place
+from bench.stage import probing, stock_cluster, stock_producers, stock_work, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker, EmbeddedCluster, plain_sign_in
-from pipeline.demo.stock_client import StockProducer, StockWork, broker_throttle_ms
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.stock_client import broker_throttle_ms
 from pipeline.errors import PipelineError
 
 
@@ -54,11 +53,10 @@ class Store:
         measured: dict[str, Any] = told["measured"]
         return measured
 
-    def keep(self, stage: str, asked: dict[str, Any], measured: Any) -> dict[str, Any]:
+    def keep(self, stage: str, asked: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
         """Keep what was measured; returns the same as `known` will."""
-        told = measured if isinstance(measured, dict) else asdict(measured)
         self._folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"commit": self._commit, "asked": asked, "measured": told}, indent=1)
+        text = json.dumps({"commit": self._commit, "asked": asked, "measured": measured}, indent=1)
         self._file(stage).write_text(text, encoding="utf-8")
         kept: dict[str, Any] = json.loads(text)["measured"]
         return kept
@@ -80,28 +78,27 @@ _LOOK_SECONDS: Final = 0.25
 def long_run(folder: Path, brokers: int, overloads: Sequence[float], seconds: float) -> dict[float, float]:
     """Rate ÷ T of a client for each k, all at once; without the first seconds, in which its burst goes through."""
     who = {overload: f"k-{overload:g}" for overload in overloads}
-    cluster = EmbeddedCluster(
-        [folder / f"broker-{number}" for number in range(brokers)], {user: f"{user}-secret" for user in who.values()}
-    )
-    with ExitStack() as stack:
-        stack.enter_context(cluster)
+    at: list[float] = []
+    sent: dict[float, list[float]] = {overload: [] for overload in overloads}
+    with stock_cluster(folder, brokers, who.values()) as cluster:
         topic_on_each(cluster.brokers, _TOPIC)
         with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as quotas:
             quotas.alter({NativeEntity.of_row(user, ""): {"producer_byte_rate": BOUND} for user in who.values()})
-        stopping = Event()
-        producers = {overload: _producer(cluster, user, overload, stopping) for overload, user in who.items()}
-        for producer in producers.values():
-            stack.callback(producer.close)
-            producer.start()
-        time.sleep(SETTLED_SECONDS)
-        at: list[float] = []
-        sent: dict[float, list[float]] = {overload: [] for overload in overloads}
-        end = time.monotonic() + max(seconds - SETTLED_SECONDS, 2.0)
-        while time.monotonic() < end:
-            at.append(time.monotonic())
-            for overload, producer in producers.items():
-                sent[overload].append(float(sum(producer.sent_bytes)))
-            time.sleep(_LOOK_SECONDS)
+        shares, options = [1 / brokers] * brokers, {"max_request_size": 8 << 20}
+        works = {
+            overload: stock_work(cluster, user, _TOPIC, shares, overload * BOUND, REQUESTS_PER_SECOND, **options)
+            for overload, user in who.items()
+        }
+        with stock_producers(works) as producers:
+            for producer in producers.values():
+                producer.start()
+            time.sleep(SETTLED_SECONDS)
+            end = time.monotonic() + max(seconds - SETTLED_SECONDS, 2.0)
+            while time.monotonic() < end:
+                at.append(time.monotonic())
+                for overload, producer in producers.items():
+                    sent[overload].append(float(sum(producer.sent_bytes)))
+                time.sleep(_LOOK_SECONDS)
     return {overload: mean_rate(at, totals) / BOUND for overload, totals in sent.items()}
 
 
@@ -143,59 +140,17 @@ def first_slowed_ms(folder: Path) -> list[float]:
     return taken_ms
 
 
-def _producer(cluster: EmbeddedCluster, user: str, overload: float, stopping: Event) -> StockProducer:
-    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, user, f"{user}-secret")
-    options = {**sign_in, "client_id": "native", "max_request_size": 8 << 20}
-    shares = [1 / len(cluster.brokers)] * len(cluster.brokers)
-    work = StockWork("produce", _TOPIC, shares, overload * BOUND, REQUESTS_PER_SECOND, options)
-    return StockProducer(work, stopping)
-
-
-_PROBES_PER_SECOND: Final = 2
-
-
-def first_told_ms(events_per_second: int, clients: int, warm_seconds: float, seconds: float) -> list[float]:
+def first_told_ms(amounts: Amounts) -> list[float]:
     """Milliseconds of each probe; see `bench.probe`."""
-    probes = probe_quotas(round(seconds * _PROBES_PER_SECOND))
-    with (
-        staged(probes) as stage,
-        stage.load(events_per_second, clients),
-        stage.job(TRIGGER_MS),
-        Prober(stage.servers) as prober,
-    ):
-        time.sleep(warm_seconds)
-        latencies_ms = prober.probe(seconds)
-    if prober.missing:
-        message = f"no record for the probe {prober.missing}"
-        raise RuntimeError(message)
-    return latencies_ms
+    load = amounts.events_per_second, amounts.clients
+    with probing(None, TRIGGER_MS, amounts.seconds, amounts.warm_seconds, load=load) as (_, prober):
+        return prober.probe(amounts.seconds)
 
 
 OVERLOADS: Final = (1.2, 1.5, 2.0, 5.0, 10.0, 20.0, 50.0)
 _BACK_MS: Final = 3_600_000
 _LEAD_MS: Final = 1_000
 _LAG_MS: Final = 200
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """How much of everything."""
-
-    events: int  # of a backlog
-    clients: int  # distinct `<user, client-id>` pairs
-    rounds: int  # warm backlogs of each peer
-    events_per_second: int  # of the steady load
-    warm_seconds: float  # of the steady load before the first probe
-    seconds: float  # of probes
-    native_seconds: float  # of each run against the broker's quotas
-    hours: float  # simulated
-
-    def __str__(self) -> str:
-        return (
-            f"Backlogs of {self.events:,} events of {self.clients:,} clients, median of {self.rounds} warm ones. "
-            f"Steady load: {self.events_per_second:,} events a second, {self.seconds:g} s of probes. "
-            f"Quotas of the broker: {self.native_seconds:g} s; {self.hours:g} h simulated."
-        )
 
 
 @dataclass(frozen=True)
@@ -207,64 +162,55 @@ class Stage:
     run: Callable[[], dict[str, Any]]  # measures, and gives what is kept
 
 
-class Stages:
-    """All stages."""
+def all_stages(amounts: Amounts) -> list[Stage]:
+    """In the order in which they run. Peers take turns in each shape, so that a slow hour meets all of them."""
+    start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
+    backlog = cache(lambda: Backlog.build(amounts.events, amounts.clients, start_ms))
 
-    def __init__(self, amounts: Amounts) -> None:
-        self._amounts = amounts
-        self._backlog: Backlog | None = None
+    def caught_up(peer: Peer, shape: Shape) -> dict[str, Any]:
+        return _at_a_place(shape, lambda place: catch_up(peer, place, backlog(), amounts.rounds))
 
-    def _built(self) -> Backlog:
-        if self._backlog is None:
-            start_ms = (wall_ms() - _BACK_MS) // 1000 * 1000
-            self._backlog = Backlog.build(self._amounts.events, self._amounts.clients, start_ms)
-        return self._backlog
+    def steadied(peer: Peer) -> dict[str, Any]:
+        return _at_a_place("object", lambda place: steady(peer, place, amounts))
 
-    def all(self) -> list[Stage]:
-        """In the order in which they run. Peers take turns in each shape, so that a slow hour meets all of them."""
-        told = asdict(self._amounts)
-        caught = {name: told[name] for name in ("events", "clients", "rounds")}
-        loaded = {name: told[name] for name in ("clients", "events_per_second", "warm_seconds", "seconds")}
-        stages = [
-            Stage(catch_up_name(peer, shape), caught, partial(self._catch_up, peer, shape))
-            for shape in SHAPES
-            for peer in PEERS
-        ]
-        stages += [Stage(steady_name(peer), loaded, partial(self._steady, peer)) for peer in PEERS if peer.is_durable]
-        limits = {name: told[name] for name in ("native_seconds", "hours")}
-        return [*stages, Stage("quotas", {**limits, **loaded}, self._quotas)]
+    told = asdict(amounts)
+    caught = {name: told[name] for name in ("events", "clients", "rounds")}
+    loaded = {name: told[name] for name in ("clients", "events_per_second", "warm_seconds", "seconds")}
+    limits = {name: told[name] for name in ("native_seconds", "hours")}
+    stages = [
+        Stage(catch_up_name(peer, shape), caught, partial(caught_up, peer, shape)) for shape in SHAPES for peer in PEERS
+    ]
+    stages += [Stage(steady_name(peer), loaded, partial(steadied, peer)) for peer in PEERS if peer.is_durable]
+    return [*stages, Stage("quotas", {**limits, **loaded}, partial(_quotas, amounts))]
 
-    def _catch_up(self, peer: Peer, shape: Shape) -> dict[str, Any]:
-        return self._at_a_place(shape, lambda place: catch_up(peer, place, self._built(), self._amounts.rounds))
 
-    def _steady(self, peer: Peer) -> dict[str, Any]:
-        amounts = self._amounts
-        load = SteadyLoad(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
-        return self._at_a_place("object", lambda place: steady(peer, place, load))
+def _at_a_place(shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
+    with _folder() as folder, EmbeddedBroker(folder / "broker") as broker:
+        own = folder / "peer"
+        own.mkdir()
+        place = Place(broker.bootstrap_servers, own, "peer", shape)
+        place.create_topics()
+        try:
+            return asdict(measure(place))
+        except (PeerFailed, PipelineError) as failure:
+            return {"failure": str(failure)}
 
-    def _at_a_place(self, shape: Shape, measure: Callable[[Place], Any]) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as folder:
-            own = Path(folder) / "peer"
-            own.mkdir()
-            with EmbeddedBroker(Path(folder) / "broker") as broker:
-                place = Place(broker.bootstrap_servers, own, "peer", shape)
-                place.create_topics()
-                try:
-                    return asdict(measure(place))
-                except (PeerFailed, PeerMissing, PipelineError) as failure:
-                    return {"failure": str(failure)}
 
-    def _quotas(self) -> dict[str, Any]:
-        amounts = self._amounts
-        with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
-            native = {
-                str(brokers): long_run(folder / f"brokers-{brokers}", brokers, OVERLOADS, amounts.native_seconds)
-                for brokers in (1, 2)
-            }
-            slowed_ms = first_slowed_ms(folder / "first")
-            told_ms = first_told_ms(amounts.events_per_second, amounts.clients, amounts.warm_seconds, amounts.seconds)
-        return {"native": native, "slowed_ms": slowed_ms, "told_ms": told_ms, "kquota": simulated(amounts.hours)}
+def _quotas(amounts: Amounts) -> dict[str, Any]:
+    with _folder() as folder:
+        native = {
+            str(brokers): long_run(folder / f"brokers-{brokers}", brokers, OVERLOADS, amounts.native_seconds)
+            for brokers in (1, 2)
+        }
+        slowed_ms = first_slowed_ms(folder / "first")
+    told_ms = first_told_ms(amounts)
+    return {"native": native, "slowed_ms": slowed_ms, "told_ms": told_ms, "kquota": simulated(amounts.hours)}
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kquota-peers-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def simulated(hours: float) -> dict[float, float]:

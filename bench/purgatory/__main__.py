@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from bench.machine import arguments
-from bench.pages import table
+from bench.pages import row, table
 from bench.purgatory.designs import (
     CASES,
     TIMEOUT_MS,
@@ -38,7 +38,6 @@ from bench.purgatory.designs import (
     OldDesign,
     Run,
     draw_load,
-    has_compiler,
     run_in_batches,
     run_java,
     run_one_by_one,
@@ -79,12 +78,11 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
     sweeps: dict[str, Iterator[Run]] = {
         OLD: python_runs(OldDesign, case, asked),
         NEW: python_runs(NewDesign, case, asked),
+        OLD_JVM: jvm_runs("0.8.2", case, asked),
+        KAFKA: jvm_runs("kafka", case, asked),
+        BATCHES: batch_runs(case, asked, by_key=False),
+        BATCHES_BY_KEY: batch_runs(case, asked, by_key=True),
     }
-    if has_compiler():
-        jvm = ((OLD_JVM, "0.8.2"), (KAFKA, "kafka"))
-        sweeps |= {name: jvm_runs(design, case, asked) for name, design in jvm}
-    sweeps[BATCHES] = batch_runs(case, asked, by_key=False)
-    sweeps[BATCHES_BY_KEY] = batch_runs(case, asked, by_key=True)
     print(f"\nlatency {case}, load average {os.getloadavg()[0]:.1f}")
     print(table(["", "target /s", "achieved /s", "CPU µs per request", "requests", "timed out"]))
     measured: dict[str, list[Run]] = {}
@@ -93,8 +91,8 @@ def measure(case: Case, asked: argparse.Namespace) -> dict[str, list[Run]]:
         for run in sweep:
             measured[name].append(run)
             target = f"{run.target_per_second:,.0f}" if math.isfinite(run.target_per_second) else "not paced"
-            numbers = f"{run.achieved_per_second:,.0f} | {run.cpu_us:.2f} | {run.requests:,}"
-            print(f"| {name} | {target} | {numbers} | {run.expired / run.requests:.1%} |", flush=True)
+            numbers = f"{run.achieved_per_second:,.0f}", f"{run.cpu_us:.2f}", f"{run.requests:,}"
+            print(row([name, target, *numbers, f"{run.expired / run.requests:.1%}"]), flush=True)
     return measured
 
 
@@ -111,8 +109,8 @@ def summarise(by_case: dict[Case, dict[str, list[Run]]]) -> None:
         print(f"\nlatency {case}, {case.expired_share:.1%} must time out")
         print(table(["", "keeps up to /s", "highest rate taken in /s", "least CPU µs per request"]))
         for name, runs in by_name.items():
-            cpu_us = min(run.cpu_us for run in runs)
-            print(f"| {name} | {rates[name]:,.0f} | {highest(runs):,.0f} | {cpu_us:.2f} |")
+            cpu_us = min((run.cpu_us for run in runs), default=math.nan)
+            print(row([name, f"{rates[name]:,.0f}", f"{highest(runs):,.0f}", f"{cpu_us:.2f}"]))
         for over, under in ratios:
             if rates.get(over) and rates.get(under):
                 print(f"{over} ÷ {under} = {rates[over] / rates[under]:.2f}")
@@ -122,8 +120,6 @@ def main() -> None:
     asked = arguments(__doc__, requests=1_000_000, limit_seconds=4.0, quick=False)
     if asked.quick:
         asked.requests, asked.limit_seconds = 100_000, 1.0
-    if not has_compiler():
-        print("no JDK (javac): the rows of the JVM are left out")
     by_case = {case: measure(case, asked) for case in CASES}
     summarise(by_case)
 

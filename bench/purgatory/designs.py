@@ -29,6 +29,7 @@ import heapq
 import math
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -40,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.jvm.jars import broker_classpath, fetch
-from pipeline.jvm.java import LOWEST_VERSION, JavaNotFound, find_jdk
+from pipeline.jvm.java import find_jdk
 from purgatory.batch_purgatory import BatchPurgatory, Bools
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
@@ -114,29 +115,25 @@ class Run:
         return abs(self.expired / self.requests - case.expired_share) <= case.expired_share / 4
 
 
-def has_compiler() -> bool:
-    return find_jdk() is not None
-
-
 def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ()) -> list[list[str]]:
-    """Run a source file to its end. Only if `has_compiler`. Returns the words of each line of its stdout.
+    """Run a source file to its end. Returns the words of each line of its stdout; none, and says so, without a JDK.
 
-    Raises:
-        JavaNotFound, JarUnfit: see these.
-        CalledProcessError: the program failed; the reason is on its stderr.
+    `CalledProcessError` if it failed, with the reason on its stderr.
     """
-    fetch()
     jdk = find_jdk()
     if jdk is None:
-        raise JavaNotFound(LOWEST_VERSION, ["none with a compiler in JAVA_HOME or PATH"])
-    class_path = os.pathsep.join(map(str, broker_classpath()))
-    program = str(Path(__file__).with_name(source))
-    command = [str(jdk.executable), *options, "-cp", class_path, program, *arguments]
+        print("no JDK (javac): the rows of the JVM are left out", file=sys.stderr)
+        return []
+    fetch()
+    class_path, program = os.pathsep.join(map(str, broker_classpath())), Path(__file__).with_name(source)
+    command = [str(jdk.executable), *options, "-cp", class_path, str(program), *arguments]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return [line.split() for line in answer.stdout.splitlines()]
 
 
-PURGE_THRESHOLD = 1_000
+PURGE_THRESHOLD: Final = 1_000
+REQUESTS_A_TURN: Final = 100
+"""After so many requests completions and expiry get their turn, and after so many expiries the arrivals again."""
 
 
 class OldRequest:
@@ -204,7 +201,7 @@ class OldPurgatory:
         with request.lock:
             return now_ms >= request.completes_at_ms and request.satisfy()
 
-    def advance(self, now_ms: int, most_turns: int) -> None:
+    def advance(self, now_ms: int, most_turns: int = REQUESTS_A_TURN) -> None:
         """Run the reaper: one turn for each request that is due and not satisfied. The rest is for the next call."""
         for _ in range(most_turns):
             request = self._poll(now_ms)
@@ -242,10 +239,6 @@ class OldPurgatory:
                 return request
 
 
-REQUESTS_A_TURN: Final = 100
-"""After so many requests completions and expiry get their turn, and after so many expiries the arrivals again."""
-
-
 class _Operation(DelayedOperation):
     __slots__ = ("completes_at_ms", "design")
 
@@ -274,41 +267,30 @@ class NewDesign:
     def __init__(self) -> None:
         self.now_ms = 0
         self.expired = 0
-        self._clock = SystemMonotonicClock()
-        self._purgatory: DelayedOperationPurgatory[_Operation] = DelayedOperationPurgatory(SystemTimer(self._clock))
+        timer = SystemTimer(SystemMonotonicClock())
+        self._purgatory: DelayedOperationPurgatory[_Operation] = DelayedOperationPurgatory(timer)
 
-    def enqueue(self, completes_at_ms: int) -> _Operation | None:
-        self.now_ms = self._clock.monotonic_ms()  # once per request, as in the 0.8 design
+    def enqueue(self, completes_at_ms: int, now_ms: int) -> _Operation | None:
+        self.now_ms = now_ms
         operation = _Operation(completes_at_ms, self)
         return None if self._purgatory.try_complete_else_watch(operation, KEYS) else operation
 
     def complete(self, request: _Operation) -> None:
         request.force_complete()
 
-    def advance(self) -> None:
+    def advance(self, _now_ms: int) -> None:
         self._purgatory.advance_clock(0)
 
 
-class OldDesign:
+class OldDesign(OldPurgatory):
     """The same of the purgatory of Kafka 0.8."""
 
-    def __init__(self) -> None:
-        self._clock = SystemMonotonicClock()
-        self._purgatory = OldPurgatory()
-
-    @property
-    def expired(self) -> int:
-        return self._purgatory.expired
-
-    def enqueue(self, completes_at_ms: int) -> OldRequest | None:
+    def enqueue(self, completes_at_ms: int, now_ms: int) -> OldRequest | None:
         request = OldRequest(TIMEOUT_MS, completes_at_ms)
-        return None if self._purgatory.watch(request, KEYS, self._clock.monotonic_ms()) else request
+        return None if self.watch(request, KEYS, now_ms) else request
 
     def complete(self, request: OldRequest) -> None:
         request.satisfy()
-
-    def advance(self) -> None:
-        self._purgatory.advance(self._clock.monotonic_ms(), REQUESTS_A_TURN)
 
 
 Design = NewDesign | OldDesign
@@ -327,21 +309,21 @@ def run_one_by_one(design: Design, load: Load, target_per_second: float, limit_s
         turn = min(enqueued + REQUESTS_A_TURN, requests)
         while enqueued < turn and arrivals_ms[enqueued] <= now_ms - start_ms:
             completes_at_ms = now_ms + latencies_ms[enqueued]
-            request = design.enqueue(completes_at_ms)
+            request = design.enqueue(completes_at_ms, clock.monotonic_ms())  # once per request, as in 0.8
             if request is not None and latencies_ms[enqueued] < TIMEOUT_MS:
                 heapq.heappush(completions, (completes_at_ms, enqueued, request))
             enqueued += 1
             last_seconds = time.perf_counter() - started
         while completions and completions[0][0] <= now_ms:
             design.complete(heapq.heappop(completions)[2])
-        design.advance()
+        design.advance(clock.monotonic_ms())
         if last_seconds > limit_seconds:
             requests = enqueued
         if enqueued < requests and arrivals_ms[enqueued] > now_ms - start_ms + 1:
             time.sleep(0.0005)
     cpu_seconds = time.process_time() - cpu_started
     time.sleep((TIMEOUT_MS + 1) / 1000)
-    design.advance()
+    design.advance(clock.monotonic_ms())
     return Run(target_per_second, enqueued / last_seconds, cpu_seconds / enqueued * 1e6, enqueued, design.expired)
 
 
@@ -362,10 +344,9 @@ class _Batches:
         self.purgatory = BatchPurgatory()
         self.expired = 0
         self._by_key = by_key
-        self._completes_at_ms = _Column()
         self._turn = 0
         self._latency_over = BatchTimingWheel()
-        self._request = _Column()
+        self._of_slot = _Column()  # by key: when a request can complete; else the request of a completion
 
     def enqueue(self, latency_ms: Int64s, now_ms: int) -> None:
         completes_at_ms = latency_ms + now_ms
@@ -375,20 +356,20 @@ class _Batches:
         keys = np.broadcast_to(np.array(KEYS), (completes_at_ms.size, len(KEYS)))
         handles = self.purgatory.watch_many(np.full(completes_at_ms.size, now_ms + TIMEOUT_MS), keys)
         if self._by_key:
-            self._completes_at_ms.set(handles, completes_at_ms, self.purgatory.capacity)
+            self._of_slot.set(handles, completes_at_ms, self.purgatory.capacity)
             return
         in_time = completes_at_ms < now_ms + TIMEOUT_MS
         completions = self._latency_over.schedule_many(completes_at_ms.compress(in_time))
-        self._request.set(completions, handles.compress(in_time), self._latency_over.capacity)
+        self._of_slot.set(completions, handles.compress(in_time), self._latency_over.capacity)
 
     def complete(self, now_ms: int) -> None:
         if not self._by_key:
             completions, _ = self._latency_over.advance(now_ms)
-            self.purgatory.complete_many(self._request.values[slots_of(completions)])
+            self.purgatory.complete_many(self._of_slot.values[slots_of(completions)])
             return
 
         def can_complete(handles: Int64s) -> Bools:
-            can: Bools = self._completes_at_ms.values[slots_of(handles)] <= now_ms
+            can: Bools = self._of_slot.values[slots_of(handles)] <= now_ms
             return can
 
         self._turn += 1

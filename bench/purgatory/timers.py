@@ -1,6 +1,6 @@
 """Insert, cancel and expire while n entries are pending: our timers, heapq, and Kafka's timer on the JVM.
 
-    python -m bench.purgatory.timers [--pending 1000,…,10000000] [--batch 10000] [--rounds 5] [--quick]
+    python -m bench.purgatory.timers [--pending 1000 … 10000000] [--batch 10000] [--rounds 5] [--quick]
 
 A round begins with n entries, whose expirations are uniform over the next 1 to 1000 ms. It inserts n more in batches
 and cancels these in random order. Then it lets the first n expire, about one batch per step of the clock; once beside
@@ -20,7 +20,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain
 from multiprocessing import get_context
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -29,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.machine import arguments
-from bench.pages import table
-from bench.purgatory.designs import has_compiler, run_java
+from bench.pages import row, table
+from bench.purgatory.designs import run_java
 from purgatory.batch_wheel import BatchTimingWheel
 
 START_MS: Final = 1_795_000_000_000
@@ -53,8 +52,8 @@ class Batches:
     def insert(self, expirations: Int64s) -> Int64s:
         return self._wheel.schedule_many(expirations)
 
-    def cancel(self, entries: Iterable[int]) -> None:
-        self._wheel.cancel_many(np.asarray(entries))
+    def cancel(self, entries: Int64s) -> None:
+        self._wheel.cancel_many(entries)
 
     def expire(self, now_ms: int) -> None:
         self._wheel.advance(now_ms)
@@ -75,13 +74,13 @@ class Heap:
         expirations: list[int] = values.tolist()
         return expirations
 
-    def insert(self, expirations: list[int]) -> list[int]:
+    def insert(self, expirations: list[int]) -> range:
         first = self._submissions
         for submission, expiration_ms in enumerate(expirations, start=first):
             self._pending[submission] = None
             heapq.heappush(self._heap, (expiration_ms, submission))
         self._submissions += len(expirations)
-        return list(range(first, self._submissions))
+        return range(first, self._submissions)
 
     def cancel(self, entries: list[int]) -> None:
         for submission in entries:
@@ -114,8 +113,8 @@ class Speed(NamedTuple):
     expire: float
     expire_beside_cancelled: float
 
-    def cells(self) -> str:
-        return " | ".join(f"{value:.2f}" for value in self).replace("nan", "–")
+    def row(self, name: str, pending: int) -> str:
+        return row([name, f"{pending:,}", *self], digits=2).replace("nan", "–")
 
 
 def spent(call: Callable[[Any], Any], values: Iterable[Any]) -> tuple[float, list[Any]]:
@@ -148,11 +147,9 @@ def one_round(make: Callable[[], Structure], pending: int, batch: int, seed: int
         structure.insert(part)
     del first
     insert_seconds, entries = spent(structure.insert, inserted)
-    flat = np.concatenate(entries) if isinstance(entries[0], np.ndarray) else list(chain(*entries))
-    order = random.permutation(operations)
-    shuffled = flat[order] if isinstance(flat, np.ndarray) else [flat[place] for place in order.tolist()]
-    cancelled: list[Any] = [shuffled[start : start + batch] for start in range(0, operations, batch)]
-    del entries, flat, shuffled
+    shuffled = np.concatenate(entries)[random.permutation(operations)]
+    cancelled: list[Any] = [structure.prepare(part) for part in split(shuffled, batch)]
+    del entries, shuffled
     cancel_seconds, _ = spent(structure.cancel, cancelled)
     del cancelled, inserted
     stops_ms = range(START_MS + step_ms, START_MS + span_ms + step_ms, step_ms)[:MOST_CALLS]
@@ -206,23 +203,19 @@ def by_pending(pending: list[int], batch: int, rounds: int) -> Speed | None:
             if size > MOST_OBJECTS and name != "batch wheel":
                 continue
             speed = in_fresh_process(name, size, min(batch, size), rounds)
-            print(f"| {name} | {size:,} | {speed.cells()} |", flush=True)
+            print(speed.row(name, size), flush=True)
             if name == "batch wheel" and size <= MOST_OBJECTS:
                 judged = speed
-    if not has_compiler():
-        print("no JDK (javac): the rows of the JVM are left out")
-        return judged
     for name, size, speed in jvm_speeds(pending, rounds):
-        print(f"| {name} | {size:,} | {speed.cells()} |", flush=True)
+        print(speed.row(name, size), flush=True)
     return judged
 
 
 def main() -> None:
-    asked = arguments(__doc__, pending="1000,10000,100000,1000000,10000000", batch=10_000, rounds=5, quick=False)
-    pending = [int(size) for size in asked.pending.split(",")]
+    asked = arguments(__doc__, pending=[10**power for power in range(3, 8)], batch=10_000, rounds=5, quick=False)
     if asked.quick:
-        pending, asked.rounds = [1000, 10_000, 100_000], 1
-    judged = by_pending(pending, asked.batch, asked.rounds)
+        asked.pending, asked.rounds = [1000, 10_000, 100_000], 1
+    judged = by_pending(asked.pending, asked.batch, asked.rounds)
     if judged is None:
         return
     reached = " · ".join(f"{name} {getattr(judged, name):.0f} of {target:.0f}" for name, target in TARGETS.items())

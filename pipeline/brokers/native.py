@@ -4,10 +4,10 @@ The connection is made again when it is lost.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from kafka import KafkaAdminClient
@@ -231,19 +231,15 @@ class NativeQuotas:
 
     Args:
         pauses_seconds: The rests before the second try and each further one; empty = one try.
-        stopping: Ends the rests and with them the tries, when it is set.
 
     Raises:
         ClusterUnreachable: No broker answers.
         Unreachable: The credentials are refused.
     """
 
-    def __init__(
-        self, access: ClusterAccess, pauses_seconds: Sequence[float] = PAUSES_SECONDS, stopping: Event | None = None
-    ) -> None:
+    def __init__(self, access: ClusterAccess, pauses_seconds: Sequence[float] = PAUSES_SECONDS) -> None:
         self._access = access
         self._pauses_seconds = tuple(pauses_seconds)
-        self._stopping = stopping or Event()
         self._admin: Any = access.open(KafkaAdminClient)
 
     def describe(self) -> list[NativeQuota]:
@@ -301,8 +297,7 @@ class NativeQuotas:
                 return self._tried(right, call)
             except ClusterUnreachable as exc:
                 log.warning("%s; next try in %g s", exc, rest_seconds)
-                if self._stopping.wait(rest_seconds):
-                    raise
+                time.sleep(rest_seconds)
         return self._tried(right, call)
 
     def _tried(self, right: Acl, call: Callable[[Any], Outcome]) -> Outcome:

@@ -84,10 +84,10 @@ _COMMANDS: Final[Places] = {
         {
             "request-log": ".meter:request_log",
             "reporter": ".meter:reporter",
-            "prometheus": ".metering:prometheus",
-            "enable": ".metering:enable",
-            "disable": ".metering:disable",
-            "status": ".metering:status",
+            "prometheus": ".meter:prometheus",
+            "enable": ".meter:enable",
+            "disable": ".meter:disable",
+            "status": ".meter:status",
         },
     ),
     "config": Group(

@@ -1,31 +1,90 @@
-"""`kquota meter`: report the usage of a broker's clients, as the broker itself observes it.
+"""`kquota meter`: usage as brokers observe it, by request log, reporter or metrics; and what makes them measure.
 
 The Kafka client takes 0.3 s to import. It is imported where it is used, so that `--help` does not wait for it.
 """
 
-import signal
-import threading
-from contextlib import closing
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from pipeline.cli.options import BootstrapServers, ClusterSource, CodecName, MetricsPort, UsageTopicName
+from pipeline.cli.options import (
+    BootstrapServers,
+    ClusterSource,
+    CodecName,
+    JobSource,
+    MetricsPort,
+    Output,
+    UsageTopicName,
+    wait_until_stopped,
+)
+from pipeline.cli.output import Layout, print_rows
 from pipeline.clock import SystemClock
-from pipeline.errors import PipelineError, Unreachable
+from pipeline.errors import PipelineError, Unreachable, UsageError
 from pipeline.log import set_up_logging
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from prometheus_client.metrics_core import Metric
 
-    from pipeline.meter.log_follower import LogPlace
-    from pipeline.meter.request_log import RequestLogParser
-    from pipeline.meter.request_meter import MeterGauges
+    from pipeline.cluster.access import ClusterAccess
+    from pipeline.meter.scrape_sources import Source
+    from pipeline.meter.scrapes import NameMap
+    from pipeline.meter.usage_messages import UsageCodec
     from pipeline.meter.usage_topic import UsagePublisher
+    from pipeline.settings.model import Settings
+
+MarkerTopicName = Annotated[str | None, typer.Option(help="The marker topic.", show_default=MARKER_TOPIC)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    """What a meter works with while it runs."""
+
+    publisher: "UsagePublisher"
+    codec: "UsageCodec"
+    destination: str
+    wait: Callable[[float], bool]  # see `wait_until_stopped`
+    show: "Callable[[Callable[[], Iterable[Metric]]], None]"  # what is read at each scrape of its metrics
+
+    def began(self, what: str, more: str = "") -> None:
+        """Say what it reads, and where that goes."""
+        how = ", packed" if self.codec.is_packed else ""
+        typer.echo(f"{what}, to {self.destination}{how}{more}", err=True)
+
+    def ended(self, counts: Iterable[object], is_stored: bool, unstored_events: int, fix: str) -> None:
+        """Say what was done. Raises `Unreachable` if not all of it is stored."""
+        typer.echo("; ".join(map(str, counts)), err=True)
+        if not is_stored:
+            message = f"{unstored_events:,} usage events could not be stored on {self.destination}"
+            raise Unreachable(message, fix)
+
+
+@contextmanager
+def _metering(settings: "Settings", broker_id: str, access: "ClusterAccess") -> Iterator[_Meter]:
+    """A publisher on the usage topic, and the endpoint for its metrics, until the command is to stop."""
+    from pipeline.meter.usage_messages import JSON, PACKED
+    from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
+    from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
+
+    kafka = settings.kafka
+    topic = KafkaUsageTopic(broker_id, kafka.usage_topic, kafka.marker_topic, access, kafka.transaction_timeout_ms)
+    destination, registry = f"{kafka.usage_topic} at {access.bootstrap_servers}", new_registry("meter")
+    with (
+        wait_until_stopped() as wait,
+        metrics_endpoint(settings.metrics, registry),
+        closing(UsagePublisher(broker_id, topic, destination)) as publisher,
+    ):
+        codec = PACKED if settings.meter.codec == "packed" else JSON
+        yield _Meter(publisher, codec, destination, wait, lambda read: registry.register(ReadAtScrape(read)))
+
+
+# `kquota meter request-log`.
 
 
 def request_log(
@@ -75,11 +134,10 @@ def request_log(
     from kafka import KafkaAdminClient
 
     from pipeline.cluster.access import ClusterAccess
+    from pipeline.meter.log_follower import LogFollower
     from pipeline.meter.request_log import OwnTraffic, RequestLogParser
-    from pipeline.meter.request_meter import MeterGauges, meter_metrics, read_state
-    from pipeline.meter.usage_messages import JSON, PACKED
-    from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher, UsageTopic
-    from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
+    from pipeline.meter.request_meter import MeterGauges, RequestMeter, meter_metrics, read_state, retire_state
+    from pipeline.meter.usage_topic import UsageTopic
 
     log_file = file or file_option
     if log_file is None or None not in {file, file_option}:
@@ -90,33 +148,36 @@ def request_log(
     settings = source.settings(topics=names, metrics={"port": metrics_port}, meter={"codec": codec})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
-    topic, address = settings.kafka.usage_topic, access.bootstrap_servers
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
     access.client_options()  # mistakes there are reported before anything else
     old_place = read_state(state_path)
     access = replace(access, properties={"client.id": f"kquota-meter-{broker_id}", **access.properties})
     with closing(access.open(KafkaAdminClient)) as admin:
-        usage_topic = UsageTopic.described_by(admin, topic)
+        usage_topic = UsageTopic.described_by(admin, settings.kafka.usage_topic)
     own = OwnTraffic(
         listeners=frozenset(internal_listener or OwnTraffic().listeners),
         principals=frozenset(internal_principal or OwnTraffic().principals),
         usage_topic=usage_topic,
     )
-    parser = RequestLogParser(broker_id, own, zone, PACKED if settings.meter.codec == "packed" else JSON)
-    stopping = threading.Event()
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: stopping.set())
-    timeout_ms = settings.kafka.transaction_timeout_ms
-    kafka_topic = KafkaUsageTopic(broker_id, topic, settings.kafka.marker_topic, access, timeout_ms)
-    registry = new_registry("meter")
-
-    def register(gauges: MeterGauges) -> None:
-        registry.register(ReadAtScrape(lambda: meter_metrics(gauges, broker_id)))
-
-    endpoint = metrics_endpoint(settings.metrics, registry)
-    with endpoint, closing(UsagePublisher(broker_id, kafka_topic, f"{topic} at {address}")) as publisher:
-        places = (log_file, from_beginning, state_path, old_place)
-        _run(*places, parser, publisher, f"{topic} at {address}", stopping, register)
+    with _metering(settings, broker_id, access) as running:
+        parser = RequestLogParser(broker_id, own, zone, running.codec)
+        if not log_file.parent.is_dir():
+            raise _log_unreadable(log_file, "its folder does not exist")
+        try:
+            place = running.publisher.take_over()
+            begin: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
+            whence = "where it was left" if place else f"the place in {state_path}" if old_place else f"the {begin}"
+            follower = LogFollower(log_file, begin, place or old_place)
+            meter = RequestMeter(follower, parser, running.publisher, SystemClock(), running.wait)
+            counts = parser.counts, running.publisher.counts, follower.counts
+            gauges = MeterGauges(*counts, lambda: meter.unstored_events, lambda: meter.held_bytes)
+            running.show(lambda: meter_metrics(gauges, broker_id))
+            running.began(f"following {log_file} from {whence}")
+            is_stored = meter.run(lambda: running.wait(0), lambda: retire_state(state_path))
+        except OSError as exc:
+            raise _log_unreadable(log_file, str(exc)) from exc
+        fix = "start the meter again: it continues with the first of them"
+        running.ended(counts, is_stored, meter.unstored_events, fix)
 
 
 def reporter(
@@ -138,45 +199,6 @@ def reporter(
         typer.echo(f"{name}={value}")
 
 
-def _run(
-    file: Path,
-    from_beginning: bool,
-    state_path: Path,
-    old_place: "LogPlace | None",
-    parser: "RequestLogParser",
-    publisher: "UsagePublisher",
-    destination: str,
-    stopping: threading.Event,
-    register: "Callable[[MeterGauges], None]",
-) -> None:
-    from pipeline.meter.log_follower import LogFollower
-    from pipeline.meter.request_meter import MeterGauges, RequestMeter, retire_state
-
-    if not file.parent.is_dir():
-        raise _log_unreadable(file, "its folder does not exist")
-    try:
-        place = publisher.take_over()
-        if place is not None:
-            whence = "where it was left"
-        elif old_place is not None:
-            whence = f"the place in {state_path}"
-        else:
-            whence = "the beginning" if from_beginning else "the end"
-        follower = LogFollower(file, "beginning" if from_beginning else "end", place or old_place)
-        meter = RequestMeter(follower, parser, publisher, SystemClock(), stopping.wait)
-        counts = parser.counts, publisher.counts, follower.counts
-        register(MeterGauges(*counts, lambda: meter.unstored_events, lambda: meter.held_bytes))
-        how = ", packed" if parser.codec.is_packed else ""
-        typer.echo(f"following {file} from {whence}, to {destination}{how}", err=True)
-        stored = meter.run(stopping.is_set, lambda: retire_state(state_path))
-    except OSError as exc:
-        raise _log_unreadable(file, str(exc)) from exc
-    typer.echo("; ".join(map(str, counts)), err=True)
-    if not stored:
-        msg = f"{meter.unstored_events:,} usage events could not be stored on {destination}"
-        raise Unreachable(msg, "start the meter again: it continues with the first of them")
-
-
 def _log_unreadable(file: Path, reason: str) -> PipelineError:
     fix = "name the file that logger kafka.request.logger of the broker writes at DEBUG"
     return PipelineError(f"cannot follow request log {file}: {reason}", fix)
@@ -190,3 +212,174 @@ def _zone(name: str | None) -> ZoneInfo | None:
     except (ZoneInfoNotFoundError, ValueError) as exc:
         msg = f"unknown time zone {name!r}; use a name of the tz database"
         raise typer.BadParameter(msg) from exc
+
+
+# `kquota meter prometheus`, `enable`, `disable` and `status`.
+
+_MEASURED: Final = Layout(("quota_type", "every client is measured by", "because of"))
+
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
+]
+Query = Annotated[
+    str | None,
+    typer.Option(
+        help="Or a Prometheus that scrapes them: http://prometheus:9090; …?LABEL=VALUE for the series of one cluster.",
+        metavar="URL",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Write it; without, only print what would be written.")]
+
+
+def prometheus(
+    *,
+    source: ClusterSource,
+    targets: Targets = None,
+    query: Query = None,
+    name_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="NAME=MEANING",
+            help="Another name of a metric (=produced_bytes, =fetched_bytes, =request_time) or of a label (=user, "
+            "=client_id, =resource; with --query =broker_id); repeatable.",
+        ),
+    ] = None,
+    topic: UsageTopicName = None,
+    marker_topic: MarkerTopicName = None,
+    codec: CodecName = None,
+    metrics_port: MetricsPort = None,
+) -> None:
+    """Scrape the quota sensors of all brokers of a cluster and send their usage, an event for each client and second.
+
+    No broker is restarted and no log is switched on: an exporter of JMX beans is enough. Rates are means of the last
+    10 to 12 s, so usage is up to 11 s late, sums are right to 3 %, those of bursts to 7 %. Sensors exist only under a
+    quota: see kquota meter enable. A target without an answer is not charged, and after a gap at most one window is.
+
+    The broker of a target is the one on its host; where that is not clear write ID=http://…. With --query it is the one
+    on the host of the label instance, or --map LABEL=broker_id names the label with its id. Prometheus must scrape the
+    brokers every 5 s or less. One process meters all brokers of a cluster; a second one ends the first, with 4. Runs
+    until SIGTERM or Ctrl-C.
+    """
+    from pipeline.cluster.access import ClusterAccess
+    from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter, scrape_metrics
+    from pipeline.meter.usage_topic import SCRAPES
+
+    names = names_of(name_map)
+    of_brokers = sources_of(targets or [], query, names)
+    topics = {"usage_topic": topic, "marker_topic": marker_topic}
+    settings = source.settings(topics=topics, metrics={"port": metrics_port}, meter={"codec": codec})
+    set_up_logging(settings.log_level)
+    access = ClusterAccess.from_settings(settings.kafka)
+    access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
+    with access.admin() as admin:
+        asked = of_brokers(admin.describe_cluster()["brokers"])
+    with _metering(settings, SCRAPES, access) as running:
+        publisher = running.publisher
+        publisher.take_over()
+        scraper = ScrapeMeter(asked, names, publisher, running.codec, SystemClock(), running.wait)
+        running.show(lambda: scrape_metrics(scraper, publisher))
+        running.began(f"scraping {len(scraper.targets)} brokers", f": {ACCURACY}")
+        is_stored = scraper.run()
+        fix = "start the meter again; what was used meanwhile is not charged"
+        running.ended([publisher.counts], is_stored, scraper.unstored_events, fix)
+
+
+def sources_of(
+    targets: "Sequence[str]", query: str | None, names: "NameMap"
+) -> "Callable[[Sequence[dict[str, Any]]], Sequence[Source]]":
+    """What makes the sources of a cluster from its brokers. Options that cannot be read are refused before.
+
+    Raises:
+        UsageError: Neither or both of `--targets` and `--query` are given, or they are no addresses.
+    """
+    from pipeline.meter.scrape_sources import PrometheusSource, addresses, with_brokers
+
+    if bool(targets) == bool(query):
+        message = "give one of --targets and --query"
+        raise UsageError(message, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
+    if query:
+        PrometheusSource(query, names, [])
+        return lambda brokers: [PrometheusSource(query, names, brokers)]
+    given = addresses(targets)
+    return lambda brokers: with_brokers(given, brokers)
+
+
+def names_of(pairs: "Iterable[str] | None") -> "NameMap":
+    """What `--map` says; `typer.BadParameter` if a pair is not NAME=MEANING."""
+    from pipeline.meter.scrapes import NameMap
+
+    try:
+        return NameMap.of(pairs or ())
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from exc
+
+
+def enable(
+    *,
+    source: JobSource,
+    yes: Yes = False,
+    output: Output = "table",
+) -> None:
+    """Make brokers measure every client: write a quota that no client reaches (1e15), with --yes.
+
+    Brokers measure a client only under a quota. It stands at the default user and default client-id, or, where that
+    would hide a quota of default users or of client-ids alone, at a less specific level that hides none, for each quota
+    type by itself. Quotas of brokers and of the quota table count. A sync keeps it, and moves it before it hides a
+    row.
+
+    It is stored in broker_quotas, where there are tables; a sync on another machine must be stopped before, or it ends
+    with 4.
+    """
+    _switch(source.settings(), yes, output, on=True)
+
+
+def disable(
+    *,
+    source: JobSource,
+    yes: Yes = False,
+    output: Output = "table",
+) -> None:
+    """Take away what kquota meter enable has written, with --yes. Quotas of others stay."""
+    _switch(source.settings(), yes, output, on=False)
+
+
+def status(
+    *,
+    source: ClusterSource,
+    output: Output = "table",
+) -> None:
+    """Print what the brokers measure of every client, by quota type. Writes nothing."""
+    from pipeline.brokers.metering import plan
+
+    def readable(row: Any) -> dict[str, Any]:
+        by = row["by"] or "nothing: only clients with a quota of their own are measured"
+        why = f"{row['entity']}, 1e15 (metering)" if row["entity"] else ""
+        return {
+            "quota_type": row["quota_type"],
+            "every client is measured by": by,
+            "because of": why or ("a quota of others" if row["by"] else ""),
+        }
+
+    _, found = plan(source.settings(), enable=False)
+    print_rows([asdict(one) for one in found], output, _MEASURED, shown=readable)
+
+
+def _switch(settings: "Settings", yes: bool, output: str, *, on: bool) -> None:
+    from pipeline.brokers.metering import plan, write
+    from pipeline.cli.quotas.sync import print_changes
+
+    changes, _ = plan(settings, enable=on)
+    print_changes(changes, output)
+    if not changes:
+        what = "every client is measured" if on else "metering is off"
+        sys.stderr.write(f"nothing to write: {what} already\n")
+        return
+    if any(change.new is not None and not change.key.user for change in changes):
+        sys.stderr.write("sensors of the default client-id have no user: their usage is charged to ANONYMOUS\n")
+    if not yes:
+        sys.stderr.write(f"dry run, nothing was written; values: {len(changes)}. To write them add --yes\n")
+        return
+    write(settings, changes)
+    sys.stderr.write(f"values written: {len(changes)}\n")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.metering import Query, Targets, names_of, sources_of
+from pipeline.cli.meter import Query, Targets, names_of, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
 from pipeline.cli.output import Layout, fitted, print_rows, terminal_width, until_reader_goes
 from pipeline.cli.top import NEAR, Styled, full_screen, used_text

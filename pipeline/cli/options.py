@@ -4,7 +4,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -268,19 +268,20 @@ def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def wait_until_stopped() -> Iterator[Callable[[float], bool]]:
-    """Give a function that waits some seconds, and returns True at once when the command is to stop.
+    """Give a function that waits some seconds, less when the command is to stop; True from then on.
 
     It ends at the first SIGINT or SIGTERM; see `call_on_signals`.
     """
     # Not an Event: a signal handler that sets one may wait for the lock that its own thread holds.
     stops: SimpleQueue[None] = SimpleQueue()
+    is_stopped = False
 
     def wait(seconds: float) -> bool:
-        try:
+        nonlocal is_stopped
+        with suppress(Empty):
             stops.get(timeout=seconds)
-        except Empty:
-            return False
-        return True
+            is_stopped = True
+        return is_stopped
 
     with call_on_signals(lambda: stops.put(None)):
         yield wait

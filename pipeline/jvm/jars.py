@@ -2,10 +2,7 @@
 
 Fetched files are in a cache, `<cache>/jars/<sha256>/<name>.jar`, that all checkouts share. KQUOTA_JARS_DIR names a
 plain folder of jars instead (for a site without network, or an image that contains the jars); then nothing is fetched
-and no other folder is used.
-
-`python -m pipeline.jvm.jars` is what the bootstrap calls, before the console script exists: `fetch` fetches
-missing jars, `lock` writes deploy/jvm/jars.lock from the pom.xml next to it.
+and no other folder is used. `python -m deploy.jvm` writes the lock.
 """
 
 import contextlib
@@ -16,7 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -461,20 +457,6 @@ def _checked(jar_set: str) -> list[Path]:
     return [store.check(jar) for jar in locked]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run `fetch` and return the exit code. The result is one line on stdout; all else is on stderr."""
-    if list(arguments) != ["fetch"]:
-        sys.stderr.write("usage: python -m pipeline.jvm.jars fetch\n")
-        return 2
-    try:
-        report = fetch(lambda line: sys.stderr.write(f"{line}\n"))
-    except PipelineError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    sys.stdout.write(f"{len(report.fetched)} fetched, {len(report.cached)} from cache\n")
-    return 0
-
-
 log = logging.getLogger(__name__)
 
 
@@ -505,7 +487,3 @@ def jars_unavailable(jars: Sequence[str], attempts: Sequence[str]) -> Unreachabl
         "check the network, proxy, Maven settings.xml and which certificates this Java trusts (KQUOTA_JAVA_HOME "
         "chooses another), or point KQUOTA_JARS_DIR at a folder with the jars",
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

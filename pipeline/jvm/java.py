@@ -186,9 +186,7 @@ _DRAFTS: Final = "draft-"
 _ABANDONED_AFTER_SECONDS: Final = 3600
 
 
-def class_archive(
-    program: Program, java_home: Path, jars: Sequence[Path], environ: Mapping[str, str] = os.environ
-) -> Path:
+def class_archive(program: Program, java_home: Path, jars: Sequence[Path]) -> Path:
     """The path of a program's archive for a Java and its class path of existing jars or folders of jars.
 
     The file may not exist.
@@ -197,7 +195,7 @@ def class_archive(
     of_jars = [part for jar in jars for part in (str(jar.resolve()), str(jar.stat().st_mtime_ns))]
     fits = "\n".join([str(java_home.resolve()), release, *of_jars])
     suffix = _AOT_CACHE if version is not None and version >= AOT_SINCE_VERSION else _ARCHIVE
-    return cache_folder(environ) / "classes" / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
+    return cache_folder() / "classes" / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
 
 
 def options_to_make(archive: Path) -> list[str]:

@@ -53,6 +53,9 @@ NUM_SAMPLES: Final = 11
 SAMPLE_WINDOW_MS: Final = 1000
 """Kafka's defaults: `quota.window.num` and `quota.window.size.seconds`."""
 
+_YOUNG_SECONDS: Final = (NUM_SAMPLES - 0.5) * SAMPLE_WINDOW_MS / 1000
+_LONGEST_MS: Final = (NUM_SAMPLES + 1) * SAMPLE_WINDOW_MS
+
 MOST_SECONDS: Final = 60
 """Usage that waits to be taken is dated in as many seconds at most."""
 
@@ -63,16 +66,11 @@ class ScrapedUsage:
     """The usage of the sensors of one broker, from their rates. Pure; one caller at a time.
 
     A sensor is a position in the arrays. New ones are added at the end.
-
-    Args:
-        num_samples: N of the broker (`quota.window.num`).
-        sample_window_ms: w of the broker.
     """
 
-    def __init__(self, num_samples: int = NUM_SAMPLES, sample_window_ms: int = SAMPLE_WINDOW_MS) -> None:
-        self.window_ms = num_samples * sample_window_ms
-        self._young_seconds = (num_samples - 0.5) * sample_window_ms / 1000
-        self._longest_ms = (num_samples + 1) * sample_window_ms
+    window_ms: Final = NUM_SAMPLES * SAMPLE_WINDOW_MS
+
+    def __init__(self) -> None:
         self._at_ms: int | None = None
         self._begun_ms = 0
         self._rates = np.zeros(0)
@@ -128,8 +126,8 @@ class ScrapedUsage:
             self._begin(rates, at_ms)
             return
         # Above the mean by no more than the window, or what is charged too early would add up.
-        before = np.minimum(self._charged_before(at_ms - self._longest_ms), self._mean)
-        self._charged = np.maximum(self._charged, before + rates * self._young_seconds)
+        before = np.minimum(self._charged_before(at_ms - _LONGEST_MS), self._mean)
+        self._charged = np.maximum(self._charged, before + rates * _YOUNG_SECONDS)
         self._rates, self._at_ms = rates, at_ms
         self._history.append((at_ms, self._charged))
 
@@ -160,8 +158,8 @@ class ScrapedUsage:
     def _begin(self, rates: Floats, at_ms: int) -> None:
         """Begin anew: what the windows hold now may be from before, as much as the longest one can hold."""
         self._rates, self._at_ms = rates, at_ms
-        before = self._charged - rates * (self._longest_ms / 1000)
-        self._history = [(at_ms - self._longest_ms, before), (at_ms, self._charged)]
+        before = self._charged - rates * (_LONGEST_MS / 1000)
+        self._history = [(at_ms - _LONGEST_MS, before), (at_ms, self._charged)]
 
     def _charged_before(self, then_ms: int) -> Floats:
         """What was charged at the last scrape that was not later. Earlier ones are forgotten."""

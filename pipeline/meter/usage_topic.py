@@ -160,7 +160,7 @@ class UsageWriter(Protocol):
         """The mark, without fencing anybody."""
         ...
 
-    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
+    def store(self, messages: Sequence[Message], mark: Mark) -> None:
         """Store messages and mark, all or nothing."""
         ...
 
@@ -169,8 +169,8 @@ class UsageWriter(Protocol):
         ...
 
 
-class KafkaUsageTopic:
-    """The usage topic of a cluster, for the meter of one broker.
+class KafkaUsageTopic(MarkedTransactions):
+    """The usage topic of a cluster, for the meter of one broker: a `UsageWriter`.
 
     Args:
         topic: The usage topic. Its partitions are counted once, at the start.
@@ -186,41 +186,22 @@ class KafkaUsageTopic:
     def __init__(
         self, broker_id: str, topic: str, marker_topic: str, access: ClusterAccess, transaction_timeout_ms: int
     ) -> None:
-        self._group = group_of(broker_id)
         self._topic, self._marker_topic = topic, marker_topic
-        self._bootstrap_servers = access.bootstrap_servers
         with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
-            self._partition_count = _partitions(admin, Acl("topic", topic, "Write"), access)
+            self.partition_count = _partitions(admin, Acl("topic", topic, "Write"), access)
             _partitions(admin, Acl("topic", marker_topic, "Read"), access)
-        self._transactions = MarkedTransactions(self._group, marker_topic, topic, access, transaction_timeout_ms)
-
-    @property
-    def partition_count(self) -> int:
-        """See `UsageWriter.partition_count`."""
-        return self._partition_count
+        super().__init__(group_of(broker_id), marker_topic, topic, access, transaction_timeout_ms)
 
     def place_of(self, mark: Mark) -> LogPlace:
         """See `UsageWriter.place_of`."""
-        return place_of(mark, self._group, self._marker_topic, self._bootstrap_servers)
+        return place_of(mark, self._identity, self._marker_topic, self._access.bootstrap_servers)
 
-    def open(self) -> Mark | None:
-        """See `UsageWriter.open`."""
-        return self._transactions.open()
-
-    def committed(self) -> Mark | None:
-        """See `UsageWriter.committed`."""
-        return self._transactions.committed()
-
-    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
-        """See `UsageWriter.commit`."""
-        self._transactions.commit(
+    def store(self, messages: Sequence[Message], mark: Mark) -> None:
+        """See `UsageWriter.store`."""
+        self.commit(
             lambda producer: [producer.send(self._topic, value=value, partition=number) for number, value in messages],
             mark,
         )
-
-    def close(self) -> None:
-        """See `UsageWriter.close`."""
-        self._transactions.close()
 
 
 def group_of(broker_id: str) -> str:
@@ -358,7 +339,7 @@ class UsagePublisher:
     def _commit(self, messages: Sequence[Message], place: LogPlace) -> None:
         number = 0 if self._mark is None else self._mark.number + 1
         self._tried = mark_of(number, self._meter, place)
-        self._topic.commit(messages, self._tried)
+        self._topic.store(messages, self._tried)
         self._mark = self._tried
 
     def _was_stored(self) -> bool:

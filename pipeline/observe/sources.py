@@ -109,7 +109,7 @@ class _Memory:
         """The last mark."""
         return self._mark
 
-    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
+    def store(self, messages: Sequence[Message], mark: Mark) -> None:
         """Keep the messages."""
         self.messages += messages
         self._mark = mark
@@ -244,11 +244,10 @@ class FollowedQuotas:
         trouble: Why they could not be read the last time; "" = they could.
     """
 
-    def __init__(self, access: ClusterAccess, every_seconds: float = QUOTAS_EVERY_SECONDS) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self.trouble = ""
-        self._every_seconds = every_seconds
         self._stopping = threading.Event()
-        self._native = NativeQuotas(access, pauses_seconds=(), stopping=self._stopping)
+        self._native = NativeQuotas(access, pauses_seconds=())
         self._found: SimpleQueue[list[NativeQuota]] = SimpleQueue()
         try:
             self._found.put(self._native.describe())
@@ -275,7 +274,7 @@ class FollowedQuotas:
         self._thread.join(_STOP_SECONDS)
 
     def _follow(self) -> None:
-        while not self._stopping.wait(self._every_seconds):
+        while not self._stopping.wait(QUOTAS_EVERY_SECONDS):
             try:
                 self._found.put(self._native.describe())
                 self.trouble = ""

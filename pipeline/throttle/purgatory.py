@@ -143,11 +143,7 @@ class ThrottlePurgatory:
         with self._lock:
             now = self._clock.now()
             self._publisher.catch_up(now)
-            handed_out = self._ledger.take_handed_out()
-            if not handed_out.num_rows:
-                return 0
-            evaluation, reasons = self._decider.look(handed_out, now)
-            return self._act(handed_out, look(handed_out, reasons, now.steady_ms, self._slicing), evaluation, now)
+            return self._look(self._ledger.take_handed_out(), look, now)
 
     def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
         """Adopt a newer quota version and look at once at every throttle it touches; returns the records.
@@ -178,10 +174,7 @@ class ThrottlePurgatory:
         if not held.num_rows:
             return 0
         touched = held.filter(pa.array(self._decider.standing(held).is_changed(held)))
-        if not touched.num_rows:
-            return 0
-        evaluation, reasons = self._decider.look(touched, now)
-        return self._act(touched, look_after_edit(touched, reasons, now.steady_ms, self._slicing), evaluation, now)
+        return self._look(touched, look_after_edit, now)
 
     def _still_valid(self, violations: pa.Table, evaluation: Evaluation) -> pa.Table:
         """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas.
@@ -193,7 +186,13 @@ class ThrottlePurgatory:
             return violations
         return violations.filter(pa.array(~self._decider.standing(violations).is_changed(violations)))
 
-    def _act(self, looked_at: pa.Table, verdict: Verdict, evaluation: Evaluation, now: Moment) -> int:
+    def _look(
+        self, looked_at: pa.Table, judged: Callable[[pa.Table, pa.Table, int, Slicing], Verdict], now: Moment
+    ) -> int:
+        if not looked_at.num_rows:
+            return 0
+        evaluation, reasons = self._decider.look(looked_at, now)
+        verdict = judged(looked_at, reasons, now.steady_ms, self._slicing)
         self._ledger.wait_for_end(int64s(looked_at, "client")[verdict.waiting])
         if verdict.publications.num_rows:
             failpoint("look.decided")

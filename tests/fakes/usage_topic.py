@@ -60,7 +60,7 @@ class MemoryUsageTopic:
         self._refuse_while_away()
         return self._broker.mark
 
-    def commit(self, messages: Sequence[Message], mark: Mark) -> None:
+    def store(self, messages: Sequence[Message], mark: Mark) -> None:
         failure, self.fail_next = self.fail_next, None
         if failure == "too old":
             self._broker.epoch += 1

@@ -9,10 +9,11 @@ from typing import Any, Final
 from kafka import KafkaAdminClient
 
 from bench.split_client import UsageRecorder
+from bench.stage import stock_producers, stock_work, topic_on_each
 from pipeline.brokers.native import describe_request, quotas_in
 from pipeline.clock import wall_ms
 from pipeline.demo.broker import EmbeddedCluster
-from pipeline.demo.stock_client import StockProducer, StockWork
+from pipeline.demo.stock_client import StockProducer
 
 BOUND: Final = 100_000.0
 FOREIGN: Final = {"of-others": 5e6, "taken-before": 7e6}
@@ -49,7 +50,7 @@ class Eye:
             quotas = quotas_in(manager.run(manager.send, describe_request(), node_id))
             named = {one.entity.row_names(): one.values.get(RATE) for one in quotas}
             self.held = {names[0]: value for names, value in named.items() if names and value is not None}
-            gone = {user for _, user, _ in self.seen} - set(self.held)
+            gone = {user for broker, user, _ in self.seen if broker == node_id} - set(self.held)
             self.seen |= {(node_id, user, self.held.get(user)) for user in {*self.held, *gone}}
         self.looks += 1
 
@@ -110,30 +111,14 @@ class Load:
 
 
 @contextmanager
-def stock_producers(cluster: EmbeddedCluster, users: list[str], load: float) -> Iterator[dict[str, StockProducer]]:
+def producers_of(cluster: EmbeddedCluster, users: list[str], load: float) -> Iterator[dict[str, StockProducer]]:
     """Producers that want `load` · `BOUND` each, and run until the end of the block. The topic is made here."""
-    admin: Any = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
-    assignments = {partition: [broker.node_id] for partition, broker in enumerate(cluster.brokers)}
-    admin.create_topics({TOPIC: {"assignments": assignments}}, wait_for_metadata=True)
-    admin.close()
-    producers = {}
-    for user in users:
-        options = {
-            "bootstrap_servers": cluster.sasl_bootstrap_servers,
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "PLAIN",
-            "sasl_plain_username": user,
-            "sasl_plain_password": user,
-            "client_id": user,
-        }
-        producers[user] = StockProducer(StockWork("produce", TOPIC, SPLITS[0], load * BOUND, 20.0, options), Event())
-    try:
+    topic_on_each(cluster.brokers, TOPIC)
+    works = {user: stock_work(cluster, user, TOPIC, SPLITS[0], load * BOUND, 20.0) for user in users}
+    with stock_producers(works) as producers:
         for producer in producers.values():
             producer.start()
         yield producers
-    finally:
-        for producer in producers.values():
-            producer.close()
 
 
 @contextmanager

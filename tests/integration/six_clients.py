@@ -23,17 +23,16 @@ from typing import Any, Final
 import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.stage import start_sync, topic_on_each
+from bench.stage import Stage, bound, stock_work, topic_on_each
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import spawn, terminate
-from pipeline.demo.stock_client import StockWork
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import Java, find_jdk
-from pipeline.tables.layout import create_missing
+from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable, local_audit
+from pipeline.tables.quotas.table import local_audit
 from quota.entity import DEFAULT
 
 _STOP_SECONDS: Final = 5.0
@@ -75,9 +74,8 @@ def start_python(
     stack: ExitStack, folder: Path, broker: EmbeddedBroker, user: str, rate: float, requests_per_second: float
 ) -> StockProcess:
     """A kafka-python producer that sends to the topic of its name, with a client-id that is its name."""
-    options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, user), "client_id": user}
     path = folder / f"{user}.json"
-    work = StockWork("produce", user, (1.0,), rate, requests_per_second, options)
+    work = stock_work(broker, user, user, (1.0,), rate, requests_per_second)
     path.write_text(json.dumps(asdict(work)), encoding="utf-8")
     return _started(stack, [sys.executable, "-m", "pipeline.demo.stock_client", str(path)])
 
@@ -211,21 +209,20 @@ class _Stage:
         self.broker = stack.enter_context(EmbeddedBroker(folder / "broker", {name: name for name in names}))
         for name in names:
             topic_on_each([self.broker], name)
-        root = str(folder / "tables")
-        create_missing(root)
-        self._quotas = QuotaTable(root)
+        rows = {("shop", ""): 1e6, ("pay", "pay"): 1e6, (DEFAULT, ""): 5e5}
+        stage = Stage.of(folder, self.broker, [bound(user, rate, client) for (user, client), rate in rows.items()])
+        self._quotas = open_quota_table(stage.settings.tables)
         self._native = stack.enter_context(NativeQuotas(ClusterAccess(self.broker.bootstrap_servers)))
         self._ends: Any = KafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers)
         stack.callback(self._ends.close)
-        rows = {("shop", ""): 1e6, ("pay", "pay"): 1e6, (DEFAULT, ""): 5e5}
-        self._quotas.alter([_change(*names, rate) for names, rate in rows.items()], local_audit("bench"))
-        start_sync(stack, folder, self.broker.bootstrap_servers)
+        stack.enter_context(stage.sync())
         self._await({NativeEntity.of_row(*names): rate for names, rate in rows.items()})
         self.quiet = [start_python(stack, folder, self.broker, name, _QUIET_RATE, _QUIET_REQUESTS) for name in QUIET]
 
     def edit(self, bounds: Mapping[str, float]) -> None:
         """Change rows of users; returns when the broker has the values."""
-        self._quotas.alter([_change(user, "", rate) for user, rate in bounds.items()], local_audit("bench"))
+        changes = [QuotaChange(user, "", {"producer_byte_rate": rate}) for user, rate in bounds.items()]
+        self._quotas.alter(changes, local_audit("bench"))
         self._await({NativeEntity.of_row(user, ""): rate for user, rate in bounds.items()})
 
     def end(self, topic: str) -> int:
@@ -296,7 +293,3 @@ def _watch(stage: _Stage, offenders: Mapping[str, Offender], phase: Phase) -> No
         if left <= 0:
             return
         time.sleep(min(left, _LOOK_SECONDS))
-
-
-def _change(user: str, client_id: str, rate: float) -> QuotaChange:
-    return QuotaChange(user, client_id, {"producer_byte_rate": rate})

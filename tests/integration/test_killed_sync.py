@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from bench.split_client import UsageRecorder
+from bench.stage import stock_cluster
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedCluster
 from pipeline.jvm.jars import fetch
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import read_table
 from quota.broker_level import broker_level
-from tests.integration.killed_sync import BOUND, EDITED_BOUNDS, FOREIGN, RATE, Eye, Load, repeated, stock_producers
+from tests.integration.killed_sync import BOUND, EDITED_BOUNDS, FOREIGN, RATE, Eye, Load, producers_of, repeated
 from tests.pipeline.cli.running import new_tables
 from tests.pipeline.sync.sync_process import running_sync
 from tests.waiting import wait_until
@@ -46,14 +46,13 @@ def test_no_kill_of_the_sync_puts_a_broker_above_the_bound_or_below_its_share(tm
     edit(bounds)
     root = str(tmp_path / "tables")
     with ExitStack() as stack:
-        folders = [tmp_path / "broker-1", tmp_path / "broker-2"]
-        cluster = stack.enter_context(EmbeddedCluster(folders, {user: user for user in stock}))
+        cluster = stack.enter_context(stock_cluster(tmp_path, 2, stock))
         flags = ("--bootstrap-server", cluster.bootstrap_servers, "--tables", root)
         native = stack.enter_context(NativeQuotas(ClusterAccess(cluster.bootstrap_servers)))
         native.alter({NativeEntity.of_row(user, ""): {RATE: value} for user, value in FOREIGN.items()})
         eye = Eye(cluster)
         stack.callback(eye.close)
-        producers = stack.enter_context(stock_producers(cluster, stock, load=5))
+        producers = stack.enter_context(producers_of(cluster, stock, load=5))
         load = Load(UsageRecorder(root), eye, users, producers, chance)
         stack.enter_context(repeated(eye.look, 0.05))
         stack.enter_context(repeated(load.step, 0.2))

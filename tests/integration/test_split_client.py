@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.split_client import measure, measure_metered
+from bench.split_client import measure
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -16,7 +16,7 @@ MIRRORED = 1.7
 
 @pytest.mark.spark
 def test_a_job_with_usage_by_the_reporter_keeps_the_sum_near_the_bound(tmp_path: Path) -> None:
-    (run,) = measure_metered(tmp_path, "reporter", [LOAD], seconds=200, move=100)
+    (run,) = measure(tmp_path, [LOAD], seconds=200, move=100, source="reporter")
     assert [mean for mean in run.settled_means() if abs(mean - 1) > NEAR] == []
 
 

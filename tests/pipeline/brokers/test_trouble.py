@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -94,16 +94,3 @@ def test_a_call_is_made_again_until_the_broker_is_back_or_the_last_pause_is_over
         wait_until(lambda: values_in(native) == CHANGE, "the broker to hear of its quotas")
         assert impatient.alter(CHANGE) == [], "it can be used again"
     assert all("\n" not in record.getMessage() for record in caplog.records)
-
-
-def test_who_stops_is_not_kept_waiting_for_another_try(
-    own_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "pipeline")
-    stopping = Event()
-    with NativeQuotas(access_to(own_broker), pauses_seconds=[1e6, 1e6], stopping=stopping) as native:
-        own_broker.kill()
-        stopping.set()
-        with pytest.raises(ClusterUnreachable):
-            native.describe()
-    assert caplog.text.count("next try in") == 1

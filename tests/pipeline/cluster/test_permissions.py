@@ -108,7 +108,7 @@ def store_and_read_back(topics: Secured) -> Mark | None:
     topic = meters_topic(topics)
     try:
         topic.open()
-        topic.commit([Message(0, b"[]")], Mark(1, "place"))
+        topic.store([Message(0, b"[]")], Mark(1, "place"))
         return topic.open()
     finally:
         topic.close()

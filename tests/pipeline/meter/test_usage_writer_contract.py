@@ -73,9 +73,9 @@ def test_a_new_topic_has_no_mark(topic: Topic) -> None:
 def test_messages_and_mark_are_stored_together(topic: Topic) -> None:
     writer = topic.writer()
     writer.open()
-    writer.commit(messages(1, 2), Mark(0, "first"))
-    writer.commit([], Mark(1, "none in it"))
-    writer.commit(messages(3), Mark(2, "é" * 500))
+    writer.store(messages(1, 2), Mark(0, "first"))
+    writer.store([], Mark(1, "none in it"))
+    writer.store(messages(3), Mark(2, "é" * 500))
     assert topic.writer().open() == Mark(2, "é" * 500)
     assert topic.values() == [1, 2, 3]
 
@@ -84,12 +84,12 @@ def test_a_new_writer_fences_the_one_before_and_reading_the_mark_does_not(topic:
     first, second = topic.writer(), topic.writer()
     first.open()
     assert second.committed() is None
-    first.commit(messages(1), Mark(0, "a"))
+    first.store(messages(1), Mark(0, "a"))
 
     assert second.open() == Mark(0, "a")
     with pytest.raises((TransactionFenced, TransactionUndecided)):
-        first.commit(messages(2), Mark(1, "b"))
-    second.commit(messages(3), Mark(1, "c"))
+        first.store(messages(2), Mark(1, "b"))
+    second.store(messages(3), Mark(1, "c"))
 
     assert first.open() == Mark(1, "c")
     assert topic.values() == [1, 3]
@@ -100,7 +100,7 @@ def test_a_writer_that_was_closed_stores_nothing(topic: Topic) -> None:
     writer.open()
     writer.close()
     with pytest.raises((TransactionFenced, TransactionUndecided)):
-        writer.commit(messages(1), Mark(0, "a"))
+        writer.store(messages(1), Mark(0, "a"))
     assert (writer.open(), topic.values()) == (None, [])
 
 
