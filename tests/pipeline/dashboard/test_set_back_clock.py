@@ -40,28 +40,6 @@ def of_now(reader: TablesReader, tables: SteppedTables) -> dict[str, Any]:
     return {**own, "throttled": held, "age_ms": state.health.last_batch_age_ms, "ahead_ms": state.health.ahead_ms}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(STEPS_MS[0], marks=pytest.mark.long), STEPS_MS[1]],
-    ids=lambda step_ms: f"{step_ms // 1000} s",
-)
-def followed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SteppedTables, Any]:
-    """Tables after a quarter of a minute of the new epoch, and a reader that has looked at them all along."""
-    tables = SteppedTables(tmp_path_factory.mktemp("stepped"), request.param)
-    reader = new_reader(tables.root)
-    reader.recent.keep()
-    state = reader.look(tables.ahead_until_ms)
-    # The chart was looked at while the clock was ahead.
-    client_document(reader, state, Query(user="alice", client_id="etl"))
-    for second in range(16):
-        tables.live(1)
-        if second % 3:
-            reader.look(tables.now_ms)
-        if second == 12:
-            assert all(compact(table_uri(tables.root, name), many_files=1) for name in MANY_FILES)
-    return tables, reader
-
-
 STEPS = [pytest.param(STEPS_MS[0], marks=pytest.mark.long, id="20 s"), pytest.param(STEPS_MS[1], id="3600 s")]
 
 
