@@ -30,7 +30,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import LARGE_BACKLOG_BATCHES, UsageQuery, read_usage_topic, usual_batch_messages
+from pipeline.stream.query import UsageQuery, read_usage_topic, usual_batch_messages, wants_larger_batches
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
@@ -160,7 +160,8 @@ class JobRun:
         self._query: UsageQuery | None = None
         self._larger_query: Callable[[], UsageQuery] | None = None
         self._batch_messages = settings.stream.max_offsets_per_trigger
-        self._full_batch_id: int | None = None
+        self._full: tuple[int, int] | None = None  # the newest full batch, and how many are full in a row
+        self._full_in_a_row = 0
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
         self._tables = JobTables(
@@ -269,18 +270,20 @@ class JobRun:
         return UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
 
     def enlarge_batches(self) -> None:
-        """If a large backlog waits behind a full batch, go on with a query of larger batches.
+        """If a large backlog waits, or many batches in a row are full, go on with a query of larger batches.
 
         Spark takes the size of its batches when a query starts. The two have one checkpoint, and so one id.
         """
-        batch_id = self._full_batch_id
-        if self._query is None or self._larger_query is None or batch_id is None:
+        full = self._full
+        if self._query is None or self._larger_query is None or full is None:
             return
+        batch_id, in_a_row = full
         waiting = self._query.waiting_after(batch_id)
         if waiting is None:
             return
-        self._full_batch_id = None
-        if waiting > LARGE_BACKLOG_BATCHES * self._batch_messages:
+        if self._full == full:
+            self._full = None
+        if wants_larger_batches(waiting, self._batch_messages, in_a_row):
             log.info("%d messages wait: the query goes on with larger batches", waiting)
             self._query.stop()
             self._query, self._larger_query = self._larger_query(), None
@@ -312,8 +315,9 @@ class JobRun:
         self._has_done_a_batch = True
         if self._larger_query is not None:
             count = OffsetRange(report.facts.start_offsets, report.facts.end_offsets).message_count
-            if count is None or count >= _FULL * self._batch_messages:
-                self._full_batch_id = report.facts.evaluation.batch_id
+            is_full = count is None or count >= _FULL * self._batch_messages
+            self._full_in_a_row = self._full_in_a_row + 1 if is_full else 0
+            self._full = (report.facts.evaluation.batch_id, self._full_in_a_row) if is_full else None
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:

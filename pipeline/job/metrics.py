@@ -1,6 +1,5 @@
 """The metrics of the job: batches, records, commits, purgatory, Spark's progress, and clients if asked for."""
 
-import json
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from pipeline.job.overview import Overview, overview_of
 from pipeline.metrics import ColumnHistogram, ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
+from pipeline.stream.query import messages_behind
 from pipeline.throttle.purgatory import Announce
 from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import Verb, verb_of
@@ -78,18 +78,10 @@ def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
         steps.add_metric([step], duration_ms / 1000)
     what = "Messages of a topic that were there, and not read, when the newest micro-batch began."
     behind = GaugeMetricFamily("kquota_spark_offsets_behind_latest", what, labels=("topic",))
-    for source in progress.get("sources") or ():
-        latest, reached = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
-        for topic, ends in latest.items():
-            unread = (max(end - reached.get(topic, {}).get(number, end), 0) for number, end in ends.items())
-            behind.add_metric([topic], sum(unread))
+    for topic, count in messages_behind(progress).items():
+        behind.add_metric([topic], count)
     yield steps
     yield behind
-
-
-def _offsets(text: Any) -> Mapping[str, Mapping[str, int]]:
-    found: Any = json.loads(text) if isinstance(text, str) else text
-    return found or {}
 
 
 @dataclass(frozen=True)

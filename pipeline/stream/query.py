@@ -1,5 +1,6 @@
 """The streaming query over the usage topic: its source, its start, its watch, and its stop between two batches."""
 
+import json
 import logging
 import re
 import time
@@ -14,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
 from pipeline.errors import QueryFailed, first_line
-from pipeline.stream.checkpoint import OffsetRange
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 _NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
 _USUAL_BATCH_BYTES: Final = 4_000_000
 _BYTES_PER_MESSAGE: Final = 200.0  # of a topic that is empty
-LARGE_BACKLOG_BATCHES: Final = 16
-"""More than so many usual batches are a large backlog, for which larger batches are worth a new start of the query."""
+_MOST_USUAL_BATCHES: Final = 16
+_MOST_FULL_BATCHES: Final = 32
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
@@ -47,6 +47,14 @@ def usual_batch_messages(newest: Sequence[bytes], most: int) -> int:
     """
     size_bytes = sum(map(len, newest)) / len(newest) if newest else _BYTES_PER_MESSAGE
     return min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
+
+
+def wants_larger_batches(waiting_messages: int, usual_messages: int, full_in_a_row: int) -> bool:
+    """Whether larger batches are worth a new start of the query: to read the same messages, they need less time.
+
+    True if more than 16 usual batches wait (64 MB), or if more than 32 were full in a row: the machine is too slow.
+    """
+    return waiting_messages > _MOST_USUAL_BATCHES * usual_messages or full_in_a_row > _MOST_FULL_BATCHES
 
 
 def read_usage_topic(
@@ -85,6 +93,21 @@ def read_usage_topic(
         .load()
         .select(*RAW_COLUMNS)
     )
+
+
+def messages_behind(progress: Mapping[str, Any]) -> dict[str, int]:
+    """By topic, how many messages were there, and not read, when the micro-batch of Spark's progress began."""
+    behind: dict[str, int] = {}
+    for source in progress.get("sources") or ():
+        latest, reached = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        for topic, ends in latest.items():
+            behind[topic] = sum(max(end - reached.get(topic, {}).get(number, end), 0) for number, end in ends.items())
+    return behind
+
+
+def _offsets(text: Any) -> Mapping[str, Mapping[str, int]]:
+    found: Any = json.loads(text) if isinstance(text, str) else text
+    return found or {}
 
 
 RunBatch = Callable[[DataFrame, int], None]
@@ -151,8 +174,7 @@ class UsageQuery:
         progress = self.progress()
         if not progress or progress["batchId"] < batch_id:
             return None
-        (source,) = progress["sources"]
-        return OffsetRange(source["endOffset"], source["latestOffset"]).message_count
+        return sum(messages_behind(progress).values())
 
     def is_waiting(self) -> bool:
         """Whether the query rests between two triggers: it has asked for new messages and done what there was."""

@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.errors import Refused
 from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, refuse_gaps, starting_offsets
-from pipeline.stream.query import usual_batch_messages
+from pipeline.stream.query import usual_batch_messages, wants_larger_batches
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -46,6 +46,14 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
 )
 def test_a_usual_batch_has_so_many_messages_as_are_4_mb(sizes: list[int], most: int, messages: int) -> None:
     assert usual_batch_messages([b"x" * size for size in sizes], most) == messages
+
+
+@pytest.mark.parametrize(
+    ("waiting", "in_a_row", "larger"),
+    [(16_000, 1, False), (16_001, 1, True), (0, 32, False), (0, 33, True)],
+)
+def test_larger_batches_are_worth_it_for_what_waits_or_lasts(waiting: int, in_a_row: int, larger: bool) -> None:
+    assert wants_larger_batches(waiting, 1_000, in_a_row) is larger
 
 
 @pytest.mark.parametrize(
