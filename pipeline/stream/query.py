@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from statistics import median
 from threading import Event
 from typing import Any, Final
 from weakref import WeakMethod
@@ -45,7 +46,7 @@ def usual_batch_messages(newest: Sequence[bytes], most: int) -> int:
     * `newest`: the values of some messages; without one, a message counts as 200 bytes.
     * `most`: the most messages of any batch, > 0.
     """
-    size_bytes = sum(map(len, newest)) / len(newest) if newest else _BYTES_PER_MESSAGE
+    size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
     return min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
 
 
