@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
-from pipeline.command_line import TABLES_ROOT, carried
+from pipeline.command_line import naming_tables
 from pipeline.dashboard.api import Edit
 from pipeline.errors import Conflict, Refused
 from pipeline.reports.edit_impact import impact_of
@@ -142,8 +142,7 @@ class Editing:
         change, edit = _read(body)
         if not change.values:
             return None
-        # A dashboard of several clusters carries the first one's tables.
-        other = [] if carried(TABLES_ROOT) in {None, str(self._root)} else ["--tables", str(self._root)]
+        other = naming_tables(str(self._root))
         return alter_command(change.user, change.client_id, change.values, edit.reason.strip(), other)
 
     def _planned(self, body: Mapping[str, Any]) -> QuotaEdit:

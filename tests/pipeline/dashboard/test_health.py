@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline.command_line import TABLES_ROOT, carry, carry_nothing
 from pipeline.dashboard.state import STALLED_AFTER_MS, health
 from pipeline.process import FRESH_MS, LATE_AFTER_MS
 
@@ -34,6 +35,20 @@ def test_the_state_follows_from_batch_and_process(
     found = health(NOW_MS, None if age_ms is None else batch(age_ms), process, was_seen=was_seen)
     assert found.state == state
     assert (found.text == "") == (state == "live")
+
+
+@pytest.mark.parametrize(
+    ("carried", "command"),
+    [(None, "kquota run."), ("/data/eu", "kquota run."), ("/data/us", "kquota run --tables /data/eu.")],
+)
+def test_the_start_of_a_job_names_tables_that_are_not_carried(carried: str | None, command: str) -> None:
+    if carried is not None:
+        carry(TABLES_ROOT, carried)
+    try:
+        text = health(NOW_MS, None, None, was_seen=False, root="/data/eu").text
+    finally:
+        carry_nothing()
+    assert text.endswith(command)
 
 
 @pytest.mark.parametrize(
