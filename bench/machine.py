@@ -10,6 +10,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -73,7 +74,6 @@ def _java() -> str:
 
 
 _CPUCLOCK_SCHED: Final = 2  # of Linux: user and system time by the scheduler, of all threads
-_PARENT: Final = 1  # field of /proc/PID/stat after the name
 
 
 class CpuMeter:
@@ -96,19 +96,16 @@ class CpuMeter:
 
 def java_below(pid: int) -> int | None:
     """The Java process that a process, or one below it, has started; None if there is none."""
-    found = ((one, _stat(one)) for one in tree(pid)[1:])
-    return next((one for one, stat in found if stat is not None and stat[0] == "java"), None)
+    return next((one for one in tree(pid)[1:] if process_name(one) == "java"), None)
 
 
 def tree(pid: int) -> list[int]:
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        stat = _stat(int(folder.name))
-        if stat is not None:
-            children.setdefault(int(stat[1][_PARENT]), []).append(int(folder.name))
+    """A process and all below it."""
     found = [pid]
     for one in found:  # it grows meanwhile
-        found += children.get(one, [])
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            with suppress(OSError):  # it has ended
+                found += map(int, children.read_text(encoding="ascii").split())
     return found
 
 
@@ -128,17 +125,10 @@ def cpu_seconds(pid: int) -> float:
 
 def process_name(pid: int) -> str:
     """As the kernel has it; "" if the process has ended."""
-    stat = _stat(pid)
-    return "" if stat is None else stat[0]
-
-
-def _stat(pid: int) -> tuple[str, list[str]] | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
     except OSError:
-        return None
-    name, _, fields = text.partition("(")[2].rpartition(")")
-    return name, fields.split()
+        return ""
 
 
 def memory_mb() -> float:

@@ -38,6 +38,7 @@ from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import local_audit
 from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
+from tests.waiting import wait_until
 
 STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms")
 _FACT: Final = re.compile(r"\b(\w+)=(\d+)")
@@ -216,11 +217,13 @@ _PATIENCE_SECONDS: Final = 30
 
 def await_ready(address: str) -> None:
     """Wait until a dashboard has read the tables."""
-    while True:
+
+    def is_ready() -> bool:
         with suppress(URLError), urllib.request.urlopen(f"{address}readyz", timeout=60) as answer:  # noqa: S310 - ours
-            if answer.status == 200:
-                return
-        time.sleep(0.1)
+            return bool(answer.status == 200)
+        return False
+
+    wait_until(is_ready, "the dashboard to have read the tables")
 
 
 def answer_ms(url: str) -> tuple[float, int]:

@@ -5,6 +5,8 @@ from math import nan
 from pathlib import Path
 from statistics import median
 
+from bench.machine import tree
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -44,19 +46,8 @@ class MemoryTrace:
 
 def resident(pid: int) -> Memory:
     """The memory of a process and of its children; 0 when it is gone."""
-    return Memory(_own_kb(pid) / 1024, sum(map(_own_kb, _below(pid))) / 1024)
-
-
-def _below(pid: int) -> list[int]:
-    found = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in tasks.read_text(encoding="ascii").split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *_below(child)]
-    return found
+    own, *below = map(_own_kb, tree(pid))
+    return Memory(own / 1024, sum(below) / 1024)
 
 
 def _own_kb(pid: int) -> int:

@@ -8,10 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pydantic import SecretStr
 
 from pipeline.errors import TableMissing
-from pipeline.settings.places import StoreAddress, StoreSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import owner_of
 from pipeline.tables.layout import TABLES, create_missing
@@ -26,13 +24,14 @@ from pipeline.tables.reading import TimeSlices, live_clients, read_table
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 
 # Nothing listens there, so every request fails at once.
-AWAY = StoreSettings(
-    endpoint="http://127.0.0.1:9",
-    region="x",
-    access_key_id=SecretStr("a"),
-    secret_access_key=SecretStr("b"),
-    options={"max_retries": SecretStr("0")},
-)
+AWAY = {
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "AWS_ACCESS_KEY_ID": "a",
+    "AWS_SECRET_ACCESS_KEY": "b",
+    "AWS_REGION": "x",
+    "AWS_ALLOW_HTTP": "true",
+    "max_retries": "0",
+}
 
 READS: dict[str, Callable[[str], Any]] = {
     "open_table": open_table,
@@ -79,7 +78,7 @@ def test_a_damaged_log_is_no_missing_table(tmp_path: Path, read: Callable[[str],
 
 def test_a_store_that_does_not_answer_is_no_missing_table() -> None:
     with pytest.raises(TableUnreadable, match=r"s3://bucket/t cannot be read: .*127\.0\.0\.1:9") as refused:
-        open_table(StoreAddress("s3://bucket/t", AWAY))
+        open_table("s3://bucket/t", storage_options=AWAY)
     assert "\x1b" not in str(refused.value)
 
 
