@@ -31,8 +31,7 @@ from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.web import QueryRefused
-from quota.effective import Effective, EffectiveQuota, effective
-from quota.engine import QuotaEngine
+from quota.effective import Effective, EffectiveQuota, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
@@ -392,9 +391,7 @@ def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
 
 @lru_cache(maxsize=512)
 def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, dict[str, Any]]:
-    engine = QuotaEngine()
-    engine.load_quotas(snapshot)
-    rows = engine.resolve(_clients([(user, client_id)])).to_pylist()
+    rows = resolved(_clients([(user, client_id)]), snapshot)
     return {row["quota_type"]: picked(row, ("bound", "mode", "level")) for row in rows}
 
 
