@@ -1,7 +1,6 @@
 """What answers each path of the API; but the view Client, which is in `client`, and what was, in `past`."""
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import StringIO
@@ -20,8 +19,7 @@ from pipeline.dashboard.verdict import client_text, gauges, standing
 from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
 from pipeline.reports.story import client_of, told
 from pipeline.settings.model import Settings
-from pipeline.tables.opening import reading
-from pipeline.tables.port import Condition, parse_commit_note
+from pipeline.tables.port import Condition
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import Story, decision_with_id, newest_throttle
@@ -147,7 +145,7 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
 
 
 def _batch_row(row: Mapping[str, Any], committed: Mapping[str, Mapping[tuple[str, int], int]]) -> dict[str, Any]:
-    """A batch with the time of each step as far as commits have it; `committed` is as of `_commits`, by table."""
+    """A batch with the time of each step as far as commits have it; `committed`: `WatchedTable.commits` by table."""
     key = (row["query_id"], row["batch_id"])
     at_ms, steps_ms = row["processed_at_ms"], {}
     for name in sorted(_STEPS, key=lambda name: committed[name].get(key, 0)):
@@ -165,20 +163,10 @@ def _batch_row(row: Mapping[str, Any], committed: Mapping[str, Mapping[tuple[str
     }
 
 
-def _commits(table: WatchedTable) -> dict[tuple[str, int], int]:
-    """(query id, batch id) -> when the commit was made that names it, in epoch ms."""
-    try:
-        opened = table.opened()
-        with reading(table.uri):
-            history = opened.history(_BATCHES * 2)
-    except PipelineError:
-        return {}
-    found: dict[tuple[str, int], int] = {}
-    for commit in history:
-        note = parse_commit_note(commit.get("userMetadata"))
-        for app_id, version in ({} if note is None else json.loads(note["versions"])).items():
-            found.setdefault((app_id, int(version)), int(commit["timestamp"]))
-    return found
+def _commits(table: WatchedTable) -> Mapping[tuple[str, int], int]:
+    with suppress(PipelineError):
+        return table.commits(_BATCHES * 2)
+    return {}
 
 
 def _purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 
 CLIENTS = [(sender.user, sender.client_id) for sender in SENDERS]
 TABLES = ("usage", "decisions", "throttle_events")
+_MOST_COMMITS = 1_000
 
 
 def of_memory(reader: TablesReader) -> list[RecentTable]:
@@ -62,6 +63,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[TablesReader, St
             assert all(compact(table_uri(tables.root, name), many_files=1) for name in TABLES)
         if second % 3:
             reader.look(tables.now_ms)
+            assert all(reader.tables[name].commits(_MOST_COMMITS) for name in TABLES)
     return reader, reader.look(tables.now_ms)
 
 
@@ -106,6 +108,16 @@ def test_a_throttle_of_before_what_is_in_memory_has_all_its_records(followed: tu
             assert stories(reader, state) == expected
     finally:
         reader.recent.events.held = held
+
+
+def test_commits_that_were_read_one_after_the_other_are_those_read_at_once(
+    followed: tuple[TablesReader, State],
+) -> None:
+    reader, state = followed
+    fresh = TablesReader(reader.root, JobSigns(lambda: "7"))
+    fresh.look(state.now_ms)
+    for name in TABLES:
+        assert reader.tables[name].commits(_MOST_COMMITS) == fresh.tables[name].commits(_MOST_COMMITS)
 
 
 def test_of_the_newest_minute_no_file_is_opened(
