@@ -1,7 +1,7 @@
 """The dashboard's API over 10 000 clients and a week of minutes: the time of each view, and the server's memory.
 
 The tables are made first, and get a round of upkeep. The server is `kquota dashboard` in a process of its own;
-meanwhile another process runs a micro-batch every half second, and a round of upkeep every minute, as the job does.
+meanwhile another process runs a micro-batch every half second, and roll-ups and upkeep every minute, as the job does.
 Requests come one after the other.
 
     python -m bench.views [--clients 10000] [--days 7] [--requests 40]
@@ -48,6 +48,7 @@ HELD: Final = 30
 """So many clients send more than they may."""
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000
+_PART_MS: Final = 7_200_000
 _BOUND: Final = 1e6
 _USAGE_KEPT_MS: Final = 7_200_000
 _LIVED_STEPS: Final = 240
@@ -104,8 +105,8 @@ class Week:
         self._write_last_minutes()
         for _ in range(_LIVED_STEPS):
             self.step(self.job.clock.wall_ms + TRIGGER_MS)
-        settings = self.job.settings.tables
-        RollUps(settings, self.job.tables, self.job.quota_table).step()
+        self._roll_ups = RollUps(self.job.settings.tables, self.job.tables, self.job.quota_table)
+        self._roll_ups.step()
 
     @property
     def rows(self) -> int:
@@ -139,8 +140,12 @@ class Week:
         self.job.step()
 
     def keep_up(self) -> None:
-        """A round of the job's upkeep, and each day but the newest sorted, as its rounds did on that day."""
+        """What the job does each minute: what is rolled up, and a round of upkeep."""
+        self._roll_ups.step()
         Upkeep(self.job.settings.tables, self.job.clock, lambda: 0).round()
+
+    def sort_days(self) -> None:
+        """As the rounds of each day did."""
         for name in ("usage_by_minute", "throttle_by_minute"):
             while sort_day(table_uri(self.root, name), many_files=1) is not None:
                 pass
@@ -149,7 +154,10 @@ class Week:
         first_ms = self._begin_ms - self._days * _DAY_MS
         for day_ms in range(first_ms, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS, _DAY_MS):
             until_ms = min(day_ms + _DAY_MS, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS)
-            self._append("usage_by_minute", self._used(np.arange(day_ms, until_ms, _MINUTE_MS)), UsageByMinuteRow)
+            # In parts, as upkeep sorts no day that is one file.
+            for part_ms in range(day_ms, until_ms, _PART_MS):
+                minutes = np.arange(part_ms, min(part_ms + _PART_MS, until_ms), _MINUTE_MS)
+                self._append("usage_by_minute", self._used(minutes), UsageByMinuteRow)
             held = self._held(day_ms, until_ms)
             self._append("throttle_by_minute", held, ThrottleByMinuteRow, **_HELD, quota_type="producer_byte_rate")
             self._append("batches", self._batches(day_ms, until_ms), BatchRow, **_BATCH, **_OLD)
@@ -302,6 +310,7 @@ def _run_job(folder: Path, clients: int, days: int, other: "Connection[object, o
     week = Week(folder, clients, days, time.time_ns() // 1_000_000)
     made_seconds = time.perf_counter() - began
     week.keep_up()
+    week.sort_days()
     kept_up_seconds = time.perf_counter() - began - made_seconds
     told = f"{clients} clients, {week.rows} rows of usage_by_minute; made in {made_seconds:.0f} s, "
     other.send((week.root, f"{told}one round of upkeep {kept_up_seconds:.0f} s"))

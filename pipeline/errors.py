@@ -144,4 +144,6 @@ def printable(text: str) -> str:
     >>> print(printable("etl\n\x1b[2J"))
     etl\n\x1b[2J
     """
+    if text.isprintable():
+        return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
+from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -71,10 +73,10 @@ class Effective:
 
 def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Table) -> Effective:
     """Resolve one client as the engine does, and find those of others (user, client_id) that share its sensors."""
-    own = _resolved(pa.table({"user": [user], "client_id": [client_id]}), snapshot)
+    own = resolved(pa.table({"user": [user], "client_id": [client_id]}), snapshot)
     # Equal tags find equal rows. So the answers are either all from the enforced side, or all from the shadow side.
     sharing: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
-    for row in _resolved(others, snapshot):
+    for row in resolved(others, snapshot):
         sharing[_sensor_of(row)].add((row["user"], row["client_id"]))
     by_type = tuple(
         EffectiveQuota(
@@ -86,11 +88,20 @@ def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Tab
     return Effective(_levels(snapshot, user, client_id, by_type), by_type)
 
 
-def _resolved(clients: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
+def resolved(clients: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
+    """What `QuotaEngine.resolve` says of clients (user, client_id), in cluster scope; for several threads."""
+    engine, lock = _engine(quotas)
+    with lock:
+        rows: list[dict[str, Any]] = engine.resolve(clients.select(["user", "client_id"])).to_pylist()
+    return rows
+
+
+@lru_cache(maxsize=8)
+def _engine(quotas: QuotaSnapshot) -> tuple[QuotaEngine, Lock]:
+    # To load ten thousand rows takes 300 ms, to resolve a client 1 ms.
     engine = QuotaEngine()
     engine.load_quotas(quotas)
-    rows: list[dict[str, Any]] = engine.resolve(clients.select(["user", "client_id"])).to_pylist()
-    return rows
+    return engine, Lock()
 
 
 def _sensor_of(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -120,7 +131,7 @@ def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnaps
 
     With the prefixes old_ and new_ the rows have these as `QuotaEngine.resolve` has them.
     """
-    old, new = (_resolved(clients, quotas) for quotas in (before, after))
+    old, new = (resolved(clients, quotas) for quotas in (before, after))
     return [
         {
             **{name: was[name] for name in ("user", "client_id", "quota_type")},

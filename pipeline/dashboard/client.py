@@ -31,8 +31,7 @@ from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.web import QueryRefused
-from quota.effective import Effective, EffectiveQuota, effective
-from quota.engine import QuotaEngine
+from quota.effective import Effective, EffectiveQuota, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
@@ -261,16 +260,10 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
     of the span is a minute or longer, the bands are those of `throttle_by_minute`: a day of records is not read to
     draw some minutes. Records that are not in it yet are added.
     """
-    is_long = span.bin_ms >= _MINUTE_MS
-    recent, enough = reader.recent, (MOST_DECISIONS, MOST_RECORDS) if is_long else (None, None)
-    decisions, more_decisions = _newest(recent.decisions, DECISION_COLUMNS, client, span, enough[0])
+    enough = MOST_DECISIONS if span.bin_ms >= _MINUTE_MS else None
+    decisions, more_decisions = _newest(reader.recent.decisions, DECISION_COLUMNS, client, span, enough)
     decisions.sort(key=lambda row: (row[TIME], row["batch_id"]))
-    early = Span(span.since_ms - _EARLY_MS, span.until_ms, span.bin_ms)
-    records, more_records = _newest(recent.events, RECORD_COLUMNS, client, early, enough[1])
-    records.sort(key=lambda row: int(row["publish_seq"]), reverse=True)
-    found = bands(records, span.since_ms)
-    if more_records:
-        found = _with_minutes(reader, client, span, found)
+    records, more_records, found = read_records(reader, client, span)
     return {
         "bands": found,
         "decisions": [picked(row, DECISION_COLUMNS) for row in decisions[-MOST_DECISIONS:]],
@@ -279,6 +272,18 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
         "has_more": more_decisions or more_records,
         "records": [record_row(row) for row in records[:MOST_RECORDS]],
     }
+
+
+def read_records(
+    reader: TablesReader, client: tuple[str, str], span: Span
+) -> tuple[list[dict[str, Any]], bool, list[dict[str, Any]]]:
+    """The records of a client, newest first; whether there may be older ones; and its bands."""
+    enough = MOST_RECORDS if span.bin_ms >= _MINUTE_MS else None
+    early = Span(span.since_ms - _EARLY_MS, span.until_ms, span.bin_ms)
+    records, has_more = _newest(reader.recent.events, RECORD_COLUMNS, client, early, enough)
+    records.sort(key=lambda row: int(row["publish_seq"]), reverse=True)
+    found = bands(records, span.since_ms)
+    return records, has_more, _with_minutes(reader, client, span, found) if has_more else found
 
 
 def _newest(
@@ -392,9 +397,7 @@ def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
 
 @lru_cache(maxsize=512)
 def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, dict[str, Any]]:
-    engine = QuotaEngine()
-    engine.load_quotas(snapshot)
-    rows = engine.resolve(_clients([(user, client_id)])).to_pylist()
+    rows = resolved(_clients([(user, client_id)]), snapshot)
     return {row["quota_type"]: picked(row, ("bound", "mode", "level")) for row in rows}
 
 

@@ -67,8 +67,11 @@ class LiveRates:
 
     def seen(self) -> dict[tuple[str, str], int]:
         """Clients of the last minutes, and when the newest usage of each was evaluated. For any thread."""
+        known = dict(self._seen_ms)
+        if self.scope == "cluster":
+            return known  # type: ignore[return-value]  # its names are user and client-id
         found: dict[tuple[str, str], int] = {}
-        for (user, client_id, *_), seen_ms in dict(self._seen_ms).items():
+        for (user, client_id, *_), seen_ms in known.items():
             found[user, client_id] = max(seen_ms, found.get((user, client_id), 0))
         return found
 

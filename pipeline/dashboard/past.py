@@ -9,11 +9,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import Span, asked_span, bands, quotas_then, read_throttles, step_ms
+from pipeline.dashboard.client import Span, asked_span, bands, quotas_then, read_records, step_ms
 from pipeline.dashboard.live_rates import USAGE_COLUMNS, LiveRates, RunningThrottles
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import RECORD_COLUMNS
-from pipeline.dashboard.state import Instant, State
+from pipeline.dashboard.state import Instant, State, picked
 from pipeline.dashboard.verdict import protection_text, range_text
 from pipeline.errors import TableMissing
 from pipeline.settings.model import EngineSettings
@@ -238,7 +238,7 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     client = query.user, query.client_id or ""
     since_ms, until_ms = asked_span(query, state.now_ms)
     bin_ms = step_ms(until_ms - since_ms)
-    found = read_throttles(reader, client, Span(since_ms, until_ms, bin_ms))["bands"]
+    _, _, found = read_records(reader, client, Span(since_ms, until_ms, bin_ms))
     known_ms = min(state.rates_at_ms or state.now_ms, until_ms)
     held = [one for one in found if one["start_ms"] + _SHORTEST_MS <= known_ms
             and counts(one["start_ms"], one["end_ms"], state.min_hold_ms)]  # fmt: skip
@@ -248,16 +248,16 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     length_ms = min(max(min(band["end_ms"], known_ms) - band["start_ms"], _SHORTEST_MS), _LONGEST_MS)
     rows, source, (begin_ms, length_ms) = _used(reader, band["start_ms"], length_ms)
     records = _records(reader, begin_ms - length_ms - _LONGEST_HOLD_MS, begin_ms + length_ms)
-    others = neighbours(rows, client, length_ms, _held_around(records, begin_ms, length_ms))
+    others, around = neighbours(rows, client), _held_around(records, begin_ms, length_ms)
     before, during = (
-        sum(row[f"produced_{when}"] + row[f"fetched_{when}"] for row in others) for when in ("before", "during")
+        sum(row[name] or 0 for row in others for name in names) * 1_000 / length_ms for names in (_BEFORE, _DURING)
     )
     return {
         "band": {"start_ms": band["start_ms"], "end_ms": band["end_ms"]},
         "begin_ms": begin_ms,
         "length_ms": length_ms,
         "source": source,
-        "rows": others[:_NEIGHBOURS],
+        "rows": [neighbour_row(row, length_ms, around) for row in others[:_NEIGHBOURS]],
         "others": len(others),
         "before": before,
         "during": during,
@@ -276,35 +276,39 @@ def _held_around(
     return found
 
 
-def neighbours(
-    rows: Iterable[Mapping[str, Any]],
-    client: tuple[str, str],
+def neighbours(rows: Iterable[Mapping[str, Any]], client: tuple[str, str]) -> list[Mapping[str, Any]]:
+    """Those of all clients but one that used something before or during; whoever used the most comes first. Pure."""
+    found = (
+        (-sum(row[name] or 0 for name in _SUMS), row["user"], row["client_id"], row)
+        for row in rows
+        if (row["user"], row["client_id"]) != client
+    )
+    return [row for _, _, _, row in sorted(one for one in found if one[0])]
+
+
+def neighbour_row(
+    row: Mapping[str, Any],
     length_ms: int,
     held: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({}),
-) -> list[dict[str, Any]]:
-    """The rates of all clients but one, per second, before and during; whoever used the most comes first. Pure.
+) -> dict[str, Any]:
+    """The rates of a client per second, before and during, and how long brokers made it wait, in ms. Pure.
 
-    And how long brokers made each one wait, in ms; None where no meter reports it.
+    The wait is None where no meter reports it.
 
     Args:
         held: `held_before_ms` and `held_during_ms` of the clients that were held in the two spans.
     """
-    not_held = {"held_before_ms": 0, "held_during_ms": 0}
-    found = [
-        {
-            "user": row["user"],
-            "client_id": row["client_id"],
-            **{name: (row[name] or 0) * 1_000 / length_ms for name in _SUMS},
-            **{name: row[name] for name in _WAITED},
-            **held.get((row["user"], row["client_id"]), not_held),
-        }
-        for row in rows
-        if (row["user"], row["client_id"]) != client
-    ]
-    used = (row for row in found if any(row[name] for name in _SUMS))
-    return sorted(used, key=lambda row: (-sum(row[name] for name in _SUMS), row["user"], row["client_id"]))
+    client = row["user"], row["client_id"]
+    return {
+        **picked(row, ("user", "client_id")),
+        **{name: (row[name] or 0) * 1_000 / length_ms for name in _SUMS},
+        **picked(row, _WAITED),
+        **held.get(client, {"held_before_ms": 0, "held_during_ms": 0}),
+    }
 
 
+_BEFORE: Final = ("produced_before", "fetched_before")
+_DURING: Final = ("produced_during", "fetched_during")
 _SUMS: Final = ("produced_before", "produced_during", "fetched_before", "fetched_during")
 _WAITED: Final = ("waited_before", "waited_during")
 _COLUMNS: Final = {"produced": "produced_bytes", "fetched": "fetched_bytes", "waited": "broker_throttle_ms"}

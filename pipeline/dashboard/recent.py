@@ -1,5 +1,7 @@
 """Tables that are kept open, and their newest rows in memory, so that files are read only for what is new or old."""
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +15,17 @@ from numpy.typing import NDArray
 from pipeline.errors import PipelineError
 from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.opening import FollowedTable, file_statistics, local_path, newest_in, oldest_in, reading
-from pipeline.tables.port import Condition, Instant, of_newest_epoch
+from pipeline.tables.port import Condition, Instant, of_newest_epoch, parse_commit_note
 from pipeline.tables.queries import FILTER_FIRST, Row, answer, column_names, newest_instant_in, rows_of, rows_where
 from pipeline.tables.reading import run
+from schemas.throttle_record import verb
 
 # A Delta table that is kept open at its newest version, so that a look costs nothing while nothing is new.
 
 # A local table is asked at least so often whether the version after ours was cleaned away before we saw it.
 _ASK_AGAIN_MS: Final = 5_000
 _OLDEST_KEPT_MS: Final = 60_000
+_SLACK: Final = 8
 
 
 class WatchedTable:
@@ -40,6 +44,7 @@ class WatchedTable:
         self._table: DeltaTable | None = None
         self._asked_at_ms = 0
         self._oldest: dict[str, tuple[int, int | None]] = {}
+        self._commits: tuple[int, Mapping[tuple[str, int], int]] = (-1, {})
 
     @property
     def version(self) -> int | None:
@@ -69,6 +74,27 @@ class WatchedTable:
             return None
         with reading(self.uri):
             return next((int(commit["timestamp"]) for commit in table.history(1)), None)
+
+    def commits(self, most: int) -> Mapping[tuple[str, int], int]:
+        """(query id, batch id) -> when the commit was made that names it, in epoch ms, of the newest commits.
+
+        So many are read by the first call; a later one reads those that are new. 240 take 25 ms.
+        """
+        table, (known_version, known) = self.opened(), self._commits
+        version = table.version()
+        new = version - known_version
+        if new:
+            with reading(self.uri):
+                # Some more than are new, as another thread may move the handle on meanwhile.
+                history = table.history(min(new + _SLACK, most) if new > 0 else most)
+            found: dict[tuple[str, int], int] = {}
+            for commit in history:
+                note = parse_commit_note(commit.get("userMetadata"))
+                for app_id, batch_id in ({} if note is None else json.loads(note["versions"])).items():
+                    found.setdefault((app_id, int(batch_id)), int(commit["timestamp"]))
+            known = dict([*(known if new > 0 else {}).items(), *found.items()][-4 * most :])
+            self._commits = version, known
+        return known
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
         """Rows of the version seen last, in no order."""
@@ -145,8 +171,8 @@ DECISION_COLUMNS: Final = (
 )  # fmt: skip
 RECORD_COLUMNS: Final = (
     "publish_seq", "action", "cause", "cluster", "query_id", "batch_id", "broker_id", "user", "client_id",
-    "quota_type", "observed", "bound", "throttle_time_ms", "throttled_until_ms", "owed_ms", "tokens", "decision_id",
-    "quota_version", "lateness_ms",
+    "quota_type", "observed", "bound", "window_ms", "throttle_time_ms", "throttled_until_ms", "owed_ms", "tokens",
+    "decision_id", "quota_version", "lateness_ms",
 )  # fmt: skip
 
 
@@ -264,6 +290,8 @@ _SPANS_MS: Final = (600_000, 420_000, 300_000, 240_000, 180_000, 120_000, 60_000
 # About 15 MB of usage, and 5 MB of each other table.
 _MOST_USAGE: Final = 200_000
 _MOST_THROTTLES: Final = 30_000
+_LONGER: Final = 8
+"""So many times as many older records are looked through in each further step."""
 _PARTS: Final = 30
 """In which the first rows are read: all at once they would take several times the memory in which they are kept."""
 
@@ -328,9 +356,7 @@ class RecentTable:
         """
         self._table.opened()
         held = self.held
-        named = zip(_NAMES, client, strict=True)
-        where: list[Condition] = [(name, "=", value) for name, value in named if value is not None]
-        where += [(TIME, ">=", since_ms), (TIME, "<", until_ms)]
+        where = [*_of_client(client), (TIME, ">=", since_ms), (TIME, "<", until_ms)]
         if held is None:
             return self._table.rows(columns, where)
         recent = held.where(client, TIME, since_ms, until_ms)
@@ -340,6 +366,20 @@ class RecentTable:
         older = self._table.rows(columns, [*where, *self._of_newest, (self._key, "<", held.begin)])
         before: list[Condition] = [("time_epoch", "in", (None, *range(self.time_epoch)))]
         return [*found, *older, *(self._table.rows(columns, [*where, *before]) if self.has_older_epochs else [])]
+
+    def stored(
+        self,
+        columns: Sequence[str],
+        client: tuple[str | None, str | None],
+        keys: tuple[int, int],
+        decision_id: str,
+    ) -> list[Row] | None:
+        """Rows of a decision with a key in [first, last) from the table, in no order; None if it has no older ones."""
+        oldest = self._table.oldest_value(self._key)
+        if oldest is None or oldest >= keys[1]:
+            return None
+        where: list[Condition] = [(self._key, ">=", keys[0]), (self._key, "<", keys[1])]
+        return self._table.rows(columns, [*where, *_of_client(client), ("decision_id", "=", decision_id)])
 
     @property
     def has_older_epochs(self) -> bool:
@@ -398,6 +438,10 @@ class RecentTable:
         self._newest_key = newest_key
 
 
+def _of_client(names: tuple[str | None, str | None]) -> list[Condition]:
+    return [(column, "=", name) for column, name in zip(_NAMES, names, strict=True) if name is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class RecentTables:
     """The tables that get a file with every micro-batch, and that the view of a client reads."""
@@ -420,6 +464,25 @@ class RecentTables:
         """See `RecentTable.keeps`."""
         for table in (self.usage, self.decisions, self.events):
             table.keeps = True
+
+    def records_of(self, client: tuple[str | None, str | None], decision_id: str | None = None) -> list[Row]:
+        """The records of a decision on a client, in order; None = of its newest throttle.
+
+        [] if none of them is in memory, or if the first one is not kept any more.
+        """
+        held = self.events.held
+        rows = [] if held is None else held.where(client, held.key, held.begin, sys.maxsize).to_pylist()
+        rows.sort(key=lambda row: int(row["publish_seq"]))
+        wanted: Any = rows[-1]["decision_id"] if rows and decision_id is None else decision_id
+        found = [row for row in rows if row["decision_id"] == wanted]
+        until, step = 0 if held is None else held.begin, _MOST_THROTTLES
+        while found and verb(found[0]) != "throttle":
+            older = self.events.stored((*RECORD_COLUMNS, TIME), client, (until - step, until), wanted)
+            if older is None:
+                return []
+            found = [*sorted(older, key=lambda row: int(row["publish_seq"])), *found]
+            until, step = until - step, step * _LONGER
+        return found
 
 
 # Sums of usage by step. Pure.

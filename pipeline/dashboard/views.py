@@ -1,31 +1,28 @@
 """What answers each path of the API; but the view Client, which is in `client`, and what was, in `past`."""
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import StringIO
 from typing import Any, Final
 
-from pipeline.clock import wall_ms
 from pipeline.dashboard.api import SEE, Query
 from pipeline.dashboard.client import client_document, made_by
 from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.links import About
 from pipeline.dashboard.past import protected_document, summary_of
 from pipeline.dashboard.reader import Feed, TablesReader
-from pipeline.dashboard.recent import WatchedTable
+from pipeline.dashboard.recent import TIME, WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
 from pipeline.dashboard.teams import team_document
 from pipeline.dashboard.verdict import client_text, gauges, standing
 from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
-from pipeline.reports.story import told
+from pipeline.reports.story import client_of, told
 from pipeline.settings.model import Settings
-from pipeline.tables.opening import reading
-from pipeline.tables.port import parse_commit_note
+from pipeline.tables.port import Condition
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.throttles import decision_with_id, newest_throttle
+from pipeline.tables.throttles import Story, decision_with_id, newest_throttle
 from pipeline.web import QueryRefused
 from quota.current_rates import SensorRate
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
@@ -86,7 +83,7 @@ class Answers:
 
     def _explain(self, query: Query) -> dict[str, Any]:
         try:
-            return explained(self._reader, query, self._settings)
+            return explained(self._reader, self._state(), query, self._settings)
         except NotFound:
             if query.decision_id:
                 raise
@@ -148,7 +145,7 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
 
 
 def _batch_row(row: Mapping[str, Any], committed: Mapping[str, Mapping[tuple[str, int], int]]) -> dict[str, Any]:
-    """A batch with the time of each step as far as commits have it; `committed` is as of `_commits`, by table."""
+    """A batch with the time of each step as far as commits have it; `committed`: `WatchedTable.commits` by table."""
     key = (row["query_id"], row["batch_id"])
     at_ms, steps_ms = row["processed_at_ms"], {}
     for name in sorted(_STEPS, key=lambda name: committed[name].get(key, 0)):
@@ -166,20 +163,10 @@ def _batch_row(row: Mapping[str, Any], committed: Mapping[str, Mapping[tuple[str
     }
 
 
-def _commits(table: WatchedTable) -> dict[tuple[str, int], int]:
-    """(query id, batch id) -> when the commit was made that names it, in epoch ms."""
-    try:
-        opened = table.opened()
-        with reading(table.uri):
-            history = opened.history(_BATCHES * 2)
-    except PipelineError:
-        return {}
-    found: dict[tuple[str, int], int] = {}
-    for commit in history:
-        note = parse_commit_note(commit.get("userMetadata"))
-        for app_id, version in ({} if note is None else json.loads(note["versions"])).items():
-            found.setdefault((app_id, int(version)), int(commit["timestamp"]))
-    return found
+def _commits(table: WatchedTable) -> Mapping[tuple[str, int], int]:
+    with suppress(PipelineError):
+        return table.commits(_BATCHES * 2)
+    return {}
 
 
 def _purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
@@ -349,21 +336,25 @@ def _version_row(version: QuotaVersion) -> dict[str, Any]:
     }
 
 
-def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[str, Any]:
+def explained(reader: TablesReader, state: State, query: Query, settings: Settings) -> dict[str, Any]:
     """Why a client was throttled: by the beginning of a decision's id, or the newest throttle of a client.
 
     Raises:
         QueryRefused: Neither is given.
         NotFound, UsageError: As `throttles explain`.
     """
-    root, now_ms = reader.root, None
+    now_ms, records = None, []
     if query.decision_id:
-        decision = decision_with_id(root, query.decision_id)
+        decision = decision_with_id(reader.root, query.decision_id)
+        records = reader.recent.records_of(client_of(decision), decision["decision_id"])
     elif query.user is not None:
-        decision, now_ms = newest_throttle(root, query.user, query.client_id), wall_ms()
+        now_ms, records = state.now_ms, reader.recent.records_of((query.user, query.client_id))
+        decision = _decision_of(reader, records) or newest_throttle(reader.root, query.user, query.client_id)
     else:
         raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
-    found = told(settings.model_copy(update={"engine": reader.engine_settings()}), decision, now_ms)
+    settings = settings.model_copy(update={"engine": reader.engine_settings()})
+    story = Story(decision, records, []) if records and records[0]["decision_id"] == decision["decision_id"] else None
+    found = told(settings, decision, now_ms, story, [one.row for one in state.running])
     return {
         **picked(decision, ("decision_id", "user", "client_id", "quota_type", "evaluated_at_ms")),
         "title": printable(found.title),
@@ -371,3 +362,9 @@ def explained(reader: TablesReader, query: Query, settings: Settings) -> dict[st
         "published": [printable(line.strip()) for line in found.published],
         "now": found.now,
     }
+
+
+def _decision_of(reader: TablesReader, records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The row of `decisions` that began a throttle, which has the instant of its first record."""
+    where: list[Condition] = [(name, "=", row[name]) for row in records[:1] for name in ("decision_id", TIME)]
+    return next(iter(reader.tables["decisions"].rows(None, where)), None) if where else None

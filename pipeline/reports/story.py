@@ -184,14 +184,22 @@ class Told:
     document: Mapping[str, Any]
 
 
-def told(settings: "Settings", decision: Mapping[str, Any], now_ms: int | None = None) -> Told:
+def told(
+    settings: "Settings",
+    decision: Mapping[str, Any],
+    now_ms: int | None = None,
+    story: Story | None = None,
+    running: Sequence[Mapping[str, Any]] | None = None,
+) -> Told:
     """Read the story of a row of `decisions`, and describe it: its numbers, samples, records, and what brokers enforce.
 
     Args:
         now_ms: The wall clock, if also is to be said how its client is held now; None = not.
+        story: If it is known; else it is read.
+        running: The last records of all who are held at `now_ms`, if these are known; see `running_throttles`.
     """
     root, quotas = settings.tables.root, open_quota_table(settings.tables)
-    story = story_of(root, decision)
+    story = story_of(root, decision) if story is None else story
     row, origin = story.decision, origin_of_bound(quotas, story.decision)
     max_age_ms, min_hold_ms = settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms
     unpublished = None if story.events else why_unpublished(root, quotas, row, max_age_ms, min_hold_ms)
@@ -199,7 +207,8 @@ def told(settings: "Settings", decision: Mapping[str, Any], now_ms: int | None =
     on_brokers = enforced_for(root, row["user"], row["client_id"], [row["quota_type"]])
     set_by, until_ms = origin_line(row, origin), None
     if now_ms is not None:
-        running = running_throttles(root, now_ms, Wanted(*client_of(row)), min_hold_ms)
+        if running is None:
+            running = running_throttles(root, now_ms, Wanted(*client_of(row)), min_hold_ms)
         until_ms = held_until(running).get(client_of(row))
     document: dict[str, Any] = {
         "decision": row,

@@ -23,17 +23,20 @@ NOT_APPLIED: Final = "not applied"
 OF_A_CHANGE: Final = (*KEY, "old", "new", "bound", "kind", "demand", "cause", "before", "over_at_ms")
 """The columns that are fields of a change, or of its key."""
 
+_KEYS: Final = ("cluster", *KEY)
 _COLUMNS: Final = ("cluster", "at_ms", *(name for name in OF_A_CHANGE if name != "demand"), "result")
 
 
 def newest_changes(table: TableRows, cluster: str | None = None, where: Sequence[Condition] = ()) -> list[Row]:
     """The newest applied step of each key, and the newest of all if that is pending; in order, without demand."""
     conditions = [*([] if cluster is None else [("cluster", "=", cluster)]), *where]
-    keys = ["cluster", *KEY]
-    applied = table.newest_of_each(keys, "seq", _COLUMNS, [*conditions, ("result", "=", APPLIED)])
-    newest = table.newest_of_each(keys, "seq", _COLUMNS, conditions)
-    rows = [*applied, *(row for row in newest if row["result"] == PENDING)]
+    newest = table.newest_of_each(_KEYS, "seq", _COLUMNS, conditions)
+    rows = [*_newest_applied(table, conditions), *(row for row in newest if row["result"] == PENDING)]
     return sorted(rows, key=lambda row: int(row["seq"]))
+
+
+def _newest_applied(table: TableRows, where: Sequence[Condition]) -> list[Row]:
+    return table.newest_of_each(_KEYS, "seq", _COLUMNS, [*where, ("result", "=", APPLIED)])
 
 
 def demands(table: TableRows, rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float | None]]:
@@ -85,12 +88,12 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
         table = TableRows(table_uri(root, NAME))
     except TableMissing:
         return []
-    rows = [row for row in newest_changes(table, None, where) if (row["user"], row["client_id"]) in entities]
-    rows = [row for row in rows if row["kind"] is not None and row["result"] == APPLIED]
+    rows = [row for row in _newest_applied(table, where) if (row["user"], row["client_id"]) in entities]
+    rows = [row for row in rows if row["kind"] is not None]
     if not rows:
         return []
     # Of each type the most specific level comes last, and of a level the newest row.
-    rows.sort(key=lambda row: -level_of(row["user"], row["client_id"]))
+    rows.sort(key=lambda row: (-level_of(row["user"], row["client_id"]), row["seq"]))
     best = {row["quota_type"]: row for row in rows}
     wanted = [best[name] for name in quota_types if name in best]
     demand = demands(table, wanted)
