@@ -287,8 +287,8 @@ _NAMES: Final = ("user", "client_id")
 _BATCH: Final = ("query_id", "batch_id")
 _USAGE_COLUMNS: Final = ("sample_start_ms", "produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
 _SPANS_MS: Final = (600_000, 420_000, 300_000, 240_000, 180_000, 120_000, 60_000, 30_000, 10_000)
-# About 15 MB of usage, and 5 MB of each other table.
-_MOST_USAGE: Final = 200_000
+# About 11 MB of usage, and 5 MB of each other table.
+_MOST_USAGE: Final = 150_000
 _MOST_THROTTLES: Final = 30_000
 _LONGER: Final = 8
 """So many times as many older records are looked through in each further step."""
