@@ -1,6 +1,6 @@
 #!/bin/sh
 # The test suite in three parts side by side: most tests with Spark or a broker wait more than they compute. One process
-# runs all that needs Spark (one session for all), one what needs a broker alone, and three what needs no JVM, file by
+# runs all that needs Spark (one session for all), one what needs a broker alone, and two what needs no JVM, file by
 # file in the order of their names (the longest are among the first), because some files have a fixture that takes long.
 # What takes minutes (marker `long`) is left to `make test-long`. With arguments: one process, which gets them.
 set -u
@@ -18,7 +18,7 @@ trap 'exit 130' INT TERM
 # The two others read only files that name their marker: to import all takes them 10 s of CPU each.
 marked() { grep -rlE "mark\.$1" tests --include='test_*.py'; }
 
-"$python" -m pytest -q -p no:cacheprovider --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15 \
+"$python" -m pytest -q -p no:cacheprovider --numprocesses=2 --dist=loadfile --no-loadscope-reorder --durations=15 \
   -m 'not spark and not broker and not long' >"$logs/pure" 2>&1 &
 pure=$!
 "$python" -m pytest -q -p no:cacheprovider --durations=15 -m 'broker and not spark and not long' $(marked broker) >"$logs/broker" 2>&1 &

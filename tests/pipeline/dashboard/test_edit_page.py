@@ -1,5 +1,7 @@
 """The dialog "Try a different limit" in a real browser: a what-if that is stopped, and an edit copied as a command."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,14 @@ browser, page = test_page.browser, test_page.page
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
 
 
+@contextmanager
+def shown_to(page: Any, tables: LivedTables, **options: Any) -> Iterator[str]:
+    """A dashboard's address; the page has left it before it ends, and so asks for nothing that is refused."""
+    with dashboard_of(tables, **options) as server:
+        yield server.address
+        page.goto("about:blank")
+
+
 def open_dialog(page: Any, address: str) -> None:
     show(page, address, "/quotas")
     page.get_by_test_id("quota-row").filter(has_text="alice").first.get_by_test_id("edit-row").click()
@@ -30,8 +40,8 @@ def test_a_what_if_shows_what_share_is_done_and_is_stopped(
     page: Any, shop: LivedTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replays = Replays(tmp_path, monkeypatch)
-    with dashboard_of(shop) as server:
-        open_dialog(page, server.address)
+    with shown_to(page, shop) as address:
+        open_dialog(page, address)
         names = page.get_by_test_id("field-baseline").locator("option").all_inner_texts()
         assert names == ["with today's quotas", "as it happened"]
         page.get_by_test_id("field-baseline").select_option("happened")
@@ -46,8 +56,8 @@ def test_a_what_if_shows_what_share_is_done_and_is_stopped(
 
 def test_an_edit_is_copied_as_the_command_that_makes_it(page: Any, shop: LivedTables) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    with dashboard_of(shop) as server:
-        open_dialog(page, server.address)
+    with shown_to(page, shop) as address:
+        open_dialog(page, address)
         page.get_by_test_id("edit-plan").click()
         command = page.get_by_test_id("command").inner_text()
         assert command.endswith(" --add-config producer_byte_rate=50000")
@@ -58,8 +68,8 @@ def test_an_edit_is_copied_as_the_command_that_makes_it(page: Any, shop: LivedTa
 
 def test_a_hint_that_ends_in_a_command_has_a_button_that_copies_it(page: Any, tmp_path: Path) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    with dashboard_of(LivedTables(tmp_path, [], [], START_MS), process=None) as server:
-        show(page, server.address, "/quotas")
+    with shown_to(page, LivedTables(tmp_path, [], [], START_MS), process=None) as address:
+        show(page, address, "/quotas")
         command = page.locator("#banner").get_by_test_id("command").inner_text()
         assert command.endswith("kquota run")
         page.locator("#banner").get_by_test_id("copy").click()
