@@ -18,7 +18,7 @@ def test_the_broker_uses_an_earlier_ones_archive_and_does_without_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch()
-    monkeypatch.setattr("pipeline.jvm.java.cache_folder", lambda _environ: tmp_path / "cache")
+    monkeypatch.setattr("pipeline.jvm.java.cache_folder", lambda *_: tmp_path / "cache")
     assert make_broker_archive().endswith(" MB")
     archive = broker_java.broker_archive(find_java(), broker_java.broker_jars())
     assert archive.stat().st_size > 10_000_000
