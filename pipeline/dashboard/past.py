@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.dashboard.api import SEE, Query
 from pipeline.dashboard.client import Span, asked_span, bands, quotas_then, read_records, step_ms
@@ -250,18 +252,18 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     records = _records(reader, begin_ms - length_ms - _LONGEST_HOLD_MS, begin_ms + length_ms)
     others, around = neighbours(rows, client), _held_around(records, begin_ms, length_ms)
     before, during = (
-        sum(row[name] or 0 for row in others for name in names) * 1_000 / length_ms for names in (_BEFORE, _DURING)
+        sum(pc.sum(others[name]).as_py() or 0 for name in names) * 1_000 / length_ms for names in (_BEFORE, _DURING)
     )
     return {
         "band": {"start_ms": band["start_ms"], "end_ms": band["end_ms"]},
         "begin_ms": begin_ms,
         "length_ms": length_ms,
         "source": source,
-        "rows": [neighbour_row(row, length_ms, around) for row in others[:_NEIGHBOURS]],
-        "others": len(others),
+        "rows": [neighbour_row(row, length_ms, around) for row in others.slice(0, _NEIGHBOURS).to_pylist()],
+        "others": others.num_rows,
         "before": before,
         "during": during,
-        "text": protection_text(before, during, len(others)),
+        "text": protection_text(before, during, others.num_rows),
     }
 
 
@@ -276,14 +278,15 @@ def _held_around(
     return found
 
 
-def neighbours(rows: Iterable[Mapping[str, Any]], client: tuple[str, str]) -> list[Mapping[str, Any]]:
-    """Those of all clients but one that used something before or during; whoever used the most comes first. Pure."""
-    found = (
-        (-sum(row[name] or 0 for name in _SUMS), row["user"], row["client_id"], row)
-        for row in rows
-        if (row["user"], row["client_id"]) != client
-    )
-    return [row for _, _, _, row in sorted(one for one in found if one[0])]
+def neighbours(rows: pa.Table, client: tuple[str, str]) -> pa.Table:
+    """Those of all clients but one that used something before or during; whoever used the most comes first. Pure.
+
+    * `rows`: has the columns of `USED_SCHEMA`; null is nothing.
+    """
+    used = reduce(pc.add, [pc.fill_null(rows[name], 0) for name in _SUMS])
+    is_client = pc.and_(pc.equal(rows["user"], client[0]), pc.equal(rows["client_id"], client[1]))
+    others = rows.append_column(_USED, used).filter(pc.and_(pc.greater(used, 0), pc.invert(is_client)))
+    return others.sort_by([(_USED, "descending"), ("user", "ascending"), ("client_id", "ascending")])
 
 
 def neighbour_row(
@@ -311,10 +314,14 @@ _BEFORE: Final = ("produced_before", "fetched_before")
 _DURING: Final = ("produced_during", "fetched_during")
 _SUMS: Final = ("produced_before", "produced_during", "fetched_before", "fetched_during")
 _WAITED: Final = ("waited_before", "waited_during")
+_USED: Final = "used"
+USED_SCHEMA: Final = pa.schema(
+    [("user", pa.string()), ("client_id", pa.string()), *((name, pa.int64()) for name in (*_SUMS, *_WAITED))]
+)
 _COLUMNS: Final = {"produced": "produced_bytes", "fetched": "fetched_bytes", "waited": "broker_throttle_ms"}
 
 
-def _used(reader: TablesReader, start_ms: int, length_ms: int) -> tuple[list[dict[str, Any]], str, tuple[int, int]]:
+def _used(reader: TablesReader, start_ms: int, length_ms: int) -> tuple[pa.Table, str, tuple[int, int]]:
     """What each client used for so long before and after an instant, the table, and the instant and length taken."""
     kept_from_ms = reader.tables["usage"].oldest_value("sample_start_ms")
     source, column = "usage", "sample_start_ms"
@@ -332,5 +339,5 @@ def _used(reader: TablesReader, start_ms: int, length_ms: int) -> tuple[list[dic
             f"WHERE {column} >= {start_ms - length_ms} AND {column} < {start_ms + length_ms} GROUP BY 1, 2"
         )
     except TableMissing:
-        return [], source, (start_ms, length_ms)
-    return rows.to_pylist(), source, (start_ms, length_ms)
+        rows = USED_SCHEMA.empty_table()
+    return rows, source, (start_ms, length_ms)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from pipeline.dashboard.past import held_by, neighbour_row, neighbours
+from pipeline.dashboard.past import USED_SCHEMA, held_by, neighbour_row, neighbours
 from pipeline.dashboard.verdict import (
     collapsed,
     gauges,
@@ -147,7 +148,8 @@ def test_neighbours_are_all_clients_but_the_held_one_by_their_use() -> None:
     rows = [{"user": name, "client_id": "c", **sums, "fetched_during": more} for name, more in
             [("held", 9), ("small", 0), ("large", 5_000)]]  # fmt: skip
     rows.append({"user": "idle", "client_id": "c", **dict.fromkeys(sums, None)})
-    found = [neighbour_row(row, 10_000) for row in neighbours(rows, ("held", "c"))]
+    others = neighbours(pa.Table.from_pylist(rows, USED_SCHEMA), ("held", "c"))
+    found = [neighbour_row(row, 10_000) for row in others.to_pylist()]
     shown = [(row["user"], row["produced_before"], row["produced_during"], row["fetched_during"]) for row in found]
     assert shown == [("large", 1_000, 3_000, 500), ("small", 1_000, 3_000, 0)]
     assert [(row["waited_before"], row["waited_during"]) for row in found] == [(40, None)] * 2
