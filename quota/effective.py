@@ -98,7 +98,7 @@ def resolved(clients: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _engine(quotas: QuotaSnapshot) -> tuple[QuotaEngine, Lock]:
-    # To load ten thousand rows takes 300 ms, to resolve a client 1 ms.
+    # Loading ten thousand rows takes 300 ms, resolving a client 1 ms.
     engine = QuotaEngine()
     engine.load_quotas(quotas)
     return engine, Lock()

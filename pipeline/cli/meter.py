@@ -292,7 +292,7 @@ def sources_of(
     """What makes the sources of a cluster from its brokers. Options that cannot be read are refused before.
 
     Raises:
-        UsageError: Neither or both of `--targets` and `--query` are given, or they are no addresses.
+        UsageError: Not exactly one of `--targets` and `--query` is given, or an address is invalid.
     """
     from pipeline.meter.scrape_sources import PrometheusSource, addresses, with_brokers
 

@@ -279,9 +279,9 @@ def _held_around(
 
 
 def neighbours(rows: pa.Table, client: tuple[str, str]) -> pa.Table:
-    """Those of all clients but one that used something before or during; whoever used the most comes first. Pure.
+    """All clients but one that used something before or during, those that used the most first. Pure.
 
-    * `rows`: has the columns of `USED_SCHEMA`; null is nothing.
+    * `rows`: has the columns of `USED_SCHEMA`; null counts as 0. The result has one more, of the sum.
     """
     used = reduce(pc.add, [pc.fill_null(rows[name], 0) for name in _SUMS])
     is_client = pc.and_(pc.equal(rows["user"], client[0]), pc.equal(rows["client_id"], client[1]))
@@ -312,7 +312,7 @@ def neighbour_row(
 
 _BEFORE: Final = ("produced_before", "fetched_before")
 _DURING: Final = ("produced_during", "fetched_during")
-_SUMS: Final = ("produced_before", "produced_during", "fetched_before", "fetched_during")
+_SUMS: Final = (*_BEFORE, *_DURING)
 _WAITED: Final = ("waited_before", "waited_during")
 _USED: Final = "used"
 USED_SCHEMA: Final = pa.schema(

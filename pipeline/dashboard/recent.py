@@ -78,7 +78,7 @@ class WatchedTable:
     def commits(self, most: int) -> Mapping[tuple[str, int], int]:
         """(query id, batch id) -> when the commit was made that names it, in epoch ms, of the newest commits.
 
-        So many are read by the first call; a later one reads those that are new. 240 take 25 ms.
+        The first call reads the `most` newest commits, a later one only those that are new. 240 take 25 ms.
         """
         table, (known_version, known) = self.opened(), self._commits
         version = table.version()
@@ -291,7 +291,7 @@ _SPANS_MS: Final = (600_000, 420_000, 300_000, 240_000, 180_000, 120_000, 60_000
 _MOST_USAGE: Final = 150_000
 _MOST_THROTTLES: Final = 30_000
 _LONGER: Final = 8
-"""So many times as many older records are looked through in each further step."""
+"""Each further step back reads a range of older records that is so many times as long."""
 _PARTS: Final = 30
 """In which the first rows are read: all at once they would take several times the memory in which they are kept."""
 

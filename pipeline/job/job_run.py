@@ -270,9 +270,9 @@ class JobRun:
         return UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
 
     def enlarge_batches(self) -> None:
-        """If a large backlog waits, or many batches in a row are full, go on with a query of larger batches.
+        """Restart the query with larger batches, if a large backlog waits or many batches in a row were full.
 
-        Spark takes the size of its batches when a query starts. The two have one checkpoint, and so one id.
+        Spark takes the size of its batches when a query starts. Both queries have the same checkpoint and id.
         """
         full = self._full
         if self._query is None or self._larger_query is None or full is None:

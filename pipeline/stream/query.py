@@ -39,7 +39,7 @@ _AGAIN_SECONDS = 0.5
 
 
 def usual_batch_messages(newest: Sequence[bytes], most: int) -> int:
-    """The most messages of a batch while there is no large backlog: so many as are 4 MB.
+    """How many messages a batch takes at most while no large backlog waits: about 4 MB.
 
     So after a start the first results do not wait for a batch of all that waits, and the batch needs little memory.
 
@@ -51,9 +51,9 @@ def usual_batch_messages(newest: Sequence[bytes], most: int) -> int:
 
 
 def wants_larger_batches(waiting_messages: int, usual_messages: int, full_in_a_row: int) -> bool:
-    """Whether larger batches are worth a new start of the query: to read the same messages, they need less time.
+    """Whether to restart the query with larger batches, which read the same messages in less time.
 
-    True if more than 16 usual batches wait (64 MB), or if more than 32 were full in a row: the machine is too slow.
+    True if more than 16 usual batches wait (64 MB), or if more than 32 in a row were full: they do not catch up.
     """
     return waiting_messages > _MOST_USUAL_BATCHES * usual_messages or full_in_a_row > _MOST_FULL_BATCHES
 

@@ -45,7 +45,7 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
         ([4_000_001], 50_000, 1),
     ],
 )
-def test_a_usual_batch_has_so_many_messages_as_are_4_mb(sizes: list[int], most: int, messages: int) -> None:
+def test_a_usual_batch_has_about_4_mb_of_messages(sizes: list[int], most: int, messages: int) -> None:
     assert usual_batch_messages([b"x" * size for size in sizes], most) == messages
 
 
@@ -53,7 +53,9 @@ def test_a_usual_batch_has_so_many_messages_as_are_4_mb(sizes: list[int], most: 
     ("waiting", "in_a_row", "larger"),
     [(16_000, 1, False), (16_001, 1, True), (0, 32, False), (0, 33, True)],
 )
-def test_larger_batches_are_worth_it_for_what_waits_or_lasts(waiting: int, in_a_row: int, larger: bool) -> None:
+def test_larger_batches_are_for_a_large_backlog_and_for_one_that_lasts(
+    waiting: int, in_a_row: int, larger: bool
+) -> None:
     assert wants_larger_batches(waiting, 1_000, in_a_row) is larger
 
 
