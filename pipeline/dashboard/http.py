@@ -16,6 +16,7 @@ takes `cluster`, by default the first one; a cluster's tables are read from its 
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -209,10 +210,11 @@ def _ages(clusters: Clusters, now_ms: Callable[[], int]) -> Iterator[Metric]:
     yield from (family for family in (look, batch) if family.samples)
 
 
+log = logging.getLogger(__name__)
 STATIC: Final = Path(__file__).with_name("static")
 _BEAT_SECONDS: Final = 2.0
-_FIRST_SECONDS: Final = 10.0
-"""How long an answer waits for the first look at the tables of its cluster."""
+_FIRST_SECONDS: Final = 60.0
+"""How long an answer waits for the first look at the tables of its cluster: 20 s were seen on a busy machine."""
 _ANSWERS_AT_ONCE: Final = 2
 _KINDS: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 _STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
@@ -389,7 +391,8 @@ async def _me(asked: _Asked, token: str | None, team: _TeamAnswer, request: Requ
         status, refusal = exc.status, (exc.message, exc.fix)
     except (QueryRefused, NotFound) as exc:
         status, refusal = _STATUS[exc.exit_code], (exc.message, exc.fix)
-    except PipelineError:
+    except PipelineError as exc:
+        log.warning("a team's page was not answered: %s", exc)
         status, refusal = 503, ("the figures cannot be read now", "load this again in a minute")
     if status != 200:
         text = team.of_refusal(*refusal).encode()
