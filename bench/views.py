@@ -151,15 +151,14 @@ class Week:
                 pass
 
     def _write_days(self) -> None:
-        first_ms = self._begin_ms - self._days * _DAY_MS
-        for day_ms in range(first_ms, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS, _DAY_MS):
-            until_ms = min(day_ms + _DAY_MS, self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS)
+        merged_until_ms = self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS
+        for day_ms in range(self._begin_ms - self._days * _DAY_MS, self._begin_ms, _DAY_MS):
+            until_ms = day_ms + _DAY_MS
             # In parts, as upkeep sorts no day that is one file.
-            for part_ms in range(day_ms, until_ms, _PART_MS):
-                minutes = np.arange(part_ms, min(part_ms + _PART_MS, until_ms), _MINUTE_MS)
+            for part_ms in range(day_ms, min(until_ms, merged_until_ms), _PART_MS):
+                minutes = np.arange(part_ms, min(part_ms + _PART_MS, until_ms, merged_until_ms), _MINUTE_MS)
                 self._append("usage_by_minute", self._used(minutes), UsageByMinuteRow)
-            held = self._held(day_ms, until_ms)
-            self._append("throttle_by_minute", held, ThrottleByMinuteRow, **_HELD, quota_type="producer_byte_rate")
+            self._append_held(day_ms, min(until_ms, merged_until_ms))
             self._append("batches", self._batches(day_ms, until_ms), BatchRow, **_BATCH, **_OLD)
             self._append("decisions", self._decided(day_ms, until_ms), DecisionRow, **_DECIDED, **_OLD)
             events = self._published(day_ms, until_ms)
@@ -168,6 +167,7 @@ class Week:
     def _write_last_minutes(self) -> None:
         for minute_ms in range(self._begin_ms - _UNMERGED_MINUTES * _MINUTE_MS, self._begin_ms, _MINUTE_MS):
             self._append("usage_by_minute", self._used(np.array([minute_ms])), UsageByMinuteRow)
+            self._append_held(minute_ms, minute_ms + _MINUTE_MS)
 
     def _write_usage(self) -> None:
         for begin_ms in range(self._begin_ms - _USAGE_KEPT_MS, self._begin_ms, 10 * _MINUTE_MS):
@@ -188,9 +188,10 @@ class Week:
             "request_count": amounts % 1_000,
         })  # fmt: skip
 
-    def _held(self, begin_ms: int, until_ms: int) -> pa.Table:
+    def _append_held(self, begin_ms: int, until_ms: int) -> None:
         minutes, held = _each(begin_ms, until_ms, _MINUTE_MS)
-        return pa.table({"minute_start_ms": minutes, **self._names(held)})
+        rows = pa.table({"minute_start_ms": minutes, **self._names(held)})
+        self._append("throttle_by_minute", rows, ThrottleByMinuteRow, **_HELD, quota_type="producer_byte_rate")
 
     def _batches(self, begin_ms: int, until_ms: int) -> pa.Table:
         at_ms = np.arange(begin_ms, until_ms, TRIGGER_MS)

@@ -224,7 +224,7 @@ def return_query_memory_soon() -> None:
     Its engine has an allocator of its own (jemalloc), which keeps what is freed for 10 s, for each of many threads: a
     process that queries all the time then holds twice what a query needs. A value that the user has set is kept.
     """
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0,narenas:1")
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0,narenas:1,tcache_max:4096")
 
 
 class _WithoutPandas:

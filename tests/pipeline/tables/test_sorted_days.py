@@ -73,6 +73,17 @@ def test_a_day_becomes_one_file_in_the_order_of_clients_with_the_same_rows(uri: 
     assert stored(job) == of(*range(8))
 
 
+def test_what_hardly_repeats_has_no_dictionary_in_a_sorted_day(uri: str, job: DeltaRsWriter) -> None:
+    write(job, 0, 1)
+    assert sort_day(uri, many_files=1) == DAY
+    (file,) = DeltaTable(uri).file_uris()
+    group = pq.ParquetFile(file).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    has_dictionary = {one.path_in_schema: one.has_dictionary_page for one in columns}
+    assert has_dictionary["user"], "a name repeats each minute"
+    assert not any(has_dictionary[name] for name in ("produced_bytes", "fetched_bytes", "io_time_ns"))
+
+
 def test_a_day_that_is_read_in_pieces_keeps_its_rows(uri: str, job: DeltaRsWriter) -> None:
     write(job, *range(8))
     assert sort_day(uri, many_files=7, rows_at_once=20) == DAY
