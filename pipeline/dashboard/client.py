@@ -582,6 +582,13 @@ def has_data(evaluated_at_ms: Sequence[int], since_ms: int, until_ms: int, bin_m
     return [bool(one) for one in found]
 
 
+BAND_COLUMNS: Final = (
+    *("publish_seq", "action", "broker_id", "user", "client_id", "quota_type"),
+    *("throttle_time_ms", "throttled_until_ms", "decision_id"),
+)
+"""What of a record tells who was held, and from when until when."""
+
+
 def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, Any]]:
     """The spans in which a client was held: its records, each until it ends or the next one replaces it.
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import Span, asked_span, bands, quotas_then, read_records, step_ms
+from pipeline.dashboard.client import BAND_COLUMNS, Span, asked_span, bands, quotas_then, read_records, step_ms
 from pipeline.dashboard.live_rates import USAGE_COLUMNS, LiveRates, RunningThrottles
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import RECORD_COLUMNS
@@ -44,7 +44,9 @@ def summary_of(reader: TablesReader, state: State, query: Query) -> dict[str, An
     """
     since_ms, until_ms = asked_span(query, state.now_ms)
     is_past = until_ms < state.now_ms
-    records = _records(reader, until_ms - max(_LOOK_BACK_MS, min(until_ms - since_ms, _BY_RECORDS_MS)), until_ms)
+    look_back_ms = max(_LOOK_BACK_MS, min(until_ms - since_ms, _BY_RECORDS_MS))
+    columns = RECORD_COLUMNS if is_past else BAND_COLUMNS
+    records = _records(reader, columns, until_ms - look_back_ms, until_ms)
     rates = _rates_at(reader, until_ms) if is_past else None
     shown = state.instant() if rates is None else _instant(state, records, rates, until_ms)
     held, total = _held(reader, records, since_ms, until_ms)
@@ -70,10 +72,10 @@ class _RatesThen:
     source: str
 
 
-def _records(reader: TablesReader, since_ms: int, until_ms: int) -> list[dict[str, Any]]:
+def _records(reader: TablesReader, columns: Sequence[str], since_ms: int, until_ms: int) -> list[dict[str, Any]]:
     """What was written before an instant of what was decided since another one, the oldest first."""
     try:
-        rows = reader.recent.events.rows(RECORD_COLUMNS, (None, None), since_ms, until_ms)
+        rows = reader.recent.events.rows(columns, (None, None), since_ms, until_ms)
     except TableMissing:
         return []
     written = (row for row in rows if written_ms(row) <= until_ms)
@@ -249,7 +251,7 @@ def protected_document(reader: TablesReader, state: State, query: Query) -> dict
     band = max(held, key=lambda one: int(one["start_ms"]))
     length_ms = min(max(min(band["end_ms"], known_ms) - band["start_ms"], _SHORTEST_MS), _LONGEST_MS)
     rows, source, (begin_ms, length_ms) = _used(reader, band["start_ms"], length_ms)
-    records = _records(reader, begin_ms - length_ms - _LONGEST_HOLD_MS, begin_ms + length_ms)
+    records = _records(reader, BAND_COLUMNS, begin_ms - length_ms - _LONGEST_HOLD_MS, begin_ms + length_ms)
     others, around = neighbours(rows, client), _held_around(records, begin_ms, length_ms)
     before, during = (
         sum(pc.sum(others[name]).as_py() or 0 for name in names) * 1_000 / length_ms for names in (_BEFORE, _DURING)

@@ -179,7 +179,7 @@ RECORD_COLUMNS: Final = (
 # The rows, by client. Pure. To find a client in the small files of the last minutes takes 250 ms; here it takes 1 ms.
 
 TIME: Final = "evaluated_at_ms"
-_LONGEST_MS: Final = 1_200_000
+_LONGEST_MS: Final = 2_400_000
 _BLOCK_ROWS: Final = 8_192
 
 
@@ -216,7 +216,7 @@ class RecentRows:
         return sum(block.rows.num_rows for block in self.blocks)
 
     def with_rows(self, rows: pa.Table, columns: Sequence[str], most_rows: int) -> "RecentRows":
-        """These rows and newer ones, without the oldest ones where it would be too many, or more than 20 minutes.
+        """These rows and newer ones, without the oldest ones where it would be too many, or more than 40 minutes.
 
         Args:
             columns: Which ones are kept; among them the key and `evaluated_at_ms`.

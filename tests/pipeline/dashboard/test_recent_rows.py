@@ -55,10 +55,10 @@ def test_what_is_too_much_goes_and_rows_as_old_as_it_do_not_count() -> None:
     assert amounts(found, "a", "x") == [4]
 
 
-def test_what_is_twenty_minutes_old_goes() -> None:
+def test_what_is_forty_minutes_old_goes() -> None:
     first = rows(*(("a", "x", 1, 1) for _ in range(8_192)))
-    assert held(first, rows(("a", "x", 1_201, 2))).begin == 0
-    assert held(first, rows(("a", "x", 1_202, 2))).begin == 1_001
+    assert held(first, rows(("a", "x", 2_401, 2))).begin == 0
+    assert held(first, rows(("a", "x", 2_402, 2))).begin == 1_001
 
 
 def test_sums_are_by_step_and_null_is_nothing() -> None:
