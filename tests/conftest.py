@@ -70,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(message)
 
 
+def pytest_collection_finish() -> None:
+    """What the modules of all tests hold stays until the end: no collection of garbage has to look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish() -> None:
     """Collects such sockets now: what is found after this hook is judged without the filters above."""
     with warnings.catch_warnings():

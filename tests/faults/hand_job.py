@@ -132,7 +132,6 @@ class HandJob:
         self.meanwhile: Callable[[], object] = lambda: None
         self.listeners = Listeners(lambda _records, _version: None, lambda _report: None)
         self.quota_table = open_quota_table(self.settings.tables)
-        self._quota_log = Path(self.settings.tables.root, "quotas", "_delta_log")
         self.edit(rates)
 
     def edit(self, rates: dict[str, float]) -> None:
@@ -215,7 +214,7 @@ class HandJob:
 
     def _poll_quotas(self) -> None:
         """A poll takes a third of a step in memory: it is left out where the log of the table has no new file."""
-        commits = sorted(self._quota_log.iterdir())
+        commits = sorted(Path(self.quota_table.uri, "_delta_log").iterdir())
         if commits != self._polled:
             self.quotas.poll()
             self._polled = commits
