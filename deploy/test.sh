@@ -7,6 +7,9 @@ set -u
 cd "$(dirname "$0")/.."
 python="${VENV:-.venv}/bin/python"
 
+# Compiled once and kept: else each of the many processes compiles tests and packages anew, 9 s of CPU for all tests.
+unset PYTHONDONTWRITEBYTECODE
+
 if [ $# -gt 0 ]; then
   exec "$python" -m pytest "$@"
 fi
