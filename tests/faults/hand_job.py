@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
+from deltalake import write_deltalake
 
 from pipeline.failpoints import failpoint
 from pipeline.job.metrics import Listeners, RunGauges
@@ -120,6 +121,7 @@ class HandJob:
             if in_memory
             else None
         )
+        self._written: dict[str, int] = {}
         self.clock = ManualClock()
         self.broker = TopicBroker()
         self.messages: list[Message] = []
@@ -224,6 +226,16 @@ class HandJob:
         if self._stored is None:
             return read_table(f"{self.settings.tables.root}/{name}", columns)
         return MemoryWriter(self._stored[name], JOB).read(columns)
+
+    def store(self) -> None:
+        """Append what is in memory and was not stored yet to tables, one commit each, for readers of tables."""
+        assert self._stored is not None
+        create_missing(self.settings.tables.root)
+        for name, table in self._stored.items():
+            new = table.rows.slice(self._written.get(name, 0))
+            if new.num_rows:
+                write_deltalake(f"{self.settings.tables.root}/{name}", new, mode="append")
+            self._written[name] = table.rows.num_rows
 
     def evidence(self) -> Evidence:
         """For the verifier."""
