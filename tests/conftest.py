@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         r":pytest.PytestUnraisableExceptionWarning",
     ):
         config.addinivalue_line("filterwarnings", kafka_python)
+    gc.disable()  # until the modules of all tests are loaded
     os.environ.pop("COLUMNS", None)  # tables are as wide as the reader's terminal, which a test has none of
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell starts programs in the background so, and every program that a test starts and ends would inherit it.
@@ -74,6 +75,7 @@ def pytest_collection_finish() -> None:
     """What the modules of all tests hold stays until the end: no collection of garbage has to look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:
