@@ -7,8 +7,13 @@ set -u
 cd "$(dirname "$0")/.."
 python="${VENV:-.venv}/bin/python"
 
-# Compiled once and kept: else each of the many processes compiles tests and packages anew, 9 s of CPU for all tests.
-unset PYTHONDONTWRITEBYTECODE
+# Where Python may not keep what it has compiled with the sources, it does so here: else each of the many processes
+# compiles tests and packages anew, which takes a lane 9 s of CPU.
+if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+  unset PYTHONDONTWRITEBYTECODE
+  PYTHONPYCACHEPREFIX="$(cd "${VENV:-.venv}" && pwd)/pycache"
+  export PYTHONPYCACHEPREFIX
+fi
 
 if [ $# -gt 0 ]; then
   exec "$python" -m pytest "$@"
