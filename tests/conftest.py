@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
         r":pytest.PytestUnraisableExceptionWarning",
     ):
         config.addinivalue_line("filterwarnings", kafka_python)
-    gc.disable()  # until the modules of all tests are loaded
     os.environ.pop("COLUMNS", None)  # tables are as wide as the reader's terminal, which a test has none of
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell starts programs in the background so, and every program that a test starts and ends would inherit it.
@@ -71,11 +70,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(message)
 
 
-def pytest_collection_finish() -> None:
-    """What the modules of all tests hold stays until the end: no collection of garbage has to look at it again."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What the modules of all tests hold stays until the end: no collection of garbage looks at it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish() -> None:
