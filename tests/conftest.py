@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if f"mark.{name}" not in path.read_text(encoding="utf-8"):
             message = f"{path} does not name the marker {name} of its tests"
             raise pytest.UsageError(message)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What the modules of all tests hold stays until the end: no collection of garbage looks at it, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish() -> None:

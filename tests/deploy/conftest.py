@@ -1,6 +1,6 @@
 """Tables and views over them, made once for all tests of SQL."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def registered(spark: "SparkSession", schema: str, root: str) -> Iterator[None]:
-    """The views over tables, in a schema of their own."""
-    from tests.deploy.sql_texts import QUOTA_HISTORY, VIEWS, statements  # noqa: PLC0415
+def registered(spark: "SparkSession", schema: str, root: str, views: Collection[str] | None = None) -> Iterator[None]:
+    """The tables, and these views over them (None = all), in a schema of their own."""
+    from tests.deploy.sql_texts import QUOTA_HISTORY, VIEWS, statements, view_of  # noqa: PLC0415
 
     variables = {"schema": schema, "tables_root": root}
     for name, value in variables.items():
@@ -23,7 +23,8 @@ def registered(spark: "SparkSession", schema: str, root: str) -> Iterator[None]:
     try:
         for path in (VIEWS, QUOTA_HISTORY):
             for statement in statements(path.read_text("utf-8")):
-                spark.sql(statement)
+                if views is None or view_of(statement) in {None, *views}:
+                    spark.sql(statement)
         spark.sql("USE default")
         yield
     finally:

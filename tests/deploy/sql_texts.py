@@ -14,6 +14,7 @@ SQL_BOARD: Final = DEPLOY / "grafana" / "kquota-sql.json"
 AI_BI_BOARD: Final = DEPLOY / "databricks" / "kquota.lvdash.json"
 
 _TIME_FILTER = re.compile(r"\$__timeFilter\(([a-zA-Z0-9_-]+)\)")
+_VIEW = re.compile(r"CREATE OR REPLACE VIEW (\w+)")
 _AGGREGATE = re.compile(r"^(SUM|MAX|COUNT)\(")
 
 
@@ -21,6 +22,12 @@ def statements(text: str) -> Iterator[str]:
     """The statements of a file, without comments. A semicolon is only where a statement ends."""
     bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
     yield from (statement.strip() for statement in bare.split(";") if statement.strip())
+
+
+def view_of(statement: str) -> str | None:
+    """The view that a statement makes."""
+    found = _VIEW.match(statement)
+    return found[1] if found else None
 
 
 def read_board(path: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from tests.deploy.commands import (
 )
 
 ROOT = DEPLOY.parent
+FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
 SETTINGS_FILES = sorted(DEPLOY.rglob("kquota.toml"))
 PROGRAMS = {"run", "gate", "meter request-log", "quotas sync", "dashboard", "alerts run", "topics create"}
 # What each program serves; that it does so is tested in test_health.py and beside the program.
@@ -56,7 +57,7 @@ def test_a_command_and_its_flags_exist_and_take_these_values(program: Program) -
 def test_images_and_wheels_are_named_after_the_release() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     named: dict[str, list[str]] = {}
-    for path in [*pages, *(file for file in sorted(DEPLOY.rglob("*")) if file.is_file() and file.suffix != ".lock")]:
+    for path in [*pages, *(file for file in FILES if file.suffix != ".lock")]:
         versions = re.findall(r"(?:kquota:|newTag: |kafka_quota_pipeline-)(\d+\.\d+\.\d+)", path.read_text("utf-8"))
         named |= {path.name: versions} if versions else {}
     assert len(named) >= 8
@@ -242,9 +243,8 @@ def test_the_dashboard_that_the_bundle_names_is_there() -> None:
 
 
 def test_no_file_of_deploy_names_a_registry() -> None:
-    for path in DEPLOY.rglob("*"):
-        if path.is_file():
-            assert not re.search(r"\b(docker\.io|ghcr\.io|quay\.io|gcr\.io|registry\.)", path.read_text("utf-8")), path
+    for path in FILES:
+        assert not re.search(r"\b(docker\.io|ghcr\.io|quay\.io|gcr\.io|registry\.)", path.read_text("utf-8")), path
 
 
 def test_the_settings_of_kubernetes_are_those_that_its_pods_mount() -> None:

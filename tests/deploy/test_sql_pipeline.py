@@ -87,7 +87,7 @@ def test_versions_and_freshness_are_those_of_the_tables(written: Written) -> Non
 def test_after_a_clock_was_set_back_the_newest_is_what_came_since(spark: "SparkSession", tmp_path: Path) -> None:
     tables = SteppedTables(tmp_path, STEPS_MS[0])
     tables.live(12)
-    with registered(spark, "kquota_stepped", tables.root):
+    with registered(spark, "kquota_stepped", tables.root, {"freshness", "batch_facts", "quota_versions"}):
         fresh = {row["table_name"]: row["newest_ms"] for row in spark.sql("TABLE kquota_stepped.freshness").collect()}
         facts = spark.sql("TABLE kquota_stepped.batch_facts").collect()
         (version,) = spark.sql("SELECT * FROM kquota_stepped.quota_versions").collect()

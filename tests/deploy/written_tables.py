@@ -82,7 +82,7 @@ class WrittenTables(LivedTables):
         self._spark = spark
         today_ms = wall_ms() // 60_000 * 60_000 - _DAY_SECONDS * 1_000
         caps = EngineSettings(producer_byte_rate_cap="none")
-        super().__init__(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps)
+        super().__init__(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps, at_once=True)
         self._collect = self.job._collect
         self.job.micro_batch._collect = self._collected  # type: ignore[assignment]
         self._collector = Collector(RULES)

@@ -185,13 +185,14 @@ def test_clocks_are_set_at_random_with_kills_around(seed: int, tmp_path: Path, m
 def test_decisions_before_and_after_a_clock_step_can_be_verified_and_simulated(
     by_ms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = HandJob(tmp_path, RATES)
+    job = HandJob(tmp_path, RATES, in_memory=True)
     job.start()
     clients = Clients(job)
     clients.offender_bytes = 4 * BOUND
     for step_ms in (0, by_ms, -by_ms):
         on_driver_and_broker(job, step_ms)
         clients.go(6)
+    job.store()
     root, quotas = job.settings.tables.root, QuotaSource(job.quota_table)
     found = verify(root, "cluster", quotas.at, 0, 2**62, lambda *_: None)
     assert (found.batches, found.mismatches) == (36, [])

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(root)
 
 
+@cache
 def run(command: str, output: str, root: str) -> Answer:
+    """The answer of a command; none of them changes what another one shows."""
     candidate = str(Path(root) / "candidate.yaml")
     rest = [candidate if word == "CANDIDATE" else word for word in COMMANDS[command]]
     tables = [] if command.startswith(WITHOUT_TABLES) else ["--tables", root]

@@ -35,14 +35,14 @@ class SteppedTables:
 
     def __init__(self, folder: Path, step_ms: int) -> None:
         self.step_ms = step_ms
-        self.old = LivedTables(folder / "stepped", QUOTAS, [*SENDERS, GHOST], START_MS)
+        self.old = LivedTables(folder / "stepped", QUOTAS, [*SENDERS, GHOST], START_MS, at_once=True)
         self.old.live(NORMAL_SECONDS)
         self.old.job.clock.set_wall(self.old.now_ms + step_ms)
         self.old.live(NORMAL_SECONDS)
         self.root = self.old.root
         self.ahead_until_ms = self.old.now_ms
         """What the clocks showed when they were set back."""
-        self.alone = LivedTables(folder / "alone", QUOTAS, SENDERS, self.old.now_ms - step_ms)
+        self.alone = LivedTables(folder / "alone", QUOTAS, SENDERS, self.old.now_ms - step_ms, at_once=True)
         """The job of the second time epoch, and its tables."""
         self.alone.job.spark.query_id = "after"
         self._first_seq = 1 + max(self._rows("throttle_events", self.root)["publish_seq"].to_pylist())

@@ -1,6 +1,7 @@
 """One dashboard over several clusters: the address says which one, and each is read from its first request on."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,25 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
     return tables
 
 
-@pytest.fixture
-def several(shop: LivedTables, dev: LivedTables) -> Iterator[Several]:
-    found = Several(shop, dev)
+@contextmanager
+def running(prod: LivedTables, dev: LivedTables) -> Iterator[Several]:
+    found = Several(prod, dev)
     with found.client:
         assert found.clusters.first.feed.wait_first(PATIENCE_SECONDS)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def several(shop: LivedTables, dev: LivedTables) -> Iterator[Several]:
+    """For tests to which it is the same what was asked before."""
+    with running(shop, dev) as found:
+        yield found
+
+
+@pytest.fixture
+def fresh(shop: LivedTables, dev: LivedTables) -> Iterator[Several]:
+    """Of which nothing was asked yet."""
+    with running(shop, dev) as found:
         yield found
 
 
@@ -75,13 +90,13 @@ def test_the_address_says_which_cluster_and_without_it_the_first_is_shown(severa
     assert talkers["dev"] == {"bob"}
 
 
-def test_a_cluster_is_read_from_its_first_request_on(several: Several) -> None:
-    several.get("/api/v1/clusters", cluster="dev")
-    several.get("/api/v1/quotas")
-    assert several.made == ["prod"]
+def test_a_cluster_is_read_from_its_first_request_on(fresh: Several) -> None:
+    fresh.get("/api/v1/clusters", cluster="dev")
+    fresh.get("/api/v1/quotas")
+    assert fresh.made == ["prod"]
     for _ in range(2):
-        assert several.get("/api/v1/quotas", cluster="dev").status_code == 200
-    assert several.made == ["prod", "dev"]
+        assert fresh.get("/api/v1/quotas", cluster="dev").status_code == 200
+    assert fresh.made == ["prod", "dev"]
 
 
 def test_the_names_of_the_clusters_are_answered_the_first_one_first(several: Several) -> None:
@@ -103,13 +118,13 @@ def test_two_clusters_in_one_address_are_refused(several: Several) -> None:
     assert (answer.status_code, answer.json()["error"]) == (400, "'cluster' is given twice")
 
 
-def test_the_age_of_the_figures_is_told_of_each_cluster_that_was_looked_at(several: Several) -> None:
+def test_the_age_of_the_figures_is_told_of_each_cluster_that_was_looked_at(fresh: Several) -> None:
     def has_age(cluster: str) -> bool:
-        sample = several.registry.get_sample_value("kquota_dashboard_look_age_seconds", {"cluster": cluster})
+        sample = fresh.registry.get_sample_value("kquota_dashboard_look_age_seconds", {"cluster": cluster})
         return sample is not None
 
     assert [has_age("prod"), has_age("dev")] == [True, False]
-    assert several.get("/api/v1/summary", cluster="dev").status_code == 200
+    assert fresh.get("/api/v1/summary", cluster="dev").status_code == 200
     assert [has_age("prod"), has_age("dev")] == [True, True]
 
 

@@ -25,8 +25,9 @@ public final class ReporterCheck {
     private static final MetricConfig QUOTA = new MetricConfig().timeWindow(1, TimeUnit.SECONDS).samples(11);
 
     public static void main(String[] args) throws Throwable {
-        if (args[0].equals("sums")) sums(Long.parseLong(args[1]));
-        else if (args[0].equals("expiry")) expiry(Long.parseLong(args[1]));
+        List<String> seeds = List.of(args).subList(1, args.length);
+        if (args[0].equals("sums")) for (String seed : seeds) sums(Long.parseLong(seed));
+        else if (args[0].equals("expiry")) for (String seed : seeds) expiry(Long.parseLong(seed));
         else if (args[0].equals("events")) events();
         else if (args[0].equals("other-class")) otherClass();
         else if (args[0].equals("other-field")) reporter().init(List.of());

@@ -19,6 +19,8 @@ LOG4J = (
     "appender.c.layout.pattern=%p %m%n\nrootLogger.level=warn\nrootLogger.appenderRef.c.ref=c\n"
 )
 OTHER_STAT = "package org.apache.kafka.common.metrics.stats; public abstract class SampledStat {}"
+SEEDS = ("1", "2", "3")
+"""All in one JVM, whose start takes longer than they do."""
 
 Check = Callable[..., list[str]]
 
@@ -45,7 +47,8 @@ def check(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     def run(*arguments: str, before: str = "own") -> list[str]:
         log4j = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
         path = os.pathsep.join([str(folder / before), str(folder / "own"), *map(str, jars)])
-        command = [str(find_java().executable), log4j, "-cp", path, "io.kquota.reporter.ReporterCheck", *arguments]
+        java = [str(find_java().executable), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", log4j]
+        command = [*java, "-cp", path, "io.kquota.reporter.ReporterCheck", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
     return run
@@ -73,14 +76,12 @@ def test_sources_that_do_not_compile_say_where(tmp_path: Path) -> None:
         compile_java([tmp_path / "Odd.java"], [], tmp_path)
 
 
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_no_record_is_missed_or_read_twice_whatever_becomes_of_the_windows(check: Check, seed: str) -> None:
-    assert check("sums", seed) == ["0 0"]
+def test_no_record_is_missed_or_read_twice_whatever_becomes_of_the_windows(check: Check) -> None:
+    assert check("sums", *SEEDS) == ["0 0"] * len(SEEDS)
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_sums_stay_exact_and_memory_bounded_when_sensors_expire_and_come_back(check: Check, seed: str) -> None:
-    assert check("expiry", seed) == ["[0, 0, 0] 0 true"]
+def test_sums_stay_exact_and_memory_bounded_when_sensors_expire_and_come_back(check: Check) -> None:
+    assert check("expiry", *SEEDS[:2]) == ["[0, 0, 0] 0 true"] * 2
 
 
 def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(check: Check) -> None:

@@ -30,7 +30,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
     """Thirty-two seconds of a job: alice at five times her quota while nothing holds her, bob always at 1.3 times his,
     carol in bursts, dave within his quota. The quotas are lowered and raised on the way.
     """
-    job = HandJob(tmp_path_factory.mktemp("job"), {"producer_byte_rate": RATE})
+    job = HandJob(tmp_path_factory.mktemp("job"), {"producer_byte_rate": RATE}, in_memory=True)
     job.start()
     draw = Random(1)
     for step in range(160):
@@ -48,6 +48,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
             job.clock.advance(TICK_MS)
             job.purgatory.tick()
         job.step()
+    job.store()
     return job
 
 
@@ -110,8 +111,7 @@ def indebted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HandJob, int]:
             job.purgatory.tick()
         job.step()
         stopped_ms = job.decider.last.evaluated_at_ms if second < 240 else stopped_ms
-    for name in ("usage", "batches", "decisions", "throttle_events", "sensor_state"):
-        write_deltalake(table_uri(job.settings.tables.root, name), job.rows(name))
+    job.store()
     return job, stopped_ms
 
 
@@ -153,7 +153,8 @@ def test_a_start_is_the_same_for_replays_together_alone_and_in_parts(indebted: t
     assert 0 < together[1][BOB].throttle_ms < 0.7 * together[0][BOB].throttle_ms, "a raise halves what he owes"
 
 
-STEPS_MS = (20_000, 120_000, 3_600_000)
+# One within the age of decisions (60 s) and one far beyond it; one a little beyond it takes the same branches.
+STEPS_MS = (20_000, 3_600_000, pytest.param(120_000, marks=pytest.mark.long))
 
 
 def spend(job: HandJob, seconds: float, share: float) -> None:
@@ -187,8 +188,7 @@ def stepped(folder: Path, step_ms: int, is_ahead_before: bool, window_ms: int = 
     spend(job, 2, 4)
     spend(job, 25, 0.1)
     assert job.decider.last.time_epoch == 1
-    for name in ("usage", "batches", "decisions", "throttle_events"):
-        write_deltalake(table_uri(job.settings.tables.root, name), job.rows(name))
+    job.store()
     assert [action for action, _ in told].index("release") == len(told) - 1
     return job, told[-1][1] - told[0][1]
 

@@ -106,13 +106,16 @@ def test_spark_creates_what_delta_rs_creates_and_finds_it_again(
         claim_tables(tables, "second")
 
 
-def test_tables_that_delta_rs_has_created_are_registered_as_they_are(tables: TablesSettings) -> None:
+def test_tables_of_delta_rs_are_registered_as_and_where_they_are(tables: TablesSettings) -> None:
     create_missing(str(tables.location))
     before = {name: stored(str(tables.location), name) for name in TABLES}
     open_catalog(tables)
     assert {name: stored(str(tables.location), name) for name in TABLES} == before
     claim_tables(tables, "first")
     assert owner_of(str(tables.location)) == "first"
+    moved = tables.model_copy(update={"root": CatalogRoot(str(tables.root), f"{tables.location}-2")})
+    with pytest.raises(UsageError, match=r"quotas lies at .*/t/quotas, not at .*-2/quotas, where 'tables.location'"):
+        open_catalog(moved)
 
 
 @pytest.mark.long
@@ -229,8 +232,3 @@ def test_a_catalog_in_memory_without_a_location_is_refused(spark: "SparkSession"
     nowhere = tables.model_copy(update={"root": CatalogRoot(str(tables.root), None)})
     with pytest.raises(UsageError, match=r"keeps the catalog of catalog:spark_catalog\..* in memory"):
         open_catalog(nowhere)
-    create_missing(str(tables.location))
-    open_catalog(tables)
-    moved = tables.model_copy(update={"root": CatalogRoot(str(tables.root), f"{tables.location}-2")})
-    with pytest.raises(UsageError, match=r"quotas lies at .*/t/quotas, not at .*-2/quotas, where 'tables.location'"):
-        open_catalog(moved)
