@@ -10,21 +10,23 @@ the mean of all throttle times above 0; no value without one. `exempt-request-ti
 (`ClientRequestQuotaManager`): a rate, in percent of one thread.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quota.arrays import Floats, Ids
 from quota.engine import QuotaEngine
-from quota.entity import QUOTA_TYPES, Level, entity_at
+from quota.entity import NAMES_OF_LEVEL, QUOTA_TYPES, Level, entity_at
 from quota.snapshot import QuotaSnapshot
 
-_RESOLVED: Final = ("mode", "user", "client_id", "level", "quota_type", "sensor_user", "sensor_client_id", "broker_id")
+_SENSOR: Final = ("level", "quota_type", "sensor_user", "sensor_client_id", "broker_id")
 
 
 class QuotaKey(NamedTuple):
@@ -73,6 +75,107 @@ class SensorRate:
         return QuotaKey(*self.entity, self.quota_type)
 
 
+class SensorRates(Sequence[SensorRate]):
+    """The rates of sensors as columns: an element is made when it is asked for. Immutable.
+
+    A dashboard looks each second at a hundred thousand of them, and shows fifty.
+
+    Args:
+        rows: A row for each, with the attributes of `SensorRate` as columns; `entity` as `entity_user` and
+            `entity_client_id`, and without `owner`.
+        owners: Who is responsible, by user and client-id of the row of `quotas`.
+    """
+
+    def __init__(self, rows: pa.Table, owners: Mapping[tuple[str, str], str | None] = MappingProxyType({})) -> None:
+        self._rows = rows
+        self._owners = owners
+        self.used: Floats = np.asarray(rows["observed"].to_numpy() / rows["bound"].to_numpy(), np.float64)
+        """float64[n]: O / T of each, above 0."""
+
+    @classmethod
+    def of(cls, rates: Iterable[SensorRate]) -> "SensorRates":
+        """These rates, with their owners."""
+        listed = list(rates)
+        columns = {name: [getattr(one, name) for one in listed] for name in _ATTRIBUTES}
+        entities = {name: [one.entity[part] for one in listed] for part, name in enumerate(_ENTITY)}
+        rows = pa.table({**columns, **entities}, schema=_SCHEMA)
+        return cls(rows, {one.entity: one.owner for one in listed})
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    @overload
+    def __getitem__(self, at: int) -> SensorRate: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "SensorRates": ...
+
+    def __getitem__(self, at: int | slice) -> "SensorRate | SensorRates":
+        if isinstance(at, slice):
+            return self._taken(np.arange(len(self))[at])
+        return next(iter(self._taken(np.arange(len(self))[[at]])))
+
+    def __iter__(self) -> Iterator[SensorRate]:
+        for batch in self._rows.to_batches(_ROWS_AT_ONCE):
+            columns = (batch.column(name).to_pylist() for name in (*_ATTRIBUTES, *_ENTITY))
+            for *values, user, client_id in zip(*columns, strict=True):
+                attributes = dict(zip(_ATTRIBUTES, values, strict=True))
+                yield SensorRate(**attributes, entity=(user, client_id), owner=self._owners.get((user, client_id)))
+
+    def where(self, **wanted: str | int) -> "SensorRates":
+        """Those with these values in columns of `rows`, in the same order."""
+        found = reduce(pc.and_, (pc.equal(self._rows[name], value) for name, value in wanted.items()))
+        return self._taken(np.flatnonzero(found.to_numpy()))
+
+    def first_of_quotas(self) -> "SensorRates":
+        """The first one under each quota, in the same order."""
+        return self._taken(_groups(self._rows, (*_ENTITY, "quota_type"))[0])
+
+    def used_by_client(self) -> pa.Table:
+        """user, client_id and `used` of the first one of each client, in the same order."""
+        rows = self._rows.select(["user", "client_id"]).append_column("used", pa.array(self.used))
+        return rows.take(pa.array(_groups(rows, ("user", "client_id"))[0]))
+
+    def nearest_first(self, *others: "SensorRates") -> "SensorRates":
+        """These and others, the one that is nearest to its bound first; equal ones by client, then by type."""
+        rows = pa.concat_tables([self._rows, *(one._rows for one in others)])
+        used = SensorRates(rows, self._owners)
+        keys = [("used", "descending"), *((name, "ascending") for name in ("user", "client_id", "quota_type"))]
+        return used._taken(pc.sort_indices(rows.append_column("used", pa.array(used.used)), keys).to_numpy())
+
+    def in_shadow(self, entities: Iterable[tuple[str, str]]) -> "SensorRates":
+        """Of the rates of an engine with shadow quotas enforced those under one, by the entities of shadow quotas."""
+        # With its length the first name cannot be taken for a part of the second one.
+        shadow = pa.array([f"{len(user.encode())}/{user}/{client_id}" for user, client_id in entities], pa.string())
+        users, client_ids = (self._rows[name] for name in _ENTITY)
+        names = pc.binary_join_element_wise(pc.binary_length(users).cast(pa.string()), users, client_ids, "/")
+        found = self._taken(np.flatnonzero(pc.is_in(names, shadow).to_numpy()))
+        at, mode = self._rows.schema.get_field_index("mode"), pa.repeat("shadow", len(found))
+        return SensorRates(found._rows.set_column(at, "mode", mode), self._owners)
+
+    def _taken(self, places: Ids) -> "SensorRates":
+        return SensorRates(self._rows.take(pa.array(places)), self._owners)
+
+
+_ROWS_AT_ONCE: Final = 1_024
+_ATTRIBUTES: Final = (
+    *("quota_type", "user", "client_id", "sensor_user", "sensor_client_id", "broker_id"),
+    *("clients", "observed", "bound", "level", "mode"),
+)
+_ENTITY: Final = ("entity_user", "entity_client_id")
+_TYPES: Final = {"clients": pa.int64(), "observed": pa.float64(), "bound": pa.float64(), "level": pa.int64()}
+_SCHEMA: Final = pa.schema([(name, _TYPES.get(name, pa.string())) for name in (*_ATTRIBUTES, *_ENTITY)])
+
+
+def _groups(rows: pa.Table, names: Sequence[str]) -> tuple[Ids, Ids]:
+    """The place of the first row of each combination of values, in order, and how many rows have it: int64[groups]."""
+    numbered = rows.select(list(names)).append_column("place", pa.array(np.arange(rows.num_rows)))
+    groups = numbered.group_by(list(names), use_threads=False).aggregate([("place", "min"), ("place", "count")])
+    first, count = (groups[name].to_numpy() for name in ("place_min", "place_count"))
+    order = np.argsort(first)
+    return first[order], count[order]
+
+
 def mean_span_seconds(at_ms: int, oldest_ms: int, num_samples: int, sample_window_ms: int) -> float:
     """Over how many seconds the sums of all windows of a rate are averaged: as long as for a full rate at least.
 
@@ -93,7 +196,7 @@ def rates_of(
     at_ms: int,
     levels: Callable[[], pa.Table] | None = None,
     owners: Mapping[tuple[str, str], str | None] = MappingProxyType({}),
-) -> list[SensorRate]:
+) -> SensorRates:
     """The rate of every sensor of some clients that has usage under an enforced bound, in the order of the clients.
 
     Args:
@@ -105,41 +208,20 @@ def rates_of(
     """
     rates = engine.evaluate(clients, at_ms)
     observed, bound = (np.asarray(rates[name].to_numpy(), np.float64) for name in ("observed", "bound"))
-    places = np.flatnonzero((observed > 0) & (bound > 0))
-    if not len(places):
-        return []
     resolved = engine.resolve(clients) if levels is None else levels()
-    # Not by pa.array, which imports pandas to look at its values.
-    rows = resolved.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
-    columns = zip(*(rows[name].to_pylist() for name in _RESOLVED), strict=True)
-    first: dict[tuple[Any, ...], tuple[int, str, str]] = {}
-    clients_of: Counter[tuple[Any, ...]] = Counter()
-    for place, (mode, user, client_id, *sensor) in zip(places.tolist(), columns, strict=True):
-        if mode == "enforce":
-            key = tuple(sensor)
-            # Clients of one sensor share its rate.
-            first.setdefault(key, (place, user, client_id))
-            clients_of[key] += 1
-    return [
-        SensorRate(
-            *(quota_type, user, client_id, sensor_user, sensor_client_id, broker_id, clients_of[key]),
-            observed=float(observed[place]),
-            bound=float(bound[place]),
-            level=level,
-            mode="enforce",
-            entity=entity,
-            owner=owners.get(entity),
-        )
-        for key, (place, user, client_id) in first.items()
-        for level, quota_type, sensor_user, sensor_client_id, broker_id in [key]
-        # What the level names of a client, its sensor names, too.
-        for entity in [entity_at(Level(level), sensor_user, sensor_client_id)]
-    ]
-
-
-def shadow_rates(rates: Iterable[SensorRate], shadow: Container[tuple[str, str]]) -> list[SensorRate]:
-    """Of the rates of an engine with shadow quotas enforced those under one, by the entities of shadow quotas."""
-    return [replace(rate, mode="shadow") for rate in rates if rate.entity in shadow]
+    is_enforced = pc.fill_null(pc.equal(resolved["mode"], "enforce"), False).to_numpy()
+    places = np.flatnonzero((observed > 0) & (bound > 0) & is_enforced)
+    # Clients of one sensor share its rate.
+    of_sensor, clients_of = _groups(resolved.take(pa.array(places)), _SENSOR)
+    first = places[of_sensor]
+    rows = resolved.take(pa.array(first))
+    found = {name: rows[name] for name in ("quota_type", "user", "client_id", *_SENSOR, "mode")}
+    found |= {"clients": pa.array(clients_of), "observed": pa.array(observed[first]), "bound": pa.array(bound[first])}
+    # What the level names of a client, its sensor names, too.
+    for part, (name, tag) in enumerate(zip(_ENTITY, ("sensor_user", "sensor_client_id"), strict=True)):
+        others = [None if NAMES_OF_LEVEL[level][part] else entity_at(level, "", "")[part] for level in Level]
+        found[name] = pc.coalesce(pa.array([None, *others], pa.string()).take(rows["level"]), rows[tag])
+    return SensorRates(pa.table({name: found[name] for name in _SCHEMA.names}).cast(_SCHEMA), owners)
 
 
 def sensor_rates(
@@ -152,9 +234,9 @@ def sensor_rates(
     enforced = _rates(snapshot, usage, at_ms, new_engine())
     shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
     if not shadow:
-        return enforced
+        return [*enforced]
     seen = _rates(snapshot.with_shadow_enforced(), usage, at_ms, new_engine())
-    return enforced + shadow_rates(seen, shadow)
+    return [*enforced, *seen.in_shadow(shadow)]
 
 
 def current_rates(
@@ -169,7 +251,7 @@ def current_rates(
     return dict(sensors)
 
 
-def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEngine) -> list[SensorRate]:
+def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEngine) -> SensorRates:
     engine.load_quotas(snapshot)
     engine.record(usage, at_ms)
     names = ["user", "client_id", *(["broker_id"] if engine.scope == "broker" else [])]

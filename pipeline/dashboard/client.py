@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from arro3.core import Array, DataType
 
 from pipeline.dashboard.api import SEE, Query
@@ -397,7 +398,7 @@ def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
 
 @lru_cache(maxsize=512)
 def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, dict[str, Any]]:
-    rows = resolved(_clients([(user, client_id)]), snapshot)
+    rows = resolved(names_table([(user, client_id)]), snapshot)
     return {row["quota_type"]: picked(row, ("bound", "mode", "level")) for row in rows}
 
 
@@ -455,7 +456,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         **throttles,
         "shown_as": _shown_as(series["series"], bounds["bounds"], throttles),
         "seen_ms": seen_ms,
-        "alike": [] if seen_ms is not None else _alike(client, reader.clients_seen()),
+        "alike": [] if seen_ms is not None else _alike(client, reader.clients_seen().names),
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
         "levels": [row.document() for row in found.levels],
@@ -494,27 +495,23 @@ def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[st
     return known
 
 
-def _alike(client: tuple[str, str], seen: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+def _alike(client: tuple[str, str], seen: pa.Table) -> list[dict[str, str]]:
     """Clients of the last minutes that a client which was never seen may be meant to be."""
-    clients = sorted(seen)
-    users = sorted({user for user, _ in clients})
+    users = sorted(pc.unique(seen["user"]).to_pylist())
     alike = [client[0]] if client[0] in users else get_close_matches(client[0], users, n=_ALIKE)
-    found = [one for user in alike for one in clients if one[0] == user]
+    of_user = {user: {*seen.filter(pc.equal(seen["user"], user))["client_id"].to_pylist()} for user in alike}
+    found = [(user, client_id) for user in alike for client_id in sorted(of_user[user])]
     found.sort(key=lambda one: -SequenceMatcher(None, one[1], client[1]).ratio())
     return [{"user": user, "client_id": client_id} for user, client_id in found[:_ALIKE]]
 
 
 def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:
-    sensor = (one.quota_type, one.sensor_user, one.sensor_client_id, one.level)
-    observed = (
-        rate.observed
-        for rate in state.sensors
-        if (rate.quota_type, rate.sensor_user, rate.sensor_client_id, rate.level) == sensor
-    )
     shown = ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id")
+    sensor = {name: getattr(one, name) for name in ("quota_type", "sensor_user", "sensor_client_id", "level")}
+    rates = () if one.level is None else state.sensors.where(**sensor)[:1]
     return {
         **{name: getattr(one, name) for name in shown},
-        "observed": next(observed, 0.0),
+        "observed": next((rate.observed for rate in rates), 0.0),
         "shared_with": [list(client) for client in one.shared_with[:50]],
         "shared": len(one.shared_with),
     }
@@ -522,11 +519,14 @@ def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:
 
 def _clients_of(state: State, user: str, client_id: str) -> pa.Table:
     """Clients seen lately that may share a sensor with this one: no others are worth resolving."""
-    seen = {(one.user, one.client_id) for one in state.sensors}
-    return _clients(sorted(one for one in seen if one[0] == user or (client_id and one[1] == client_id)))
+    may_share = [{"user": user}, *([{"client_id": client_id}] if client_id else [])]
+    return names_table(
+        sorted({(one.user, one.client_id) for names in may_share for one in state.sensors.where(**names)})
+    )
 
 
-def _clients(names: Sequence[tuple[str, str]]) -> pa.Table:
+def names_table(names: Sequence[tuple[str, str]]) -> pa.Table:
+    """Clients as the columns user and client_id."""
     columns = zip(("user", "client_id"), zip(*names, strict=True) if names else ((), ()), strict=True)
     return pa.table({name: pa.array(Array(list(column), DataType.string())) for name, column in columns})
 

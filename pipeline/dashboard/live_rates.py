@@ -5,19 +5,21 @@ if shadow quotas were enforced, as `quota.current_rates` does.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from arro3.core import Array, DataType
 from numpy.typing import NDArray
 
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle.assembly import new_engine
-from quota.current_rates import SensorRate, mean_span_seconds, rates_of, shadow_rates
+from quota.arrays import Flags, Ids, Ints
+from quota.current_rates import SensorRates, mean_span_seconds, rates_of
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.snapshot import QuotaSnapshot
@@ -28,6 +30,7 @@ SECONDS_KEPT: Final = 300
 USAGE_COLUMNS: Final = ("query_id", "batch_id", "evaluated_at_ms", *COLUMNS, "request_count")
 _TOTALS: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _FORGET_MS: Final = 300_000
+_MINUTE_MS: Final = 60_000
 
 
 class LiveRates:
@@ -40,20 +43,19 @@ class LiveRates:
         self._shadow: QuotaEngine | None = None
         self._of_shadow: set[tuple[str, str]] = set()
         self._owners: Mapping[tuple[str, str], str | None] = {}
-        self._seen_ms: dict[tuple[str, ...], int] = {}
+        self._clients = SeenClients.none(self._names())
         self._totals: dict[int, Counter[str]] = {}
         self._windows: dict[int, Counter[str]] = {}
-        self._newest_sample_ms: dict[tuple[str, str], int] = {}
         self.at_ms = 0
         """The instant of the rates; 0 before the first usage."""
+        self._active: Ids = np.zeros(0, np.int64)
         self._entities: pa.Table | None = None
         self._resolved: dict[int, pa.Table] = {}
 
     @property
     def active_clients(self) -> int:
         """The number of clients that used anything in the windows of the rates, as `top` counts them."""
-        after_ms = self.at_ms - self.settings.late_after_ms
-        return sum(start_ms > after_ms for start_ms in self._newest_sample_ms.values())
+        return self._clients.number_since(self._after_ms)
 
     @property
     def per_second(self) -> tuple[float, float, float]:
@@ -65,15 +67,9 @@ class LiveRates:
         produced, fetched, requests = (sum(sums[name] for sums in self._windows.values()) for name in _TOTALS)
         return produced / seconds, fetched / seconds, requests / seconds
 
-    def seen(self) -> dict[tuple[str, str], int]:
-        """Clients of the last minutes, and when the newest usage of each was evaluated. For any thread."""
-        known = dict(self._seen_ms)
-        if self.scope == "cluster":
-            return known  # type: ignore[return-value]  # its names are user and client-id
-        found: dict[tuple[str, str], int] = {}
-        for (user, client_id, *_), seen_ms in known.items():
-            found[user, client_id] = max(seen_ms, found.get((user, client_id), 0))
-        return found
+    def seen(self) -> "SeenClients":
+        """Clients of the last minutes. For any thread."""
+        return self._clients
 
     def load(
         self, snapshot: QuotaSnapshot, owners: Mapping[tuple[str, str], str | None], window: pa.Table | None = None
@@ -100,10 +96,12 @@ class LiveRates:
 
     def record(self, usage: pa.Table, at_ms: int) -> None:
         """Take the usage of further batches, of which the newest was evaluated at an instant."""
-        self.at_ms = max(self.at_ms, at_ms)
+        before_ms, self.at_ms = self.at_ms, max(self.at_ms, at_ms)
         for engine in self._engines():
             engine.record(usage, self.at_ms)
-        self._note_clients(usage)
+            if self.at_ms // _MINUTE_MS > before_ms // _MINUTE_MS:
+                engine.expire_idle(self.at_ms)
+        self._clients = self._clients.with_usage(usage, self.at_ms)
         self._add_totals(usage)
 
     def add_totals(self, sums: Iterable[Mapping[str, int | None]]) -> None:
@@ -124,17 +122,14 @@ class LiveRates:
         found = ((second, self._totals.get(second, none)) for second in range(first, last + 1))
         return [(second, *(sums[name] for name in _TOTALS)) for second, sums in found]  # type: ignore[misc]
 
-    def sensors(self) -> list[SensorRate]:
+    def sensors(self) -> SensorRates:
         """Every sensor with usage under a bound, the one nearest to its bound first."""
-        entities = self._clients()
-        if entities is None:
-            return []
+        entities = self._active_clients()
         enforced, *seen = (
             rates_of(engine, entities, self.at_ms, partial(self._levels, place, entities), self._owners)
             for place, engine in enumerate(self._engines())
         )
-        found = [*enforced, *(one for rates in seen for one in shadow_rates(rates, self._of_shadow))]
-        return sorted(found, key=lambda one: (-one.used, one.user, one.client_id, one.quota_type))
+        return enforced.nearest_first(*(rates.in_shadow(self._of_shadow) for rates in seen))
 
     def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
         """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` gives them."""
@@ -156,23 +151,6 @@ class LiveRates:
             self._resolved[place] = self._engines()[place].resolve(entities)
         return self._resolved[place]
 
-    def _note_clients(self, usage: pa.Table) -> None:
-        clients = dict.fromkeys(zip(*(usage[name].to_pylist() for name in self._names()), strict=True), self.at_ms)
-        before = len(self._seen_ms)
-        self._seen_ms.update(clients)
-        newest = self._newest_sample_ms
-        starts_ms = _floats(usage["sample_start_ms"]).astype(np.int64).tolist()
-        for user, client_id, start_ms in zip(
-            usage["user"].to_pylist(), usage["client_id"].to_pylist(), starts_ms, strict=True
-        ):
-            newest[user, client_id] = max(start_ms, newest.get((user, client_id), 0))
-        if len(self._seen_ms) > before:
-            self._entities = None
-        for client in [client for client, seen_ms in self._seen_ms.items() if seen_ms < self.at_ms - _FORGET_MS]:
-            del self._seen_ms[client]
-            newest.pop((client[0], client[1]), None)
-            self._entities = None
-
     def _add_totals(self, usage: pa.Table) -> None:
         starts_ms = _floats(usage["sample_start_ms"]).astype(np.int64)
         if not len(starts_ms):
@@ -183,19 +161,149 @@ class LiveRates:
             for start_ms, amount in zip(each.tolist(), sums.tolist(), strict=True):
                 self._totals.setdefault(start_ms // 1_000, Counter())[name] += int(amount)
                 self._windows.setdefault(start_ms, Counter())[name] += int(amount)
-        after_ms = self.at_ms - self.settings.late_after_ms
-        self._windows = {start_ms: sums for start_ms, sums in self._windows.items() if start_ms > after_ms}
+        self._windows = {start_ms: sums for start_ms, sums in self._windows.items() if start_ms > self._after_ms}
         for second in [second for second in self._totals if second < max(self._totals) - 2 * SECONDS_KEPT]:
             del self._totals[second]
 
-    def _clients(self) -> pa.Table | None:
-        if not self._seen_ms:
-            return None
-        if self._entities is None:
-            columns = zip(self._names(), zip(*sorted(self._seen_ms), strict=True), strict=True)
-            self._entities = pa.table({name: _texts(list(one)) for name, one in columns})
+    @property
+    def _after_ms(self) -> int:
+        """Samples that began later are part of the rates."""
+        return self.at_ms - self.settings.late_after_ms
+
+    def _active_clients(self) -> pa.Table:
+        """Those with usage in the windows of the rates, by name: no others have a rate."""
+        active = self._clients.places_since(self._after_ms)
+        if self._entities is None or not np.array_equal(active, self._active):
+            self._active, self._entities = active, self._clients.named(active)
             self._resolved.clear()
         return self._entities
+
+
+@dataclass(frozen=True, slots=True)
+class SeenClients:
+    """Clients of the last minutes, and when each used something: 60 bytes a client. Immutable, so for any thread.
+
+    A client is known by the hash of its names, as in `RecentRows`.
+
+    Attributes:
+        names: user and client_id, and broker_id where rates are by broker.
+        hashes: int64[n], of the rows of `names`, sorted; `order` has the row of each.
+        of_clients: int64[n], of each row the hash of its user and client-id alone.
+        sample_ms: int64[n], the begin of the newest sample with usage.
+        seen_ms: int64[n], when the newest usage was evaluated.
+    """
+
+    names: pa.Table
+    hashes: Ids
+    order: Ids
+    of_clients: Ids
+    sample_ms: Ints
+    seen_ms: Ints
+
+    @classmethod
+    def none(cls, names: Sequence[str] = ("user", "client_id")) -> "SeenClients":
+        """No client."""
+        empty = np.zeros(0, np.int64)
+        return cls(pa.table({name: _texts([]) for name in names}), *[empty] * 5)
+
+    def with_usage(self, usage: pa.Table, at_ms: int) -> "SeenClients":
+        """With the clients of further usage, and without those that have used nothing for 5 minutes before `at_ms`."""
+        if not usage.num_rows:
+            return self
+        names = pa.table({name: usage[name] for name in self.names.column_names})
+        columns = [column.to_pylist() for column in names.columns]
+        hashes = _hashes(columns)
+        new, rows = np.unique(hashes, return_index=True)
+        rows = rows[~self._found(new)[1]]
+        of_clients = hashes if len(columns) == _OF_CLIENT else _hashes(columns[:_OF_CLIENT])
+        known = self._with_rows(names.take(_places(rows)), hashes[rows], of_clients[rows])
+        places = known._found(hashes)[0]
+        np.maximum.at(known.sample_ms, places, _floats(usage["sample_start_ms"]).astype(np.int64))
+        known.seen_ms[places] = at_ms
+        is_kept = known.seen_ms >= at_ms - _FORGET_MS
+        return known if is_kept.all() else known._only(is_kept)
+
+    def by_client(self) -> "SeenClients":
+        """The same without broker_id: of each client the newest times."""
+        if self.names.num_columns == _OF_CLIENT:
+            return self
+        rows = self.names.append_column(_SAMPLE, pa.array(self.sample_ms)).append_column(_SEEN, pa.array(self.seen_ms))
+        newest = rows.group_by(rows.column_names[:_OF_CLIENT], use_threads=False).aggregate(
+            [(_SAMPLE, "max"), (_SEEN, "max")]
+        )
+        names = newest.select(rows.column_names[:_OF_CLIENT])
+        hashes = _hashes([column.to_pylist() for column in names.columns])
+        order = np.argsort(hashes)
+        return SeenClients(names, hashes[order], order, hashes, *(newest[f"{one}_max"].to_numpy() for one in _TIMES))
+
+    def get(self, client: tuple[str, str]) -> int | None:
+        """When the newest usage of a client was evaluated, in epoch ms; None for one that was not seen."""
+        found = self.seen_ms[self.of_clients == hash(client)]
+        return int(found.max()) if len(found) else None
+
+    def places_of(self, users: Sequence[str], client_ids: Sequence[str]) -> tuple[Ids, Flags]:
+        """The rows of clients, and whether there are such. To be asked of `by_client`."""
+        return self._found(_hashes([users, client_ids]))
+
+    def client_ids_of(self, user: str) -> set[str]:
+        """The client-ids of a user."""
+        return {*self.names.filter(pc.equal(self.names["user"], user))["client_id"].to_pylist()}
+
+    def places_since(self, after_ms: int) -> Ids:
+        """The rows whose newest sample began after an instant: int64[m]."""
+        return np.flatnonzero(self.sample_ms > after_ms)
+
+    def number_since(self, after_ms: int) -> int:
+        """How many clients these are."""
+        of_clients = self.of_clients[self.places_since(after_ms)]
+        return len(of_clients) if self.names.num_columns == _OF_CLIENT else len(np.unique(of_clients))
+
+    def named(self, places: Ids) -> pa.Table:
+        """Rows of `names`, sorted."""
+        rows = self.names.take(_places(places))
+        return rows.take(pc.sort_indices(rows, [(name, "ascending") for name in rows.column_names]))
+
+    def _found(self, hashes: Ids) -> tuple[Ids, Flags]:
+        """The rows with these hashes, and whether there are such."""
+        if not len(self.order):
+            return np.zeros(len(hashes), np.int64), np.zeros(len(hashes), np.bool_)
+        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.order) - 1)
+        return self.order[at], self.hashes[at] == hashes
+
+    def _with_rows(self, names: pa.Table, hashes: Ids, of_clients: Ids) -> "SeenClients":
+        """With rows of new clients, in the order of their hashes. The times are copied: those of this one stay."""
+        at, zeros = np.searchsorted(self.hashes, hashes), np.zeros(len(hashes), np.int64)
+        rows = pa.concat_tables([self.names, names])
+        return SeenClients(
+            rows if rows.column(0).num_chunks < _CHUNKS else rows.combine_chunks(),
+            np.insert(self.hashes, at, hashes),
+            np.insert(self.order, at, np.arange(len(self.order), len(self.order) + len(hashes))),
+            np.concatenate([self.of_clients, of_clients]),
+            np.concatenate([self.sample_ms, zeros]),
+            np.concatenate([self.seen_ms, zeros]),
+        )
+
+    def _only(self, is_kept: Flags) -> "SeenClients":
+        of_hashes, rows = is_kept[self.order], np.flatnonzero(is_kept)
+        return SeenClients(
+            self.names.take(_places(rows)).combine_chunks(),
+            self.hashes[of_hashes],
+            (np.cumsum(is_kept) - 1)[self.order[of_hashes]],
+            *(array[rows] for array in (self.of_clients, self.sample_ms, self.seen_ms)),
+        )
+
+
+_OF_CLIENT: Final = 2
+_SAMPLE, _SEEN = _TIMES = ("sample_ms", "seen_ms")
+_CHUNKS: Final = 64
+
+
+def _hashes(names: Sequence[Sequence[str]]) -> Ids:
+    return np.fromiter(map(hash, zip(*names, strict=True)), np.int64, len(names[0]))
+
+
+def _places(places: Ids) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))])
 
 
 def _floats(column: "pa.ChunkedArray") -> NDArray[np.float64]:

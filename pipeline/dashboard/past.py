@@ -21,6 +21,7 @@ from pipeline.errors import TableMissing
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.web import QueryRefused
+from quota.current_rates import SensorRates
 from schemas.throttle_record import counts, written_ms
 
 # The view Now of a range, and of its end if that is over.
@@ -93,7 +94,7 @@ def _instant(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesTh
         at_ms,
         running,
         {(row["user"], row["client_id"], row["quota_type"]): row for row in found},
-        () if live is None else live.sensors(),
+        SensorRates.of(()) if live is None else live.sensors(),
         () if live is None else _seconds(live, rates.source),
         0 if live is None else live.active_clients,
         recent,

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles
+from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles, SeenClients
 from pipeline.dashboard.recent import RecentTables, WatchedTable
 from pipeline.dashboard.state import Health, State, health
 from pipeline.errors import PipelineError
@@ -26,7 +26,7 @@ from pipeline.tables.layout import TABLES
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
-from quota.current_rates import SensorRate
+from quota.current_rates import SensorRates
 from quota.engine import Scope
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
@@ -254,7 +254,7 @@ class TablesReader:
         self._resolved: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._committed_at_ms: dict[str, int | None] = {}
         self._seq = 0
-        self._sensors: Sequence[SensorRate] = ()
+        self._sensors = SensorRates.of(())
         self._last_health: Health | None = None
         self._newest_seen: tuple[tuple[str, int], int] = (("", -1), 0)
 
@@ -290,9 +290,9 @@ class TablesReader:
         """An engine without quotas or usage, with the job's scope; None before the quotas could be read."""
         return None if self._quotas is None else LiveRates(settings, self._scope or self._quotas.scope)
 
-    def clients_seen(self) -> dict[tuple[str, str], int]:
+    def clients_seen(self) -> SeenClients:
         """See `LiveRates.seen`."""
-        return {} if self._rates is None else self._rates.seen()
+        return SeenClients.none() if self._rates is None else self._rates.seen()
 
     def _read(self, new: set[str]) -> None:
         if "quotas" in new or self._quotas is None:

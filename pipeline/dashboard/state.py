@@ -5,11 +5,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from pipeline.command_line import command_text, naming_tables
 from pipeline.dashboard.live_rates import RunningThrottle
-from pipeline.dashboard.verdict import collapsed, standing, verdict
+from pipeline.dashboard.verdict import NEAR, collapsed, standing, verdict
 from pipeline.process import activity_of, ahead_ms
-from quota.current_rates import SensorRate
+from quota.current_rates import SensorRate, SensorRates
 from quota.units import age_text
 from schemas.throttle_record import verb, written_ms
 
@@ -71,11 +73,12 @@ def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
 def totals(
     running: Sequence[RunningThrottle],
     per_second: tuple[float, float, float],
-    sensors: Sequence[SensorRate],
+    sensors: SensorRates,
     active_clients: int,
 ) -> dict[str, Any]:
     """The figures over everything; `per_second` is that of `LiveRates`."""
-    stands = Counter(standing(one.used, one.mode) for one in sensors)
+    enforced, in_shadow = (sensors.where(mode=mode).used for mode in ("enforce", "shadow"))
+    over = int(np.count_nonzero(enforced > 1))
     return {
         "throttled": len(running),
         "throttled_by_type": dict(Counter(one.row["quota_type"] for one in running)),
@@ -83,9 +86,9 @@ def totals(
         "produced_bytes_per_second": per_second[0],
         "fetched_bytes_per_second": per_second[1],
         "requests_per_second": per_second[2],
-        "over_bound": stands["over"],
-        "over_shadow_bound": sum(one.used > 1 and one.mode == "shadow" for one in sensors),
-        "near_bound": stands["near"],
+        "over_bound": over,
+        "over_shadow_bound": int(np.count_nonzero(in_shadow > 1)),
+        "near_bound": int(np.count_nonzero(enforced >= NEAR)) - over,
     }
 
 
@@ -96,7 +99,7 @@ class Instant:
     at_ms: int
     running: Sequence[RunningThrottle]
     levels: Levels
-    sensors: Sequence[SensorRate]
+    sensors: SensorRates
     seconds: Sequence[tuple[int, int, int, int]]
     active_clients: int
     recent: Sequence[Mapping[str, Any]]
@@ -261,7 +264,7 @@ class State:
     batch: Mapping[str, Any] | None = None
     running: Sequence[RunningThrottle] = ()
     levels: Mapping[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
-    sensors: Sequence[SensorRate] = ()
+    sensors: SensorRates = field(default_factory=lambda: SensorRates.of(()))
     rates_at_ms: int = 0
     seconds: Sequence[tuple[int, int, int, int]] = ()
     active_clients: int = 0

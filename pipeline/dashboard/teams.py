@@ -278,8 +278,9 @@ def _uses(reader: TablesReader, state: State, user: str, client_ids: Sequence[st
     if not client_ids:
         return found
     rates: dict[tuple[Any, ...], float] = {}
-    for one in state.sensors:  # of several brokers the one that is nearest to its bound comes first
-        rates.setdefault((one.quota_type, one.sensor_user, one.sensor_client_id, one.level), one.observed)
+    for of_user in (user, ""):
+        for one in state.sensors.where(sensor_user=of_user):  # of several brokers the nearest to its bound comes first
+            rates.setdefault((one.quota_type, one.sensor_user, one.sensor_client_id, one.level), one.observed)
     engine = QuotaEngine()
     engine.load_quotas(snapshot)
     names = {"user": [user] * len(client_ids), "client_id": list(client_ids)}
@@ -295,7 +296,7 @@ def _uses(reader: TablesReader, state: State, user: str, client_ids: Sequence[st
 def _client_ids(reader: TablesReader, about: About, since_ms: int) -> set[str]:
     """Those of the link that sent anything lately, or since an instant."""
     rows = rows_where(["client_id", "minute_start_ms"], _of(about, since_ms))
-    found = {client_id for user, client_id in reader.clients_seen() if user == about.user}
+    found = reader.clients_seen().client_ids_of(about.user)
     with suppress(TableMissing):
         newest = f"SELECT client_id, max(minute_start_ms) AS last FROM ({rows}) GROUP BY 1 ORDER BY 2 DESC"  # noqa: S608 - quoted there
         stored = reader.tables["usage_by_minute"].query(f"{newest} LIMIT {10 * _MOST_CLIENTS}")

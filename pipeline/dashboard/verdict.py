@@ -6,7 +6,7 @@ The API gives these judgements, and the page only draws them: so whoever asks ge
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from quota.current_rates import SensorRate
+from quota.current_rates import SensorRates
 from quota.units import age_text, rate_text
 
 NEAR: Final = 0.8
@@ -51,7 +51,7 @@ def times_text(used: float) -> str:
 
 
 def verdict(
-    now_ms: int, held: Sequence[Mapping[str, Any]], sensors: Sequence[SensorRate], *, is_past: bool = False
+    now_ms: int, held: Sequence[Mapping[str, Any]], sensors: SensorRates, *, is_past: bool = False
 ) -> dict[str, str]:
     """The sentence that the view Now begins with.
 
@@ -66,18 +66,18 @@ def verdict(
     """
     if held:
         return {"kind": "held", "text": _held_text(now_ms, held, is_past)}
-    enforced = [one for one in sensors if one.mode == "enforce"]
-    if not sensors:
+    enforced = sensors.where(mode="enforce")
+    nearest = next(iter((enforced or sensors)[:1]), None)
+    if nearest is None:
         return {"kind": "none", "text": "no client used anything under a quota" + (" then" if is_past else " lately")}
-    first = (enforced or sensors)[0]
-    who = f"{client_text(first.user, first.client_id)} {used_text(first.used)}"
+    who = f"{client_text(nearest.user, nearest.client_id)} {used_text(nearest.used)}"
     if not enforced:
         return {"kind": "within", "text": f"no quota is enforced here, all are in shadow mode; nearest: {who}"}
-    if first.used > 1:
+    if nearest.used > 1:
         were = "was" if is_past else "is"
         return {"kind": "over", "text": f"no client {were} held; over its quota for a moment: {who}"}
     text = f"all {'were ' if is_past else ''}within their quotas; nearest: {who}"
-    return {"kind": "near" if first.used >= NEAR else "within", "text": text}
+    return {"kind": "near" if nearest.used >= NEAR else "within", "text": text}
 
 
 def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]], is_past: bool) -> str:

@@ -1,21 +1,26 @@
 """What answers each path of the API; but the view Client, which is in `client`, and what was, in `past`."""
 
 import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import StringIO
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import client_document, made_by
+from pipeline.dashboard.client import client_document, made_by, names_table
 from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.links import About
+from pipeline.dashboard.live_rates import SeenClients
 from pipeline.dashboard.past import protected_document, summary_of
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.recent import TIME, WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
 from pipeline.dashboard.teams import team_document
-from pipeline.dashboard.verdict import client_text, gauges, standing
+from pipeline.dashboard.verdict import gauges, standing
 from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
 from pipeline.reports.story import client_of, told
 from pipeline.settings.model import Settings
@@ -24,6 +29,7 @@ from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import Story, decision_with_id, newest_throttle
 from pipeline.web import QueryRefused
+from quota.arrays import Flags, Ids
 from quota.current_rates import SensorRate
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
 
@@ -220,9 +226,7 @@ def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[st
     """The view Quotas: rows with the sensor that is nearest to each bound, the row nearest to a bound first."""
     table = QuotaTable(reader.root).read()
     wanted = [row for row in table.rows if _is_of(row, query) and _is_found(row, query.search or "")]
-    nearest: dict[tuple[str, str, str], SensorRate] = {}
-    for one in state.sensors:
-        nearest.setdefault((*one.entity, one.quota_type), one)
+    nearest = {(*one.entity, one.quota_type): one for one in state.sensors.first_of_quotas()}
     shown = chosen_rows([_quota_row(row, nearest) for row in wanted], query)
     # Of these rows, which may be newer than what was seen at the last look: an edit of them names it.
     page = {"version": table.version, "total": len(shown), "all": len(table.rows), "offset": query.offset}
@@ -264,26 +268,45 @@ def quotas_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """Clients of the last minutes, and those that a quota names: held ones first, then the nearest to their bound."""
-    seen, search = reader.clients_seen(), (query.search or "").replace(" ", "").casefold()
     held = {(one.row["user"], one.row["client_id"]) for one in state.running}
-    used: dict[tuple[str, str], SensorRate] = {}
-    for one in state.sensors:
-        used.setdefault((one.user, one.client_id), one)
-    named = (entity for entity in reader.owners if all(entity) and DEFAULT not in entity)
-    found = [
-        {
-            "user": user,
-            "client_id": client_id,
-            "seen_ms": seen.get((user, client_id)),
-            "used": used[user, client_id].used if (user, client_id) in used else None,
-            "throttled": (user, client_id) in held,
-        }
-        for user, client_id in {*seen, *held, *named}
-        if search in client_text(user, client_id).replace(" ", "").casefold()
+    named = {entity for entity in reader.owners if all(entity) and DEFAULT not in entity}
+    rows = client_rows(reader.clients_seen().by_client(), state.sensors.used_by_client(), held, named)
+    search = (query.search or "").replace(" ", "")
+    if search:
+        texts = pc.replace_substring(pc.binary_join_element_wise(rows["user"], rows["client_id"], "/"), " ", "")
+        rows = rows.filter(pc.match_substring(pc.utf8_lower(texts), search.lower()))
+    first = {"throttled": pc.cast(rows["throttled"], pa.int8()), "used": rows["used"], "seen_ms": rows["seen_ms"]}
+    keys = pa.table({**{name: pc.negate(pc.fill_null(one, 0)) for name, one in first.items()},
+                     "user": rows["user"], "client_id": rows["client_id"]})  # fmt: skip
+    order = [(name, "ascending") for name in keys.column_names]
+    shown = rows.take(pc.select_k_unstable(keys, min(query.limit, rows.num_rows), order))
+    return {**state.head(), "clients": shown.to_pylist(), "total": rows.num_rows}
+
+
+def client_rows(
+    seen: SeenClients, used: pa.Table, held: Collection[tuple[str, str]], named: Iterable[tuple[str, str]]
+) -> pa.Table:
+    """Clients that were seen, are held or named: user, client_id, `seen_ms`, `used` and `throttled`. Pure.
+
+    `seen_ms` and `used` are null where they are not known. `used` has user, client_id and `used`.
+    """
+    others = names_table(sorted({*held, *named}))
+    places, is_seen = _places(seen, others)
+    names = pa.concat_tables([seen.names, others.filter(pa.array(~is_seen))])
+    places[~is_seen] = np.arange(len(seen.seen_ms), names.num_rows)
+    is_held, used_part, seen_ms = (np.zeros(names.num_rows, kind) for kind in (np.bool_, np.float64, np.int64))
+    seen_ms[: len(seen.seen_ms)] = seen.seen_ms
+    is_held[places] = [
+        client in held for client in zip(*(column.to_pylist() for column in others.columns), strict=True)
     ]
-    found.sort(key=lambda row: (not row["throttled"], -(row["used"] or 0), -(row["seen_ms"] or 0),
-                                row["user"], row["client_id"]))  # fmt: skip
-    return {**state.head(), "clients": found[: query.limit], "total": len(found)}
+    places, is_seen = _places(seen, used)
+    used_part[places[is_seen]] = used["used"].to_numpy()[is_seen]
+    known = {"seen_ms": pa.array(seen_ms, mask=seen_ms == 0), "used": pa.array(used_part, mask=used_part == 0)}
+    return pa.table({**{name: names[name] for name in names.column_names}, **known, "throttled": is_held})
+
+
+def _places(seen: SeenClients, clients: pa.Table) -> tuple[Ids, Flags]:
+    return seen.places_of(clients["user"].to_pylist(), clients["client_id"].to_pylist())
 
 
 def _is_found(row: Mapping[str, Any], search: str) -> bool:

@@ -1,11 +1,16 @@
 """The current rate under each quota: of the sensor that is nearest to its bound, by the engine's own rate."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from quota.current_rates import QuotaKey, SensorRate, current_rates
+from quota.current_rates import QuotaKey, SensorRate, SensorRates, current_rates
 from quota.engine import QuotaEngine
+from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
 
@@ -81,3 +86,65 @@ def test_in_broker_scope_the_busiest_broker_is_shown() -> None:
 
 def test_without_usage_there_is_no_rate() -> None:
     assert rates([quota_row("alice", producer_byte_rate=1000.0)]) == {}
+
+
+NAMES = st.sampled_from(["", "a", "b"])
+RATES = st.lists(
+    st.builds(
+        SensorRate,
+        quota_type=st.sampled_from(QUOTA_TYPES),
+        user=NAMES,
+        client_id=NAMES,
+        sensor_user=NAMES,
+        sensor_client_id=NAMES,
+        broker_id=st.sampled_from(["", "1"]),
+        clients=st.integers(1, 3),
+        observed=st.sampled_from([0.5, 1.0, 3.0]),
+        bound=st.sampled_from([1.0, 2.0]),
+        level=st.integers(1, 8),
+        mode=st.sampled_from(["enforce", "shadow"]),
+        entity=st.tuples(NAMES, NAMES),
+    ),
+    max_size=8,
+)
+
+
+@given(rates=RATES, first=st.integers(0, 8), last=st.integers(0, 8))
+def test_rates_as_columns_are_those_that_went_in(rates: list[SensorRate], first: int, last: int) -> None:
+    found = SensorRates.of(rates)
+    assert [*found] == rates
+    assert [found[at] for at in range(len(found))] == rates
+    assert [*found[first:last]] == rates[first:last]
+    assert found.used.tolist() == [one.used for one in rates]
+    assert [*found.where(user="a", mode="enforce")] == [
+        one for one in rates if (one.user, one.mode) == ("a", "enforce")
+    ]
+
+
+@given(rates=RATES, others=RATES)
+def test_the_nearest_is_first_and_equal_ones_go_by_client_and_type(
+    rates: list[SensorRate], others: list[SensorRate]
+) -> None:
+    found = [*SensorRates.of(rates).nearest_first(SensorRates.of(others))]
+    keys = [(-one.used, one.user, one.client_id, one.quota_type) for one in found]
+    assert keys == sorted(keys)
+    assert Counter(found) == Counter([*rates, *others])
+
+
+@given(rates=RATES)
+def test_the_first_of_each_quota_and_client_are_found_in_order(rates: list[SensorRate]) -> None:
+    found = SensorRates.of(rates)
+    of_quotas = {one.quota: one for one in reversed(rates)}
+    assert [*found.first_of_quotas()] == [one for one in rates if of_quotas[one.quota] is one]
+    of_clients = {(one.user, one.client_id): one for one in reversed(rates)}
+    assert found.used_by_client().to_pylist() == [
+        {"user": one.user, "client_id": one.client_id, "used": one.used}
+        for one in rates
+        if of_clients[one.user, one.client_id] is one
+    ]
+
+
+@given(rates=RATES, shadow=st.sets(st.tuples(NAMES, NAMES), max_size=3))
+def test_what_is_under_a_shadow_quota_is_in_shadow_mode(rates: list[SensorRate], shadow: set[tuple[str, str]]) -> None:
+    found = [*SensorRates.of(rates).in_shadow(shadow)]
+    assert found == [replace(one, mode="shadow") for one in rates if one.entity in shadow]

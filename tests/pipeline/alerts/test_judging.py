@@ -8,7 +8,7 @@ from pipeline.alerts.judging import AT_BOUND, NEAR_BOUND, STALLED, THROTTLED, TI
 from pipeline.dashboard.live_rates import RunningThrottle
 from pipeline.dashboard.state import State, health
 from pipeline.settings.model import AlertsSettings
-from quota.current_rates import SensorRate
+from quota.current_rates import SensorRate, SensorRates
 
 NOW_MS = 1_700_000_000_000
 RULES = AlertsSettings()
@@ -17,7 +17,7 @@ RULES = AlertsSettings()
 def state(*sensors: SensorRate, age_ms: int | None = 100, failure: str | None = None, **others: Any) -> State:
     batch = None if age_ms is None else {"processed_at_ms": NOW_MS - age_ms, "evaluated_at_ms": NOW_MS - age_ms}
     found = health(NOW_MS, batch, "7", was_seen=True, failure=failure)
-    return State(now_ms=NOW_MS, seq=1, health=found, sensors=sensors, **others)
+    return State(now_ms=NOW_MS, seq=1, health=found, sensors=SensorRates.of(sensors), **others)
 
 
 def sensor(used: float, mode: str = "enforce", user: str = "alice", owner: str | None = "data") -> SensorRate:

@@ -494,11 +494,7 @@ def violations(page: Any) -> list[tuple[str, list[str]]]:
     """What is seriously wrong for somebody who cannot see or use the page as others do, with the first places."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe.Axe().axe_script)
-    # Of what a theme changes, which is colours, the dark one is judged; of all else, the light one.
-    rules = (
-        ", runOnly: ['color-contrast']" if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else ""
-    )
-    found = page.evaluate(f"axe.run({{resultTypes: ['violations']{rules}}})")["violations"]
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
     return [
         (one["id"], [node["html"] for node in one["nodes"][:3]])
         for one in found

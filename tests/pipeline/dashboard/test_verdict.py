@@ -16,7 +16,7 @@ from pipeline.dashboard.verdict import (
     used_text,
     verdict,
 )
-from quota.current_rates import SensorRate
+from quota.current_rates import SensorRate, SensorRates
 from schemas.throttle_record import counts
 
 NOW_MS = 1_700_000_000_000
@@ -83,7 +83,7 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
 def test_the_verdict_is_one_sentence(
     throttled: list[dict[str, Any]], sensors: list[SensorRate], is_past: bool, kind: str, text: str
 ) -> None:
-    assert verdict(NOW_MS, throttled, sensors, is_past=is_past) == {"kind": kind, "text": text}
+    assert verdict(NOW_MS, throttled, SensorRates.of(sensors), is_past=is_past) == {"kind": kind, "text": text}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def rows(jobs: list[ReadingJob], name: str) -> list[dict[str, Any]]:
     return sorted(({key: value for key, value in row.items() if key not in OF_A_JOB} for row in found), key=str)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_shards_write_together_what_one_job_does(tmp_path: Path, seed: int) -> None:
     random, count = Random(seed), 2 + seed % 3
     one = ReadingJob(tmp_path / "one", ALL_USERS)
