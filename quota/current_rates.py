@@ -25,6 +25,7 @@ from quota.arrays import Floats, Ids
 from quota.engine import QuotaEngine
 from quota.entity import NAMES_OF_LEVEL, QUOTA_TYPES, Level, entity_at
 from quota.snapshot import QuotaSnapshot
+from quota.usage import BLOCK_ROWS
 
 _SENSOR: Final = ("level", "quota_type", "sensor_user", "sensor_client_id", "broker_id")
 
@@ -203,25 +204,36 @@ def rates_of(
         engine: Has recorded the usage.
         clients: As `QuotaEngine.evaluate` takes them.
         at_ms: The instant, not before any event.
-        levels: Returns `engine.resolve(clients)`, for callers that keep it.
+        levels: Returns `levels_of(engine, clients)`, for callers that keep it.
         owners: Who is responsible, by user and client-id of the row of `quotas`.
     """
-    rates = engine.evaluate(clients, at_ms)
+    found = [engine.evaluate(part, at_ms).select(["observed", "bound"]) for part in _parts(clients)]
+    rates = pa.concat_tables(found)
     observed, bound = (np.asarray(rates[name].to_numpy(), np.float64) for name in ("observed", "bound"))
-    resolved = engine.resolve(clients) if levels is None else levels()
+    resolved = levels_of(engine, clients) if levels is None else levels()
     is_enforced = pc.fill_null(pc.equal(resolved["mode"], "enforce"), False).to_numpy()
     places = np.flatnonzero((observed > 0) & (bound > 0) & is_enforced)
     # Clients of one sensor share its rate.
     of_sensor, clients_of = _groups(resolved.take(pa.array(places)), _SENSOR)
     first = places[of_sensor]
     rows = resolved.take(pa.array(first))
-    found = {name: rows[name] for name in ("quota_type", "user", "client_id", *_SENSOR, "mode")}
-    found |= {"clients": pa.array(clients_of), "observed": pa.array(observed[first]), "bound": pa.array(bound[first])}
+    columns = {name: rows[name] for name in ("quota_type", "user", "client_id", *_SENSOR, "mode")}
+    columns |= {"clients": pa.array(clients_of), "observed": pa.array(observed[first]), "bound": pa.array(bound[first])}
     # What the level names of a client, its sensor names, too.
     for part, (name, tag) in enumerate(zip(_ENTITY, ("sensor_user", "sensor_client_id"), strict=True)):
         others = [None if NAMES_OF_LEVEL[level][part] else entity_at(level, "", "")[part] for level in Level]
-        found[name] = pc.coalesce(pa.array([None, *others], pa.string()).take(rows["level"]), rows[tag])
-    return SensorRates(pa.table({name: found[name] for name in _SCHEMA.names}).cast(_SCHEMA), owners)
+        columns[name] = pc.coalesce(pa.array([None, *others], pa.string()).take(rows["level"]), rows[tag])
+    return SensorRates(pa.table({name: columns[name] for name in _SCHEMA.names}).cast(_SCHEMA), owners)
+
+
+def levels_of(engine: QuotaEngine, clients: pa.Table) -> pa.Table:
+    """`engine.resolve(clients)`, in less memory."""
+    return pa.concat_tables([engine.resolve(part) for part in _parts(clients)])
+
+
+def _parts(clients: pa.Table) -> Iterator[pa.Table]:
+    """Of many clients some after the others: all at once they would take several times the memory of the result."""
+    return (clients.slice(begin, BLOCK_ROWS) for begin in range(0, max(clients.num_rows, 1), BLOCK_ROWS))
 
 
 def sensor_rates(

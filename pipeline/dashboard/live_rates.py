@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle.assembly import new_engine
 from quota.arrays import Flags, Ids, Ints
-from quota.current_rates import SensorRates, mean_span_seconds, rates_of
+from quota.current_rates import SensorRates, levels_of, mean_span_seconds, rates_of
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.snapshot import QuotaSnapshot
@@ -148,7 +148,7 @@ class LiveRates:
 
     def _levels(self, place: int, entities: pa.Table) -> pa.Table:
         if place not in self._resolved:
-            self._resolved[place] = self._engines()[place].resolve(entities)
+            self._resolved[place] = levels_of(self._engines()[place], entities)
         return self._resolved[place]
 
     def _add_totals(self, usage: pa.Table) -> None:
