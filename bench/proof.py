@@ -159,7 +159,7 @@ CLAIMS: Final = (
         "a ratio below 1; the target of 4 is not met",
     ),
     _of_peers(
-        "Kafka Streams answers sooner under a steady load, and is back sooner",
+        "Kafka Streams answers sooner under a steady load",
         found(
             r"\| kquota \| right \| (\d+) \| (\d+) \| ([\d.]+) \| \d+ \|\n"
             r"\| Kafka Streams \| right \| (\d+) \| (\d+) \| ([\d.]+)",
