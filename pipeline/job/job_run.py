@@ -30,7 +30,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import UsageQuery, read_usage_topic, usual_batch_messages, wants_larger_batches
+from pipeline.stream.query import UsageQuery, batch_messages, read_usage_topic, wants_larger_batches
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
@@ -246,9 +246,9 @@ class JobRun:
         begin_at = self._starting_offsets(recovered, checkpoint, wanted, spans)
         offsets.begin = begin_of(topic, begin_at, spans)
         most, query_of = settings.stream.max_offsets_per_trigger, partial(self._query_of, spark, batch, begin_at)
-        self._batch_messages = usual_batch_messages(newest, most)
-        if self._batch_messages < most:
-            self._larger_query = partial(query_of, most)
+        self._batch_messages, larger = batch_messages(newest, most)
+        if self._batch_messages < larger:
+            self._larger_query = partial(query_of, larger)
         self._query = query_of(self._batch_messages)
         self._query.start()
         for thread in (*self._threads, *self._patient):

@@ -38,16 +38,18 @@ _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
 
-def usual_batch_messages(newest: Sequence[bytes], most: int) -> int:
-    """How many messages a batch takes at most while no large backlog waits: about 4 MB.
+def batch_messages(newest: Sequence[bytes], most: int) -> tuple[int, int]:
+    """How many messages a batch takes at most: about 4 MB, and about 64 MB while a large backlog waits.
 
-    So after a start the first results do not wait for a batch of all that waits, and the batch needs little memory.
+    So after a start the first results do not wait for a batch of all that waits, and no batch needs more memory than
+    the default heap has, however large the messages are.
 
     * `newest`: the values of some messages; without one, a message counts as 200 bytes.
     * `most`: the most messages of any batch, > 0.
     """
     size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
-    return min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
+    usual = max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1)
+    return min(usual, most), min(_MOST_USUAL_BATCHES * usual, most)
 
 
 def wants_larger_batches(waiting_messages: int, usual_messages: int, full_in_a_row: int) -> bool:

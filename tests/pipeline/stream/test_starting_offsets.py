@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.errors import Refused
 from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, refuse_gaps, starting_offsets
-from pipeline.stream.query import usual_batch_messages, wants_larger_batches
+from pipeline.stream.query import batch_messages, wants_larger_batches
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -34,19 +34,22 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "most", "messages"),
+    ("sizes", "most", "usual", "larger"),
     [
-        ([], 50_000, 20_000),
-        ([], 19_999, 19_999),
-        ([200, 600], 50_000, 10_000),
-        ([200, 200, 1_000_000], 50_000, 20_000),
-        ([0], 50_000, 50_000),
-        ([4_000_000], 50_000, 1),
-        ([4_000_001], 50_000, 1),
+        ([], 500_000, 20_000, 320_000),
+        ([], 20_001, 20_000, 20_001),
+        ([], 19_999, 19_999, 19_999),
+        ([200, 600], 500_000, 10_000, 160_000),
+        ([200, 200, 1_000_000], 500_000, 20_000, 320_000),
+        ([0], 50_000, 50_000, 50_000),
+        ([4_000_000], 50_000, 1, 16),
+        ([4_000_001], 50_000, 1, 16),
     ],
 )
-def test_a_usual_batch_has_about_4_mb_of_messages(sizes: list[int], most: int, messages: int) -> None:
-    assert usual_batch_messages([b"x" * size for size in sizes], most) == messages
+def test_a_batch_has_about_4_mb_of_messages_and_a_larger_one_64(
+    sizes: list[int], most: int, usual: int, larger: int
+) -> None:
+    assert batch_messages([b"x" * size for size in sizes], most) == (usual, larger)
 
 
 @pytest.mark.parametrize(
