@@ -120,9 +120,9 @@ class Life:
         self._await_quiet(results, before, seconds)
         deadline = time.monotonic() + seconds
         while True:
+            progress = results.progress()  # before the reading, else what comes meanwhile would be waited for
             book.read()
             difference = compare(expected, {key: book.sums[key] for key in expected if key in book.sums})
-            progress = results.progress()
             rests_until = min(time.monotonic() + _REST_SECONDS, deadline)
             while results.progress() == progress and time.monotonic() < rests_until and not difference.is_right:
                 time.sleep(_LOOK_SECONDS)
