@@ -16,7 +16,7 @@ stamp="$DEPLOY_CHECK/stamp"
 
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   "$python" -m venv --clear "$DEPLOY_CHECK"
-  "$DEPLOY_CHECK/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+  "$DEPLOY_CHECK/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
     -r deploy/check/requirements.lock
   echo "$wanted" >"$stamp"
 fi

@@ -13,7 +13,7 @@ stamp="$site/stamp"
 
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   "$python" -m venv --clear "$site"
-  "$site/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/site/requirements.lock
+  "$site/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r deploy/site/requirements.lock
   echo "$wanted" >"$stamp"
 fi
 "$python" -m deploy.site build/site/pages

@@ -18,7 +18,7 @@ fi
 mkdir -p "$folder"
 "${PYTHON:-python3}" -m venv "$folder/venv"
 pip="$folder/venv/bin/python -m pip --disable-pip-version-check --no-cache-dir"
-$pip install --quiet --require-hashes -r deploy/image/requirements.lock
+$pip install --quiet --no-deps --require-hashes -r deploy/image/requirements.lock
 # The cache is read only in the image, so all that is ever written there is made now: jars, and the shim of Java.
 KQUOTA_CACHE="$folder/cache"
 export KQUOTA_CACHE
