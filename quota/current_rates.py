@@ -114,7 +114,7 @@ class SensorRates(Sequence[SensorRate]):
     def __getitem__(self, at: int | slice) -> "SensorRate | SensorRates":
         if isinstance(at, slice):
             return self._taken(np.arange(len(self))[at])
-        return next(iter(self._taken(np.arange(len(self))[[at]])))
+        return next(iter(self._taken(np.array([range(len(self))[at]]))))
 
     def __iter__(self) -> Iterator[SensorRate]:
         for batch in self._rows.to_batches(_ROWS_AT_ONCE):
@@ -123,10 +123,14 @@ class SensorRates(Sequence[SensorRate]):
                 attributes = dict(zip(_ATTRIBUTES, values, strict=True))
                 yield SensorRate(**attributes, entity=(user, client_id), owner=self._owners.get((user, client_id)))
 
-    def where(self, **wanted: str | int) -> "SensorRates":
-        """Those with these values in columns of `rows`, in the same order."""
+    def places_where(self, **wanted: str | int) -> Ids:
+        """Where those with these values in columns of `rows` are, in order: int64[m]."""
         found = reduce(pc.and_, (pc.equal(self._rows[name], value) for name, value in wanted.items()))
-        return self._taken(np.flatnonzero(found.to_numpy()))
+        return np.flatnonzero(found.to_numpy())
+
+    def where(self, **wanted: str | int) -> "SensorRates":
+        """Those with these values, in the same order."""
+        return self._taken(self.places_where(**wanted))
 
     def first_of_quotas(self) -> "SensorRates":
         """The first one under each quota, in the same order."""

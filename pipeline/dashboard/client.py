@@ -499,7 +499,7 @@ def _alike(client: tuple[str, str], seen: pa.Table) -> list[dict[str, str]]:
     """Clients of the last minutes that a client which was never seen may be meant to be."""
     users = sorted(pc.unique(seen["user"]).to_pylist())
     alike = [client[0]] if client[0] in users else get_close_matches(client[0], users, n=_ALIKE)
-    of_user = {user: {*seen.filter(pc.equal(seen["user"], user))["client_id"].to_pylist()} for user in alike}
+    of_user = {user: seen.filter(pc.equal(seen["user"], user))["client_id"].to_pylist() for user in alike}
     found = [(user, client_id) for user in alike for client_id in sorted(of_user[user])]
     found.sort(key=lambda one: -SequenceMatcher(None, one[1], client[1]).ratio())
     return [{"user": user, "client_id": client_id} for user, client_id in found[:_ALIKE]]
@@ -508,10 +508,10 @@ def _alike(client: tuple[str, str], seen: pa.Table) -> list[dict[str, str]]:
 def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:
     shown = ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id")
     sensor = {name: getattr(one, name) for name in ("quota_type", "sensor_user", "sensor_client_id", "level")}
-    rates = () if one.level is None else state.sensors.where(**sensor)[:1]
+    places = () if one.level is None else state.sensors.places_where(**sensor)[:1]
     return {
         **{name: getattr(one, name) for name in shown},
-        "observed": next((rate.observed for rate in rates), 0.0),
+        "observed": next((state.sensors[int(place)].observed for place in places), 0.0),
         "shared_with": [list(client) for client in one.shared_with[:50]],
         "shared": len(one.shared_with),
     }

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from arro3.core import Array, DataType
 from numpy.typing import NDArray
 
+from pipeline.dashboard.recent import taken
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle.assembly import new_engine
 from quota.arrays import Flags, Ids, Ints
@@ -68,8 +69,8 @@ class LiveRates:
         return produced / seconds, fetched / seconds, requests / seconds
 
     def seen(self) -> "SeenClients":
-        """Clients of the last minutes. For any thread."""
-        return self._clients
+        """Clients of the last minutes, without their brokers. For any thread."""
+        return self._clients.by_client()
 
     def load(
         self, snapshot: QuotaSnapshot, owners: Mapping[tuple[str, str], str | None], window: pa.Table | None = None
@@ -188,7 +189,6 @@ class SeenClients:
     Attributes:
         names: user and client_id, and broker_id where rates are by broker.
         hashes: int64[n], of the rows of `names`, sorted; `order` has the row of each.
-        of_clients: int64[n], of each row the hash of its user and client-id alone.
         sample_ms: int64[n], the begin of the newest sample with usage.
         seen_ms: int64[n], when the newest usage was evaluated.
     """
@@ -196,7 +196,6 @@ class SeenClients:
     names: pa.Table
     hashes: Ids
     order: Ids
-    of_clients: Ids
     sample_ms: Ints
     seen_ms: Ints
 
@@ -204,7 +203,7 @@ class SeenClients:
     def none(cls, names: Sequence[str] = ("user", "client_id")) -> "SeenClients":
         """No client."""
         empty = np.zeros(0, np.int64)
-        return cls(pa.table({name: _texts([]) for name in names}), *[empty] * 5)
+        return cls(pa.table({name: _texts([]) for name in names}), *[empty] * 4)
 
     def with_usage(self, usage: pa.Table, at_ms: int) -> "SeenClients":
         """With the clients of further usage, and without those that have used nothing for 5 minutes before `at_ms`."""
@@ -215,8 +214,7 @@ class SeenClients:
         hashes = _hashes(columns)
         new, rows = np.unique(hashes, return_index=True)
         rows = rows[~self._found(new)[1]]
-        of_clients = hashes if len(columns) == _OF_CLIENT else _hashes(columns[:_OF_CLIENT])
-        known = self._with_rows(names.take(_places(rows)), hashes[rows], of_clients[rows])
+        known = self._with_rows(taken(names, rows), hashes[rows])
         places = known._found(hashes)[0]
         np.maximum.at(known.sample_ms, places, _floats(usage["sample_start_ms"]).astype(np.int64))
         known.seen_ms[places] = at_ms
@@ -234,16 +232,19 @@ class SeenClients:
         names = newest.select(rows.column_names[:_OF_CLIENT])
         hashes = _hashes([column.to_pylist() for column in names.columns])
         order = np.argsort(hashes)
-        return SeenClients(names, hashes[order], order, hashes, *(newest[f"{one}_max"].to_numpy() for one in _TIMES))
+        return SeenClients(names, hashes[order], order, *(newest[f"{one}_max"].to_numpy() for one in _TIMES))
 
     def get(self, client: tuple[str, str]) -> int | None:
-        """When the newest usage of a client was evaluated, in epoch ms; None for one that was not seen."""
-        found = self.seen_ms[self.of_clients == hash(client)]
-        return int(found.max()) if len(found) else None
+        """When the newest usage of a client was evaluated, in epoch ms; None for one that was not seen.
 
-    def places_of(self, users: Sequence[str], client_ids: Sequence[str]) -> tuple[Ids, Flags]:
-        """The rows of clients, and whether there are such. To be asked of `by_client`."""
-        return self._found(_hashes([users, client_ids]))
+        As `places_of` to be asked of `by_client`.
+        """
+        (place,), (is_seen,) = self._found(np.array([hash(client)]))
+        return int(self.seen_ms[place]) if is_seen else None
+
+    def places_of(self, clients: pa.Table) -> tuple[Ids, Flags]:
+        """The rows of clients, by their user and client_id, and whether there are such."""
+        return self._found(_hashes([clients[name].to_pylist() for name in ("user", "client_id")]))
 
     def client_ids_of(self, user: str) -> set[str]:
         """The client-ids of a user."""
@@ -255,12 +256,14 @@ class SeenClients:
 
     def number_since(self, after_ms: int) -> int:
         """How many clients these are."""
-        of_clients = self.of_clients[self.places_since(after_ms)]
-        return len(of_clients) if self.names.num_columns == _OF_CLIENT else len(np.unique(of_clients))
+        places = self.places_since(after_ms)
+        if self.names.num_columns == _OF_CLIENT:
+            return len(places)
+        return int(taken(self.names, places).group_by(["user", "client_id"], use_threads=False).aggregate([]).num_rows)
 
     def named(self, places: Ids) -> pa.Table:
         """Rows of `names`, sorted."""
-        rows = self.names.take(_places(places))
+        rows = taken(self.names, places)
         return rows.take(pc.sort_indices(rows, [(name, "ascending") for name in rows.column_names]))
 
     def _found(self, hashes: Ids) -> tuple[Ids, Flags]:
@@ -270,7 +273,7 @@ class SeenClients:
         at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.order) - 1)
         return self.order[at], self.hashes[at] == hashes
 
-    def _with_rows(self, names: pa.Table, hashes: Ids, of_clients: Ids) -> "SeenClients":
+    def _with_rows(self, names: pa.Table, hashes: Ids) -> "SeenClients":
         """With rows of new clients, in the order of their hashes. The times are copied: those of this one stay."""
         at, zeros = np.searchsorted(self.hashes, hashes), np.zeros(len(hashes), np.int64)
         rows = pa.concat_tables([self.names, names])
@@ -278,7 +281,6 @@ class SeenClients:
             rows if rows.column(0).num_chunks < _CHUNKS else rows.combine_chunks(),
             np.insert(self.hashes, at, hashes),
             np.insert(self.order, at, np.arange(len(self.order), len(self.order) + len(hashes))),
-            np.concatenate([self.of_clients, of_clients]),
             np.concatenate([self.sample_ms, zeros]),
             np.concatenate([self.seen_ms, zeros]),
         )
@@ -286,10 +288,11 @@ class SeenClients:
     def _only(self, is_kept: Flags) -> "SeenClients":
         of_hashes, rows = is_kept[self.order], np.flatnonzero(is_kept)
         return SeenClients(
-            self.names.take(_places(rows)).combine_chunks(),
+            taken(self.names, rows).combine_chunks(),
             self.hashes[of_hashes],
             (np.cumsum(is_kept) - 1)[self.order[of_hashes]],
-            *(array[rows] for array in (self.of_clients, self.sample_ms, self.seen_ms)),
+            self.sample_ms[rows],
+            self.seen_ms[rows],
         )
 
 
@@ -300,10 +303,6 @@ _CHUNKS: Final = 64
 
 def _hashes(names: Sequence[Sequence[str]]) -> Ids:
     return np.fromiter(map(hash, zip(*names, strict=True)), np.int64, len(names[0]))
-
-
-def _places(places: Ids) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))])
 
 
 def _floats(column: "pa.ChunkedArray") -> NDArray[np.float64]:

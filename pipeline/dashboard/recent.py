@@ -226,7 +226,7 @@ class RecentRows:
             return self
         users, client_ids = (_hashes(rows[name]) for name in ("user", "client_id"))
         # Taken without the buffers of the query, which are several times as large.
-        kept = _taken(rows.select(list(columns)), np.arange(rows.num_rows))
+        kept = taken(rows.select(list(columns)), np.arange(rows.num_rows))
         new = _Block(kept, users, client_ids, int(_ints(rows[self.key]).max()))
         last = self.blocks[-1] if self.blocks else None
         is_small = last is not None and last.rows.num_rows < _BLOCK_ROWS
@@ -249,7 +249,7 @@ class RecentRows:
                     is_wanted &= hashes == hash(name)
             places = np.flatnonzero(is_wanted)
             if len(places):
-                found.append(_taken(block.rows, places))
+                found.append(taken(block.rows, places))
         if found:
             return pa.concat_tables(found)
         return self.blocks[0].rows.slice(0, 0) if self.blocks else pa.table({})
@@ -264,7 +264,8 @@ def _joined(first: _Block, second: _Block) -> _Block:
     )
 
 
-def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
+def taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
+    """The rows at some places, in that order."""
     # Not by pa.array, which imports pandas to look at its values.
     return rows.take(pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places.astype(np.int64))]))
 
@@ -420,10 +421,10 @@ class RecentTable:
         edge = np.flatnonzero(rows[self._key].to_numpy() == newest_key)
         if not len(edge):
             return rows
-        of_edge = _taken(rows, edge)
+        of_edge = taken(rows, edge)
         batches = zip(*(of_edge[name].to_pylist() for name in _BATCH), strict=True)
         seen = [place for place, batch in zip(edge, batches, strict=True) if batch in self._seen_batches]
-        return _taken(rows, np.delete(np.arange(rows.num_rows), seen)) if seen else rows
+        return taken(rows, np.delete(np.arange(rows.num_rows), seen)) if seen else rows
 
     def _note(self, rows: pa.Table) -> None:
         """Remember up to where rows were seen."""
@@ -433,7 +434,7 @@ class RecentTable:
         newest_key = int(keys.max())
         if newest_key != self._newest_key:
             self._seen_batches = set()
-        newest = _taken(rows, np.flatnonzero(keys == newest_key))
+        newest = taken(rows, np.flatnonzero(keys == newest_key))
         self._seen_batches |= {*zip(*(newest[name].to_pylist() for name in _BATCH), strict=True)}
         self._newest_key = newest_key
 

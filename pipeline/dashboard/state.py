@@ -77,7 +77,7 @@ def totals(
     active_clients: int,
 ) -> dict[str, Any]:
     """The figures over everything; `per_second` is that of `LiveRates`."""
-    enforced, in_shadow = (sensors.where(mode=mode).used for mode in ("enforce", "shadow"))
+    enforced, in_shadow = (sensors.used[sensors.places_where(mode=mode)] for mode in ("enforce", "shadow"))
     over = int(np.count_nonzero(enforced > 1))
     return {
         "throttled": len(running),

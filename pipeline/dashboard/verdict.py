@@ -66,12 +66,12 @@ def verdict(
     """
     if held:
         return {"kind": "held", "text": _held_text(now_ms, held, is_past)}
-    enforced = sensors.where(mode="enforce")
-    nearest = next(iter((enforced or sensors)[:1]), None)
-    if nearest is None:
+    if not sensors:
         return {"kind": "none", "text": "no client used anything under a quota" + (" then" if is_past else " lately")}
+    enforced = sensors.places_where(mode="enforce")
+    nearest = sensors[int(enforced[0]) if len(enforced) else 0]
     who = f"{client_text(nearest.user, nearest.client_id)} {used_text(nearest.used)}"
-    if not enforced:
+    if not len(enforced):
         return {"kind": "within", "text": f"no quota is enforced here, all are in shadow mode; nearest: {who}"}
     if nearest.used > 1:
         were = "was" if is_past else "is"

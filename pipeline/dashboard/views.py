@@ -29,7 +29,6 @@ from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import Story, decision_with_id, newest_throttle
 from pipeline.web import QueryRefused
-from quota.arrays import Flags, Ids
 from quota.current_rates import SensorRate
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
 
@@ -270,7 +269,7 @@ def clients_document(reader: TablesReader, state: State, query: Query) -> dict[s
     """Clients of the last minutes, and those that a quota names: held ones first, then the nearest to their bound."""
     held = {(one.row["user"], one.row["client_id"]) for one in state.running}
     named = {entity for entity in reader.owners if all(entity) and DEFAULT not in entity}
-    rows = client_rows(reader.clients_seen().by_client(), state.sensors.used_by_client(), held, named)
+    rows = client_rows(reader.clients_seen(), state.sensors.used_by_client(), held, named)
     search = (query.search or "").replace(" ", "")
     if search:
         texts = pc.replace_substring(pc.binary_join_element_wise(rows["user"], rows["client_id"], "/"), " ", "")
@@ -291,7 +290,7 @@ def client_rows(
     `seen_ms` and `used` are null where they are not known. `used` has user, client_id and `used`.
     """
     others = names_table(sorted({*held, *named}))
-    places, is_seen = _places(seen, others)
+    places, is_seen = seen.places_of(others)
     names = pa.concat_tables([seen.names, others.filter(pa.array(~is_seen))])
     places[~is_seen] = np.arange(len(seen.seen_ms), names.num_rows)
     is_held, used_part, seen_ms = (np.zeros(names.num_rows, kind) for kind in (np.bool_, np.float64, np.int64))
@@ -299,14 +298,10 @@ def client_rows(
     is_held[places] = [
         client in held for client in zip(*(column.to_pylist() for column in others.columns), strict=True)
     ]
-    places, is_seen = _places(seen, used)
+    places, is_seen = seen.places_of(used)
     used_part[places[is_seen]] = used["used"].to_numpy()[is_seen]
     known = {"seen_ms": pa.array(seen_ms, mask=seen_ms == 0), "used": pa.array(used_part, mask=used_part == 0)}
     return pa.table({**{name: names[name] for name in names.column_names}, **known, "throttled": is_held})
-
-
-def _places(seen: SeenClients, clients: pa.Table) -> tuple[Ids, Flags]:
-    return seen.places_of(clients["user"].to_pylist(), clients["client_id"].to_pylist())
 
 
 def _is_found(row: Mapping[str, Any], search: str) -> bool:
