@@ -25,7 +25,16 @@ from quota.errors import InvalidArgument, InvalidUsage
 from quota.names import HashedNames
 from quota.rates import TokenBuckets
 from quota.resolution import NO_QUOTA, Candidates, Resolved, Side
-from quota.sensors import BatchInstant, Key, SensorGroups, SensorTable, record_piece, split_by_window, violated_sensors
+from quota.sensors import (
+    IDLE_MS,
+    BatchInstant,
+    Key,
+    SensorGroups,
+    SensorTable,
+    record_piece,
+    split_by_window,
+    violated_sensors,
+)
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps, owed_time_ms
 from quota.usage import EntityNames, Usage
@@ -270,9 +279,12 @@ class QuotaEngine:
         """
         self._sensors.restore_buckets(table)
 
-    def expire_idle(self, now_ms: int) -> int:
-        """Drop the sensors that had no usage in the hour before an instant (exactly an hour: kept); return how many."""
-        return self._sensors.expire_idle(now_ms)
+    def expire_idle(self, now_ms: int, idle_ms: int = IDLE_MS) -> int:
+        """Drop the sensors that had no usage for longer than `idle_ms` before an instant; return how many.
+
+        `num_samples * sample_window_ms` is enough for rates; debts need longer.
+        """
+        return self._sensors.expire_idle(now_ms, idle_ms)
 
     def _check_instant(self, evaluated_at_ms: int) -> None:
         earliest_ms = self._evaluated_at_ms or 0

@@ -258,7 +258,7 @@ def _rows_by_type(table: pa.Table) -> list[Ids]:
 
 
 IDLE_MS: Final = 3_600_000
-"""`expire_idle` drops a sensor that had no usage for longer than this. Kafka's value, one hour."""
+"""`QuotaEngine.expire_idle` drops a sensor that had no usage for longer than this. Kafka's value, one hour."""
 
 
 class SensorTable:
@@ -422,10 +422,10 @@ class SensorTable:
                 rows = rows_of_type[quota_type]
                 sensors.buckets.restore(ids[rows], tokens[rows], refilled_at_ms[rows])
 
-    def expire_idle(self, now_ms: int) -> int:
+    def expire_idle(self, now_ms: int, idle_ms: int) -> int:
         """See `QuotaEngine.expire_idle`; idle entities are forgotten too."""
-        self._entities.forget_unseen(now_ms, IDLE_MS)
-        kept = self.numbers.used_at_ms[: len(self.numbers)] >= now_ms - IDLE_MS
+        self._entities.forget_unseen(now_ms, idle_ms)
+        kept = self.numbers.used_at_ms[: len(self.numbers)] >= now_ms - idle_ms
         dropped = int(len(kept) - kept.sum())
         if dropped:
             for sensors in self.by_key.values():

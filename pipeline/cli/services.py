@@ -94,11 +94,11 @@ def dashboard(
     others = {other: of_other for other, of_other in clusters.items() if other != name}
     set_up_logging(settings.log_level)
     token = read_token(token_file, TOKEN_VARIABLE)
+    do_without_pandas()
     server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits, name, others)
     with call_on_signals(server.stop):
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()
-        do_without_pandas()
         # A job on the same machine goes first.
         os.setpriority(os.PRIO_PROCESS, 0, max(_DASHBOARD_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         server.run()

@@ -31,7 +31,6 @@ SECONDS_KEPT: Final = 300
 USAGE_COLUMNS: Final = ("query_id", "batch_id", "evaluated_at_ms", *COLUMNS, "request_count")
 _TOTALS: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _FORGET_MS: Final = 300_000
-_MINUTE_MS: Final = 60_000
 
 
 class LiveRates:
@@ -40,7 +39,7 @@ class LiveRates:
     def __init__(self, settings: EngineSettings, scope: Scope) -> None:
         self.settings = settings
         self.scope: Scope = scope
-        self._enforced = new_engine(settings, scope)
+        self._enforced = self._new_engine()
         self._shadow: QuotaEngine | None = None
         self._of_shadow: set[tuple[str, str]] = set()
         self._owners: Mapping[tuple[str, str], str | None] = {}
@@ -90,7 +89,7 @@ class LiveRates:
             self._shadow = None
             return
         is_new = self._shadow is None
-        shadow = self._shadow = self._shadow or new_engine(self.settings, self.scope)
+        shadow = self._shadow = self._shadow or self._new_engine()
         shadow.load_quotas(snapshot.with_shadow_enforced())
         if is_new and window is not None and window.num_rows:
             shadow.record(window, self.at_ms)
@@ -98,10 +97,11 @@ class LiveRates:
     def record(self, usage: pa.Table, at_ms: int) -> None:
         """Take the usage of further batches, of which the newest was evaluated at an instant."""
         before_ms, self.at_ms = self.at_ms, max(self.at_ms, at_ms)
+        span_ms = self.settings.late_after_ms
         for engine in self._engines():
             engine.record(usage, self.at_ms)
-            if self.at_ms // _MINUTE_MS > before_ms // _MINUTE_MS:
-                engine.expire_idle(self.at_ms)
+            if self.at_ms // span_ms > before_ms // span_ms:
+                engine.expire_idle(self.at_ms, span_ms)
         self._clients = self._clients.with_usage(usage, self.at_ms)
         self._add_totals(usage)
 
@@ -140,6 +140,10 @@ class LiveRates:
 
     def _owner(self, level: int | None, user: str, client_id: str) -> str | None:
         return None if level is None else self._owners.get(entity_at(Level(level), user, client_id))
+
+    def _new_engine(self) -> QuotaEngine:
+        """Without debts, which no rate needs."""
+        return new_engine(self.settings.model_copy(update={"carry_debt": False}), self.scope)
 
     def _names(self) -> list[str]:
         return ["user", "client_id", *(["broker_id"] if self.scope == "broker" else [])]

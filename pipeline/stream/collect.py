@@ -101,11 +101,11 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     raw.sparkSession.conf.set(_PROJECTIONS, "NO_CODEGEN")
     # A task waits for the broker most of its time, so there are as many as there are cores, and no more.
     few = raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism)
-    fetched = few.selectExpr(
-        f"CASE WHEN {_SIZE} <= {most_bytes} THEN value END AS value", *_PLACE, f"{_SIZE} AS size_bytes"
-    ).toArrow()
-    is_left = pc.and_(fetched["value"].is_null(), fetched["size_bytes"].is_valid())
-    messages = fetched.drop_columns(["size_bytes"]).cast(MESSAGE_SCHEMA)
+    # One byte more than is wanted shows that a message is larger.
+    value = f"substring(value, 1, {most_bytes + 1}) AS value"
+    fetched = few.selectExpr(value, *_PLACE).toArrow()
+    is_left = pc.fill_null(pc.greater(pc.binary_length(fetched["value"]), most_bytes), False)
+    messages = fetched.cast(MESSAGE_SCHEMA)
     if not pc.any(is_left).as_py():
         return read_usage(messages, rules)
     small = read_usage(messages.filter(pc.invert(is_left)), rules)

@@ -78,8 +78,9 @@ def test_clients_are_those_seen_held_or_named_with_what_is_known_of_each() -> No
 def test_names_that_do_not_come_back_cost_no_memory_for_long() -> None:
     rates = LiveRates(EngineSettings(), "cluster")
     rates.load(QuotaSnapshot.from_rows([quota_row("<default>", producer_byte_rate=1e6)], 1), {})
-    for at_ms, users in ((NOW_MS, "ab"), (NOW_MS + HOUR_MS + 60_000, "a")):
-        rows = table([usage_row(at_ms, user=user, produced_bytes=1) for user in users])
-        rates.record(rows.append_column("request_count", rows["produced_bytes"]), at_ms)
-    assert [one.user for one in rates.sensors()] == ["a"]
-    assert rates._enforced.expire_idle(rates.at_ms) == 0, "it has done so"
+    found = []
+    for after_ms, users in ((0, "ab"), (10_999, "a"), (11_000, "a"), (22_000, "a")):
+        rows = table([usage_row(NOW_MS + after_ms, user=user, produced_bytes=1) for user in users])
+        rates.record(rows.append_column("request_count", rows["produced_bytes"]), NOW_MS + after_ms)
+        found.append((sorted(one.user for one in rates.sensors()), rates._enforced.num_sensors))
+    assert found == [(["a", "b"], 2), (["a", "b"], 2), (["a"], 2), (["a"], 1)]
