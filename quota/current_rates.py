@@ -199,40 +199,27 @@ def rates_of(
     engine: QuotaEngine,
     clients: pa.Table,
     at_ms: int,
-    levels: Callable[[], pa.Table] | None = None,
     owners: Mapping[tuple[str, str], str | None] = MappingProxyType({}),
 ) -> SensorRates:
     """The rate of every sensor of some clients that has usage under an enforced bound, in the order of the clients.
 
     Args:
         engine: Has recorded the usage.
-        clients: As `QuotaEngine.evaluate` takes them.
+        clients: As `QuotaEngine.rates` takes them.
         at_ms: The instant, not before any event.
-        levels: Returns `levels_of(engine, clients)`, for callers that keep it.
         owners: Who is responsible, by user and client-id of the row of `quotas`.
     """
-    found = [engine.evaluate(part, at_ms).select(["observed", "bound"]) for part in _parts(clients)]
-    rates = pa.concat_tables(found)
-    observed, bound = (np.asarray(rates[name].to_numpy(), np.float64) for name in ("observed", "bound"))
-    resolved = levels_of(engine, clients) if levels is None else levels()
-    is_enforced = pc.fill_null(pc.equal(resolved["mode"], "enforce"), False).to_numpy()
-    places = np.flatnonzero((observed > 0) & (bound > 0) & is_enforced)
+    found = pa.concat_tables([engine.rates(part, at_ms) for part in _parts(clients)])
     # Clients of one sensor share its rate.
-    of_sensor, clients_of = _groups(resolved.take(pa.array(places)), _SENSOR)
-    first = places[of_sensor]
-    rows = resolved.take(pa.array(first))
-    columns = {name: rows[name] for name in ("quota_type", "user", "client_id", *_SENSOR, "mode")}
-    columns |= {"clients": pa.array(clients_of), "observed": pa.array(observed[first]), "bound": pa.array(bound[first])}
+    first, clients_of = _groups(found, _SENSOR)
+    rows = found.take(pa.array(first))
+    columns = {name: rows[name] for name in rows.column_names}
+    columns |= {"clients": pa.array(clients_of), "mode": pa.repeat("enforce", rows.num_rows)}
     # What the level names of a client, its sensor names, too.
     for part, (name, tag) in enumerate(zip(_ENTITY, ("sensor_user", "sensor_client_id"), strict=True)):
         others = [None if NAMES_OF_LEVEL[level][part] else entity_at(level, "", "")[part] for level in Level]
         columns[name] = pc.coalesce(pa.array([None, *others], pa.string()).take(rows["level"]), rows[tag])
     return SensorRates(pa.table({name: columns[name] for name in _SCHEMA.names}).cast(_SCHEMA), owners)
-
-
-def levels_of(engine: QuotaEngine, clients: pa.Table) -> pa.Table:
-    """`engine.resolve(clients)`, in less memory."""
-    return pa.concat_tables([engine.resolve(part) for part in _parts(clients)])
 
 
 def _parts(clients: pa.Table) -> Iterator[pa.Table]:

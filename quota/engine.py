@@ -52,6 +52,16 @@ OWED_SCHEMA: Final = pa.schema(
 )
 """Columns of `QuotaEngine.evaluate`."""
 
+RATES_SCHEMA: Final = pa.schema(
+    [
+        *columns_of(pa.string(), *KEY),
+        ("level", pa.int64()),
+        *columns_of(pa.string(), *SENSOR),
+        *columns_of(pa.float64(), "observed", "bound"),
+    ]
+)
+"""Columns of `QuotaEngine.rates`."""
+
 LEVELS_SCHEMA: Final = pa.schema(
     [
         *columns_of(pa.string(), *KEY),
@@ -220,6 +230,38 @@ class QuotaEngine:
         ]
         return pa.Table.from_arrays([*_key_columns(names), *columns], schema=OWED_SCHEMA)
 
+    def rates(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
+        """Say at what rate entities use something that an enforced bound limits. Reads only.
+
+        Args:
+            entities: as for `evaluate`.
+            evaluated_at_ms: as for `evaluate`.
+
+        Returns:
+            One row per entity and quota type with O > 0 and an enforced bound T > 0, in the order of the table:
+            broker_id, user, client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it is not a tag),
+            observed, bound.
+
+        Raises:
+            InvalidUsage: as for `evaluate`.
+        """
+        self._check_instant(evaluated_at_ms)
+        names = EntityNames(entities, self.scope == "broker")
+        with np.errstate(over="ignore"):
+            hashes = self._sensors.hashes(names)
+            candidates = self._sensors.resolution.candidates(hashes)
+            found = [self._used(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
+        columns = [*_by_entity(found)]
+        quota, bound, _, _, observed = columns
+        places = np.flatnonzero((observed > 0) & (bound > 0) & np.isfinite(bound))
+        quota, bound, has_user, has_client_id, observed = (column[places] for column in columns)
+        entity, quota_type = np.divmod(places, len(QUOTA_TYPES))
+        broker_id, user, client_id = names.take(entity)
+        level = pa.array(self._sensors.resolution.levels_of(quota))
+        tags = names_where(has_user, user), names_where(has_client_id, client_id)
+        keys = [broker_id, user, client_id, names_of(QUOTA_TYPES, quota_type)]
+        return pa.Table.from_arrays([*keys, level, *tags, pa.array(observed), pa.array(bound)], schema=RATES_SCHEMA)
+
     def resolve(self, entities: pa.Table) -> pa.Table:
         """Say which quota holds for entities, and whether it was violated at the last `record`. Reads only.
 
@@ -301,6 +343,15 @@ class QuotaEngine:
         rate, span_ms = self._observed((Side.ENFORCED, quota_type), ids, now_ms)
         left = self._tokens(quota_type, ids, resolved.bound, now_ms) if self.carry_debt else np.zeros(len(hashes))
         return rate, resolved.bound, span_ms, left, owed_time_ms(rate, span_ms, left, resolved.bound)
+
+    def _used(
+        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
+    ) -> tuple[Ids, Floats, Flags, Flags, Floats]:
+        """The enforced row of each entity for one type, its bound, the tags, and O."""
+        resolved = self._sensors.resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
+        ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
+        observed = self._observed((Side.ENFORCED, quota_type), ids, now_ms)[0]
+        return resolved.quota, resolved.bound, resolved.has_user, resolved.has_client_id, observed
 
     def _holding(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int

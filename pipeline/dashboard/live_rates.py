@@ -7,7 +7,6 @@ if shadow quotas were enforced, as `quota.current_rates` does.
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +19,7 @@ from pipeline.dashboard.recent import taken
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle.assembly import new_engine
 from quota.arrays import Flags, Ids, Ints
-from quota.current_rates import SensorRates, levels_of, mean_span_seconds, rates_of
+from quota.current_rates import SensorRates, mean_span_seconds, rates_of
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
 from quota.snapshot import QuotaSnapshot
@@ -31,6 +30,7 @@ SECONDS_KEPT: Final = 300
 USAGE_COLUMNS: Final = ("query_id", "batch_id", "evaluated_at_ms", *COLUMNS, "request_count")
 _TOTALS: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _FORGET_MS: Final = 300_000
+_EXPIRIES_PER_SPAN: Final = 4
 
 
 class LiveRates:
@@ -50,7 +50,6 @@ class LiveRates:
         """The instant of the rates; 0 before the first usage."""
         self._active: Ids = np.zeros(0, np.int64)
         self._entities: pa.Table | None = None
-        self._resolved: dict[int, pa.Table] = {}
 
     @property
     def active_clients(self) -> int:
@@ -84,7 +83,6 @@ class LiveRates:
         self._enforced.load_quotas(snapshot)
         self._of_shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
         self._owners = owners
-        self._resolved.clear()
         if not self._of_shadow:
             self._shadow = None
             return
@@ -97,11 +95,12 @@ class LiveRates:
     def record(self, usage: pa.Table, at_ms: int) -> None:
         """Take the usage of further batches, of which the newest was evaluated at an instant."""
         before_ms, self.at_ms = self.at_ms, max(self.at_ms, at_ms)
-        span_ms = self.settings.late_after_ms
+        idle_ms = self.settings.late_after_ms
+        step_ms = idle_ms // _EXPIRIES_PER_SPAN
         for engine in self._engines():
             engine.record(usage, self.at_ms)
-            if self.at_ms // span_ms > before_ms // span_ms:
-                engine.expire_idle(self.at_ms, span_ms)
+            if self.at_ms // step_ms > before_ms // step_ms:
+                engine.expire_idle(self.at_ms, idle_ms)
         self._clients = self._clients.with_usage(usage, self.at_ms)
         self._add_totals(usage)
 
@@ -126,10 +125,7 @@ class LiveRates:
     def sensors(self) -> SensorRates:
         """Every sensor with usage under a bound, the one nearest to its bound first."""
         entities = self._active_clients()
-        enforced, *seen = (
-            rates_of(engine, entities, self.at_ms, partial(self._levels, place, entities), self._owners)
-            for place, engine in enumerate(self._engines())
-        )
+        enforced, *seen = (rates_of(engine, entities, self.at_ms, self._owners) for engine in self._engines())
         return enforced.nearest_first(*(rates.in_shadow(self._of_shadow) for rates in seen))
 
     def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
@@ -150,11 +146,6 @@ class LiveRates:
 
     def _engines(self) -> list[QuotaEngine]:
         return [self._enforced] if self._shadow is None else [self._enforced, self._shadow]
-
-    def _levels(self, place: int, entities: pa.Table) -> pa.Table:
-        if place not in self._resolved:
-            self._resolved[place] = levels_of(self._engines()[place], entities)
-        return self._resolved[place]
 
     def _add_totals(self, usage: pa.Table) -> None:
         starts_ms = _floats(usage["sample_start_ms"]).astype(np.int64)
@@ -180,7 +171,6 @@ class LiveRates:
         active = self._clients.places_since(self._after_ms)
         if self._entities is None or not np.array_equal(active, self._active):
             self._active, self._entities = active, self._clients.named(active)
-            self._resolved.clear()
         return self._entities
 
 

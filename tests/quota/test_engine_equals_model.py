@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.engine import QuotaEngine, Scope
+from quota.engine import RATES_SCHEMA, QuotaEngine, Scope
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
 from tests.quota.factories import quota_row, table, usage_row
@@ -69,23 +69,38 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     cap = {quota_type: data.draw(caps) for quota_type in TYPES}
     engine = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt)
     model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
+    of_rates = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt=False)
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
         rows, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
-        engine.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
+        for one in (engine, of_rates):
+            one.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
         model.load_quotas(rows, mode)
         for _ in range(data.draw(st.integers(1, 4))):
             if data.draw(st.integers(0, 4)) == 0:
                 last_ms, now_ms = now_ms, now_ms - data.draw(st.integers(1, 3_600_000))
-                engine.begin_epoch(last_ms, now_ms)
-                model.begin_epoch(last_ms, now_ms)
+                for any_engine in (engine, of_rates, model):
+                    any_engine.begin_epoch(last_ms, now_ms)
             now_ms += data.draw(st.one_of(st.just(0), st.integers(0, window_ms), st.integers(0, 15 * window_ms)))
             usage, is_old = data.draw(batch(now_ms, num_samples, window_ms)), data.draw(st.booleans())
             assert engine.record(table(usage), now_ms, is_old).to_pylist() == model.record(usage, now_ms, is_old)
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
+            of_rates.record(table(usage), now_ms, is_old)
+            of_rates.expire_idle(now_ms, num_samples * window_ms)
+            rates = expected_rates(model, look_ms)
+            assert [one.rates(entities, look_ms).to_pylist() for one in (engine, of_rates)] == [rates, rates]
+
+
+def expected_rates(model: ScalarModel, look_ms: int) -> list[dict[str, Any]]:
+    """Of `resolve` and `evaluate` what `QuotaEngine.rates` has."""
+    found = zip(model.resolve(ENTITIES), model.evaluate(ENTITIES, look_ms), strict=True)
+    both = ({**resolved, **owed} for resolved, owed in found if resolved["mode"] == "enforce")
+    return [
+        {name: row[name] for name in RATES_SCHEMA.names} for row in both if row["observed"] > 0 and row["bound"] > 0
+    ]
 
 
 @given(data=st.data())
