@@ -1,13 +1,15 @@
 """What a job needs for a number of entities and of events: between the measured points, straight lines.
 
 Each figure is a line in the entities, through the points of the same events, plus a line in the events: what the point
-with more events needs beyond the one with as many entities. Beyond the last point the last line continues.
+with more events needs beyond the one with as many entities. Beyond the last point the last line continues. More load
+never needs less: a point below one with less load, as two runs differ, counts as that one.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -134,13 +136,13 @@ def _fits(size: Size) -> bool:
 
 def _at(entities: int, points: Sequence[Point], name: str) -> float:
     """The line through the two points around a number of entities; below the first point its figure."""
+    figures = [*accumulate((float(getattr(point, name)) for point in points), max)]
     if entities <= points[0].entities:
-        return float(getattr(points[0], name))
+        return figures[0]
     after = next((place for place, point in enumerate(points) if point.entities >= entities), len(points) - 1)
     left, right = points[after - 1], points[after]
     share = (entities - left.entities) / (right.entities - left.entities)
-    low, high = getattr(left, name), getattr(right, name)
-    return float(low + share * (high - low))
+    return figures[after - 1] + share * (figures[after] - figures[after - 1])
 
 
 def _per_event(points: Sequence[Point], most_events: Point, name: str) -> float:

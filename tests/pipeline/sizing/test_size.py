@@ -42,6 +42,18 @@ def test_the_figures_are_lines_through_the_points(
     assert size.is_measured == is_measured
 
 
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [((300, 200, 400), (300, 300, 305, 400, 450)), ((100, 200, 150), (100, 200, 200, 200, 200))],
+)
+def test_more_entities_never_need_less_however_the_runs_differ(
+    figures: tuple[int, int, int], expected: tuple[int, ...]
+) -> None:
+    points = (point(entities, 100, figure) for entities, figure in zip((10, 20, 120), figures, strict=True))
+    measured = Measured("a machine", (*points, point(20, 300, 600)))
+    assert tuple(size_of(entities, 100, measured).cores for entities in (1, 20, 25, 120, 170)) == expected
+
+
 @pytest.mark.parametrize(("entities", "trigger_ms"), [(10, 250), (15, 250), (20, 300), (120, 600)])
 def test_the_trigger_has_room_for_slow_batches(entities: int, trigger_ms: int) -> None:
     assert size_of(entities, 100, MEASURED).trigger_ms == trigger_ms
