@@ -338,9 +338,7 @@ class QuotaEngine:
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
     ) -> tuple[Floats, Floats, Ints, Floats, Ints]:
         """O, T, W, tokens and what is owed, of each entity for one type."""
-        resolved = self._sensors.resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
-        ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-        rate, span_ms = self._observed((Side.ENFORCED, quota_type), ids, now_ms)
+        resolved, ids, rate, span_ms = self._enforced(hashes, candidates, quota_type, now_ms)
         left = self._tokens(quota_type, ids, resolved.bound, now_ms) if self.carry_debt else np.zeros(len(hashes))
         return rate, resolved.bound, span_ms, left, owed_time_ms(rate, span_ms, left, resolved.bound)
 
@@ -348,10 +346,16 @@ class QuotaEngine:
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
     ) -> tuple[Ids, Floats, Flags, Flags, Floats]:
         """The enforced row of each entity for one type, its bound, the tags, and O."""
+        resolved, _, observed, _ = self._enforced(hashes, candidates, quota_type, now_ms)
+        return resolved.quota, resolved.bound, resolved.has_user, resolved.has_client_id, observed
+
+    def _enforced(
+        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
+    ) -> tuple[Resolved, Ids, Floats, Ints]:
+        """The enforced row of each entity for one type, its sensor, and O and W of that."""
         resolved = self._sensors.resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
         ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-        observed = self._observed((Side.ENFORCED, quota_type), ids, now_ms)[0]
-        return resolved.quota, resolved.bound, resolved.has_user, resolved.has_client_id, observed
+        return resolved, ids, *self._observed((Side.ENFORCED, quota_type), ids, now_ms)
 
     def _holding(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int

@@ -422,7 +422,7 @@ class SensorTable:
                 rows = rows_of_type[quota_type]
                 sensors.buckets.restore(ids[rows], tokens[rows], refilled_at_ms[rows])
 
-    def expire_idle(self, now_ms: int, idle_ms: int = IDLE_MS) -> int:
+    def expire_idle(self, now_ms: int, idle_ms: int) -> int:
         """See `QuotaEngine.expire_idle`; idle entities are forgotten too."""
         self._entities.forget_unseen(now_ms, idle_ms)
         kept = self.numbers.used_at_ms[: len(self.numbers)] >= now_ms - idle_ms

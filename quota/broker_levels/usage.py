@@ -231,7 +231,7 @@ class BrokerUsage:
         numbers = self._sensors.numbers
         numbers.used_at_ms[used] = at_ms
         kept = numbers.used_at_ms[: len(self.tags)] >= at_ms - IDLE_MS
-        if not self._sensors.expire_idle(at_ms):
+        if not self._sensors.expire_idle(at_ms, IDLE_MS):
             return False
         self._cells = self._cells[: len(kept)][kept]
         self.tags = [tags for tags, stays in zip(self.tags, kept.tolist(), strict=True) if stays]
