@@ -37,7 +37,7 @@ from pipeline.jvm.jars import fetch, spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.collect import collect_on_executors
-from pipeline.stream.query import RAW_COLUMNS
+from pipeline.stream.query import RAW_COLUMNS, RECORDS_OF_A_POLL
 from pipeline.stream.session import build_spark_session
 from pipeline.stream.usage_columns import FIELD_RULES, ReadingRules
 
@@ -106,6 +106,7 @@ def messages_of(
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+        .option("kafka.max.poll.records", RECORDS_OF_A_POLL)
         .option("subscribe", topic)
         .options(**offsets)
         .load()

@@ -82,7 +82,7 @@ def _read(messages: Sequence[tuple[bytes | None, int]]) -> pa.Table:
         return USAGE_SCHEMA.empty_table()
     values, appended_at_ms = zip(*messages, strict=True)
     count = len(values)
-    columns = [values, [""] * count, [0] * count, range(count), appended_at_ms]
+    columns = [values, [0] * count, range(count), appended_at_ms]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, MESSAGE_SCHEMA, strict=True)]
     return read_usage(pa.Table.from_arrays(arrays, schema=MESSAGE_SCHEMA), _RULES).usage
 

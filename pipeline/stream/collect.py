@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame
 
 from pipeline.errors import Unreachable
 from pipeline.stream.executors import NEEDED_TO_READ
+from pipeline.stream.query import RAW_COLUMNS
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules, merge_batches
-from pipeline.stream.usage_reader import MESSAGE_SCHEMA, from_partitions, read_partition, read_usage
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, from_partitions, from_records, read_partition, read_usage
 
 EVENTS_OF_DRIVER: Final = 300_000
 """Up to here one core of the driver reads a batch quicker than two of executors: it starts at once."""
@@ -42,7 +43,6 @@ _BYTES_PER_EVENT: Final = 200.0
 _LARGER: Final = 1.25
 
 _PROJECTIONS: Final = "spark.sql.codegen.factoryMode"
-_PLACE: Final = ("topic", "partition", "offset", "unix_millis(timestamp) AS appended_at_ms")
 _SIZE: Final = "octet_length(value)"
 _UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")
 
@@ -59,9 +59,7 @@ class Collector:
         self._events_per_message = _EVENTS_PER_MESSAGE
         self._bytes_per_event = _BYTES_PER_EVENT
         if sample:
-            places = [
-                {"value": value, "topic": "", "partition": 0, "offset": 0, "appended_at_ms": 0} for value in sample
-            ]
+            places = [{"value": value, "partition": 0, "offset": 0, "appended_at_ms": 0} for value in sample]
             self._learn(read_usage(pa.Table.from_pylist(places, MESSAGE_SCHEMA), rules), len(sample))
 
     def __call__(self, frame: DataFrame, message_count: int | None) -> CollectedBatch:
@@ -103,9 +101,8 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     few = raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism)
     # One byte more than is wanted shows that a message is larger.
     value = f"substring(value, 1, {most_bytes + 1}) AS value"
-    fetched = few.selectExpr(value, *_PLACE).toArrow()
-    is_left = pc.fill_null(pc.greater(pc.binary_length(fetched["value"]), most_bytes), False)
-    messages = fetched.cast(MESSAGE_SCHEMA)
+    messages = from_records(few.selectExpr(value, *RAW_COLUMNS[1:]).toArrow())
+    is_left = pc.fill_null(pc.greater(pc.binary_length(messages["value"]), most_bytes), False)
     if not pc.any(is_left).as_py():
         return read_usage(messages, rules)
     small = read_usage(messages.filter(pc.invert(is_left)), rules)
@@ -120,9 +117,8 @@ def largest_bytes(message_count: int) -> int:
 def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """Do what `collect_on_driver` does, with the same result, on all cores; Unreachable if their Python is unfit."""
     raw.sparkSession.conf.set(_PROJECTIONS, "FALLBACK")
-    messages = raw.selectExpr("value", *_PLACE)
     try:
-        rows = messages.mapInArrow(partial(read_partition, rules=rules), "part BINARY").toArrow()
+        rows = raw.mapInArrow(partial(read_partition, rules=rules), "part BINARY").toArrow()
     except (Py4JJavaError, PySparkException) as exc:
         if unfit := executor_python_unfit(raw.sparkSession.sparkContext, exc, NEEDED_TO_READ):
             raise unfit from exc

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 DEAD_LETTER_SCHEMA: Final = pa.schema(
     {
         "appended_at_ms": pa.int64(),
-        "topic": pa.string(),
         "partition": pa.int64(),
         "offset": pa.int64(),
         "element_index": pa.int64(),
@@ -69,7 +68,7 @@ def letter_rows(messages: pa.Table, letters: Sequence[DeadLetter]) -> pa.Table:
     if not letters:
         return DEAD_LETTER_SCHEMA.empty_table()
     places, elements, causes, values = zip(*letters, strict=True)
-    columns = messages.select(DEAD_LETTER_SCHEMA.names[:4]).take(pa.array(places, pa.int64())).columns
+    columns = messages.select(DEAD_LETTER_SCHEMA.names[:3]).take(pa.array(places, pa.int64())).columns
     columns += [pa.array(elements, pa.int64()), pa.array(causes), pa.array(values, pa.binary())]
     return pa.table(dict(zip(DEAD_LETTER_SCHEMA.names, columns, strict=True))).cast(DEAD_LETTER_SCHEMA)
 

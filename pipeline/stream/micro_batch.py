@@ -72,7 +72,7 @@ class MicroBatch:
         self._decider = decider
         self._purgatory = purgatory
         self._clock = clock
-        self._engine, self._stream = settings.engine, settings.stream
+        self._engine, self._stream, self._usage_topic = settings.engine, settings.stream, settings.kafka.usage_topic
         self._engine_settings = json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":"))
         self._recovered = recovered
         self._report = report
@@ -199,8 +199,14 @@ class MicroBatch:
         """Returns when it was done."""
         evaluation, cluster = facts.evaluation, self._tables.cluster
         if batch.dead_letters.num_rows:
-            query_id, batch_id = evaluation.query_id, evaluation.batch_id
-            letters = conform(batch.dead_letters, DeadLetterRow, cluster=cluster, query_id=query_id, batch_id=batch_id)
+            letters = conform(
+                batch.dead_letters,
+                DeadLetterRow,
+                cluster=cluster,
+                query_id=evaluation.query_id,
+                batch_id=evaluation.batch_id,
+                topic=self._usage_topic,
+            )
             self._tables.dead_letters.append(letters, facts.versions, {})
             failpoint("dead_letters.appended")
         usage = conform(batch.usage, UsageRow, cluster=cluster, **asdict(evaluation))

@@ -19,13 +19,16 @@ from pipeline.errors import QueryFailed, first_line
 
 log = logging.getLogger(__name__)
 
-RAW_COLUMNS: Final = ("value", "topic", "partition", "offset", "timestamp")
-"""The fields of a Kafka record that this package needs: BINARY, STRING, INT, BIGINT, TIMESTAMP."""
+RAW_COLUMNS: Final = ("value", "partition", "offset", "timestamp")
+"""The fields of a Kafka record that are read: BINARY, INT, BIGINT, TIMESTAMP. Each takes time for every record."""
 
 # A consumer at the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by default. The
 # next batch uses the same consumer and would have to wait for that answer first.
 # A micro-batch only asks for what is there already, so nothing is gained by waiting.
 _FETCH_WAIT_MS = 1
+# After each poll of its consumer, Spark asks the broker where the partition begins and ends: by default two requests
+# for 500 records. So a poll takes all that was fetched, 1 MB of a partition.
+RECORDS_OF_A_POLL: Final = 1_000_000
 # A busy partition is read by several tasks of a large batch. Those of a small batch are coalesced.
 _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 # Its ids are new in each life of the query, so the same failure would look like another one.
@@ -80,6 +83,7 @@ def read_usage_topic(
     * `max_offsets_per_trigger`: largest number of messages of one micro-batch, all partitions together, > 0.
     """
     reader = spark.readStream.format("kafka").option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+    reader = reader.option("kafka.max.poll.records", RECORDS_OF_A_POLL)
     if hasattr(reader, "name"):  # since Spark 4.2
         reader = reader.name("usage")
     for key, value in client_options.items():

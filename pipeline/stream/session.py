@@ -482,8 +482,9 @@ class SparkStarter:
         session = self._session
         if session is not None and not session.cancel():
             self._cut_short(session)
-            if session.exception() is None and self.jvm_ended() is None:
-                session.result().stop()
+            if session.exception() is None:
+                with suppress(Py4JError, OSError):  # the JVM has ended, or got the same signal and ends now
+                    session.result().stop()
         self._pool.shutdown()
 
     def _begun(self) -> Future["SparkSession"]:

@@ -56,13 +56,12 @@ NO_UTF8: Final = "value must be UTF-8"
 MESSAGE_SCHEMA: Final = pa.schema(
     {
         "value": pa.binary(),
-        "topic": pa.string(),
         "partition": pa.int32(),
         "offset": pa.int64(),
         "appended_at_ms": pa.int64(),
     }
 )
-"""The messages that are read: in any order, each once."""
+"""The messages of the topic that are read: in any order, each once."""
 
 BYTES_AT_ONCE: Final = 4_194_304
 """Messages of so many bytes are read at once: some 30 000 events in JSON, 20 MB as objects."""
@@ -72,6 +71,12 @@ _LONGEST_NUMBER: Final = 40
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 _FIELDS: Final = tuple(rule.name for rule in FIELD_RULES)
+
+
+def from_records(records: pa.Table) -> pa.Table:
+    """Messages of Kafka records, as Arrow has them from Spark: `query.RAW_COLUMNS` in any order."""
+    appended_at_ms = pc.divide(records["timestamp"].cast(pa.int64()), 1000)  # Spark's are in microseconds
+    return records.append_column("appended_at_ms", appended_at_ms).select(MESSAGE_SCHEMA.names).cast(MESSAGE_SCHEMA)
 
 
 def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
@@ -85,11 +90,11 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
 
 
 def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
-    """Do what `read_usage` does with the messages of a partition, on an executor; one row, for `from_partitions`."""
+    """Do what `read_usage` does with the records of a partition, on an executor; one row, for `from_partitions`."""
     process.do_without_pandas()
     found = _Found()
     for batch in batches:
-        found.add(pa.Table.from_batches([batch]), rules)
+        found.add(from_records(pa.Table.from_batches([batch])), rules)
     yield pa.record_batch({"part": pa.array([pickle.dumps(found.batch())], pa.binary())})
 
 

@@ -16,7 +16,6 @@ from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 APPENDED_AT_MS = 1_700_000_010_000
 DAY_MS = 86_400_000
 RULES = ReadingRules(sample_window_ms=1_000, max_event_age_ms=DAY_MS)
-TOPIC = "quota.usage.v1"
 PARTITION = 3
 LARGEST = 2**40
 TOO_OLD = "'event_time_ms' must be at most 86400000 ms before the append time of its record"
@@ -72,7 +71,7 @@ def fetched(
     """
     count = len(values)
     times_ms = [appended_at_ms] * count if isinstance(appended_at_ms, int) else appended_at_ms
-    columns = (values, [TOPIC] * count, [partition] * count, range(count), times_ms)
+    columns = (values, [partition] * count, range(count), times_ms)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, MESSAGE_SCHEMA.types, strict=True)]
     return pa.table(arrays, schema=MESSAGE_SCHEMA)
 
@@ -88,9 +87,14 @@ def raw_frame(
     spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS
 ) -> DataFrame:
     """The messages of `fetched` as the source hands them over."""
+    return spark.createDataFrame(records(values, appended_at_ms))
+
+
+def records(values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS) -> pa.Table:
+    """The messages of `fetched` as Spark has them."""
     table = fetched(values, appended_at_ms)
     timestamps = pc.multiply(table["appended_at_ms"], 1000).cast(pa.timestamp("us", "UTC"))
-    return spark.createDataFrame(table.drop_columns(["appended_at_ms"]).append_column("timestamp", timestamps))
+    return table.drop_columns(["appended_at_ms"]).append_column("timestamp", timestamps)
 
 
 def dead(batch: CollectedBatch) -> list[tuple[int, int | None, str]]:

@@ -21,15 +21,14 @@ from tests.pipeline.stream.messages import (
     PARTITION,
     RULES,
     TOO_OLD,
-    TOPIC,
     array,
     counts,
     dead,
     event,
-    fetched,
     message,
     packed,
     read,
+    records,
     the_row,
     twice,
     usage,
@@ -189,7 +188,6 @@ def test_a_dead_letter_says_where_it_was() -> None:
     assert batch.dead_letters.to_pylist() == [
         {
             "appended_at_ms": APPENDED_AT_MS,
-            "topic": TOPIC,
             "partition": PARTITION,
             "offset": 1,
             "element_index": None,
@@ -421,7 +419,7 @@ def test_messages_that_are_read_in_slices_hold_the_same(size_bytes: int, monkeyp
 
 
 def test_a_partition_that_is_read_batch_by_batch_holds_the_same() -> None:
-    whole, parts = read(*MIXED), fetched(MIXED).to_batches(max_chunksize=3)
+    whole, parts = read(*MIXED), records(MIXED).to_batches(max_chunksize=3)
     rows = [row for half in (parts[:3], parts[3:]) for row in usage_reader.read_partition(half, RULES)]
     found = usage_reader.from_partitions(pa.Table.from_batches(rows))
     assert (usage(found), dead(found), counts(found)) == (usage(whole), dead(whole), counts(whole))
