@@ -173,12 +173,13 @@ class Job:
                 open_catalog(self._settings.tables)
                 run = JobRun(self._settings, place, self._clock, self._listeners)
                 recovered = run.take_over()
+                spans, newest = run.sample_topic()
             with step("spark session"):
                 spark = starter.session_unless(self._stopping)
             if spark is None:
                 return None
             with step("streaming query"):
-                run.start(spark, recovered)
+                run.start(spark, recovered, spans, newest)
             log.info("running; trigger %d ms", self._settings.stream.trigger_ms)
             self.ready.set()
             return self._watch(run)

@@ -1,7 +1,7 @@
 """One life of the streaming query: all that is rebuilt from the tables when it starts, and its upkeep."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -221,11 +221,19 @@ class JobRun:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
         return recovered
 
-    def start(self, spark: SparkSession, recovered: Recovered) -> None:
-        """Start the threads and the query."""
+    def sample_topic(self) -> tuple[dict[str, Span], list[bytes]]:
+        """The offsets that the usage topic has, and some of its newest messages."""
+        return spans_and_newest(self._place.access, self._settings.kafka.usage_topic, _SAMPLE_MESSAGES)
+
+    def start(
+        self, spark: SparkSession, recovered: Recovered, spans: Mapping[str, Span], newest: Sequence[bytes]
+    ) -> None:
+        """Start the threads and the query.
+
+        * `spans`, `newest`: of `sample_topic`, which needs no session: so it is asked while Spark starts.
+        """
         settings = self._settings
         files = open_checkpoint(settings.stream.checkpoint, spark)
-        spans, newest = spans_and_newest(self._place.access, settings.kafka.usage_topic, _SAMPLE_MESSAGES)
         offsets = OffsetLog(files)
         batch = MicroBatch(
             collect=Collector(ReadingRules.from_settings(settings), newest),

@@ -399,7 +399,6 @@ def warm_up(session: "SparkSession", rules: "ReadingRules", wanted: Event) -> No
     )
     raw = session.range(_ROWS).select(
         message.cast("binary").alias("value"),
-        F.lit("warm-up").alias("topic"),
         F.lit(0).alias("partition"),
         number.alias("offset"),
         F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
