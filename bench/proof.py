@@ -150,7 +150,7 @@ CLAIMS: Final = (
     ),
     _of_peers(
         "Catches up as fast as Kafka Streams, on objects",
-        found(r"Streams = ([\d.]+) warm, ([\d.]+) cold; the target is 1, warm", "{0} times as fast warm, {1} cold"),
+        found(r"Streams = ([\d.]+) warm, ([\d.]+) cold; the target is 1\.5, warm", "{0} times as fast warm, {1} cold"),
         "a ratio below 1, warm",
     ),
     _of_peers(

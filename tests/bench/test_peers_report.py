@@ -38,7 +38,7 @@ def test_a_loss_is_told_with_its_ratio() -> None:
     assert ratios_to_streams(runs, "object") == pytest.approx((200 / 250, 100 / 90))
     text = markdown(runs, "2 cores", "A million events.")
     assert "| kquota | right | 200 | 100 | 4.2 | 6.0 | 812 |" in text
-    assert "kquota ÷ Kafka Streams = 0.80 warm, 1.11 cold; the target is 1, warm: **not met**." in text
+    assert "kquota ÷ Kafka Streams = 0.80 warm, 1.11 cold; the target is 1.5, warm: **not met**." in text
     assert "arrays" not in text  # not measured, so nothing is said
 
 
