@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pipeline.errors import printable
 from pipeline.reports.periods import MINUTE_MS
@@ -234,22 +234,9 @@ def _points(values: Sequence[float], most: float, begin: int, end: int) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A range, divided into parts of whole minutes for a chart over time; the last one may be shorter."""
-
-    start_ms: int
-    part_ms: int
-    end_ms: int
-
-    @classmethod
-    def of(cls, span_ms: tuple[int, int]) -> Self:
-        """At most 120 parts."""
-        start_ms, end_ms = span_ms
-        minutes = -(-(end_ms - start_ms) // MINUTE_MS)
-        return cls(start_ms, -(-minutes // _PARTS) * MINUTE_MS, end_ms)
-
-    @property
-    def lengths_ms(self) -> list[int]:
-        """How long each part is."""
-        return [min(self.part_ms, self.end_ms - at_ms) for at_ms in range(self.start_ms, self.end_ms, self.part_ms)]
+def parts_of(span_ms: tuple[int, int]) -> list[int]:
+    """The lengths in ms of at most 120 equal parts of a range, in whole minutes; the last one may be shorter."""
+    begin_ms, end_ms = span_ms
+    minutes = -(-(end_ms - begin_ms) // MINUTE_MS)
+    part_ms = -(-minutes // _PARTS) * MINUTE_MS
+    return [min(part_ms, end_ms - at_ms) for at_ms in range(begin_ms, end_ms, part_ms)]

@@ -116,30 +116,23 @@ def sized(minutes: Minutes, question: Question) -> list[Sized]:
     engine.load_quotas(question.snapshot)
     clients = minutes.clients(*question.span_ms)
     levels = engine.resolve(clients).to_pylist() if clients.num_rows else []
+    begin_ms, end_ms = question.span_ms
+    last_minutes = max(end_ms - _LAST_MS, begin_ms), end_ms
     found = []
     for quota_type in QUOTA_TYPES:
         bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
         held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in question.throttled}
         by_entity = _figures(minutes, quota_type, bound_rows, question)
-        lately = _figures(minutes, quota_type, bound_rows, _of_last_minutes(question))
+        lately = _figures(minutes, quota_type, bound_rows, replace(question, span_ms=last_minutes))
         for entity, bound in _bounds(question.snapshot, quota_type):
             figures = by_entity.get(entity, [])
             unused: dict[str, Any] = {"p95": None, "p99": None, "minutes": 0}
-            busiest = max(figures, key=_by_use, default=unused)
+            busiest = max(figures, key=lambda one: (one["minutes"] >= LEAST_MINUTES, one["p99"]), default=unused)
             sensors = len({one["sensor"] for one in figures})
             suggested = suggestion(quota_type, busiest["p99"], busiest["minutes"], lately.get(entity, []), question)
             seen = busiest["p95"], busiest["p99"], busiest["minutes"]
             found.append(Sized(*entity, quota_type, bound, *seen, sensors, entity in held_entities, suggested))
     return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
-
-
-def _of_last_minutes(question: Question) -> Question:
-    begin_ms, end_ms = question.span_ms
-    return replace(question, span_ms=(max(end_ms - _LAST_MS, begin_ms), end_ms))
-
-
-def _by_use(sensor: Mapping[str, Any]) -> tuple[bool, float]:
-    return sensor["minutes"] >= LEAST_MINUTES, sensor["p99"]
 
 
 def suggestion(
