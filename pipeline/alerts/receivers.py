@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
@@ -131,28 +131,6 @@ class Answer(NamedTuple):
     text: str
 
 
-class Receiver(Protocol):
-    """One receiver. Used by one thread at a time."""
-
-    @property
-    def name(self) -> str:
-        """As in the settings."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where it is, for people; without secrets."""
-        ...
-
-    def send(self, message: Message) -> Answer:
-        """Bring a message; returns within about the time-out of the settings, and raises nothing."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
-
-
 # A Kafka topic: a record per message, one key per group.
 
 TOPIC: Final = "topic"
@@ -176,7 +154,7 @@ class KafkaReceiver:
         return f"{self._topic} at {self._access.bootstrap_servers}"
 
     def send(self, message: Message) -> Answer:
-        """See `Receiver.send`."""
+        """Bring a message; returns within about the time-out, and raises nothing."""
         try:
             if self._producer is None:
                 options = {"acks": "all", "client_id": "kquota-alerts", "max_block_ms": self._timeout_ms}
@@ -248,7 +226,7 @@ class Webhook:
         return printable(f"{parts.scheme}://{parts.netloc}")
 
     def send(self, message: Message) -> Answer:
-        """See `Receiver.send`. Each try has a timestamp, and so a signature, of its own."""
+        """As `KafkaReceiver.send`. Each try has a timestamp, and so a signature, of its own."""
         body = body_of(message, self.name)
         # The scheme was checked with the settings.
         request = urllib.request.Request(self._url, body, self._headers(body), method="POST")  # noqa: S310
@@ -291,6 +269,9 @@ def _opener() -> urllib.request.OpenerDirector:
         opener.add_handler(kind())
     return opener
 
+
+Receiver = KafkaReceiver | Webhook
+"""Used by one thread at a time. `name` is as in the settings, `place` says without secrets where it is."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):[^}]+\}")
