@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,11 +94,6 @@ class BrokerOptions:
     usage_topic: str = ""
     archive_draft: Path | None = None
 
-    def listeners_of(self, *, controls: bool) -> tuple[str, ...]:
-        """Names of all listeners of a node; the controller's, of a node that controls, is the last."""
-        names = (*LISTENERS[:-1], *self.tls_listeners)
-        return (*names, CONTROLLER) if controls else names
-
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -160,26 +155,6 @@ def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool)
     )
 
 
-def java_command(
-    java: Path, classpath: Sequence[Path], options: BrokerOptions, log4j2: Path, archive_options: Sequence[str] = ()
-) -> list[str]:
-    """The command up to the main class."""
-    tier = ["-XX:TieredStopAtLevel=1"] if options.quick_start else []
-    return [
-        str(java),
-        "-Xms128m",
-        f"-Xmx{options.heap_mib}m",
-        "-XX:+UseSerialGC",
-        *tier,
-        *archive_options,
-        *options.java_options,
-        "-Djava.awt.headless=true",
-        f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
-        "-cp",
-        ":".join(map(str, classpath)),
-    ]
-
-
 def _addresses(ports: Mapping[str, int], names: Sequence[str]) -> str:
     return ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in names)
 
@@ -232,7 +207,19 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     archive = broker_archive(java, jars)
     uses = options.archive_draft is None and archive.exists()
     class_path = [*jars, *([reporter_jar()] if options.usage_topic else [])]
-    return java_command(java.executable, class_path, options, log4j2, options_to_use(archive) if uses else [])
+    return [
+        str(java.executable),
+        "-Xms128m",
+        f"-Xmx{options.heap_mib}m",
+        "-XX:+UseSerialGC",
+        *(["-XX:TieredStopAtLevel=1"] if options.quick_start else []),
+        *(options_to_use(archive) if uses else []),
+        *options.java_options,
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
+        "-cp",
+        ":".join(map(str, class_path)),
+    ]
 
 
 def training_options(options: BrokerOptions) -> list[str]:
@@ -253,8 +240,6 @@ def broker_archive(java: Java, jars: list[Path]) -> Path:
 _STOP_GRACE_SECONDS = 5.0
 _FORMAT_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
-
-_ADMIN_CLIENT: Callable[..., Any] = KafkaAdminClient  # kafka-python has no types
 
 
 class EmbeddedBroker:
@@ -286,10 +271,11 @@ class EmbeddedBroker:
         self.options = options or BrokerOptions()
         self.node_id = node_id
         self._joins = joins
-        listeners = self.options.listeners_of(controls=joins is None)
-        unknown = set(ports or {}) - set(listeners)
+        controls = [CONTROLLER] if joins is None else []
+        self._listeners = [*LISTENERS[:-1], *self.options.tls_listeners, *controls]
+        unknown = set(ports or {}) - set(self._listeners)
         if unknown:
-            msg = f"unknown listeners {', '.join(sorted(unknown))}; this broker has {', '.join(listeners)}"
+            msg = f"unknown listeners {', '.join(sorted(unknown))}; this broker has {', '.join(self._listeners)}"
             raise ValueError(msg)
         self.directory = directory.absolute()
         self.users = dict(users or {})
@@ -442,8 +428,7 @@ class EmbeddedBroker:
 
     def _choose_ports(self, former: Mapping[str, int]) -> dict[str, int]:
         chosen = {}
-        listeners = self.options.listeners_of(controls=self._joins is None)
-        for listener, spare in zip(listeners, process.free_ports(len(listeners)), strict=True):
+        for listener, spare in zip(self._listeners, process.free_ports(len(self._listeners)), strict=True):
             wanted = self._wanted_ports.get(listener)
             if wanted is not None and not process.is_free(wanted):
                 msg = f"port {wanted} of listener '{listener}' on 127.0.0.1 is in use"
@@ -470,7 +455,7 @@ class EmbeddedBroker:
         if process.is_free(self._ports["PLAINTEXT"]):
             return False  # avoids kafka-python's back-off and its log lines
         try:
-            admin = _ADMIN_CLIENT(bootstrap_servers=self.bootstrap_servers, bootstrap_timeout_ms=2_000)
+            admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, bootstrap_timeout_ms=2_000)
         except KafkaError:
             return False
         try:

@@ -240,13 +240,10 @@ def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
 
 
 def _listen_to_parent(stopping: Event, in_full: Event) -> None:
-    def watch() -> None:
-        # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
-        while os.read(0, 4096):
-            in_full.set()
-        stopping.set()
-
-    Thread(target=watch, name="stdin-watch", daemon=True).start()
+    # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
+    while os.read(0, 4096):
+        in_full.set()
+    stopping.set()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -260,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         in_full.set()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stopping.set())
-    _listen_to_parent(stopping, in_full)
+    Thread(target=_listen_to_parent, args=(stopping, in_full), name="stdin-watch", daemon=True).start()
     run(plan, stopping, in_full)
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,6 @@ _RETRY_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 600.0  # brokers may mute a client for minutes
 _CLOSE_SECONDS: Final = 1.0
 _ANSWERS_KEPT: Final = 10_000
-
-# kafka-python has no types.
-_PRODUCER: Final[Callable[..., Any]] = KafkaProducer
-_CONSUMER: Final[Callable[..., Any]] = KafkaConsumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ class StockProducer:
         self.answer_ms: deque[float] = deque(maxlen=_ANSWERS_KEPT)
         self._work = work
         self._stopping = stopping
-        self.client = _PRODUCER(**work.options, delivery_timeout_ms=int(_PATIENCE_SECONDS * 1000))
+        self.client = KafkaProducer(**work.options, delivery_timeout_ms=int(_PATIENCE_SECONDS * 1000))
 
     def start(self) -> None:
         """Begin. Once only."""
@@ -116,7 +112,7 @@ class StockConsumer:
         self.requests = [0]
         self.answer_ms: deque[float] = deque()
         self._stopping = stopping
-        self.client = _CONSUMER(**work.options, group_id=None, enable_auto_commit=False)
+        self.client = KafkaConsumer(**work.options, group_id=None, enable_auto_commit=False)
         partitions = [TopicPartition(work.topic, partition) for partition in range(len(work.shares))]
         self.client.assign(partitions)
         self.client.seek_to_end(*partitions)
