@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 import urllib.request
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -47,10 +47,7 @@ def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: s
     """
     if not changes:
         return []
-    going_on: dict[str, int] = defaultdict(int)
-    for watched in book.values():
-        if watched.is_firing:
-            going_on[watched.labels.get("owner", "")] += 1
+    going_on = Counter(watched.labels.get("owner", "") for watched in book.values() if watched.is_firing)
     by_owner: dict[str, list[Change]] = defaultdict(list)
     for change in changes:
         by_owner[change.watched.labels.get("owner", "")].append(change)

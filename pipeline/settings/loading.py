@@ -70,7 +70,7 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     known = {*OTHER_VARIABLES, *map(variable_of, setting_keys())}
     # Not checked: what a default stands for in this folder may be refused, which is reported elsewhere.
     defaults = Settings.model_construct().model_dump()
-    open_branches = tuple(f"{variable_of(key)}__" for key in setting_keys() if _at(defaults, key) == {})
+    open_branches = tuple(f"{variable_of(key)}__" for key, value in flat(defaults).items() if value == {})
     return {
         name: _nearest_variable(name.upper(), known)
         for name in sorted(names)
@@ -85,12 +85,6 @@ def _nearest_variable(name: str, known: Iterable[str]) -> str | None:
     # Without the prefix, which makes any two of them alike.
     found = nearest(name.removeprefix(PREFIX), sorted(variable.removeprefix(PREFIX) for variable in known))
     return None if found is None else PREFIX + found
-
-
-def _at(values: object, key: str) -> object:
-    for part in key.split("."):
-        values = values[part] if isinstance(values, dict) else None
-    return values
 
 
 _HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "alerts.webhooks", "alerts.signing_keys", "store")
@@ -125,8 +119,8 @@ def _invalid(mistakes: Sequence[str]) -> UsageError:
 
 def origins(file: Path | None) -> dict[str, str]:
     """The origin of each setting that is not a default: dotted key -> variable name or file name."""
-    found = dict.fromkeys(_dotted(_of_file(file)), str(file))
-    found.update({key: variable_of(key) for key in _dotted(_of_environment())})
+    found = dict.fromkeys(flat(_without_none(_of_file(file))), str(file))
+    found.update({key: variable_of(key) for key in flat(_without_none(_of_environment()))})
     return found
 
 
@@ -166,7 +160,7 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None) -> list[str]:
-    flag_keys = set(_dotted(flags))
+    flag_keys = set(flat(flags))
     lines = []
     for error in exc.errors(include_url=False):
         key = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained")))
@@ -205,8 +199,10 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in pairs if value is not None and value != {}}
 
 
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    keys: list[str] = []
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a tree by their dotted keys; a branch without values is one."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        keys += _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
-    return keys
+        is_branch = isinstance(value, Mapping) and value
+        found |= flat(value, f"{prefix}{key}.") if is_branch else {prefix + key: value}
+    return found
