@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from pipeline.reports.page import BARS, Bars, bar_chart, page, paragraph, span_facts, table
+from pipeline.reports.page import BARS, bar_chart, page, paragraph, span_facts, table
 from pipeline.tables.minute_sums import MINUTE_MS, Client, Minutes
 from pipeline.tables.quotas.edit import alter_command
 from quota.engine import QuotaEngine
@@ -218,9 +218,7 @@ def _bars(found: Sequence[Sized], quota_type: str) -> str:
     used = [one for one in found if one.quota_type == quota_type and one.p99 is not None][:BARS]
     if not used:
         return paragraph("No bound of this type was used.")
-    bars = [
-        Bars("/".join(filter(None, (one.user, one.client_id))), (one.p99, one.bound, one.suggested)) for one in used
-    ]
+    bars = [("/".join(filter(None, (one.user, one.client_id))), (one.p99, one.bound, one.suggested)) for one in used]
     return bar_chart(f"Bounds and use: {quota_type}", _SERIES, bars, partial(rate_text, quota_type))
 
 
