@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.meter import Query, Targets, names_of, sources_of
+from pipeline.cli.meter import Query, Targets, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
 from pipeline.cli.output import Layout, fitted, print_rows, terminal_width, until_reader_goes
 from pipeline.cli.top import NEAR, Styled, full_screen, used_text
@@ -168,15 +168,8 @@ def _opener(
 
     if usage_topic is not None:
         return lambda quotas, clock: TopicSource(access, usage_topic, quotas.broker_ids, clock)
-    names = names_of(name_map)
-    of_brokers = sources_of(targets, query, names)
-
-    def scraped(_quotas: "FollowedQuotas", clock: "Clock") -> "Source":
-        with access.admin() as admin:
-            asked = of_brokers(admin.describe_cluster()["brokers"])
-        return ScrapedSource(asked, names, clock)
-
-    return scraped
+    names, of_cluster = sources_of(targets, query, name_map)
+    return lambda _quotas, clock: ScrapedSource(of_cluster(access), names, clock)
 
 
 def _watched(access: "ClusterAccess", open_source: Open, span_ms: float) -> "tuple[Findings, Progress]":
