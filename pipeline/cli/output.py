@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 import typer
@@ -151,10 +152,9 @@ def _squeeze(columns: Sequence[_Column], narrow: Mapping[str, int], width: int) 
 
 
 def _row(cells: Sequence[str], columns: Sequence[_Column]) -> list[str]:
-    parts_of = [broken(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
     lines = []
-    for number in range(max(map(len, parts_of))):
-        parts = [lines_of[number] if number < len(lines_of) else "" for lines_of in parts_of]
+    lines_of_cells = (broken(cell, column.width) for cell, column in zip(cells, columns, strict=True))
+    for parts in zip_longest(*lines_of_cells, fillvalue=""):
         padded = (part + " " * (column.width - cell_len(part)) for part, column in zip(parts, columns, strict=True))
         lines.append(_GAP.join(padded).rstrip())
     return lines

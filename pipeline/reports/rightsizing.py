@@ -210,7 +210,7 @@ def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span
     """The page; `headroom` is in percent."""
     about = {**span_facts(span_ms), "quotas": f"v{version}", "headroom": f"{headroom:g} %"}
     sections = {f"The most used of each bound: {quota_type}": _bars(found, quota_type) for quota_type in QUOTA_TYPES}
-    sections["Bounds"] = table([_readable(one) for one in found], _MARKS)
+    sections["Bounds"] = table([readable(one.to_row()) for one in found], _MARKS)
     return page("Rightsizing · kquota", "Recommended quotas", about, sections)
 
 
@@ -222,10 +222,10 @@ def _bars(found: Sequence[Sized], quota_type: str) -> str:
     return bar_chart(f"Bounds and use: {quota_type}", _SERIES, bars, partial(rate_text, quota_type))
 
 
-def _readable(one: Sized) -> dict[str, Any]:
-    row = one.to_row()
+def readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `Sized.to_row` for people: with units."""
     rates = {
-        name: None if row[name] is None else rate_text(one.quota_type, row[name])
+        name: None if row[name] is None else rate_text(row["quota_type"], row[name])
         for name in ("bound", "p95", "p99", "suggested")
     }
-    return row | rates | {"throttled": "yes" if one.was_throttled else "no"}
+    return {**row, **rates, "throttled": "yes" if row["throttled"] else "no"}
