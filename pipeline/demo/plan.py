@@ -16,7 +16,6 @@ from schemas.names import THROTTLE_TOPIC
 
 Role = Literal["produce", "consume"]
 
-PLAN_VERSION: Final = 1
 _CALM_FACTOR: Final = 0.9
 
 _QUOTA_COLUMNS: Final = ("user", "client_id", *QUOTA_TYPES, "owner", "note")
@@ -136,15 +135,12 @@ class DemoPlan:
     def write(self, path: Path) -> None:
         """Write the plan, readable by its owner alone: it holds passwords."""
         path.touch(mode=0o600)
-        path.write_text(json.dumps({"version": PLAN_VERSION, **asdict(self)}, indent=2), encoding="utf-8")
+        path.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "DemoPlan":
-        """Read a plan; a `ValueError` or `TypeError` if it is of another version or lacks something."""
+        """Read a plan; a `ValueError` or `TypeError` if it is none or lacks something."""
         stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored.pop("version", None) != PLAN_VERSION:
-            msg = f"{path} is a plan of another version than {PLAN_VERSION}"
-            raise ValueError(msg)
         return cls(**stored | {"clients": tuple(DemoClient(**client) for client in stored["clients"])})
 
 
