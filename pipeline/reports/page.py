@@ -112,7 +112,6 @@ _BAR_HEIGHT: Final = 16
 _NAMES_WIDTH: Final = 260
 _TEXTS_WIDTH: Final = 90
 _LONGEST_NAME: Final = 40
-_GAP_MS: Final = 60_000
 
 Text = Callable[[float], str]
 
@@ -194,7 +193,7 @@ def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int
     for place in (place for place, has_data in enumerate(known) if has_data):
         if begin is None:
             begin = place
-        elif (place - end) * part_ms >= _GAP_MS:
+        elif (place - end) * part_ms >= MINUTE_MS:
             yield begin, end
             begin = place
         end = place + 1
