@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -140,15 +139,6 @@ def silence(settings: Settings, name: str, span_ms: int, now_ms: int) -> tuple[W
 # Metrics.
 
 
-class ReceiverCounts(NamedTuple):
-    """What became of the messages of one receiver, counted in alerts, but for the tries that failed."""
-
-    sent: Counter
-    failed: Counter
-    dropped: Counter
-    refused: Counter
-
-
 _COUNTS: Final = (
     ("sent", "Alerts the receiver took."),
     ("failed_tries", "Messages that did not arrive and are retried."),
@@ -169,12 +159,14 @@ class AlertsMetrics:
             "kquota_alerts_state_failures", "Times that the state file could not be written.", registry=registry
         )
         about = ["receiver"]
-        self._counts = [Counter(f"kquota_alerts_{name}", text, about, registry=registry) for name, text in _COUNTS]
+        self._counts = {
+            name: Counter(f"kquota_alerts_{name}", text, about, registry=registry) for name, text in _COUNTS
+        }
         self._waiting = Gauge("kquota_alerts_waiting_messages", "Messages not yet delivered.", about, registry=registry)
 
-    def of_receiver(self, name: str) -> ReceiverCounts:
-        """The counts of one receiver, all shown from the start, as 0."""
-        return ReceiverCounts(*(counter.labels(name) for counter in self._counts))
+    def of_receiver(self, receiver: str) -> dict[str, Counter]:
+        """The counts of one receiver, by the names of `_COUNTS`; all are shown from the start, as 0."""
+        return {name: counter.labels(receiver) for name, counter in self._counts.items()}
 
     def looked(self, book: Book, waiting: Iterable[tuple[str, int]], now_ms: int) -> None:
         """A look is done."""
@@ -219,7 +211,7 @@ class Delivery:
         receiver: Receiver,
         messages: Iterable[Message],
         settings: AlertsSettings,
-        counts: ReceiverCounts,
+        counts: Mapping[str, Counter],
         steady_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = receiver.name
@@ -253,7 +245,7 @@ class Delivery:
                 if len(self._queue) > self._settings.queue_messages:
                     dropped += len(self._queue.popleft()["alerts"])
         if dropped:
-            self._counts.dropped.inc(dropped)
+            self._counts["dropped"].inc(dropped)
             log.warning("%s: %d alerts were dropped, as too many messages wait", self.name, dropped)
 
     def waiting(self) -> list[Message]:
@@ -274,8 +266,9 @@ class Delivery:
             return _IDLE_SECONDS
         answer = self._sent(message)
         if answer.verdict == "later":
-            return self._failed(answer)
-        self._settle(answer, len(message["alerts"]))
+            self._failed(answer)
+        else:
+            self._settle(answer, len(message["alerts"]))
         return 0.0
 
     def _sent(self, message: Message) -> Answer:
@@ -289,22 +282,21 @@ class Delivery:
         with self._lock:
             self._under_way = None
         if answer.verdict == "taken":
-            self._counts.sent.inc(alerts)
+            self._counts["sent"].inc(alerts)
         else:
-            self._counts.refused.inc(alerts)
+            self._counts["refused"].inc(alerts)
             log.error("%s refuses %d alerts, which are dropped: %s", self.name, alerts, answer.text)
         if self._failures:
             log.info("%s answers after %d failures", self.name, self._failures)
         self._failures = 0
 
-    def _failed(self, answer: Answer) -> float:
+    def _failed(self, answer: Answer) -> None:
         self._failures += 1
-        self._counts.failed.inc()
+        self._counts["failed_tries"].inc()
         longest_ms, jitter = self._settings.longest_retry_ms, random.random()  # noqa: S311 - no secret
         self._not_before = self._steady_seconds() + rest_ms(self._failures, longest_ms, jitter) / 1000
         write = log.warning if self._failures == 1 else log.debug
         write("%s: %s; retried with back-off until it works", self.name, answer.text)
-        return 0.0
 
     def _ended(self, failure: BaseException) -> None:
         log.error("%s: no alert is sent any more: %s", self.name, failure)
@@ -314,43 +306,39 @@ _MOST_LINES: Final = 200
 """So many changes of one look get a line each in the log."""
 
 
+@dataclass(slots=True)
 class Alerter:
-    """Makes one look after the other. Not for several threads."""
+    """Makes one look after the other. Not for several threads.
 
-    def __init__(
-        self,
-        settings: Settings,
-        look: Callable[[int], Facts],
-        deliveries: Sequence[Delivery],
-        metrics: AlertsMetrics,
-        state: AlertsState,
-    ) -> None:
-        self._settings = settings
-        self._look = look
-        self._deliveries = deliveries
-        self._metrics = metrics
-        self._path = state_path(settings)
-        self._book = state.book
-        self._saved: AlertsState | None = None
+    Attributes:
+        state: As read at the start, and then as it was last decided.
+    """
+
+    settings: Settings
+    look: Callable[[int], Facts]
+    deliveries: Sequence[Delivery]
+    metrics: AlertsMetrics
+    state: AlertsState
+    _saved: AlertsState | None = field(default=None, init=False)
 
     def step(self, now_ms: int) -> None:
         """One look, at an instant of the wall clock. One that fails changes nothing, is logged, and is repeated."""
         try:
-            facts = self._look(now_ms)
+            facts = self.look(now_ms)
         except Exception:
             log.exception("the alerts could not be evaluated; it is retried")
             return
-        alerts = self._settings.alerts
-        silenced = read_silences(silences_path(self._settings), now_ms)
-        self._book, changes = decide(
-            self._book, facts, now_ms, alerts, lambda key: bool(silenced) and fingerprint(key) in silenced
+        alerts = self.settings.alerts
+        silenced = read_silences(silences_path(self.settings), now_ms)
+        book, changes = decide(
+            self.state.book, facts, now_ms, alerts, lambda key: bool(silenced) and fingerprint(key) in silenced
         )
-        messages = messages_of(changes, self._book, self._settings.job, alerts.external_url)
+        messages = messages_of(changes, book, self.settings.job, alerts.external_url)
         # First the file: what a receiver hears of is known after a crash, too.
-        self._save({one.name: [*one.waiting(), *messages] for one in self._deliveries})
-        for delivery in self._deliveries:
+        self._save(book, {one.name: [*one.waiting(), *messages] for one in self.deliveries})
+        for delivery in self.deliveries:
             delivery.put(messages)
-        self._metrics.looked(self._book, ((one.name, len(one.waiting())) for one in self._deliveries), now_ms)
+        self.metrics.looked(book, ((one.name, len(one.waiting())) for one in self.deliveries), now_ms)
         for change in changes[:_MOST_LINES]:
             log.info("%s %s: %s", change.status, change.key[0], change.watched.annotations.get("summary", ""))
         if len(changes) > _MOST_LINES:
@@ -358,29 +346,30 @@ class Alerter:
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int] = wall_ms) -> None:
         """Look until `wait`, which rests some seconds, returns True."""
-        for delivery in self._deliveries:
+        for delivery in self.deliveries:
             delivery.start()
         try:
             self.step(now())
-            while not wait(self._settings.alerts.look_every_ms / 1000):
+            while not wait(self.settings.alerts.look_every_ms / 1000):
                 self.step(now())
         finally:
-            for delivery in self._deliveries:
+            for delivery in self.deliveries:
                 delivery.close()
-            self._save({one.name: one.waiting() for one in self._deliveries})
+            self._save(self.state.book, {one.name: one.waiting() for one in self.deliveries})
 
-    def _save(self, undelivered: Mapping[str, Sequence[Message]]) -> None:
+    def _save(self, book: Book, undelivered: Mapping[str, Sequence[Message]]) -> None:
         """Write the state if it has changed; what could not be written is written at the next look."""
-        state = AlertsState(self._book, undelivered)
-        if state == self._saved:
+        self.state = AlertsState(book, undelivered)
+        if self.state == self._saved:
             return
+        path = state_path(self.settings)
         try:
-            _replace(self._path, state.text())
+            _replace(path, self.state.text())
         except OSError as exc:
-            self._metrics.unsaved.inc()
-            log.warning("%s cannot be written (%s): a crash would repeat or lose alerts", self._path, exc.strerror)
+            self.metrics.unsaved.inc()
+            log.warning("%s cannot be written (%s): a crash would repeat or lose alerts", path, exc.strerror)
         else:
-            self._saved = state
+            self._saved = self.state
 
 
 def deliveries_of(
@@ -443,31 +432,21 @@ def look_at(settings: Settings, signs: JobSigns) -> Callable[[int], Facts]:
     return look
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What became of a test message."""
+def try_receivers(settings: Settings, now_ms: int) -> Iterator[tuple[Receiver, Answer, int]]:
+    """Send one test alert to each receiver, once; gives its answer, and how long that took in ms.
 
-    receiver: str
-    place: str
-    answer: Answer
-    took_ms: int
-
-
-def try_receivers(settings: Settings, now_ms: int) -> Iterator[Trial]:
-    """Send one test alert to each receiver, once. Raises `UsageError` as `run_alerts`."""
+    Raises `UsageError` as `run_alerts`.
+    """
     labels = {"alertname": TEST_ALERT, "severity": "info"}
     annotations = {"summary": "a test of kquota's alerts", "action": "no action is needed"}
     key = (TEST_ALERT, str(now_ms))
     watched = Watched(now_ms, now_ms, None, labels, annotations)
     change, external_url = Change("firing", key, watched), settings.alerts.external_url
     (message,) = messages_of([change], {key: watched}, settings.job, external_url)
-    return map(partial(_tried, message), receivers_of(settings))
-
-
-def _tried(message: dict[str, object], receiver: Receiver) -> Trial:
-    began = time.monotonic()
-    try:
-        answer = receiver.send(message)
-    finally:
-        receiver.close()
-    return Trial(receiver.name, receiver.place, answer, round((time.monotonic() - began) * 1000))
+    for receiver in receivers_of(settings):
+        began = time.monotonic()
+        try:
+            answer = receiver.send(message)
+        finally:
+            receiver.close()
+        yield receiver, answer, round((time.monotonic() - began) * 1000)

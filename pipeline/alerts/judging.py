@@ -330,7 +330,13 @@ def _stalled(state: State, is_idle: bool, rules: AlertsSettings) -> Iterator[Fin
         "action": f"{command_text('status')}; {command_text('doctor')}",
     }
     given = {name: text for name, text in annotations.items() if text}
-    yield Finding((STALLED,), True, partial(_named, STALLED, state, rules, {}, given), pending_ms)
+    yield _of_pipeline(STALLED, state, rules, given, pending_ms)
+
+
+def _of_pipeline(
+    name: str, state: State, rules: AlertsSettings, annotations: Mapping[str, str], pending_ms: int
+) -> Finding:
+    return Finding((name,), True, partial(_named, name, state, rules, {}, annotations), pending_ms)
 
 
 def _time_ahead(state: State, rules: AlertsSettings) -> Iterator[Finding]:
@@ -340,9 +346,7 @@ def _time_ahead(state: State, rules: AlertsSettings) -> Iterator[Finding]:
             "summary": f"the time of the newest micro-batch is {ahead} ahead of the wall clock: a clock was set back",
             "action": "compare the clocks of the brokers, of the job's machine and of this one",
         }
-        yield Finding(
-            (TIME_AHEAD,), True, partial(_named, TIME_AHEAD, state, rules, {}, annotations), _AHEAD_PENDING_MS
-        )
+        yield _of_pipeline(TIME_AHEAD, state, rules, annotations, _AHEAD_PENDING_MS)
 
 
 def _dead_letters(count: int, state: State, rules: AlertsSettings) -> Iterator[Finding]:
@@ -352,7 +356,7 @@ def _dead_letters(count: int, state: State, rules: AlertsSettings) -> Iterator[F
             "summary": f"{count} usage events or messages were refused in {span}",
             "action": "read cause and position in the table dead_letters",
         }
-        yield Finding((DEAD_LETTERS,), True, partial(_named, DEAD_LETTERS, state, rules, {}, annotations))
+        yield _of_pipeline(DEAD_LETTERS, state, rules, annotations, 0)
 
 
 def _labels(user: str, client_id: str, broker_id: str, quota_type: str, owner: str | None) -> dict[str, str]:

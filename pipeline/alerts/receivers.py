@@ -6,12 +6,12 @@ import http.client
 import json
 import re
 import urllib.request
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
@@ -47,10 +47,7 @@ def messages_of(changes: Sequence[Change], book: Book, job: str, external_url: s
     """
     if not changes:
         return []
-    going_on: dict[str, int] = defaultdict(int)
-    for watched in book.values():
-        if watched.is_firing:
-            going_on[watched.labels.get("owner", "")] += 1
+    going_on = Counter(watched.labels.get("owner", "") for watched in book.values() if watched.is_firing)
     by_owner: dict[str, list[Change]] = defaultdict(list)
     for change in changes:
         by_owner[change.watched.labels.get("owner", "")].append(change)
@@ -131,28 +128,6 @@ class Answer(NamedTuple):
     text: str
 
 
-class Receiver(Protocol):
-    """One receiver. Used by one thread at a time."""
-
-    @property
-    def name(self) -> str:
-        """As in the settings."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where it is, for people; without secrets."""
-        ...
-
-    def send(self, message: Message) -> Answer:
-        """Bring a message; returns within about the time-out of the settings, and raises nothing."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
-
-
 # A Kafka topic: a record per message, one key per group.
 
 TOPIC: Final = "topic"
@@ -176,7 +151,7 @@ class KafkaReceiver:
         return f"{self._topic} at {self._access.bootstrap_servers}"
 
     def send(self, message: Message) -> Answer:
-        """See `Receiver.send`."""
+        """Bring a message; returns within about the time-out, and raises nothing."""
         try:
             if self._producer is None:
                 options = {"acks": "all", "client_id": "kquota-alerts", "max_block_ms": self._timeout_ms}
@@ -248,7 +223,7 @@ class Webhook:
         return printable(f"{parts.scheme}://{parts.netloc}")
 
     def send(self, message: Message) -> Answer:
-        """See `Receiver.send`. Each try has a timestamp, and so a signature, of its own."""
+        """As `KafkaReceiver.send`. Each try has a timestamp, and so a signature, of its own."""
         body = body_of(message, self.name)
         # The scheme was checked with the settings.
         request = urllib.request.Request(self._url, body, self._headers(body), method="POST")  # noqa: S310
@@ -291,6 +266,9 @@ def _opener() -> urllib.request.OpenerDirector:
         opener.add_handler(kind())
     return opener
 
+
+Receiver = KafkaReceiver | Webhook
+"""Used by one thread at a time. `name` is as in the settings, `place` says without secrets where it is."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):[^}]+\}")

@@ -5,7 +5,7 @@ import socket
 import sys
 from dataclasses import asdict
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -155,11 +155,11 @@ def size(
 
 def show(source: FileSource, output: Output = "table") -> None:
     """Print every setting with its value and where it comes from; secrets are masked."""
-    from pipeline.settings.loading import origins
+    from pipeline.settings.loading import flat, origins
 
-    values = _flat(source.settings().model_dump(mode="json"))
+    values = flat(source.settings().model_dump(mode="json"))
     where = origins(source.config)
-    rows = [{"key": key, "value": value, "from": where.get(key, "default")} for key, value in values]
+    rows = [{"key": key, "value": value, "from": where.get(key, "default")} for key, value in values.items()]
     print_rows(rows, output, Layout(texts=("value",), names=frozenset({"from"})))
 
 
@@ -168,16 +168,6 @@ def schema(indent: Annotated[int, typer.Option(help="Spaces per level of indenta
     from pipeline.settings.model import Settings
 
     sys.stdout.write(json.dumps(Settings.model_json_schema(), indent=indent) + "\n")
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            pairs += _flat(value, f"{prefix}{key}.")
-        else:
-            pairs.append((prefix + key, value))
-    return pairs
 
 
 # `kquota jars`.

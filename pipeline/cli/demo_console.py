@@ -134,23 +134,18 @@ class DemoConsole:
         ]
         for (user, client_id), report in sorted(self._clients.items(), key=lambda item: -self._throttles(*item[0])):
             sent_bytes = report["sent_bytes"] - self._sent_before.get((user, client_id), 0)
+            bound = bounds.get((user, client_id))
+            renewals = sum(self._records[user, client_id, cause] for cause in ("renewed", "quota_changed"))
             lines.append(
                 f"{user + '/' + client_id:<20} {report['role']:<8} {sent_bytes / elapsed / 1000:>7.1f} "
-                f"{_kilobytes(bounds.get((user, client_id))):>7} {self._throttles(user, client_id):>9} "
-                f"{self._renewals(user, client_id):>7} {self._records[user, client_id, 'release']:>8}  "
+                f"{'none' if bound is None else f'{bound / 1000:.1f}':>7} {self._throttles(user, client_id):>9} "
+                f"{renewals:>7} {self._records[user, client_id, 'release']:>8}  "
                 f"{_slowed_by(report, self._longest_ms[user, client_id])}"
             )
         return lines
 
     def _throttles(self, user: str, client_id: str) -> int:
         return self._records[user, client_id, "violation"]
-
-    def _renewals(self, user: str, client_id: str) -> int:
-        return self._records[user, client_id, "renewed"] + self._records[user, client_id, "quota_changed"]
-
-
-def _kilobytes(bound: float | None) -> str:
-    return "none" if bound is None else f"{bound / 1000:.1f}"
 
 
 def _slowed_by(report: Mapping[str, Any], longest_ms: float) -> str:

@@ -266,15 +266,13 @@ def prometheus(
     from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter, scrape_metrics
     from pipeline.meter.usage_topic import SCRAPES
 
-    names = names_of(name_map)
-    of_brokers = sources_of(targets or [], query, names)
+    names, of_cluster = sources_of(targets or [], query, name_map or [])
     topics = {"usage_topic": topic, "marker_topic": marker_topic}
     settings = source.settings(topics=topics, metrics={"port": metrics_port}, meter={"codec": codec})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
-    with access.admin() as admin:
-        asked = of_brokers(admin.describe_cluster()["brokers"])
+    asked = of_cluster(access)
     with _metering(settings, SCRAPES, access) as running:
         publisher = running.publisher
         publisher.take_over()
@@ -287,33 +285,34 @@ def prometheus(
 
 
 def sources_of(
-    targets: "Sequence[str]", query: str | None, names: "NameMap"
-) -> "Callable[[Sequence[dict[str, Any]]], Sequence[Source]]":
-    """What makes the sources of a cluster from its brokers. Options that cannot be read are refused before.
+    targets: "Sequence[str]", query: str | None, name_map: "Sequence[str]"
+) -> "tuple[NameMap, Callable[[ClusterAccess], Sequence[Source]]]":
+    """The names on the pages, and what makes the sources of a cluster. Options that cannot be read are refused before.
 
     Raises:
+        typer.BadParameter: A pair of `--map` is not NAME=MEANING.
         UsageError: Not exactly one of `--targets` and `--query` is given, or an address is invalid.
     """
     from pipeline.meter.scrape_sources import PrometheusSource, addresses, with_brokers
-
-    if bool(targets) == bool(query):
-        message = "give one of --targets and --query"
-        raise UsageError(message, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
-    if query:
-        PrometheusSource(query, names, [])
-        return lambda brokers: [PrometheusSource(query, names, brokers)]
-    given = addresses(targets)
-    return lambda brokers: with_brokers(given, brokers)
-
-
-def names_of(pairs: "Iterable[str] | None") -> "NameMap":
-    """What `--map` says; `typer.BadParameter` if a pair is not NAME=MEANING."""
     from pipeline.meter.scrapes import NameMap
 
     try:
-        return NameMap.of(pairs or ())
+        names = NameMap.of(name_map)
     except ValueError as exc:
         raise typer.BadParameter(str(exc)) from exc
+    if bool(targets) == bool(query):
+        message = "give one of --targets and --query"
+        raise UsageError(message, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
+    given = addresses(targets)
+    if query:
+        PrometheusSource(query, names, [])
+
+    def of_cluster(access: "ClusterAccess") -> "Sequence[Source]":
+        with access.admin() as admin:
+            brokers = admin.describe_cluster()["brokers"]
+        return [PrometheusSource(query, names, brokers)] if query else with_brokers(given, brokers)
+
+    return names, of_cluster
 
 
 def enable(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.meter import Query, Targets, names_of, sources_of
+from pipeline.cli.meter import Query, Targets, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
 from pipeline.cli.output import Layout, fitted, print_rows, terminal_width, until_reader_goes
 from pipeline.cli.top import NEAR, Styled, full_screen, used_text
@@ -140,16 +140,9 @@ class _Watch:
 
     def progress(self, observed_ms: int) -> Progress:
         """The state of now."""
-        states = self.source.states()
-        return Progress(
-            self.clock.now().wall_ms,
-            observed_ms,
-            self.span_ms,
-            states,
-            self.quota_count,
-            self.quotas.trouble,
-            self.source.has_no_sensors,
-        )
+        now_ms, states = self.clock.now().wall_ms, self.source.states()
+        quotas, trouble = self.quota_count, self.quotas.trouble
+        return Progress(now_ms, observed_ms, self.span_ms, states, quotas, trouble, self.source.has_no_sensors)
 
     def follow(self, wait: Callable[[float], bool], show: Show, every_ms: int) -> None:
         """Show it again and again, until the time is over or it is stopped; at once when there is a first figure."""
@@ -175,15 +168,8 @@ def _opener(
 
     if usage_topic is not None:
         return lambda quotas, clock: TopicSource(access, usage_topic, quotas.broker_ids, clock)
-    names = names_of(name_map)
-    of_brokers = sources_of(targets, query, names)
-
-    def scraped(_quotas: "FollowedQuotas", clock: "Clock") -> "Source":
-        with access.admin() as admin:
-            asked = of_brokers(admin.describe_cluster()["brokers"])
-        return ScrapedSource(asked, names, clock)
-
-    return scraped
+    names, of_cluster = sources_of(targets, query, name_map)
+    return lambda _quotas, clock: ScrapedSource(of_cluster(access), names, clock)
 
 
 def _watched(access: "ClusterAccess", open_source: Open, span_ms: float) -> "tuple[Findings, Progress]":
@@ -264,13 +250,10 @@ def _cells(line: "Line") -> list[str]:
     sensor = line.sensor
     quota_type = QUOTA_TYPES[sensor.quota_type]
     unit, size = rate_unit(quota_type, sensor.bound or line.observed)
-    used = "" if sensor.bound is None else used_text(line.used)
-    of = "no quota" if sensor.bound is None else f"of {sensor.bound / size:.1f}"
-    rate = (
-        f"{line.observed / size:.1f} {unit}, {of}"
-        if sensor.bound is None
-        else f"{line.observed / size:.1f} {of} {unit}"
-    )
+    if sensor.bound is None:
+        used, rate = "", f"{line.observed / size:.1f} {unit}, no quota"
+    else:
+        used, rate = used_text(line.used), f"{line.observed / size:.1f} of {sensor.bound / size:.1f} {unit}"
     largest = sorted(line.by_broker.items(), key=lambda one: -one[1])
     brokers = [f"{name or '?'}: {amount / size:.1f}" for name, amount in largest[:_MOST_BROKERS]]
     brokers += [f"and {len(largest) - _MOST_BROKERS} more"] if len(largest) > _MOST_BROKERS else []

@@ -1,7 +1,8 @@
 """Commands that are loaded when they are used: one command does not wait for the modules of all others."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -42,32 +43,18 @@ def group_of(places: Places) -> type[TyperGroup]:
     class OnDemand(TyperGroup):
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
-            commands: Any = _Commands(places)
-            self.commands = commands
+            self.commands = _Commands(places)
 
     return OnDemand
 
 
-class _Commands(Mapping[str, Any]):
-    """The commands by name. Those whose values are not looked at are not loaded."""
-
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._loaded: dict[str, Any] = {}
+class _Commands(UserDict[str, Any]):
+    """The commands by name, each in its place until it is looked at."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = _load(name, self._places[name])
-        return self._loaded[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        if isinstance(self.data[name], str | Place | Group):
+            self.data[name] = _load(name, self.data[name])
+        return self.data[name]
 
 
 def _load(name: str, place: str | Place | Group) -> Any:
@@ -80,8 +67,7 @@ def _load(name: str, place: str | Place | Group) -> Any:
         return group
     path, context_settings = Place(place) if isinstance(place, str) else place
     alone = typer.Typer(add_completion=False)
-    command = _unbundled(_function(path))
-    alone.command(name, context_settings=context_settings)(command)
+    alone.command(name, context_settings=context_settings)(_unbundled(_function(path)))
     return get_command(alone)
 
 

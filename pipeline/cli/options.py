@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.output import refuse_unknown_format
+from pipeline.cli.output import FORMATS, format_option
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
@@ -86,12 +86,21 @@ class Source(NamedTuple):
     command_config: Path | None = None
     tables: str | None = None
 
-    def settings(self, **others: Any) -> "Settings":
-        """The settings, with other settings that were given as options: see `flags`."""
+    def settings(self, topics: Mapping[str, str | None] | None = None, **others: Any) -> "Settings":
+        """The settings, with other branches that were given as options; a value that is None was not given.
+
+        `bootstrap_server` goes before `bootstrap.servers` of `command_config`. `topics` are settings under `kafka`.
+        """
         from pipeline.settings.loading import load_settings
 
-        given = flags(self.bootstrap_server, self.command_config, self.tables, **others)
-        return load_settings(self.config, given)
+        servers, client = self.bootstrap_server, None
+        if self.command_config is not None:
+            from pipeline.cluster.properties_file import read_properties
+
+            client = read_properties(self.command_config)
+            servers = servers or client.get("bootstrap.servers")
+        kafka = {"bootstrap_servers": servers, "client": client, **(topics or {})}
+        return load_settings(self.config, {"kafka": kafka, "tables": {"root": self.tables}, **others})
 
     def quota_table(self) -> "QuotaTable":
         """The quota table that the settings name. It needs no cluster, so what is given for that is not read."""
@@ -139,48 +148,8 @@ def write_page(path: Path, html: str) -> None:
     sys.stderr.write(f"written: {path}\n")
 
 
-def _format_option(*also: str) -> Any:
-    """`-o`. An unknown format is refused before the command does anything."""
-
-    def check(output: str) -> str:
-        refuse_unknown_format(output, also)
-        return output
-
-    known = ", ".join((*also, "table", "wide", "csv", "json or yaml."))
-    return typer.Option("-o", "--output", help=known, callback=check)
-
-
-Output = Annotated[str, _format_option()]
-QuotasOutput = Annotated[str, _format_option("kafka")]
-
-
-def flags(
-    bootstrap_servers: str | None = None,
-    command_config: Path | None = None,
-    tables: str | None = None,
-    topics: Mapping[str, str | None] | None = None,
-    **others: Any,
-) -> dict[str, Any]:
-    """Command-line options as a nested mapping for `load_settings`; None counts as not given.
-
-    `bootstrap_servers` goes before `bootstrap.servers` of `command_config`. `topics` are settings under `kafka`.
-    """
-    client = None
-    if command_config is not None:
-        from pipeline.cluster.properties_file import read_properties
-
-        client = read_properties(command_config)
-        bootstrap_servers = bootstrap_servers or client.get("bootstrap.servers")
-    return {
-        "kafka": {"bootstrap_servers": bootstrap_servers, "client": client, **(topics or {})},
-        "tables": {"root": tables},
-        **others,
-    }
-
-
-def metrics_flags(port: int | None, clients: bool) -> dict[str, Any]:
-    """The branch `metrics` of `flags`."""
-    return {"port": port, "clients": True if clients else None}
+Output = Annotated[str, format_option("table, wide, csv, json or yaml.", FORMATS)]
+QuotasOutput = Annotated[str, format_option("kafka, table, wide, csv, json or yaml.", ("kafka", *FORMATS))]
 
 
 # Instants: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from itertools import zip_longest
+from typing import Any, Final
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -151,10 +152,9 @@ def _squeeze(columns: Sequence[_Column], narrow: Mapping[str, int], width: int) 
 
 
 def _row(cells: Sequence[str], columns: Sequence[_Column]) -> list[str]:
-    parts_of = [broken(cell, column.width) for cell, column in zip(cells, columns, strict=True)]
     lines = []
-    for number in range(max(map(len, parts_of))):
-        parts = [lines_of[number] if number < len(lines_of) else "" for lines_of in parts_of]
+    lines_of_cells = (broken(cell, column.width) for cell, column in zip(cells, columns, strict=True))
+    for parts in zip_longest(*lines_of_cells, fillvalue=""):
         padded = (part + " " * (column.width - cell_len(part)) for part, column in zip(parts, columns, strict=True))
         lines.append(_GAP.join(padded).rstrip())
     return lines
@@ -189,15 +189,16 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((_UNKNOWN_WIDTH, 0)).columns
 
 
-def unknown_format(given: str, known: Sequence[str] = FORMATS) -> UsageError:
-    """The error of a format that is not known."""
-    return UsageError(f"unknown format -o {given}; use {', '.join(known)}", f"for example -o {known[0]}")
+def format_option(text: str, known: Sequence[str]) -> Any:
+    """The option `-o`. A format that is not known is refused before any work is done: a `UsageError`."""
 
+    def check(output: str) -> str:
+        if output not in known:
+            message = f"unknown format -o {output}; use {', '.join(known)}"
+            raise UsageError(message, f"for example -o {known[0]}")
+        return output
 
-def refuse_unknown_format(output: str, also: Sequence[str] = ()) -> None:
-    """Refuse an unknown format before any work is done: a `UsageError`."""
-    if output not in {*FORMATS, *also}:
-        raise unknown_format(output, (*also, *FORMATS))
+    return typer.Option("-o", "--output", help=text, callback=check)
 
 
 def is_table(output: str) -> bool:
@@ -225,7 +226,6 @@ def print_rows(
             as they are. In CSV a list or a mapping is written as JSON, None as nothing.
         document: What JSON and YAML print in place of the rows, where rows are not enough; None = rows.
     """
-    refuse_unknown_format(output)
     if is_table(output):
         _print_table([shown(row) for row in rows] if shown else rows, layout, wide=output == "wide")
     elif output == "csv":
@@ -235,11 +235,9 @@ def print_rows(
 
 
 def document_text(document: Any, output: str) -> str:
-    """One value as JSON or YAML; another format is a `UsageError`."""
+    """One value as `json` or `yaml`."""
     if output == "json":
         return json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n"
-    if output != "yaml":
-        raise unknown_format(output, ("json", "yaml"))
     import yaml
 
     plain = json.loads(json.dumps(document, default=str))
@@ -271,13 +269,13 @@ def _print_csv(rows: Sequence[Row]) -> None:
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(rows[0])
-    writer.writerows([_csv_cell(value) for value in row.values()] for row in rows)
-
-
-def _csv_cell(value: Any) -> Any:
-    if isinstance(value, bool | dict | list | tuple):
-        return json.dumps(value, default=str, ensure_ascii=False)
-    return value
+    for row in rows:
+        writer.writerow(
+            json.dumps(value, default=str, ensure_ascii=False)
+            if isinstance(value, bool | dict | list | tuple)
+            else value
+            for value in row.values()
+        )
 
 
 @contextmanager
@@ -326,19 +324,3 @@ def reader_has_gone() -> bool:
     poll = select.poll()
     poll.register(number, 0)  # errors and hang-ups are always reported
     return any(what & (select.POLLERR | select.POLLHUP) for _, what in poll.poll(0))
-
-
-PERIOD_SECONDS: Final = 1.0
-
-Value = TypeVar("Value")
-
-
-def watch(read: Callable[[], Value], show: Callable[[Value], None], wait: Callable[[float], bool]) -> None:
-    """Show a value, then read it every second and show it when it has changed, until `wait` returns True."""
-    shown = read()
-    show(shown)
-    while not wait(PERIOD_SECONDS):
-        value = read()
-        if value != shown:
-            show(value)
-            shown = value

@@ -182,20 +182,10 @@ def _write_candidate(path: Path, quotas: "QuotaTableState", found: "Sequence[Siz
 
 
 def _shown_of_rightsizing(row: Row) -> Row:
-    def rate(value: float | None) -> str | None:
-        return None if value is None else rate_text(row["quota_type"], value)
+    from pipeline.reports.rightsizing import readable
 
-    return {
-        "user": row["user"],
-        "client_id": row["client_id"],
-        "type": row["quota_type"].partition("_")[0],
-        "T": rate(row["bound"]),
-        "minutes": row["minutes"],
-        **{name: rate(row[name]) for name in ("p95", "p99", "suggested")},
-        "advice": row["advice"],
-        "throttled": "yes" if row["throttled"] else "no",
-        "sensors": row["sensors"],
-    }
+    shown = readable(row)
+    return {"type": shown.pop("quota_type").partition("_")[0], "T": shown.pop("bound"), **shown}
 
 
 # `kquota report slo`: minutes throttled per client and period, against a target.

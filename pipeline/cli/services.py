@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,7 +22,6 @@ from pipeline.cli.options import (
     Source,
     as_iso,
     call_on_signals,
-    metrics_flags,
     parse_instant,
     wait_until_stopped,
 )
@@ -90,12 +89,11 @@ def dashboard(
         carry(TABLES_ROOT, next(iter(roots.values())))
     found = {name: source._replace(tables=root).settings() for name, root in roots.items()} or {"": source.settings()}
     clusters = {name: (one, signs_of(one.run_dir, one.job, one.tables.root)) for name, one in found.items()}
-    name, (settings, signs) = next(iter(clusters.items()))
-    others = {other: of_other for other, of_other in clusters.items() if other != name}
+    (name, (settings, signs)), *others = clusters.items()
     set_up_logging(settings.log_level)
     token = read_token(token_file, TOKEN_VARIABLE)
     do_without_pandas()
-    server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits, name, others)
+    server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits, name, dict(others))
     with call_on_signals(server.stop):
         sys.stderr.write(f"dashboard: {server.address}\n")
         sys.stderr.flush()
@@ -208,7 +206,7 @@ def run(
         job=job,
         shard=shard,
         run_dir=run_dir,
-        metrics=metrics_flags(metrics_port, metrics_clients),
+        metrics={"port": metrics_port, "clients": metrics_clients or None},
     )
     set_up_logging(settings.log_level)
     if sync and settings.shard is not None:
@@ -228,7 +226,9 @@ def run(
         refuse_other_division(settings)
         if runs_in_the_cluster():
             refuse_state_on_one_node(settings)
-        listeners, registry = job_metrics(settings, Listeners(log_throttles, _log_batch))
+        listeners, registry = job_metrics(
+            settings, Listeners(log_throttles, lambda report: log.info(status_line(report)))
+        )
         running = Job(settings, listeners, waits=not no_wait)
         with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
             if not is_in_catalog(settings.tables.root):  # those the job creates, when it has Spark
@@ -260,10 +260,6 @@ def log_throttles(written: "pa.Table", quota_version: int) -> None:
         log.info(line_with_command(record, quota_version))
     if written.num_rows > MOST_LINES:
         log.info("and %d more throttle records at the same time: see throttle_events", written.num_rows - MOST_LINES)
-
-
-def _log_batch(report: "BatchReport") -> None:
-    log.info(status_line(report))
 
 
 def status_line(report: "BatchReport") -> str:
@@ -310,7 +306,7 @@ def gate(
         from pipeline.web import parse_listen, read_token
     except ModuleNotFoundError as exc:
         raise not_installed(exc.name or "starlette", "gate") from exc
-    settings = source.settings(cluster=cluster, metrics=metrics_flags(None, metrics_clients))
+    settings = source.settings(cluster=cluster, metrics={"clients": metrics_clients or None})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     throttle_topic = topic or settings.kafka.throttle_topic
@@ -339,20 +335,16 @@ def free_port(wanted: int | None) -> int | None:
     return wanted if is_free(wanted) else free_ports(1)[0]
 
 
-@contextmanager
-def _dashboard(port: int, config: Path | None, tables_root: str) -> Iterator[None]:
+def _dashboard(port: int, config: Path | None, tables_root: str) -> AbstractContextManager[None]:
     """Within the block the dashboard runs. It prints its address itself, on stderr."""
     for library in ("starlette", "uvicorn"):
         if find_spec(library) is None:
             raise not_installed(library, "dashboard")
-    with _running(
-        "dashboard", "--port", port, "--tables", tables_root, *(() if config is None else ("--config", config))
-    ):
-        yield
+    given = () if config is None else ("--config", config)
+    return _running("dashboard", "--port", port, "--tables", tables_root, *given)
 
 
-@contextmanager
-def running_alerts(settings: "Settings", source: Source) -> Iterator[None]:
+def running_alerts(settings: "Settings", source: Source) -> AbstractContextManager[None]:
     """Within the block `kquota alerts run` runs. Its metrics, if the job has some, get a free port.
 
     Raises:
@@ -368,8 +360,7 @@ def running_alerts(settings: "Settings", source: Source) -> Iterator[None]:
         "--metrics-port": None if settings.metrics.port is None else 0,
     }
     given = [part for option, value in options.items() if value is not None for part in (option, value)]
-    with _running("alerts", "run", "--tables", settings.tables.root, *given):
-        yield
+    return _running("alerts", "run", "--tables", settings.tables.root, *given)
 
 
 @contextmanager
@@ -413,20 +404,18 @@ def send_test(source: ClusterSource, output: Output = "table") -> None:
     """
     from pipeline.alerts.alerter import try_receivers
 
-    trials = list(try_receivers(source.settings(), wall_ms()))
-    failed = [trial.receiver for trial in trials if trial.answer.verdict != "taken"]
     rows = [
         {
-            "receiver": trial.receiver,
-            "at": trial.place,
-            "result": "taken" if trial.answer.verdict == "taken" else "not taken",
-            "answer": trial.answer.text,
-            "took_ms": trial.took_ms,
+            "receiver": receiver.name,
+            "at": receiver.place,
+            "result": "taken" if answer.verdict == "taken" else "not taken",
+            "answer": answer.text,
+            "took_ms": took_ms,
         }
-        for trial in trials
+        for receiver, answer, took_ms in try_receivers(source.settings(), wall_ms())
     ]
     print_rows(rows, output)
-    if failed:
+    if failed := [str(row["receiver"]) for row in rows if row["result"] != "taken"]:
         msg = f"the test alert did not arrive at {', '.join(failed)}"
         raise Unreachable(msg, "the column answer has the reason")
 

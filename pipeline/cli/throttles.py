@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
@@ -22,13 +22,12 @@ from pipeline.cli.options import (
 from pipeline.cli.output import (
     Layout,
     Row,
+    format_option,
     is_table,
     print_rows,
     progress_bar,
     reader_has_gone,
-    unknown_format,
     until_reader_goes,
-    watch,
 )
 from pipeline.cli.quotas.entity import Client, ClientNames
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
+PERIOD_SECONDS: Final = 1.0
 _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
 _RECENT: Final = Layout(
     ("at", "action", "client", *_COLUMNS[2:]), dropped_first=("W", "for", "decision", "O", "action")
@@ -98,19 +98,23 @@ def list_(
 
 
 def _watch(read: Callable[[], list[dict[str, Any]]], show: Callable[[list[dict[str, Any]]], None], output: str) -> None:
-    prints = 0
-
-    def show_again(rows: list[dict[str, Any]]) -> None:
-        nonlocal prints
-        if prints:
-            sys.stdout.write("\n" if is_table(output) else "---\n" if output == "yaml" else "")
-        sys.stderr.write(f"{clock_time(wall_ms())} UTC, throttles: {len(rows)}\n")
-        show(rows)
-        sys.stdout.flush()
-        prints += 1
-
     with until_reader_goes(), wait_until_stopped() as wait:
-        watch(read, show_again, wait)
+        for number, rows in enumerate(changes(read, wait)):
+            if number:
+                sys.stdout.write("\n" if is_table(output) else "---\n" if output == "yaml" else "")
+            sys.stderr.write(f"{clock_time(wall_ms())} UTC, throttles: {len(rows)}\n")
+            show(rows)
+            sys.stdout.flush()
+
+
+def changes(read: Callable[[], Any], wait: Callable[[float], bool]) -> Iterator[Any]:
+    """What is read first, and then, every second, what has changed, until `wait` returns True."""
+    shown = None
+    while shown is None or not wait(PERIOD_SECONDS):
+        value = read()
+        if value != shown:
+            yield value
+            shown = value
 
 
 def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
@@ -144,14 +148,7 @@ def _shown(row: "Row") -> "Row":
     return shown | {name: value for name, value in row.items() if name not in shown}
 
 
-_FORMATS: Final = ("table", "json")
 _POLL_MS: Final = 200
-
-
-def _known_format(output: str) -> str:
-    if output not in _FORMATS:
-        raise unknown_format(output, _FORMATS)
-    return output
 
 
 def tail(
@@ -170,9 +167,7 @@ def tail(
     ] = None,
     source: ClusterSource,
     topic: Annotated[str | None, typer.Option(help="The throttle topic.", show_default=THROTTLE_TOPIC)] = None,
-    output: Annotated[
-        str, typer.Option("-o", "--output", help="table or json, one line per record.", callback=_known_format)
-    ] = "table",
+    output: Annotated[str, format_option("table or json, one line per record.", ("table", "json"))] = "table",
 ) -> None:
     """Follow the throttle topic: one line for each throttle, extension, renewal and release, as clients read them.
 
@@ -360,13 +355,10 @@ def averages(
     found = last_minute(source.settings().tables.root, parse_instant("--at", at, wall_ms()))
     rows = found.throttle_times.to_pylist()
     document = {"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}
-    print_rows(rows, output, shown=_shown_average, document=document)
+    name = "throttle_time_avg_ms"
+    print_rows(rows, output, shown=lambda row: {**row, name: f"{row[name]:.1f}"}, document=document)
     if is_table(output):
         sys.stderr.write(f"exempt requests took {found.exempt_percentage:.2f} % of one thread\n")
-
-
-def _shown_average(row: Row) -> Row:
-    return {**row, "throttle_time_avg_ms": f"{row['throttle_time_avg_ms']:.1f}"}
 
 
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))

@@ -4,7 +4,7 @@ The Kafka client takes 0.3 s to import, so it is imported where it is used, and 
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -37,10 +37,6 @@ _NAMES: Final = {"usage_topic": USAGE_TOPIC, "throttle_topic": THROTTLE_TOPIC, "
 _ALERTS_TOPIC: Final = typer.Option(help="Topic for alerts; default: by the settings, else none.", show_default=False)
 
 
-def _topic_settings(_context: typer.Context, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"topics": {name: given[name] for name in _NAMES}, "alerts": {"topic": given["alerts_topic"]}}
-
-
 def _name_option(name: str, default: str) -> tuple[Any, None]:
     text = f"Name of the {name.replace('_', ' ')}."
     return Annotated[str | None, typer.Option(help=text, show_default=default)], None
@@ -51,7 +47,10 @@ TopicSettings = Annotated[
     Bundle(
         {name: _name_option(name, default) for name, default in _NAMES.items()}
         | {"alerts_topic": (Annotated[str | None, _ALERTS_TOPIC], None)},
-        _topic_settings,
+        lambda _context, given: {
+            "topics": {name: given[name] for name in _NAMES},
+            "alerts": {"topic": given["alerts_topic"]},
+        },
     ),
 ]
 """Names of topics, as settings."""

@@ -2,11 +2,10 @@
 
 import base64
 import json
-import re
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +26,6 @@ from pipeline.meter.reporter import reporter_jar, reporter_settings
 # in one process; further ones are brokers that join it. Sizes are those of a laptop demo and of tests.
 
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
-
-# What JAAS reads as one word after `user_`; quoting is not possible there.
-_USER_NAME = re.compile(r"[A-Za-z0-9_$-]+(\.[A-Za-z0-9_$-]+)*")
 
 FIRST_NODE_ID: Final = 1
 """Of the node that is broker and controller."""
@@ -94,11 +90,6 @@ class BrokerOptions:
     usage_topic: str = ""
     archive_draft: Path | None = None
 
-    def listeners_of(self, *, controls: bool) -> tuple[str, ...]:
-        """Names of all listeners of a node; the controller's, of a node that controls, is the last."""
-        names = (*LISTENERS[:-1], *self.tls_listeners)
-        return (*names, CONTROLLER) if controls else names
-
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -119,10 +110,8 @@ def server_properties(
     """The configuration of a node; without a seat it is broker and controller.
 
     Args:
-        users: user name to password for the SASL listeners.
-
-    Raises:
-        ValueError: a user name that JAAS cannot hold, or a password with a control character.
+        users: user name (letters, digits, '_', '-', '$' and inner dots, as JAAS takes it unquoted) to password
+            (printable ASCII) for the SASL listeners.
     """
     lines = {
         **_SETTINGS,
@@ -160,26 +149,6 @@ def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool)
     )
 
 
-def java_command(
-    java: Path, classpath: Sequence[Path], options: BrokerOptions, log4j2: Path, archive_options: Sequence[str] = ()
-) -> list[str]:
-    """The command up to the main class."""
-    tier = ["-XX:TieredStopAtLevel=1"] if options.quick_start else []
-    return [
-        str(java),
-        "-Xms128m",
-        f"-Xmx{options.heap_mib}m",
-        "-XX:+UseSerialGC",
-        *tier,
-        *archive_options,
-        *options.java_options,
-        "-Djava.awt.headless=true",
-        f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
-        "-cp",
-        ":".join(map(str, classpath)),
-    ]
-
-
 def _addresses(ports: Mapping[str, int], names: Sequence[str]) -> str:
     return ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in names)
 
@@ -187,12 +156,6 @@ def _addresses(ports: Mapping[str, int], names: Sequence[str]) -> str:
 def _jaas(users: Mapping[str, str]) -> str:
     words = ["org.apache.kafka.common.security.plain.PlainLoginModule required"]
     for name, password in users.items():
-        if not _USER_NAME.fullmatch(name):
-            msg = f"invalid user name {name!r}; use letters, digits, '_', '-', '$' and inner dots"
-            raise ValueError(msg)
-        if not password.isprintable() or not password.isascii():
-            msg = f"the password of user '{name}' is not printable ASCII"
-            raise ValueError(msg)
         quoted = password.replace("\\", "\\\\").replace('"', '\\"')
         words.append(f'user_{name}="{quoted}"')
     return " ".join(words) + ";"
@@ -232,7 +195,19 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
     archive = broker_archive(java, jars)
     uses = options.archive_draft is None and archive.exists()
     class_path = [*jars, *([reporter_jar()] if options.usage_topic else [])]
-    return java_command(java.executable, class_path, options, log4j2, options_to_use(archive) if uses else [])
+    return [
+        str(java.executable),
+        "-Xms128m",
+        f"-Xmx{options.heap_mib}m",
+        "-XX:+UseSerialGC",
+        *(["-XX:TieredStopAtLevel=1"] if options.quick_start else []),
+        *(options_to_use(archive) if uses else []),
+        *options.java_options,
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
+        "-cp",
+        ":".join(map(str, class_path)),
+    ]
 
 
 def training_options(options: BrokerOptions) -> list[str]:
@@ -253,8 +228,6 @@ def broker_archive(java: Java, jars: list[Path]) -> Path:
 _STOP_GRACE_SECONDS = 5.0
 _FORMAT_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
-
-_ADMIN_CLIENT: Callable[..., Any] = KafkaAdminClient  # kafka-python has no types
 
 
 class EmbeddedBroker:
@@ -286,11 +259,8 @@ class EmbeddedBroker:
         self.options = options or BrokerOptions()
         self.node_id = node_id
         self._joins = joins
-        listeners = self.options.listeners_of(controls=joins is None)
-        unknown = set(ports or {}) - set(listeners)
-        if unknown:
-            msg = f"unknown listeners {', '.join(sorted(unknown))}; this broker has {', '.join(listeners)}"
-            raise ValueError(msg)
+        controls = [CONTROLLER] if joins is None else []
+        self._listeners = [*LISTENERS[:-1], *self.options.tls_listeners, *controls]
         self.directory = directory.absolute()
         self.users = dict(users or {})
         self._wanted_ports = dict(ports or {})
@@ -442,8 +412,7 @@ class EmbeddedBroker:
 
     def _choose_ports(self, former: Mapping[str, int]) -> dict[str, int]:
         chosen = {}
-        listeners = self.options.listeners_of(controls=self._joins is None)
-        for listener, spare in zip(listeners, process.free_ports(len(listeners)), strict=True):
+        for listener, spare in zip(self._listeners, process.free_ports(len(self._listeners)), strict=True):
             wanted = self._wanted_ports.get(listener)
             if wanted is not None and not process.is_free(wanted):
                 msg = f"port {wanted} of listener '{listener}' on 127.0.0.1 is in use"
@@ -470,7 +439,7 @@ class EmbeddedBroker:
         if process.is_free(self._ports["PLAINTEXT"]):
             return False  # avoids kafka-python's back-off and its log lines
         try:
-            admin = _ADMIN_CLIENT(bootstrap_servers=self.bootstrap_servers, bootstrap_timeout_ms=2_000)
+            admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, bootstrap_timeout_ms=2_000)
         except KafkaError:
             return False
         try:
@@ -514,7 +483,7 @@ def plain_sign_in(bootstrap_servers: str, user: str, password: str) -> dict[str,
 
 
 class EmbeddedCluster:
-    """Brokers of one cluster; the first one is the controller too. Data survive `stop`, `kill` and a new object.
+    """Brokers of one cluster; the first one is the controller too. Data survive `stop` and a new object.
 
     Used as an `EmbeddedBroker`. Topics have one replica unless they are created with more: what a dead broker holds is
     away until it is back.
@@ -557,11 +526,6 @@ class EmbeddedCluster:
         """End all brokers, the controller last: a broker needs it to shut down."""
         for broker in reversed(self.brokers):
             broker.stop()
-
-    def kill(self) -> None:
-        """End all brokers with SIGKILL."""
-        for broker in reversed(self.brokers):
-            broker.kill()
 
     def ended(self) -> tuple[EmbeddedBroker, ...]:
         """The brokers that have ended by themselves, or were killed from outside; `exit_code` has the code."""

@@ -75,7 +75,6 @@ class DemoClientThread:
         remaining_ms: How long a user and client-id must still wait, at an instant in ms by wall clock.
 
     Attributes:
-        requests: Produce requests, or fetches with data, so far.
         held_ms: How long throttles have held it until now.
     """
 
@@ -89,7 +88,6 @@ class DemoClientThread:
     ) -> None:
         self.client = client
         self.sent_bytes = 0
-        self.requests = 0
         self.blocked = False
         self.held_ms = 0.0
         self._kafka: Any = None
@@ -122,7 +120,6 @@ class DemoClientThread:
             "client_id": self.client.client_id,
             "role": self.client.role,
             "sent_bytes": self.sent_bytes,
-            "requests": self.requests,
             "blocked": self.blocked,
             "held_ms": round(self.held_ms),
             "broker_throttle_mean_ms": mean_ms,
@@ -191,7 +188,6 @@ class DemoClientThread:
 
     def _used(self, size_bytes: int) -> None:
         self.sent_bytes += size_bytes
-        self.requests += 1
         if self._in_full.is_set():
             self._pace.bytes_per_second = self.client.bytes_per_second
         self._pace.used(size_bytes, time.monotonic() * 1000)
@@ -240,13 +236,10 @@ def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
 
 
 def _listen_to_parent(stopping: Event, in_full: Event) -> None:
-    def watch() -> None:
-        # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
-        while os.read(0, 4096):
-            in_full.set()
-        stopping.set()
-
-    Thread(target=watch, name="stdin-watch", daemon=True).start()
+    # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
+    while os.read(0, 4096):
+        in_full.set()
+    stopping.set()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -260,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         in_full.set()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stopping.set())
-    _listen_to_parent(stopping, in_full)
+    Thread(target=_listen_to_parent, args=(stopping, in_full), name="stdin-watch", daemon=True).start()
     run(plan, stopping, in_full)
 
 

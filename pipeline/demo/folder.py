@@ -83,10 +83,6 @@ class DemoFolder:
         """What a stock client shall do, for its process."""
         return self.root / f"stock-{client_id}.json"
 
-    def alerts_state(self, job: str) -> Path:
-        """State of the alerts, where `kquota alerts run` keeps it by default."""
-        return self.root / f"{job}.alerts.json"
-
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Mark the folder as the demo's own, made if it is missing, and keep other demos out until the end.

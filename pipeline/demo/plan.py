@@ -16,32 +16,22 @@ from schemas.names import THROTTLE_TOPIC
 
 Role = Literal["produce", "consume"]
 
-PLAN_VERSION: Final = 1
 _CALM_FACTOR: Final = 0.9
 
-_QUOTA_COLUMNS: Final = ("user", "client_id", *QUOTA_TYPES, "mode", "owner", "note")
+_QUOTA_COLUMNS: Final = ("user", "client_id", *QUOTA_TYPES, "owner", "note")
 DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
-    dict(zip(_QUOTA_COLUMNS, row, strict=True))
+    {**dict(zip(_QUOTA_COLUMNS, row, strict=True)), "mode": "enforce"}
     for row in (
-        ("alice", "etl", 100_000.0, None, None, "enforce", "data-platform", "nightly loads; agreed with alice"),
-        ("billing", "invoices", 60_000.0, None, None, "enforce", "finance", "month end included"),
-        ("inventory", "<default>", 80_000.0, None, None, "enforce", "warehouse", "any scanner gateway"),
-        ("search", "", None, 100_000.0, None, "enforce", "search", "all indexers together"),
-        (
-            "erp",
-            "exporter",
-            200_000.0,
-            None,
-            None,
-            "enforce",
-            "back office",
-            "exports; a program that obeys nothing",
-        ),
-        ("archive", "copier", None, 100_000.0, None, "enforce", "back office", "copies the exports; neither does it"),
-        ("clickstream", "", 400_000.0, None, None, "enforce", "web", "all trackers together"),
-        ("<default>", "scorer", None, 200_000.0, None, "enforce", "fraud", "scorers of any team"),
-        ("<default>", "", 120_000.0, None, 100.0, "enforce", "platform", "whoever has no agreement of their own"),
-        ("", "dashboard", None, 60_000.0, None, "enforce", "platform", "all dashboards together"),
+        ("alice", "etl", 100_000.0, None, None, "data-platform", "nightly loads; agreed with alice"),
+        ("billing", "invoices", 60_000.0, None, None, "finance", "month end included"),
+        ("inventory", "<default>", 80_000.0, None, None, "warehouse", "any scanner gateway"),
+        ("search", "", None, 100_000.0, None, "search", "all indexers together"),
+        ("erp", "exporter", 200_000.0, None, None, "back office", "exports; a program that obeys nothing"),
+        ("archive", "copier", None, 100_000.0, None, "back office", "copies the exports; neither does it"),
+        ("clickstream", "", 400_000.0, None, None, "web", "all trackers together"),
+        ("<default>", "scorer", None, 200_000.0, None, "fraud", "scorers of any team"),
+        ("<default>", "", 120_000.0, None, 100.0, "platform", "whoever has no agreement of their own"),
+        ("", "dashboard", None, 60_000.0, None, "platform", "all dashboards together"),
     )
 )
 """Rows of `quotas`, at the levels 1, 1, 2, 3, 1, 1, 3, 4, 6 and 7."""
@@ -145,15 +135,12 @@ class DemoPlan:
     def write(self, path: Path) -> None:
         """Write the plan, readable by its owner alone: it holds passwords."""
         path.touch(mode=0o600)
-        path.write_text(json.dumps({"version": PLAN_VERSION, **asdict(self)}, indent=2), encoding="utf-8")
+        path.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "DemoPlan":
-        """Read a plan; a `ValueError` or `TypeError` if it is of another version or lacks something."""
+        """Read a plan; a `ValueError` or `TypeError` if it is none or lacks something."""
         stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored.pop("version", None) != PLAN_VERSION:
-            msg = f"{path} is a plan of another version than {PLAN_VERSION}"
-            raise ValueError(msg)
         return cls(**stored | {"clients": tuple(DemoClient(**client) for client in stored["clients"])})
 
 

@@ -10,15 +10,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from shlex import quote
 from threading import Event, Thread
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final
 
 import pyarrow as pa
 from pydantic import SecretStr
@@ -31,14 +31,7 @@ from pipeline.demo import class_archives
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
-from pipeline.demo.plan import (
-    DEMO_CLIENTS,
-    DEMO_QUOTAS,
-    STOCK_CLIENTS,
-    DemoClient,
-    DemoPlan,
-    split_shares,
-)
+from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoClient, DemoPlan, split_shares
 from pipeline.demo.process import spawn, terminate
 from pipeline.demo.stock_client import StockWork
 from pipeline.job.job import Job, step
@@ -94,33 +87,11 @@ _KQUOTA: Final = (sys.executable, "-m", "pipeline.cli.main")
 _NICENESS: Final = 10
 
 
-def _start(folder: DemoFolder, log_file: Path, *command: object) -> Child:
+def start_command(folder: DemoFolder, log_file: Path, *command: object) -> Child:
+    """Start a command of kquota with the settings file and the tables of the demo."""
+    given = map(str, (*command, "--config", folder.settings_file, "--tables", folder.tables))
     with log_file.open("ab") as output:
-        return spawn([*_KQUOTA, *map(str, command)], cwd=folder.root, output=output, niceness=_NICENESS)
-
-
-def start_sync(cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
-    """Start what puts quotas on the brokers: those of the users that the settings file names."""
-    places = ("--bootstrap-server", cluster.bootstrap_servers, "--tables", folder.tables)
-    return _start(folder, folder.sync_log, "quotas", "sync", "--config", folder.settings_file, *places)
-
-
-def start_dashboard(folder: DemoFolder, port: int) -> Child:
-    """Start the page over the tables; it waits for them itself."""
-    places = ("--config", folder.settings_file, "--tables", folder.tables)
-    return _start(folder, folder.dashboard_log, "dashboard", "--port", port, *places)
-
-
-def start_alerts(folder: DemoFolder) -> Child:
-    """Start `kquota alerts run`, with the receiver of the settings file."""
-    places = ("--config", folder.settings_file, "--tables", folder.tables)
-    return _start(folder, folder.alerts_log, "alerts", "run", *places)
-
-
-def start_archive_making(folder: DemoFolder) -> Child:
-    """Start what makes the class archives that are missing."""
-    with folder.archives_log.open("ab") as output:
-        return spawn([sys.executable, "-m", "pipeline.demo.class_archives"], cwd=folder.root, output=output)
+        return spawn([*_KQUOTA, *given], cwd=folder.root, output=output, niceness=_NICENESS)
 
 
 def start_stock_client(client: DemoClient, cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
@@ -171,11 +142,12 @@ class Load:
 
     def start(self) -> None:
         """Start all but the stock clients, which are never within their quotas; the other clients last."""
-        self._keep(start_sync(self._cluster, self._folder))
+        servers = self._cluster.bootstrap_servers
+        self._keep(start_command(self._folder, self._folder.sync_log, "quotas", "sync", "--bootstrap-server", servers))
         plan_path = self._folder.clients_plan
         DemoPlan(
             bootstrap_servers=self._cluster.sasl_bootstrap_servers,
-            view_bootstrap_servers=self._cluster.bootstrap_servers,
+            view_bootstrap_servers=servers,
             passwords=self._folder.passwords(),
             starts_calm=True,
         ).write(plan_path)
@@ -220,7 +192,9 @@ class Load:
         """Once on a machine, and not at the start: it takes a core for a minute. If it is cut off, it begins anew."""
         if class_archives.are_missing():
             log.info("class archives are being made in the background, once: later starts take half the time")
-            self._keep(start_archive_making(self._folder))
+            command = [sys.executable, "-m", "pipeline.demo.class_archives"]
+            with self._folder.archives_log.open("ab") as output:
+                self._keep(spawn(command, cwd=self._folder.root, output=output))
 
     def _keep(self, child: Child) -> None:
         if child.stdin is not None:
@@ -251,26 +225,18 @@ Heard = Callable[[Mapping[str, Any]], None]
 """Takes one alert of a message, as Alertmanager's webhooks have it. Called from threads of the receiver."""
 
 
-class AlertReceiver:
-    """Listens from `__enter__` to `__exit__`, on a free port of this machine only."""
-
-    def __init__(self, heard: Heard) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(heard))
-        self._thread = Thread(target=self._server.serve_forever, name="demo-alerts", daemon=True)
-
-    @property
-    def url(self) -> str:
-        """The address at which messages are taken."""
-        return f"http://127.0.0.1:{self._server.server_port}/alerts"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+@contextmanager
+def alert_receiver(heard: Heard) -> Iterator[str]:
+    """Listen within the block, on a free port of this machine only; gives the URL that takes messages."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(heard))
+    thread = Thread(target=server.serve_forever, name="demo-alerts", daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/alerts"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def _handler(heard: Heard) -> type[BaseHTTPRequestHandler]:
@@ -336,14 +302,16 @@ class Demo:
                 log.info("dashboard: http://127.0.0.1:%d/ (in a few seconds)", self.dashboard_port)
             settings = demo_settings(self.settings, self.folder, cluster)
             if self.alert_heard is not None:
-                receiver = stack.enter_context(AlertReceiver(self.alert_heard))
-                settings = settings.model_copy(update={"alerts": self._alerts(receiver.url)})
+                url = stack.enter_context(alert_receiver(self.alert_heard))
+                settings = settings.model_copy(update={"alerts": self._alerts(url)})
             with step("topics and tables"):
                 prepare(self.folder, settings, self.brokers)
             if self.dashboard_port is not None:
-                stack.callback(terminate, start_dashboard(self.folder, self.dashboard_port), _STOP_SECONDS)
+                page = start_command(self.folder, self.folder.dashboard_log, "dashboard", "--port", self.dashboard_port)
+                stack.callback(terminate, page, _STOP_SECONDS)
             if self.alert_heard is not None:
-                stack.callback(terminate, start_alerts(self.folder), _STOP_SECONDS)
+                alerts = start_command(self.folder, self.folder.alerts_log, "alerts", "run")
+                stack.callback(terminate, alerts, _STOP_SECONDS)
             self.bounds = partial(client_bounds, settings.tables)
             if self._stopped:
                 return
@@ -377,7 +345,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
     data = (
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
         *(folder.sync_log, folder.settings_file, folder.candidate),
-        *(folder.alerts_log, folder.alerts_state(job)),
+        *(folder.alerts_log, folder.root / f"{job}.alerts.json"),  # where `kquota alerts run` keeps its state
         *(folder.stock_client(client.client_id) for client in STOCK_CLIENTS),
     )
     with ExitStack() as held:

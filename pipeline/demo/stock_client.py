@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,6 @@ _RETRY_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 600.0  # brokers may mute a client for minutes
 _CLOSE_SECONDS: Final = 1.0
 _ANSWERS_KEPT: Final = 10_000
-
-# kafka-python has no types.
-_PRODUCER: Final[Callable[..., Any]] = KafkaProducer
-_CONSUMER: Final[Callable[..., Any]] = KafkaConsumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +62,10 @@ class StockProducer:
     def __init__(self, work: StockWork, stopping: Event) -> None:
         self.shares = tuple(work.shares)
         self.sent_bytes = [0] * len(self.shares)
-        self.requests = [0] * len(self.shares)
         self.answer_ms: deque[float] = deque(maxlen=_ANSWERS_KEPT)
         self._work = work
         self._stopping = stopping
-        self.client = _PRODUCER(**work.options, delivery_timeout_ms=int(_PATIENCE_SECONDS * 1000))
+        self.client = KafkaProducer(**work.options, delivery_timeout_ms=int(_PATIENCE_SECONDS * 1000))
 
     def start(self) -> None:
         """Begin. Once only."""
@@ -100,7 +95,6 @@ class StockProducer:
                 continue
             self.answer_ms.append((time.monotonic() - began) * 1000)
             self.sent_bytes[partition] += len(value)
-            self.requests[partition] += 1
             span_seconds = 1 / (self._work.requests_per_second * share)
             due = max(due, time.monotonic() - span_seconds) + span_seconds
 
@@ -113,10 +107,9 @@ class StockConsumer:
 
     def __init__(self, work: StockWork, stopping: Event) -> None:
         self.sent_bytes = [0]
-        self.requests = [0]
         self.answer_ms: deque[float] = deque()
         self._stopping = stopping
-        self.client = _CONSUMER(**work.options, group_id=None, enable_auto_commit=False)
+        self.client = KafkaConsumer(**work.options, group_id=None, enable_auto_commit=False)
         partitions = [TopicPartition(work.topic, partition) for partition in range(len(work.shares))]
         self.client.assign(partitions)
         self.client.seek_to_end(*partitions)
@@ -142,9 +135,7 @@ class StockConsumer:
                 log.error("%s; retrying", exc)
                 self._stopping.wait(_RETRY_SECONDS)
                 continue
-            size_bytes = sum(len(record.value or b"") for records in read for record in records)
-            self.sent_bytes[0] += size_bytes
-            self.requests[0] += bool(size_bytes)
+            self.sent_bytes[0] += sum(len(record.value or b"") for records in read for record in records)
 
 
 def close_producer(producer: Any) -> None:
@@ -179,7 +170,6 @@ def report(work: StockWork, running: StockProducer | StockConsumer) -> dict[str,
         "client_id": work.options["client_id"],
         "role": work.role,
         "sent_bytes": sum(running.sent_bytes),
-        "requests": sum(running.requests),
         "broker_throttle_mean_ms": mean_ms,
         "broker_throttle_max_ms": longest_ms,
         "answer_ms": [round(running.answer_ms.popleft(), 1) for _ in range(len(running.answer_ms))],

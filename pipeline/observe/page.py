@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.observe.findings import Findings, NoQuota, OverQuota, TooSmall, WouldBeHeld
-from pipeline.reports.page import Bars, bar_chart, page, paragraph, table
+from pipeline.reports.page import bar_chart, page, paragraph, table
 from quota.units import age_text, rate_text
 
 HEADINGS: Final = {
@@ -57,7 +57,7 @@ def findings_page(findings: Findings, about: Mapping[str, Any], next_steps: Sequ
     over = findings.over_quota[:20]
     if over:
         series = ("times its quota", "one quota")
-        bars = [Bars(f"{name_of(one.user, one.client_id)} {one.quota_type}", (one.times, 1.0)) for one in over]
+        bars = [(f"{name_of(one.user, one.client_id)} {one.quota_type}", (one.times, 1.0)) for one in over]
         chart = bar_chart("Times the quota, over all brokers", series, bars, lambda value: f"{value:.2f} × T")
         sections[HEADINGS["over_quota"]] = chart + sections[HEADINGS["over_quota"]]
     sections["What is not known"] = "".join(paragraph(text) for text in findings.not_known)

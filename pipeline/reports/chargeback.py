@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from pipeline.reports.page import BARS, Bars, Line, Parts, bar_chart, page, span_facts, table, time_chart
+from pipeline.reports.page import BARS, bar_chart, page, parts_of, span_facts, table, time_chart
 from pipeline.reports.periods import OwnerTimes, Period, whole_minutes
 from pipeline.tables.minute_sums import Client, Minutes
 from quota.units import rate_text
@@ -105,11 +105,10 @@ def chargeback_page(charges: Sequence[Charge], minutes: Minutes, span_ms: tuple[
 
 
 def _time_chart(minutes: Minutes, span_ms: tuple[int, int]) -> str:
-    parts = Parts.of(span_ms)
-    lengths_ms = parts.lengths_ms
-    sums = minutes.over_time(("produced_bytes", "fetched_bytes"), parts.start_ms, parts.part_ms, parts.end_ms)
+    lengths_ms = parts_of(span_ms)
+    sums = minutes.over_time(("produced_bytes", "fetched_bytes"), span_ms[0], lengths_ms[0], span_ms[1])
     lines = [
-        Line(name, [sums.get(part, (0, 0))[place] * 1000 / length for part, length in enumerate(lengths_ms)])
+        (name, [sums.get(part, (0, 0))[place] * 1000 / length for part, length in enumerate(lengths_ms)])
         for place, name in enumerate(_SERIES)
     ]
     known = [part in sums for part in range(len(lengths_ms))]
@@ -121,7 +120,7 @@ def _bars(charges: Sequence[Charge]) -> str:
     for one in charges:
         by_owner.setdefault(one.owner, Use()).add(one.use)
     largest = sorted(by_owner.items(), key=lambda item: -item[1].total_bytes)[:BARS]
-    bars = [Bars(owner or NO_OWNER, (use.produced_bytes, use.fetched_bytes)) for owner, use in largest]
+    bars = [(owner or NO_OWNER, (use.produced_bytes, use.fetched_bytes)) for owner, use in largest]
     return bar_chart("Bytes by owner", _SERIES, bars, lambda value: _rate(value).removesuffix("/s"))
 
 

@@ -1,6 +1,7 @@
 """What an edit of quotas would do to the clients that were seen lately: whom it moves, and what to be warned of."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from pipeline.errors import TableMissing
@@ -37,12 +38,10 @@ def impact_of(edit: QuotaEdit, settings: Settings) -> tuple[list[dict[str, Any]]
 def _seen(root: str, live: Any) -> list[tuple[str, str]]:
     """Every client that the tables still know."""
     tables = [live]
-    try:
+    with suppress(TableMissing):
         minutes = Minutes(root, "usage_by_minute")
         if span_ms := minutes.span():
             tables.append(minutes.clients(*span_ms))
-    except TableMissing:
-        pass
     return [(row["user"], row["client_id"]) for table in tables for row in table.to_pylist()]
 
 

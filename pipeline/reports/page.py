@@ -4,10 +4,9 @@ Every name and every value is escaped here: client-ids are the clients' choice.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pipeline.errors import printable
 from pipeline.reports.periods import MINUTE_MS
@@ -113,25 +112,14 @@ _BAR_HEIGHT: Final = 16
 _NAMES_WIDTH: Final = 260
 _TEXTS_WIDTH: Final = 90
 _LONGEST_NAME: Final = 40
-_GAP_MS: Final = 60_000
 
 Text = Callable[[float], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a chart over time: its name, and one value for each part of the range."""
-
-    name: str
-    values: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """The bars of one name: one for each of the series, None for no bar."""
-
-    name: str
-    values: Sequence[float | None]
+Line = tuple[str, Sequence[float]]
+"""A line of a chart over time: its name, and one value for each part of the range."""
+Bars = tuple[str, Sequence[float | None]]
+"""The bars of one name: one for each of the series, None for no bar."""
 
 
 def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms: tuple[int, int], text: Text) -> str:
@@ -142,11 +130,11 @@ def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms
         known: Whether each part of the range has data: as many as each line has values. A gap of less than a minute is
             none.
     """
-    most = max((max(line.values) for line in lines if line.values), default=0) or 1e-9
+    most = max((max(values) for _, values in lines if values), default=0) or 1e-9
     stretches = list(_stretches(known, (span_ms[1] - span_ms[0]) / max(len(known), 1)))
     paths = "".join(
-        f'<polyline class="line c{place}" points="{_points(line.values, most, *ends)}"/>'
-        for place, line in enumerate(lines)
+        f'<polyline class="line c{place}" points="{_points(values, most, *ends)}"/>'
+        for place, (_, values) in enumerate(lines)
         for ends in stretches
     )
     gaps = "".join(_gap(begin, end, len(known)) for begin, end in _between(stretches, len(known)))
@@ -155,20 +143,20 @@ def time_chart(title: str, lines: Sequence[Line], known: Sequence[bool], span_ms
         f'<text x="{_LEFT}" y="{_HEIGHT + 16}">{_minute_text(span_ms[0])}</text>'
         f'<text x="{_WIDTH}" y="{_HEIGHT + 16}" text-anchor="end">{_minute_text(span_ms[1])} UTC</text>'
     )
-    names = [line.name for line in lines] + (["no data"] if gaps else [])
+    names = [name for name, _ in lines] + (["no data"] if gaps else [])
     return _svg(title, _HEIGHT + 44, gaps + paths + labels + _legend(names, _HEIGHT + 36))
 
 
 def bar_chart(title: str, series: Sequence[str], bars: Sequence[Bars], text: Text) -> str:
     """Horizontal bars: under each name one for each of the series, at most 4; `title` as in `time_chart`."""
-    most = max((value for one in bars for value in one.values if value is not None), default=0) or 1
+    most = max((value for _, values in bars for value in values if value is not None), default=0) or 1
     room = _WIDTH - _NAMES_WIDTH - _TEXTS_WIDTH
     step = len(series) * _BAR_HEIGHT + 8
     drawn = []
-    for place, one in enumerate(bars):
+    for place, (name, values) in enumerate(bars):
         top = place * step
-        drawn.append(f'<text x="0" y="{top + 12}">{_text(_short(one.name))}</text>')
-        for row, value in enumerate(one.values):
+        drawn.append(f'<text x="0" y="{top + 12}">{_text(_short(name))}</text>')
+        for row, value in enumerate(values):
             if value is None:
                 continue
             y, width = top + row * _BAR_HEIGHT, value / most * room
@@ -205,7 +193,7 @@ def _stretches(known: Sequence[bool], part_ms: float) -> Iterator[tuple[int, int
     for place in (place for place, has_data in enumerate(known) if has_data):
         if begin is None:
             begin = place
-        elif (place - end) * part_ms >= _GAP_MS:
+        elif (place - end) * part_ms >= MINUTE_MS:
             yield begin, end
             begin = place
         end = place + 1
@@ -234,22 +222,9 @@ def _points(values: Sequence[float], most: float, begin: int, end: int) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A range, divided into parts of whole minutes for a chart over time; the last one may be shorter."""
-
-    start_ms: int
-    part_ms: int
-    end_ms: int
-
-    @classmethod
-    def of(cls, span_ms: tuple[int, int]) -> Self:
-        """At most 120 parts."""
-        start_ms, end_ms = span_ms
-        minutes = -(-(end_ms - start_ms) // MINUTE_MS)
-        return cls(start_ms, -(-minutes // _PARTS) * MINUTE_MS, end_ms)
-
-    @property
-    def lengths_ms(self) -> list[int]:
-        """How long each part is."""
-        return [min(self.part_ms, self.end_ms - at_ms) for at_ms in range(self.start_ms, self.end_ms, self.part_ms)]
+def parts_of(span_ms: tuple[int, int]) -> list[int]:
+    """The lengths in ms of at most 120 equal parts of a range, in whole minutes; the last one may be shorter."""
+    begin_ms, end_ms = span_ms
+    minutes = -(-(end_ms - begin_ms) // MINUTE_MS)
+    part_ms = -(-minutes // _PARTS) * MINUTE_MS
+    return [min(part_ms, end_ms - at_ms) for at_ms in range(begin_ms, end_ms, part_ms)]

@@ -24,24 +24,19 @@ class Period:
     end_ms: int
 
 
-def _monday(day: date) -> date:
-    return day - timedelta(days=day.weekday())
-
-
-def _next_month(day: date) -> date:
-    return (day.replace(day=1) + timedelta(days=31)).replace(day=1)
-
-
-def _week_name(day: date) -> str:
-    year, week, _ = day.isocalendar()
-    return f"{year}-W{week:02}"
-
-
-# First day of the period of a day, first day of the next one, name.
+# First day of the period of a day; and of such a first day, that of the next period, and the name.
 _KINDS: Final[Mapping[str, tuple[Callable[[date], date], Callable[[date], date], Callable[[date], str]]]] = {
     "day": (lambda day: day, lambda day: day + timedelta(days=1), date.isoformat),
-    "week": (_monday, lambda day: _monday(day) + timedelta(days=7), _week_name),
-    "month": (lambda day: day.replace(day=1), _next_month, lambda day: f"{day:%Y-%m}"),
+    "week": (
+        lambda day: day - timedelta(days=day.weekday()),
+        lambda day: day + timedelta(days=7),
+        lambda day: f"{day:%G-W%V}",
+    ),
+    "month": (
+        lambda day: day.replace(day=1),
+        lambda day: (day + timedelta(days=31)).replace(day=1),
+        lambda day: f"{day:%Y-%m}",
+    ),
 }
 
 

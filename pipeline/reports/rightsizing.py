@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from pipeline.reports.page import BARS, Bars, bar_chart, page, paragraph, span_facts, table
+from pipeline.reports.page import BARS, bar_chart, page, paragraph, span_facts, table
 from pipeline.tables.minute_sums import MINUTE_MS, Client, Minutes
 from pipeline.tables.quotas.edit import alter_command
 from quota.engine import QuotaEngine
@@ -116,30 +116,23 @@ def sized(minutes: Minutes, question: Question) -> list[Sized]:
     engine.load_quotas(question.snapshot)
     clients = minutes.clients(*question.span_ms)
     levels = engine.resolve(clients).to_pylist() if clients.num_rows else []
+    begin_ms, end_ms = question.span_ms
+    last_minutes = max(end_ms - _LAST_MS, begin_ms), end_ms
     found = []
     for quota_type in QUOTA_TYPES:
         bound_rows = [row for row in levels if row["quota_type"] == quota_type and row["bound"] is not None]
         held_entities = {_entity(row) for row in bound_rows if (row["user"], row["client_id"]) in question.throttled}
         by_entity = _figures(minutes, quota_type, bound_rows, question)
-        lately = _figures(minutes, quota_type, bound_rows, _of_last_minutes(question))
+        lately = _figures(minutes, quota_type, bound_rows, replace(question, span_ms=last_minutes))
         for entity, bound in _bounds(question.snapshot, quota_type):
             figures = by_entity.get(entity, [])
             unused: dict[str, Any] = {"p95": None, "p99": None, "minutes": 0}
-            busiest = max(figures, key=_by_use, default=unused)
+            busiest = max(figures, key=lambda one: (one["minutes"] >= LEAST_MINUTES, one["p99"]), default=unused)
             sensors = len({one["sensor"] for one in figures})
             suggested = suggestion(quota_type, busiest["p99"], busiest["minutes"], lately.get(entity, []), question)
             seen = busiest["p95"], busiest["p99"], busiest["minutes"]
             found.append(Sized(*entity, quota_type, bound, *seen, sensors, entity in held_entities, suggested))
     return sorted(found, key=lambda one: (-(one.p99 or 0) / one.bound, one.user, one.client_id, one.quota_type))
-
-
-def _of_last_minutes(question: Question) -> Question:
-    begin_ms, end_ms = question.span_ms
-    return replace(question, span_ms=(max(end_ms - _LAST_MS, begin_ms), end_ms))
-
-
-def _by_use(sensor: Mapping[str, Any]) -> tuple[bool, float]:
-    return sensor["minutes"] >= LEAST_MINUTES, sensor["p99"]
 
 
 def suggestion(
@@ -217,7 +210,7 @@ def rightsizing_page(found: Sequence[Sized], headroom: float, version: int, span
     """The page; `headroom` is in percent."""
     about = {**span_facts(span_ms), "quotas": f"v{version}", "headroom": f"{headroom:g} %"}
     sections = {f"The most used of each bound: {quota_type}": _bars(found, quota_type) for quota_type in QUOTA_TYPES}
-    sections["Bounds"] = table([_readable(one) for one in found], _MARKS)
+    sections["Bounds"] = table([readable(one.to_row()) for one in found], _MARKS)
     return page("Rightsizing · kquota", "Recommended quotas", about, sections)
 
 
@@ -225,16 +218,14 @@ def _bars(found: Sequence[Sized], quota_type: str) -> str:
     used = [one for one in found if one.quota_type == quota_type and one.p99 is not None][:BARS]
     if not used:
         return paragraph("No bound of this type was used.")
-    bars = [
-        Bars("/".join(filter(None, (one.user, one.client_id))), (one.p99, one.bound, one.suggested)) for one in used
-    ]
+    bars = [("/".join(filter(None, (one.user, one.client_id))), (one.p99, one.bound, one.suggested)) for one in used]
     return bar_chart(f"Bounds and use: {quota_type}", _SERIES, bars, partial(rate_text, quota_type))
 
 
-def _readable(one: Sized) -> dict[str, Any]:
-    row = one.to_row()
+def readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `Sized.to_row` for people: with units."""
     rates = {
-        name: None if row[name] is None else rate_text(one.quota_type, row[name])
+        name: None if row[name] is None else rate_text(row["quota_type"], row[name])
         for name in ("bound", "p95", "p99", "suggested")
     }
-    return row | rates | {"throttled": "yes" if one.was_throttled else "no"}
+    return {**row, **rates, "throttled": "yes" if row["throttled"] else "no"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pipeline.errors import UsageError
-from pipeline.reports.page import BARS, Bars, Line, Parts, bar_chart, page, paragraph, span_facts, table, time_chart
+from pipeline.reports.page import BARS, bar_chart, page, paragraph, parts_of, span_facts, table, time_chart
 from pipeline.reports.periods import MINUTE_MS, OwnerOf, Period, length_ms, whole_minutes
 from pipeline.tables.minute_sums import Minutes
 
@@ -150,14 +150,12 @@ def service_level_page(
 
 
 def _time_chart(usage: Minutes, throttles: Minutes, span_ms: tuple[int, int]) -> str:
-    parts = Parts.of(span_ms)
-    given = parts.start_ms, parts.part_ms, parts.end_ms
+    lengths_ms = parts_of(span_ms)
+    given = span_ms[0], lengths_ms[0], span_ms[1]
     sums, used = throttles.over_time(("held_ms",), *given), usage.over_time(("request_count",), *given)
-    values = [sums.get(part, (0,))[0] / length for part, length in enumerate(parts.lengths_ms)]
+    values = [sums.get(part, (0,))[0] / length for part, length in enumerate(lengths_ms)]
     known = [part in used or part in sums for part in range(len(values))]
-    return time_chart(
-        "Clients held at once", [Line("clients held", values)], known, span_ms, lambda value: f"{value:,.3g}"
-    )
+    return time_chart("Clients held at once", [("clients held", values)], known, span_ms, lambda value: f"{value:,.3g}")
 
 
 def _bars(held: Sequence[Held]) -> str:
@@ -166,5 +164,5 @@ def _bars(held: Sequence[Held]) -> str:
     minutes: Counter[str] = Counter()
     for one in held:
         minutes[f"{one.user}/{one.client_id}"] += one.minutes
-    bars = [Bars(name, (count,)) for name, count in minutes.most_common(BARS)]
+    bars = [(name, (count,)) for name, count in minutes.most_common(BARS)]
     return bar_chart("Minutes throttled", ("minutes throttled",), bars, lambda value: f"{value:,.0f} min")

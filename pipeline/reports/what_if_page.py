@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pipeline.replay.report import ClientComparison, Totals, throttled_clients
 from pipeline.replay.usage_batches import ReplayResult
-from pipeline.reports.page import BARS, Bars, Line, bar_chart, figures, page, paragraph, table, time_chart
+from pipeline.reports.page import BARS, bar_chart, figures, page, paragraph, table, time_chart
 
 _MARKS: Final = {"newly throttled": "new", "no longer throttled": "gone"}
 
@@ -35,7 +35,7 @@ def _time_chart(
 ) -> str:
     seconds = [result.throttle_ms_by_bin / 1000 for result in (baseline, candidate)]
     known = baseline.has_batch | candidate.has_batch | (seconds[0] > 0) | (seconds[1] > 0)
-    lines = [Line(name, values.tolist()) for name, values in zip(series, seconds, strict=True)]
+    lines = [(name, values.tolist()) for name, values in zip(series, seconds, strict=True)]
     return time_chart("Time clients would be held", lines, known.tolist(), span_ms, _seconds)
 
 
@@ -43,7 +43,7 @@ def _bars(comparisons: Sequence[ClientComparison], series: tuple[str, str]) -> s
     if not comparisons:
         return paragraph("No client is throttled, neither by the baseline nor by the candidate.")
     bars = [
-        Bars(_name(line), (line.baseline.throttle_ms / 1000, line.candidate.throttle_ms / 1000)) for line in comparisons
+        (_name(line), (line.baseline.throttle_ms / 1000, line.candidate.throttle_ms / 1000)) for line in comparisons
     ]
     return bar_chart("Clients with the largest change of the time held", series, bars, _seconds)
 

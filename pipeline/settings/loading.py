@@ -52,9 +52,12 @@ def store_variables(store: StoreSettings) -> dict[str, str]:
     return {variable_of(f"store.{name}"): value for name, value in values.items()}
 
 
-def setting_keys() -> list[str]:
+def setting_keys(branch: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
     """The dotted keys of all settings, a branch before its settings."""
-    return list(_keys(Settings, ""))
+    for name, field in branch.model_fields.items():
+        yield prefix + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from setting_keys(field.annotation, f"{prefix}{name}.")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -65,7 +68,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     """The variables that begin as those of kquota and are none, each with the known one that is most like it."""
     known = {*OTHER_VARIABLES, *map(variable_of, setting_keys())}
-    open_branches = tuple(f"{variable_of(key)}__" for key in _open_keys())
+    # Not checked: what a default stands for in this folder may be refused, which is reported elsewhere.
+    defaults = Settings.model_construct().model_dump()
+    open_branches = tuple(f"{variable_of(key)}__" for key, value in flat(defaults).items() if value == {})
     return {
         name: _nearest_variable(name.upper(), known)
         for name in sorted(names)
@@ -80,25 +85,6 @@ def _nearest_variable(name: str, known: Iterable[str]) -> str | None:
     # Without the prefix, which makes any two of them alike.
     found = nearest(name.removeprefix(PREFIX), sorted(variable.removeprefix(PREFIX) for variable in known))
     return None if found is None else PREFIX + found
-
-
-def _keys(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _keys(field.annotation, f"{prefix}{name}.")
-
-
-def _open_keys() -> list[str]:
-    # Not checked: what a default stands for in this folder may be refused, which is reported elsewhere.
-    defaults = Settings.model_construct().model_dump()
-    return [key for key in setting_keys() if _at(defaults, key) == {}]
-
-
-def _at(values: object, key: str) -> object:
-    for part in key.split("."):
-        values = values[part] if isinstance(values, dict) else None
-    return values
 
 
 _HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "alerts.webhooks", "alerts.signing_keys", "store")
@@ -131,11 +117,10 @@ def _invalid(mistakes: Sequence[str]) -> UsageError:
     return UsageError("; ".join(mistakes), f"see every key and its range: {schema}")
 
 
-def origins(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """The origin of each setting that is not a default: dotted key -> "flag", variable name or file name."""
-    found = dict.fromkeys(_dotted(_of_file(file)), str(file))
-    found.update({key: variable_of(key) for key in _dotted(_of_environment())})
-    found.update(dict.fromkeys(_dotted(_without_none(flags or {})), "flag"))
+def origins(file: Path | None) -> dict[str, str]:
+    """The origin of each setting that is not a default: dotted key -> variable name or file name."""
+    found = dict.fromkeys(flat(_without_none(_of_file(file))), str(file))
+    found.update({key: variable_of(key) for key in flat(_without_none(_of_environment()))})
     return found
 
 
@@ -175,7 +160,7 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mistakes(exc: ValidationError, flags: Mapping[str, Any], file: Path | None) -> list[str]:
-    flag_keys = set(_dotted(flags))
+    flag_keys = set(flat(flags))
     lines = []
     for error in exc.errors(include_url=False):
         key = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained")))
@@ -214,8 +199,10 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in pairs if value is not None and value != {}}
 
 
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    keys: list[str] = []
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a tree by their dotted keys; a branch without values is one."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        keys += _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
-    return keys
+        is_branch = isinstance(value, Mapping) and value
+        found |= flat(value, f"{prefix}{key}.") if is_branch else {prefix + key: value}
+    return found

@@ -110,9 +110,7 @@ def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) ->
 
 def _client(context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
     users, clients = given["user_flag"], given["client_id_flag"]
-    if "" in (users or ()):
-        message = "--user is empty"
-        raise UsageError(message, 'see whether the variable in --user "$NAME" is set')
+    _refuse_empty("--user", users)
     is_nameless = clients == [""]  # a client-id may be empty, and then it is not the default
     named = {**given, "user": users, "client_id": None if is_nameless else clients}
     names = _entity(context, named, exact=False).names
@@ -122,11 +120,11 @@ def _client(context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
     return ClientNames(names.get("users"), "" if is_nameless else names.get("clients"))
 
 
-def _refuse_empty(option: str, names: Sequence[str] | None, of_default: str) -> None:
+def _refuse_empty(option: str, names: Sequence[str] | None, of_default: str | None = None) -> None:
     """Refuse an empty name. A shell makes one of a variable that is not set, and Kafka takes it for the default."""
     if names and not all(names):
-        msg = f"{option} is empty"
-        raise UsageError(msg, f'see whether the variable in {option} "$NAME" is set; the default is {of_default}')
+        msg, instead = f"{option} is empty", f"; the default is {of_default}" if of_default else ""
+        raise UsageError(msg, f'see whether the variable in {option} "$NAME" is set{instead}')
 
 
 def _short_forms(given: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, Source, TablesSource
-from pipeline.cli.output import document_text
+from pipeline.cli.output import document_text, format_option
 from pipeline.cli.quotas.edit import Change, EditOptions
 from pipeline.errors import PipelineError, Refused, UsageError, printable
 from pipeline.text_file import read_text_file
@@ -30,7 +30,7 @@ def export(
     *,
     source: TablesSource,
     version: Annotated[int | None, typer.Option("--version", help="As of this version.")] = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="json or yaml.")] = "yaml",
+    output: Annotated[str, format_option("json or yaml.", ("json", "yaml"))] = "yaml",
 ) -> None:
     """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
     from pipeline.tables.quotas.files import to_document
@@ -102,7 +102,7 @@ def import_(
         msg = "cannot ask for confirmation: standard input is not a terminal"
         raise UsageError(msg, "give --no-confirm, or see first what would change: --dry-run")
     cluster = Source(edit.source.config, bootstrap_server, command_config)
-    declared = _given(source) if source is not None else _read_cluster(cluster, scale or _SCALES[0])
+    declared = _read("--from", source) if source is not None else _read_cluster(cluster, scale or _SCALES[0])
     confirms = not (no_confirm or edit.dry_run)
     change = _applier(declared, prune=not from_cluster, allow_empty=allow_empty or confirms)
     done = edit._replace(dry_run=edit.dry_run or confirms).make(change)
@@ -165,16 +165,11 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
     return change
 
 
-def _given(source: str) -> "list[DeclaredQuota]":
+def _read(option: str, given: str) -> "list[DeclaredQuota]":
     from pipeline.tables.quotas.files import from_text
 
-    is_text = any(sign in source for sign in "{:\n")
-    return from_text(source, "--from") if is_text and not os.path.isfile(source) else _read("--from", source)
-
-
-def _read(option: str, file: str) -> "list[DeclaredQuota]":
-    from pipeline.tables.quotas.files import from_text
-
-    if file == "-":
+    if given == "-":
         return from_text(sys.stdin.read(), "standard input")
-    return from_text(read_text_file(option, Path(file)), file)
+    if option == "--from" and any(sign in given for sign in "{:\n") and not os.path.isfile(given):
+        return from_text(given, option)
+    return from_text(read_text_file(option, Path(given)), given)

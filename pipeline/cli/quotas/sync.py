@@ -80,9 +80,9 @@ def print_broker_differences(source: Source, output: str) -> None:
     from pipeline.brokers.running import inspect
 
     plan = inspect(source.settings())
-    rows = _plan_rows(plan.changes, plan.drifts)
-    print_rows(rows, output, _PLAN, shown=_readable)
-    sys.stderr.write(f"brokers of {plan.cluster} → quotas v{plan.quota_version}, values that differ: {len(rows)}\n")
+    print_changes(plan.changes, output, plan.drifts)
+    differ = len(plan.changes) + len(plan.drifts)
+    sys.stderr.write(f"brokers of {plan.cluster} → quotas v{plan.quota_version}, values that differ: {differ}\n")
 
 
 def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
@@ -99,9 +99,9 @@ def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
     )
 
 
-def print_changes(changes: "Iterable[Change]", output: str) -> None:
-    """Print what would be written to brokers."""
-    print_rows(_plan_rows(changes, ()), output, _PLAN, shown=_readable)
+def print_changes(changes: "Iterable[Change]", output: str, drifts: "Iterable[Drift]" = ()) -> None:
+    """Print what would be written to brokers, and what others have written there."""
+    print_rows(_plan_rows(changes, drifts), output, _PLAN, shown=_readable)
 
 
 def _plan_rows(changes: "Iterable[Change]", drifts: "Iterable[Drift]") -> list[dict[str, Any]]:

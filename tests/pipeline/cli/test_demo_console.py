@@ -18,7 +18,7 @@ BOUNDS = {("alice", "etl"): 100_000.0}
 
 
 def report(user: str = "alice", client_id: str = "etl") -> dict[str, Any]:
-    return {"user": user, "client_id": client_id, "role": "produce", "sent_bytes": 0, "requests": 0, "blocked": False}
+    return {"user": user, "client_id": client_id, "role": "produce", "sent_bytes": 0, "blocked": False}
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -46,7 +46,7 @@ def test_the_table_says_who_was_slowed_by_what(capsys: pytest.CaptureFixture[str
     console.client_report(
         {**report(), "held_ms": 12_300, "broker_throttle_mean_ms": 0.0, "broker_throttle_max_ms": 0.0}
     )
-    stock = {"user": "erp", "client_id": "exporter", "role": "produce", "sent_bytes": 0, "requests": 0}
+    stock = {"user": "erp", "client_id": "exporter", "role": "produce", "sent_bytes": 0}
     for mean_ms, longest_ms in ((900.0, 4_000.0), (310.0, 500.0)):
         console.client_report({**stock, "broker_throttle_mean_ms": mean_ms, "broker_throttle_max_ms": longest_ms})
     console.client_report(report("bob", "free"))

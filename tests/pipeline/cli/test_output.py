@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from pipeline.cli.output import FORMATS, Layout, print_rows
-from pipeline.errors import UsageError
 from tests.pipeline.cli.running import kquota
 
 ROWS: list[dict[str, Any]] = [
@@ -86,11 +85,6 @@ def test_what_is_made_for_people_is_in_tables_only(capsys: pytest.CaptureFixture
 def test_no_rows_print_nothing_or_an_empty_list(output: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([], output, LAYOUT)
     assert capsys.readouterr() == ("[]\n" if output in {"json", "yaml"} else "", "")
-
-
-def test_another_format_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown format -o xml; use table, wide, csv, json, yaml"):
-        print_rows(ROWS, "xml")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pipeline.cli.options import wait_until_stopped
-from pipeline.cli.output import PERIOD_SECONDS, watch
+from pipeline.cli.throttles import PERIOD_SECONDS, changes
 from quota.entity import QUOTA_TYPES
 from schemas.decisions import decision_id
 from schemas.throttle_record import ThrottleEventRow
@@ -132,9 +132,7 @@ def test_a_watch_shows_what_has_changed_and_nothing_else() -> None:
         waited.append(seconds)
         return len(waited) == 6
 
-    shown: list[str] = []
-    watch(lambda: next(values), shown.append, wait)
-    assert shown == ["a", "b", "a"]
+    assert list(changes(lambda: next(values), wait)) == ["a", "b", "a"]
     assert waited == [PERIOD_SECONDS] * 6
     assert next(values) == "never read", "after the stop nothing is read"
 

@@ -20,12 +20,11 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from pipeline.cli.options import flags
+from pipeline.cli.options import Source
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import fetch
-from pipeline.settings.loading import load_settings
 from tests.pipeline.cluster.certificates import Authority, TokenSigner
 from tests.pipeline.cluster.token_endpoint import TokenEndpoint, token_endpoint
 from tests.waiting import wait_until
@@ -75,7 +74,7 @@ class Secured:
     def access(self, mechanism: str, user: str = "meter") -> ClusterAccess:
         """As a command gets it from a client.properties file."""
         file = self.file(self.properties(mechanism, user))
-        return ClusterAccess.from_settings(load_settings(None, flags(self.address(mechanism), file)).kafka)
+        return ClusterAccess.from_settings(Source(None, self.address(mechanism), file).settings().kafka)
 
     def allow(self, user: str, acls: Iterable[Acl]) -> None:
         """Let a user do something; returns when the broker knows of it."""

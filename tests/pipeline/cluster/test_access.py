@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
-from pipeline.cli.options import flags
+from pipeline.cli.options import Source
 from pipeline.cluster.access import ClusterAccess
 from pipeline.errors import UsageError
 from pipeline.settings.loading import load_settings
@@ -33,7 +33,7 @@ def command_config(tmp_path: Path) -> Path:
 
 def test_the_file_says_where_the_cluster_is_unless_the_flag_does(command_config: Path) -> None:
     def address(flag: str | None) -> str:
-        return ClusterAccess.from_settings(load_settings(None, flags(flag, command_config)).kafka).bootstrap_servers
+        return ClusterAccess.from_settings(Source(None, flag, command_config).settings().kafka).bootstrap_servers
 
     assert (address(None), address("flag:1")) == ("broker:9092", "flag:1")
     with pytest.raises(UsageError):
@@ -41,14 +41,14 @@ def test_the_file_says_where_the_cluster_is_unless_the_flag_does(command_config:
 
 
 def test_an_option_of_ours_goes_before_that_of_the_file(command_config: Path) -> None:
-    access = ClusterAccess.from_settings(load_settings(None, flags(None, command_config)).kafka)
+    access = ClusterAccess.from_settings(Source(command_config=command_config).settings().kafka)
     made: dict[str, object] = access.open(dict, client_id="ours")
     assert (made["client_id"], made["bootstrap_servers"]) == ("ours", ["broker:9092"])
     assert made["sasl_plain_password"] == PASSWORD
 
 
 def test_no_secret_is_printed(tmp_path: Path, command_config: Path) -> None:
-    settings = load_settings(None, flags(None, command_config))
+    settings = Source(command_config=command_config).settings()
     access = ClusterAccess.from_settings(settings.kafka)
     file = tmp_path / "kquota.toml"
     file.write_text(f'[kafka.client]\n"sasl.password" = "{PASSWORD}"\n')

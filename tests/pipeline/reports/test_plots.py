@@ -5,14 +5,14 @@ from xml.parsers.expat import ParserCreate
 
 import pytest
 
-from pipeline.reports.page import Bars, Line, bar_chart, page, table, time_chart
+from pipeline.reports.page import bar_chart, page, table, time_chart
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[2J\"'&"
 SPAN_MS = (1_795_392_000_000, 1_795_399_200_000)
 
 
 def chart(known: list[bool]) -> str:
-    return time_chart("t", [Line("a", [1.0] * len(known))], known, SPAN_MS, str)
+    return time_chart("t", [("a", [1.0] * len(known))], known, SPAN_MS, str)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_a_part_without_data_is_a_gap_in_the_line_and_not_zero(known: list[bool]
 
 def test_a_gap_of_less_than_a_minute_is_none() -> None:
     known = [True, False, True]
-    assert time_chart("t", [Line("a", [1.0] * 3)], known, (0, 120_000), str).count("<polyline") == 1
-    assert time_chart("t", [Line("a", [1.0] * 3)], known, (0, 180_000), str).count("<polyline") == 2
+    assert time_chart("t", [("a", [1.0] * 3)], known, (0, 120_000), str).count("<polyline") == 1
+    assert time_chart("t", [("a", [1.0] * 3)], known, (0, 180_000), str).count("<polyline") == 2
 
 
 def test_instants_are_for_people() -> None:
@@ -45,13 +45,13 @@ def test_instants_are_for_people() -> None:
 
 
 def test_a_missing_bar_is_left_out_and_a_bar_of_zero_is_shown() -> None:
-    drawn = bar_chart("t", ("a", "b"), [Bars("x", (0.0, None)), Bars("y", (2.0, 1.0))], lambda value: f"{value} s")
+    drawn = bar_chart("t", ("a", "b"), [("x", (0.0, None)), ("y", (2.0, 1.0))], lambda value: f"{value} s")
     assert re.findall(r">([\d.]+ s)<", drawn) == ["0.0 s", "2.0 s", "1.0 s"]
 
 
 def test_names_are_text_everywhere() -> None:
-    bars = bar_chart(EVIL, (EVIL,), [Bars(EVIL, (1.0,))], lambda _: EVIL)
-    lines = time_chart(EVIL, [Line(EVIL, [1.0])], [True], SPAN_MS, lambda _: EVIL)
+    bars = bar_chart(EVIL, (EVIL,), [(EVIL, (1.0,))], lambda _: EVIL)
+    lines = time_chart(EVIL, [(EVIL, [1.0])], [True], SPAN_MS, lambda _: EVIL)
     rows = table([{EVIL: EVIL}], {EVIL: "new"})
     html = page(EVIL, EVIL, {EVIL: EVIL}, {EVIL: bars + lines + rows})
     assert "<img" not in html
@@ -61,7 +61,7 @@ def test_names_are_text_everywhere() -> None:
 
 def test_a_chart_is_well_formed_with_any_name() -> None:
     for drawn in (
-        bar_chart(EVIL, ("a",), [Bars(EVIL, (1.0,))], str),
+        bar_chart(EVIL, ("a",), [(EVIL, (1.0,))], str),
         chart([True, False]),
     ):
         assert ParserCreate().Parse(drawn, True) == 1

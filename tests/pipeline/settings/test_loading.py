@@ -56,11 +56,7 @@ def test_origins_name_the_place_of_every_value_that_is_no_default(
 ) -> None:
     file = toml(tmp_path, "job = 'mine'\n[stream]\ntrigger_ms = 100\n")
     monkeypatch.setenv("KQUOTA_STREAM__TRIGGER_MS", "200")
-    assert origins(file, {"log_level": "DEBUG"}) == {
-        "job": str(file),
-        "stream.trigger_ms": "KQUOTA_STREAM__TRIGGER_MS",
-        "log_level": "flag",
-    }
+    assert origins(file) == {"job": str(file), "stream.trigger_ms": "KQUOTA_STREAM__TRIGGER_MS"}
 
 
 @pytest.mark.parametrize(
