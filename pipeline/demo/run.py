@@ -345,7 +345,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
     data = (
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
         *(folder.sync_log, folder.settings_file, folder.candidate),
-        *(folder.alerts_log, folder.root / f"{job}.alerts.json"),  # where `kquota alerts run` keeps its state
+        *(folder.alerts_log, *(folder.root / f"{job}.{kept}.json" for kept in ("alerts", "alerts.silences"))),
         *(folder.stock_client(client.client_id) for client in STOCK_CLIENTS),
     )
     with ExitStack() as held:

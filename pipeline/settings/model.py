@@ -137,7 +137,6 @@ class KafkaSettings(Branch):
         description="client.properties entries (security.protocol, sasl.mechanism, …) for every client; "
         "secrets as ${env:NAME}, ${file:/path}, ${file:/path:key} or ${dir:/path:name}",
     )
-    request_timeout_ms: int = Field(15_000, ge=1_000, description="how long a call to the broker may take")
     transaction_timeout_ms: int = Field(15_000, ge=1_000, description="longest life of one transaction")
 
 
