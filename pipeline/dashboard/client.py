@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from arro3.core import Array, DataType
 
 from pipeline.dashboard.api import SEE, Query
+from pipeline.dashboard.live_rates import names_table
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import (
     DECISION_COLUMNS,
@@ -523,12 +523,6 @@ def _clients_of(state: State, user: str, client_id: str) -> pa.Table:
     return names_table(
         sorted({(one.user, one.client_id) for names in may_share for one in state.sensors.where(**names)})
     )
-
-
-def names_table(names: Sequence[tuple[str, str]]) -> pa.Table:
-    """Clients as the columns user and client_id."""
-    columns = zip(("user", "client_id"), zip(*names, strict=True) if names else ((), ()), strict=True)
-    return pa.table({name: pa.array(Array(list(column), DataType.string())) for name, column in columns})
 
 
 # What is shown of them, as functions of rows. Pure.

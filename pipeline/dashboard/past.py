@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,7 +15,7 @@ from pipeline.dashboard.client import BAND_COLUMNS, Span, asked_span, bands, quo
 from pipeline.dashboard.live_rates import USAGE_COLUMNS, LiveRates, RunningThrottles
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import RECORD_COLUMNS
-from pipeline.dashboard.state import Instant, State, picked
+from pipeline.dashboard.state import State, picked
 from pipeline.dashboard.verdict import protection_text, range_text
 from pipeline.errors import TableMissing
 from pipeline.settings.model import EngineSettings
@@ -49,11 +49,11 @@ def summary_of(reader: TablesReader, state: State, query: Query) -> dict[str, An
     columns = RECORD_COLUMNS if is_past else BAND_COLUMNS
     records = _records(reader, columns, until_ms - look_back_ms, until_ms)
     rates = _rates_at(reader, until_ms) if is_past else None
-    shown = state.instant() if rates is None else _instant(state, records, rates, until_ms)
+    shown = state if rates is None else _state_at(state, records, rates, until_ms)
     held, total = _held(reader, records, since_ms, until_ms)
     return {
         **state.head(),
-        "at_ms": shown.at_ms,
+        "at_ms": shown.now_ms,
         "is_past": is_past,
         "rates_at_ms": state.rates_at_ms if rates is None else rates.at_ms,
         "source": "usage" if rates is None else rates.source,
@@ -83,22 +83,23 @@ def _records(reader: TablesReader, columns: Sequence[str], since_ms: int, until_
     return sorted(written, key=lambda row: int(row["publish_seq"]))
 
 
-def _instant(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> Instant:
+def _state_at(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> State:
     kept = RunningThrottles()
     kept.apply(records)
     running, recent = kept.running(at_ms, state.min_hold_ms), kept.recent()
     live = rates.live
     clients = sorted({(row["user"], row["client_id"]) for row in (*(one.row for one in running), *recent)})
-    found = [] if live is None or not clients else live.resolve(*([*names] for names in zip(*clients, strict=True)))
-    return Instant(
-        at_ms,
-        running,
-        {(row["user"], row["client_id"], row["quota_type"]): row for row in found},
-        SensorRates.of(()) if live is None else live.sensors(),
-        () if live is None else _seconds(live, rates.source),
-        0 if live is None else live.active_clients,
-        recent,
-        (0.0, 0.0, 0.0) if live is None else live.per_second,
+    found = [] if live is None or not clients else live.resolve(clients)
+    return replace(
+        state,
+        now_ms=at_ms,
+        running=running,
+        levels={(row["user"], row["client_id"], row["quota_type"]): row for row in found},
+        sensors=SensorRates.of(()) if live is None else live.sensors(),
+        seconds=() if live is None else _seconds(live, rates.source),
+        active_clients=0 if live is None else live.active_clients,
+        recent=recent,
+        per_second=(0.0, 0.0, 0.0) if live is None else live.per_second,
         is_past=True,
     )
 

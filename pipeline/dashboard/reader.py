@@ -472,7 +472,6 @@ class TablesReader:
         self._resolved = {client: self._resolved[client] for client in clients & self._resolved.keys()}
         new = sorted(clients - self._resolved.keys())
         if new:
-            found = self._rates.resolve([user for user, _ in new], [client_id for _, client_id in new])
-            for row in found:
+            for row in self._rates.resolve(new):
                 self._resolved.setdefault((row["user"], row["client_id"]), []).append(row)
         return {(*client, row["quota_type"]): row for client, of_client in self._resolved.items() for row in of_client}

@@ -12,11 +12,9 @@ from html import escape
 from math import floor
 from typing import Any, Final, Literal
 
-import pyarrow as pa
-from arro3.core import Array, DataType
-
 from pipeline.dashboard.client import bands
 from pipeline.dashboard.links import About
+from pipeline.dashboard.live_rates import names_table
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import TIME
 from pipeline.dashboard.state import State, throttled_row
@@ -283,9 +281,7 @@ def _uses(reader: TablesReader, state: State, user: str, client_ids: Sequence[st
             rates.setdefault((one.quota_type, one.sensor_user, one.sensor_client_id, one.level), one.observed)
     engine = QuotaEngine()
     engine.load_quotas(snapshot)
-    names = {"user": [user] * len(client_ids), "client_id": list(client_ids)}
-    clients = pa.table({name: pa.array(Array(values, DataType.string())) for name, values in names.items()})
-    for row in engine.resolve(clients).to_pylist():
+    for row in engine.resolve(names_table([(user, client_id) for client_id in client_ids])).to_pylist():
         if row["bound"] is not None and row["mode"] in {"enforce", "shadow"}:
             sensor = tuple(row[name] for name in ("quota_type", "sensor_user", "sensor_client_id", "level"))
             use = Use(row["quota_type"], rates.get(sensor, 0.0), row["bound"], row["mode"])

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import client_document, made_by, names_table
+from pipeline.dashboard.client import client_document, made_by
 from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.links import About
-from pipeline.dashboard.live_rates import SeenClients
+from pipeline.dashboard.live_rates import SeenClients, names_table
 from pipeline.dashboard.past import protected_document, summary_of
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.recent import TIME, WatchedTable
