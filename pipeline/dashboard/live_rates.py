@@ -132,7 +132,7 @@ class LiveRates:
         """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` gives them."""
         names = names_table(clients)
         if self.scope == "broker":
-            names = names.append_column("broker_id", pa.repeat("", len(clients)))
+            names = names.append_column("broker_id", _texts([""] * len(clients)))
         rows = self._enforced.resolve(names).to_pylist()
         return [{**row, "owner": self._owner(row["level"], row["user"], row["client_id"])} for row in rows]
 
@@ -309,8 +309,12 @@ def _floats(column: "pa.ChunkedArray") -> NDArray[np.float64]:
 def names_table(clients: Sequence[tuple[str, str]]) -> pa.Table:
     """Clients as the columns user and client_id."""
     columns = zip(("user", "client_id"), zip(*clients, strict=True) if clients else ((), ()), strict=True)
+    return pa.table({name: _texts(list(column)) for name, column in columns})
+
+
+def _texts(values: list[str]) -> pa.Array:
     # Not by pyarrow, which would import pandas to look at them.
-    return pa.table({name: pa.array(Array(list(column), DataType.string())) for name, column in columns})
+    return pa.array(Array(values, DataType.string()))
 
 
 # Who is throttled, kept up to date from the records of `throttle_events`. Pure.
