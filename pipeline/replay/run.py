@@ -38,7 +38,7 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 
 def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None]) -> list[ReplayResult]:
     """The results of parts that `are_alike`: each batch is read and decided once for all of them."""
-    reader = plan.request.reader(parts[0].share, len(parts))
+    reader = UsageReader(plan.request, parts[0].share, len(parts))
     replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader, parts[0].share)
     for batches in reader.read(plan.slices):
         for batch in batches:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.publisher import TopicEnd
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.shapes import Written, records_of
+from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema
@@ -225,7 +226,7 @@ class Simulation:
         settings: Settings,
         trigger_ms: int,
         quotas: QuotaSnapshot,
-        scope: Literal["cluster", "broker"],
+        scope: Scope,
         show: Callable[[int, Written], None],
     ) -> None:
         self._quotas = quotas

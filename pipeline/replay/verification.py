@@ -12,13 +12,13 @@ from pipeline.replay.request import usage_not_kept
 from pipeline.replay.usage_batches import (
     BATCH_COLUMNS,
     RecordedBatches,
-    Scope,
     decided_again,
     split_by_settings,
     usage_of,
 )
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices, read_table
+from quota.engine import Scope
 from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences, with_time_epoch
 from schemas.arrow import arrow_schema, decision_id_column
 from schemas.decisions import DecisionRow
