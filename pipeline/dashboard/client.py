@@ -565,15 +565,10 @@ def rates(
 def has_data(evaluated_at_ms: Sequence[int], since_ms: int, until_ms: int, bin_ms: int) -> list[bool]:
     """Of each step, whether the job worked then. Where it did not, nothing is known: that is a gap and not a zero."""
     ends = np.arange(since_ms + bin_ms, until_ms + bin_ms, bin_ms)
-    if not len(evaluated_at_ms):
-        return [False] * len(ends)
     at_ms = np.sort(np.asarray(evaluated_at_ms, dtype=np.int64))
     reach_ms = max(_GAP_MS, bin_ms)
-    nearest = np.searchsorted(at_ms, ends - reach_ms)
-    is_near = nearest < len(at_ms)
-    found = np.zeros(len(ends), np.bool_)
-    found[is_near] = at_ms[nearest[is_near]] <= ends[is_near] + reach_ms
-    return [bool(one) for one in found]
+    before, until = np.searchsorted(at_ms, ends - reach_ms), np.searchsorted(at_ms, ends + reach_ms, side="right")
+    return [bool(one) for one in before < until]
 
 
 BAND_COLUMNS: Final = (

@@ -46,19 +46,14 @@ class Feed:
     def __init__(self, reader: "TablesReader", now: Callable[[], int] = wall_ms) -> None:
         self._reader = reader
         self._now = now
-        self._state: State | None = None
+        self.state: State | None = None
+        """The newest state; None before the first look is done."""
         self._texts: dict[bool, bytes] = {}
         self._lock = Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._looks = 0
         self._over = Event()
-        self._first = Event()
         self._thread = Thread(target=self._follow, name="dashboard-feed", daemon=True)
-
-    @property
-    def state(self) -> State | None:
-        """The newest state; None before the first look is done."""
-        return self._state
 
     @property
     def is_over(self) -> bool:
@@ -80,13 +75,9 @@ class Feed:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def wait_first(self, seconds: float) -> bool:
-        """Wait until there is a state; False if it takes longer."""
-        return self._first.wait(seconds)
-
     def text(self, whole: bool) -> bytes:
         """The newest state as JSON: the view Now, or only what every view needs. b"" before the first look."""
-        state = self._state
+        state = self.state
         if state is None:
             return b""
         with self._lock:
@@ -117,9 +108,8 @@ class Feed:
                 log.exception("the dashboard could not read the tables; it retries")
             else:
                 with self._lock:
-                    self._state = state
+                    self.state = state
                     self._texts = {}
-                self._first.set()
                 self._wake()
                 # After the first look, which reads the most, and then once a minute.
                 if self._looks % _LOOKS_PER_TIDYING == 0:

@@ -70,28 +70,6 @@ def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
     }
 
 
-def totals(
-    running: Sequence[RunningThrottle],
-    per_second: tuple[float, float, float],
-    sensors: SensorRates,
-    active_clients: int,
-) -> dict[str, Any]:
-    """The figures over everything; `per_second` is that of `LiveRates`."""
-    enforced, in_shadow = (sensors.used[sensors.places_where(mode=mode)] for mode in ("enforce", "shadow"))
-    over = int(np.count_nonzero(enforced > 1))
-    return {
-        "throttled": len(running),
-        "throttled_by_type": dict(Counter(one.row["quota_type"] for one in running)),
-        "active_clients": active_clients,
-        "produced_bytes_per_second": per_second[0],
-        "fetched_bytes_per_second": per_second[1],
-        "requests_per_second": per_second[2],
-        "over_bound": over,
-        "over_shadow_bound": int(np.count_nonzero(in_shadow > 1)),
-        "near_bound": int(np.count_nonzero(enforced >= NEAR)) - over,
-    }
-
-
 # Whether the pipeline works. Pure. If data stops, a banner shows it.
 
 STALLED_AFTER_MS: Final = 5_000
@@ -271,9 +249,24 @@ class State:
         throttled = [throttled_row(one, self.levels) for one in self.running]
         return {
             "verdict": verdict(self.now_ms, throttled, self.sensors, is_past=self.is_past),
-            "totals": totals(self.running, self.per_second, self.sensors, self.active_clients),
+            "totals": self._totals(),
             "throttled": throttled[:MOST_THROTTLED],
             "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
             "recent": collapsed(event_row(row, self.levels) for row in self.recent)[:MOST_RECENT],
             "seconds": [list(second) for second in self.seconds[-181:-1]],
+        }
+
+    def _totals(self) -> dict[str, Any]:
+        sensors = self.sensors
+        enforced, in_shadow = (sensors.used[sensors.places_where(mode=mode)] for mode in ("enforce", "shadow"))
+        over = int(np.count_nonzero(enforced > 1))
+        names = ("produced_bytes_per_second", "fetched_bytes_per_second", "requests_per_second")
+        return {
+            "throttled": len(self.running),
+            "throttled_by_type": dict(Counter(one.row["quota_type"] for one in self.running)),
+            "active_clients": self.active_clients,
+            **dict(zip(names, self.per_second, strict=True)),
+            "over_bound": over,
+            "over_shadow_bound": int(np.count_nonzero(in_shadow > 1)),
+            "near_bound": int(np.count_nonzero(enforced >= NEAR)) - over,
         }

@@ -340,6 +340,7 @@ def line_of_team(found: Mapping[str, Any]) -> str:
 def page_of_team(found: Mapping[str, Any]) -> str:
     """The page, without a script. It does not change by itself, and has a link that loads it again."""
     clients = found["clients"] if found["client_id"] is None and found["clients_total"] > 1 else []
+    week = [[day["day"], str(day["throttled_minutes"])] for day in reversed(found["week"])]
     about = f"{_who(found['user'], found['client_id'])} · as of {_instant(found['now_ms'])} UTC · "
     parts = [
         f'<p class="quiet">{escape(about)}<a href="">Load again</a></p>',
@@ -347,7 +348,7 @@ def page_of_team(found: Mapping[str, Any]) -> str:
         _list("What to do", found["advice"]),
         _list("Your clients", [f"{_name(one['client_id'])}: {one['sentence']}." for one in clients]),
         _table("Now", ("quota", "rate", "bound", "used"), _rows_of_now(found["clients"])),
-        _table("Minutes throttled, by day (UTC)", ("day", "minutes"), _rows_of_week(found["week"])),
+        _table("Minutes throttled, by day (UTC)", ("day", "minutes"), week),
     ]
     return _page("".join(parts))
 
@@ -394,10 +395,6 @@ def _rows_of_now(clients: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         for one in clients
         for quota in one["quotas"]
     ]
-
-
-def _rows_of_week(week: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [[day["day"], str(day["throttled_minutes"])] for day in reversed(week)]
 
 
 def _who(user: str, client_id: str | None) -> str:

@@ -50,7 +50,7 @@ class Answers:
         self.editing = Editing(settings, may_write)
         self._reader = reader
         self._settings = settings
-        self._feed = feed
+        self.feed = feed
         reader.recent.keep()
 
     def by_path(self) -> dict[str, Callable[[Query], Any]]:
@@ -110,7 +110,7 @@ class Answers:
         return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
 
     def _state(self) -> State:
-        state = self._feed.state
+        state = self.feed.state
         if state is None:
             msg = "the dashboard has not read the tables yet"
             raise Unreachable(msg, "repeat this in a second")
