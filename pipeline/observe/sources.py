@@ -98,7 +98,6 @@ class _Memory:
 
     def place_of(self, mark: Mark) -> LogPlace:
         """No place: nothing is read again."""
-        del mark
         return NO_PLACE
 
     def open(self) -> Mark | None:

@@ -142,12 +142,10 @@ class NoOutbox:
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Drop the rows."""
-        del rows, versions, metadata
         return True
 
     def rows_from(self, publish_seq: int) -> pa.Table:
         """No rows: nothing is stored."""
-        del publish_seq
         return arrow_schema(ThrottleEventRow).empty_table()
 
     def newest(self) -> tuple[int, pa.Table]:
@@ -168,7 +166,6 @@ class NoTopic:
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """Drop the records."""
-        del records, marker
 
     def end(self) -> TopicEnd:
         """No records."""

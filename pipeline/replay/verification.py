@@ -46,14 +46,6 @@ class Verification:
     mismatches: list[Difference] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedDecision:
-    """How many rows of usage a decision was recomputed from, and what differs; None if the rows are equal."""
-
-    usage_rows: int
-    difference: Difference | None
-
-
 def verify(
     root: str, scope: Scope, snapshot_at: SnapshotAt, since_ms: int, until_ms: int, progress: Progress
 ) -> Verification:
@@ -86,8 +78,13 @@ def verify(
     return result
 
 
-def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: dict[str, Any]) -> VerifiedDecision:
+def verify_decision(
+    root: str, scope: Scope, snapshot_at: SnapshotAt, stored: dict[str, Any]
+) -> tuple[int, Difference | None]:
     """Recompute one row of `decisions` from the usage of its sensor, up to its own batch inclusive.
+
+    Returns:
+        How many rows of usage it was recomputed from, and what differs; None if the rows are equal.
 
     Raises:
         PipelineError: Its batch is not in `batches`, so the settings of its engine are not known.
@@ -116,7 +113,7 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     recomputed = _identified([found], recorded.cluster)
     for name in KEY:
         recomputed = recomputed.filter(pc.equal(recomputed[name], stored[name]))
-    return VerifiedDecision(count, next(iter(differences(kept, recomputed)), None))
+    return count, next(iter(differences(kept, recomputed)), None)
 
 
 def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, until_ms: int) -> list[dict[str, Any]]:
