@@ -30,6 +30,8 @@ from pipeline.errors import PipelineError, TableMissing
 from pipeline.reports.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
+from pipeline.tables.port import Condition
+from pipeline.tables.queries import FILTER_FIRST, largest
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.web import QueryRefused
 from quota.effective import Effective, EffectiveQuota, effective, resolved
@@ -116,10 +118,9 @@ def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
     """Whether a span has more usage than is worth reading by the second. Only the statistics of files are read."""
     if reader.tables["usage_by_minute"].newest_value("minute_start_ms") is None:
         return False
-    try:
+    with suppress(TableMissing):
         return reader.tables["usage"].rows_about("sample_start_ms", since_ms, until_ms) > _MOST_ROWS
-    except TableMissing:
-        return False
+    return False
 
 
 def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
@@ -147,9 +148,7 @@ def _newest_row(table: WatchedTable, one: _RollUp, known_until_ms: int) -> int |
     end_ms = (known_until_ms - one.lateness_ms) // one.row_ms * one.row_ms
     if newest_ms is None or newest_ms < end_ms:
         return newest_ms
-    sql = f"SELECT max({one.column}) AS most FROM source WHERE {one.column} < {end_ms}"  # noqa: S608 - ours
-    most: int | None = table.query(sql)["most"][0].as_py()
-    return most
+    return largest(table.opened(), one.column, [(one.column, "<", end_ms)], FILTER_FIRST)
 
 
 def _sums(
@@ -482,17 +481,17 @@ def _shown_as(
 
 def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[str, Any]) -> int | None:
     """When a client last used something, as far as it is kept; None if it never did."""
-    known: int | None = reader.clients_seen().get(client)
-    if known is not None:
-        return known
+    seen_ms = reader.clients_seen().get(client)
+    if seen_ms is not None:
+        return seen_ms
     own = [one["own"] or one["observed"] for one in series["series"].values()]
     used = [at_ms for at_ms, *values in zip(series["at_ms"], *own, strict=True) if any(values)]
     if used:
         return int(used[-1])
-    sql = f"SELECT max(minute_start_ms) AS most FROM source WHERE {_names_sql(client)}"  # noqa: S608 - quoted by us
+    of_client: list[Condition] = [("user", "=", client[0]), ("client_id", "=", client[1])]
     with suppress(TableMissing):
-        known = reader.tables["usage_by_minute"].query(sql)["most"][0].as_py()
-    return known
+        return largest(reader.tables["usage_by_minute"].opened(), "minute_start_ms", of_client, FILTER_FIRST)
+    return None
 
 
 def _alike(client: tuple[str, str], seen: pa.Table) -> list[dict[str, str]]:

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -296,7 +295,7 @@ def neighbours(rows: pa.Table, client: tuple[str, str]) -> pa.Table:
 def neighbour_row(
     row: Mapping[str, Any],
     length_ms: int,
-    held: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({}),
+    held: Mapping[tuple[str, str], Mapping[str, int]],
 ) -> dict[str, Any]:
     """The rates of a client per second, before and during, and how long brokers made it wait, in ms. Pure.
 

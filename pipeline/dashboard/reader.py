@@ -24,6 +24,7 @@ from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_missing
 from pipeline.tables.layout import TABLES
 from pipeline.tables.port import Condition, of_newest_epoch
+from pipeline.tables.queries import FILTER_FIRST, smallest
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from quota.current_rates import SensorRates
@@ -354,8 +355,8 @@ class TablesReader:
         self._rates, self._rates_epoch = rates, time_epoch
         self.epoch_begin_ms = 0
         if time_epoch:
-            sql = f"SELECT min(evaluated_at_ms) AS least FROM source WHERE time_epoch = {time_epoch}"  # noqa: S608 - ours
-            self.epoch_begin_ms = int(table.query(sql)["least"][0].as_py() or 0)
+            of_epoch: list[Condition] = [("time_epoch", "=", time_epoch)]
+            self.epoch_begin_ms = smallest(table.opened(), "evaluated_at_ms", of_epoch, FILTER_FIRST) or 0
         since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
         self._record(rates, table.read(USAGE_COLUMNS, since))
 

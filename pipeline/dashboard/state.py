@@ -152,11 +152,8 @@ def health(
 def _without_batch(process: str | None, wait_age_ms: int | None, root: str) -> tuple[HealthState, str, str]:
     title = "The job has written no micro-batch yet"
     if process is None:
-        return (
-            "starting",
-            "No micro-batch is stored yet",
-            f"Start the job: {command_text('run', *naming_tables(root))}.",
-        )
+        command = command_text("run", *naming_tables(root))
+        return "starting", "No micro-batch is stored yet", f"Start the job: {command}."
     activity = activity_of(True, None, wait_age_ms, STALLED_AFTER_MS)
     if activity == "hung":
         return "hung", title, f"It hangs: {_last_look(process, wait_age_ms)}"

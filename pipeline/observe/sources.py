@@ -5,9 +5,8 @@ memory here, and messages through the job's reader.
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -247,9 +246,9 @@ class FollowedQuotas:
         self.trouble = ""
         self._stopping = threading.Event()
         self._native = NativeQuotas(access, pauses_seconds=())
-        self._found: SimpleQueue[list[NativeQuota]] = SimpleQueue()
+        self._found: deque[list[NativeQuota]] = deque(maxlen=1)
         try:
-            self._found.put(self._native.describe())
+            self._found.append(self._native.describe())
             self.broker_ids = self._native.broker_ids()
         except BaseException:
             self._native.close()
@@ -258,11 +257,7 @@ class FollowedQuotas:
 
     def take(self) -> list[NativeQuota] | None:
         """The newest quotas; None if they were not read again since the last call."""
-        newest = None
-        with suppress(Empty):
-            while True:
-                newest = self._found.get_nowait()
-        return newest
+        return self._found.pop() if self._found else None
 
     def __enter__(self) -> "FollowedQuotas":
         self._thread.start()
@@ -275,7 +270,7 @@ class FollowedQuotas:
     def _follow(self) -> None:
         while not self._stopping.wait(QUOTAS_EVERY_SECONDS):
             try:
-                self._found.put(self._native.describe())
+                self._found.append(self._native.describe())
                 self.trouble = ""
             except PipelineError as exc:
                 self.trouble = exc.message

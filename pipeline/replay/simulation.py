@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,17 +48,9 @@ class SimulatedBatch:
 
 def batches_of_events(events: Iterable[UsageEvent], trigger_ms: int, sample_window_ms: int) -> Iterator[SimulatedBatch]:
     """Events in order of time, cut at multiples of the trigger. An event at a multiple is in the later batch."""
-    waiting: list[UsageEvent] = []
-    due_ms = 0
-    for event in sorted(events, key=lambda event: event.event_time_ms):
-        if event.event_time_ms >= due_ms:
-            if waiting:
-                yield _batch(waiting, due_ms, sample_window_ms)
-            waiting = []
-            due_ms = (event.event_time_ms // trigger_ms + 1) * trigger_ms
-        waiting.append(event)
-    if waiting:
-        yield _batch(waiting, due_ms, sample_window_ms)
+    ordered = sorted(events, key=lambda event: event.event_time_ms)
+    for number, together in groupby(ordered, lambda event: event.event_time_ms // trigger_ms):
+        yield _batch(list(together), (number + 1) * trigger_ms, sample_window_ms)
 
 
 def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> SimulatedBatch:

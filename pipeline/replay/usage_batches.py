@@ -116,7 +116,7 @@ class UsageReader:
                 rows = coming.popleft().result()
                 coming.extend(ahead.submit(self._rows, one) for one in slices[place : place + 1])
                 batches = self._seconds if self._source == "usage_by_second" else self._batches
-                yield batches(rows, time_epoch)
+                yield batches(rows, time_epoch) if rows.num_rows else iter(())
 
     def _rows(self, wanted: Slice) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
@@ -130,8 +130,6 @@ class UsageReader:
         return rows
 
     def _batches(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
-        if not rows.num_rows:
-            return
         rows, first = in_batches(rows)
         facts = rows.select(["evaluated_at_ms", "quota_version", "query_id", "batch_id"]).take(pa.array(first))
         at_ms = rows["evaluated_at_ms"].to_numpy()
@@ -140,8 +138,6 @@ class UsageReader:
             yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old, row["batch_id"])
 
     def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
-        if not rows.num_rows:
-            return
         start_ms = rows["second_start_ms"].to_numpy()
         if (np.diff(start_ms) < 0).any():
             order = np.argsort(start_ms, kind="stable")
