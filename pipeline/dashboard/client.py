@@ -234,12 +234,11 @@ def _quoted(name: str) -> str:
 def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
     part_ms = max(span.bin_ms // 2, 1_000)
     since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
-    try:
-        newest = reader.batches[-1]["time_epoch"] if reader.batches else 0
-        newest_at_ms = [int(one["evaluated_at_ms"]) for one in reader.batches if one["time_epoch"] == newest]
+    newest = reader.batches[-1]["time_epoch"] if reader.batches else 0
+    newest_at_ms = [int(one["evaluated_at_ms"]) for one in reader.batches if one["time_epoch"] == newest]
+    with suppress(TableMissing):
         return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms, newest_at_ms)
-    except TableMissing:
-        return []
+    return []
 
 
 # Decisions, records and throttled spans, the newest first, and only as many as are shown.

@@ -84,10 +84,9 @@ class Editing:
             with tempfile.TemporaryDirectory() as folder:
                 candidate = Path(folder) / "candidate.json"
                 candidate.write_text(json.dumps(to_document(planned.rows)), encoding="utf-8")
-                report = json.loads(await self._replayed(candidate, edit.baseline, on_progress))
+                (report,) = json.loads(await self._replayed(candidate, edit.baseline, on_progress))
         finally:
             self._is_replaying = False
-        report = report[0] if isinstance(report, list) else report
         answer = {"clients": report["clients"][:_MOST_CLIENTS], "command": self._command(change, edit)}
         return {"about": report["about"], "totals": report["totals"], **answer}
 

@@ -96,7 +96,8 @@ class CountedRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        route, began = self._route(scope["path"]), perf_counter()
+        path, began = scope["path"], perf_counter()
+        route = path if path in self._routes else "/static" if path.startswith("/static/") else "other"
         status = 0
 
         async def noted(message: Message) -> None:
@@ -119,11 +120,6 @@ class CountedRequests:
         self._durations.labels(route).observe(seconds)
         if route == STREAM and status == 200:
             self._streams.inc()
-
-    def _route(self, path: str) -> str:
-        if path in self._routes:
-            return path
-        return "/static" if path.startswith("/static/") else "other"
 
 
 # The clusters of one dashboard.

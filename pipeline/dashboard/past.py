@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -74,12 +75,11 @@ class _RatesThen:
 
 def _records(reader: TablesReader, columns: Sequence[str], since_ms: int, until_ms: int) -> list[dict[str, Any]]:
     """What was written before an instant of what was decided since another one, the oldest first."""
-    try:
+    with suppress(TableMissing):
         rows = reader.recent.events.rows(columns, (None, None), since_ms, until_ms)
-    except TableMissing:
-        return []
-    written = (row for row in rows if written_ms(row) <= until_ms)
-    return sorted(written, key=lambda row: int(row["publish_seq"]))
+        written = (row for row in rows if written_ms(row) <= until_ms)
+        return sorted(written, key=lambda row: int(row["publish_seq"]))
+    return []
 
 
 def _state_at(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> State:
@@ -139,12 +139,11 @@ def _rates_at(reader: TablesReader, at_ms: int) -> _RatesThen:
 def _minute(reader: TablesReader, minute_ms: int) -> pa.Table:
     columns = [("minute_start_ms AS sample_start_ms" if name == "sample_start_ms" else f'"{name}"')
                for name in USAGE_COLUMNS[3:]]  # fmt: skip
-    try:
+    with suppress(TableMissing):
         return reader.tables["usage_by_minute"].query(
             f"SELECT {', '.join(columns)} FROM source WHERE minute_start_ms = {minute_ms}"  # noqa: S608 - ours
         )
-    except TableMissing:
-        return pa.table({})
+    return pa.table({})
 
 
 def _epoch_of(reader: TablesReader, at_ms: int) -> int | None:

@@ -188,14 +188,12 @@ def _purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
 
 
 def _lateness(table: WatchedTable) -> list[int]:
-    try:
+    with suppress(TableMissing):
         newest_seq = table.newest_value("publish_seq")
-        if newest_seq is None:
-            return []
-        rows = table.read(["lateness_ms"], [("publish_seq", ">", newest_seq - _LATENESS_ROWS)])
-    except TableMissing:
-        return []
-    return [value for value in rows["lateness_ms"].to_pylist() if value is not None]
+        if newest_seq is not None:
+            rows = table.read(["lateness_ms"], [("publish_seq", ">", newest_seq - _LATENESS_ROWS)])
+            return [value for value in rows["lateness_ms"].to_pylist() if value is not None]
+    return []
 
 
 def _percentile(ordered: Sequence[int], part: float) -> int | None:

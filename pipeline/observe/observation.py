@@ -205,19 +205,16 @@ class Observation:
         until = (now_ms - self._lag_ms) // SECOND_MS
         if self._first is None or until <= self._next:
             return
-        rows = pa.concat_tables(self._waiting) if self._waiting else None
-        self._waiting = []
-        if rows is not None:
-            is_complete = pc.less(rows["second"], until)
-            later = rows.filter(pc.invert(is_complete))
-            self._waiting = [later] if later.num_rows else []
-            rows = rows.filter(is_complete).sort_by("second").combine_chunks()
-            self._settled.append(rows)
+        rows = pa.concat_tables(self._waiting)
+        is_complete = pc.less(rows["second"], until)
+        self._waiting = [rows.filter(pc.invert(is_complete))]
+        rows = rows.filter(is_complete).sort_by("second").combine_chunks()
+        self._settled.append(rows)
         # What came late is decided with the next second.
-        due = np.zeros(0, np.int64) if rows is None else np.maximum(rows["second"].to_numpy(), self._next)
+        due = np.maximum(rows["second"].to_numpy(), self._next)
         for second in range(self._next, until):
             begin, end = np.searchsorted(due, [second, second + 1])
-            self._decide(second, None if rows is None or begin == end else rows.slice(begin, end - begin))
+            self._decide(second, rows.slice(begin, end - begin))
         self._next = until
         if len(self._recent) > _PARTS:
             recent = _summed(self._recent, _KEYS)
@@ -270,14 +267,12 @@ class Observation:
             is_exact=self._is_exact,
         )
 
-    def _decide(self, second: int, rows: pa.Table | None) -> None:
+    def _decide(self, second: int, rows: pa.Table) -> None:
         at_ms = (second + 1) * SECOND_MS - 1
         self._grow()
         self._holds.advance(at_ms)
         held = self._holds.held
         self._per_client[_HELD, held] += 1
-        if rows is None:
-            return
         sends = ~np.isin(rows["client"].to_numpy(), held)
         rows = rows.filter(pa.array(sends)).combine_chunks()
         if not rows.num_rows:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -145,10 +146,9 @@ def exact_batches_kept(root: str, since_ms: int) -> bool:
 
 
 def _oldest_ms(root: str, name: str, column: str) -> int | None:
-    try:
+    with suppress(TableMissing):
         return DeltaRsReader(table_uri(root, name)).oldest_value(column)
-    except TableMissing:
-        return None
+    return None
 
 
 _WARM_UP_DEBTS: Final = 5
@@ -348,8 +348,7 @@ class Coverage:
 
 def _newest_ms(uri: str) -> int | None:
     """The newest instant of the newest time epoch of a table; None if it has no rows or is missing."""
-    try:
-        epochs = TimeSlices(uri, "evaluated_at_ms").epochs()
-    except TableMissing:
-        return None
-    return epochs[-1].last_ms if epochs else None
+    with suppress(TableMissing):
+        if epochs := TimeSlices(uri, "evaluated_at_ms").epochs():
+            return epochs[-1].last_ms
+    return None

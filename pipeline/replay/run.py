@@ -87,7 +87,10 @@ class _Replays:
         if len(throttles.rows) and start is None:
             self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms, batch.is_old)
         self._result.rows += len(usage.clients) // len(self._quotas)
-        self._count(batch.at_ms)
+        if self._since_ms <= batch.at_ms < self._until_ms:
+            self._result.evaluations += 1
+            place = (batch.at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
+            self._result.has_batch[place] = True
 
     def _take_up(self, start: Start, first: UsageBatch) -> None:
         """Go on from a start, after the batches up to it and before the first one after it."""
@@ -117,12 +120,6 @@ class _Replays:
                     self._holds.begin_epoch(last_ms, begun.first_ms)
                     self._at_ms = begun.first_ms
         self._epoch = time_epoch
-
-    def _count(self, at_ms: int) -> None:
-        if self._since_ms <= at_ms < self._until_ms:
-            self._result.evaluations += 1
-            place = (at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
-            self._result.has_batch[place] = True
 
     def results(self) -> list[ReplayResult]:
         """What each replay found; no batch may follow."""

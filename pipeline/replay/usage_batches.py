@@ -212,12 +212,12 @@ class RecordedBatches:
     first_ms: int
     last_ms: int
     last_query_id: str
-    time_epoch: int = 0
-    begins_after: Evaluation | None = None
+    time_epoch: int
+    begins_after: Evaluation | None
 
     @classmethod
-    def from_rows(cls, rows: list[dict[str, Any]]) -> Self:
-        """From rows of `batches`, in order, with the same cluster and settings."""
+    def from_rows(cls, rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> Self:
+        """From rows of `batches`, in order, with the same cluster and settings; `known` as of `split_by_settings`."""
         return cls(
             cluster=rows[0]["cluster"],
             settings=EngineSettings.model_validate_json(rows[0]["engine_settings"]),
@@ -226,6 +226,7 @@ class RecordedBatches:
             last_ms=rows[-1]["evaluated_at_ms"],
             last_query_id=rows[-1]["query_id"],
             time_epoch=rows[0]["time_epoch"] or 0,
+            begins_after=_begins_after(rows[0], known),
         )
 
     @property
@@ -240,14 +241,8 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
     Args:
         known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
     """
-    ordered = sorted(rows, key=_order)
-    groups = [
-        list(alike)
-        for _, alike in groupby(ordered, lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
-    ]
-    return [
-        replace(RecordedBatches.from_rows(one), begins_after=_begins_after(one[0], known or rows)) for one in groups
-    ]
+    groups = groupby(sorted(rows, key=_order), lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
+    return [RecordedBatches.from_rows([*alike], known or rows) for _, alike in groups]
 
 
 def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:

@@ -96,7 +96,7 @@ def verify_decision(
     if not rows:
         msg = f"batch {own[1]} of query {own[0]} is not in `batches`"
         raise PipelineError(msg, "if the job runs, repeat this in a second: a batch gets its row after its decisions")
-    recorded = RecordedBatches.from_rows(rows)
+    recorded = RecordedBatches.from_rows(rows, rows)
     span = [("evaluated_at_ms", ">=", recorded.begin_ms), ("evaluated_at_ms", "<=", recorded.last_ms)]
     known = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), span).to_pylist()
     (recorded,) = split_by_settings(rows, known)
