@@ -7,7 +7,7 @@ memory here, and messages through the job's reader.
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
@@ -49,30 +49,6 @@ class SourceState(NamedTuple):
 
     name: str
     trouble: str
-
-
-class Source(Protocol):
-    """Gives usage. One caller at a time."""
-
-    lag_ms: int
-    is_exact: bool
-
-    def take(self) -> pa.Table:
-        """The usage since the last call, `USAGE_SCHEMA` in windows of one second. Waits some milliseconds at most."""
-        ...
-
-    def states(self) -> Sequence[SourceState]:
-        """Every broker, and whether it answers."""
-        ...
-
-    @property
-    def has_no_sensors(self) -> bool:
-        """Whether brokers answer, and none shows a quota sensor."""
-        ...
-
-    def close(self) -> None:
-        """Stop reading."""
-        ...
 
 
 def _read(messages: Sequence[tuple[bytes | None, int]]) -> pa.Table:
@@ -133,14 +109,14 @@ class ScrapedSource:
         self._meter = ScrapeMeter(asked, names, publisher, JSON, clock, lambda _seconds: False)
 
     def take(self) -> pa.Table:
-        """See `Source.take`."""
+        """The usage since the last call, `USAGE_SCHEMA` in windows of one second. Waits some milliseconds at most."""
         self._meter.step()
         messages, self._memory.messages = self._memory.messages, []
         now_ms = self._clock.now().wall_ms
         return _read([(message.value, now_ms) for message in messages])
 
     def states(self) -> Sequence[SourceState]:
-        """See `Source.states`."""
+        """Every broker, and whether it answers."""
         return [
             SourceState(target.name, target.trouble or ("" if target.counts.scrapes else "no answer yet"))
             for target in self._meter.targets
@@ -148,12 +124,12 @@ class ScrapedSource:
 
     @property
     def has_no_sensors(self) -> bool:
-        """See `Source.has_no_sensors`."""
+        """Whether brokers answer, and none shows a quota sensor."""
         answered = [one.counts for one in self._meter.targets if one.counts.scrapes > one.counts.failed]
         return bool(answered) and not any(counts.sensors for counts in answered)
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """Stop reading."""
         self._meter.close()
 
 
@@ -191,7 +167,7 @@ class TopicSource:
             raise
 
     def take(self) -> pa.Table:
-        """See `Source.take`."""
+        """As of `ScrapedSource`."""
         found = self._consumer.poll(_POLL_MS).values()
         usage = _read([(record.value, record.timestamp) for records in found for record in records])
         now_ms = self._clock.now().steady_ms
@@ -199,7 +175,7 @@ class TopicSource:
         return usage
 
     def states(self) -> Sequence[SourceState]:
-        """See `Source.states`."""
+        """As of `ScrapedSource`."""
         now_ms = self._clock.now().steady_ms
         return [
             SourceState(f"broker {broker_id or 'without an id'}", self._trouble(seen_ms, now_ms))
@@ -207,7 +183,7 @@ class TopicSource:
         ]
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """As of `ScrapedSource`."""
         self._consumer.close()
 
     def _trouble(self, seen_ms: int | None, now_ms: int) -> str:
@@ -233,6 +209,10 @@ class TopicSource:
                         self._consumer.seek(partition, place.offset)
             except KafkaError as exc:
                 raise access.refusal(exc, [Acl("topic", self._topic, "Read")]) or exc from exc
+
+
+Source = ScrapedSource | TopicSource
+"""Gives usage. One caller at a time."""
 
 
 class FollowedQuotas:
