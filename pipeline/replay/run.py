@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wai
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from operator import is_
@@ -170,9 +170,9 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     """
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
-        done = Count(progress, len(plan.parts) * len(plan.slices))
+        done, whole = count(1), len(plan.parts) * len(plan.slices)
         pieces = [plan.parts] if are_alike(plan) else [(part,) for part in plan.parts]
-        found = [result for parts in pieces for result in _replayed(plan, parts, done.one_more)]
+        found = [one for parts in pieces for one in _replayed(plan, parts, lambda: progress(next(done), whole))]
         return joined(plan, found), "one process"
     plan = plan.for_processes(cores)
     processes = min(cores, len(plan.parts))
@@ -180,7 +180,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     queue: Queue[None] = context.Queue()
     with ProcessPoolExecutor(processes, context, _report_to, (queue,)) as pool:
         futures = [pool.submit(_replay_reporting, plan, part) for part in plan.parts]
-        follow(futures, queue, Count(progress, len(plan.parts) * len(plan.slices)))
+        follow(futures, queue, progress, len(plan.parts) * len(plan.slices))
         return joined(plan, [future.result() for future in futures]), f"{processes} processes"
 
 
@@ -194,40 +194,23 @@ def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
     return of_replay
 
 
-class Count:
-    """Counts slices that are done, for a progress bar."""
-
-    def __init__(self, progress: Progress, whole: int) -> None:
-        self._progress = progress
-        self._whole = whole
-        self._done = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all are done."""
-        return self._done >= self._whole
-
-    def one_more(self) -> None:
-        """One slice is done."""
-        self._done += 1
-        self._progress(self._done, self._whole)
-
-
-def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count: Count) -> None:
-    """Wait for all parts, or for the first that fails, and pass on what they report."""
-    waiting = True
+def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", progress: Progress, whole: int) -> None:
+    """Wait for all parts, or for the first that fails, and pass on what they report: `whole` slices."""
+    done, waiting = 0, True
     while waiting:
         waiting = bool(wait(futures, _POLL_SECONDS, FIRST_EXCEPTION).not_done)
         waiting = waiting and not any(future.done() and future.exception() for future in futures)
         while not queue.empty():
             queue.get()
-            count.one_more()
+            done += 1
+            progress(done, whole)
     if any(future.exception() for future in futures):
         return
     with suppress(Empty):  # reports still on their way: a process hands over its result on another one
-        while not count.is_whole:
+        while done < whole:
             queue.get(timeout=_LAST_REPORT_SECONDS)
-            count.one_more()
+            done += 1
+            progress(done, whole)
 
 
 _queue: "Queue[None] | None" = None
