@@ -21,7 +21,6 @@ from pipeline.errors import TableMissing
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.web import QueryRefused
-from quota.current_rates import SensorRates
 from schemas.throttle_record import counts, written_ms
 
 # The view Now of a range, and of its end if that is over.
@@ -85,21 +84,19 @@ def _records(reader: TablesReader, columns: Sequence[str], since_ms: int, until_
 def _state_at(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> State:
     kept = RunningThrottles()
     kept.apply(records)
-    running, recent = kept.running(at_ms, state.min_hold_ms), kept.recent()
-    live = rates.live
+    running, recent, live = kept.running(at_ms, state.min_hold_ms), kept.recent(), rates.live
+    then = State(at_ms, state.seq, state.health, running=running, recent=recent, is_past=True)
+    if live is None:
+        return then
     clients = sorted({(row["user"], row["client_id"]) for row in (*(one.row for one in running), *recent)})
-    found = [] if live is None or not clients else live.resolve(clients)
+    found = live.resolve(clients) if clients else []
     return replace(
-        state,
-        now_ms=at_ms,
-        running=running,
+        then,
         levels={(row["user"], row["client_id"], row["quota_type"]): row for row in found},
-        sensors=SensorRates.of(()) if live is None else live.sensors(),
-        seconds=() if live is None else _seconds(live, rates.source),
-        active_clients=0 if live is None else live.active_clients,
-        recent=recent,
-        per_second=(0.0, 0.0, 0.0) if live is None else live.per_second,
-        is_past=True,
+        sensors=live.sensors(),
+        seconds=_seconds(live, rates.source),
+        active_clients=live.active_clients,
+        per_second=live.per_second,
     )
 
 
@@ -292,9 +289,7 @@ def neighbours(rows: pa.Table, client: tuple[str, str]) -> pa.Table:
 
 
 def neighbour_row(
-    row: Mapping[str, Any],
-    length_ms: int,
-    held: Mapping[tuple[str, str], Mapping[str, int]],
+    row: Mapping[str, Any], length_ms: int, held: Mapping[tuple[str, str], Mapping[str, int]]
 ) -> dict[str, Any]:
     """The rates of a client per second, before and during, and how long brokers made it wait, in ms. Pure.
 
