@@ -23,7 +23,7 @@ from pipeline.throttle.shapes import bounds_of, entities_of, int64s, types_of
 from quota.holds import Holds
 from quota.replay import ReplayEngine
 from quota.resolution import recorded_keys
-from quota.snapshot import QuotaSnapshot, Share
+from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 
 
@@ -39,7 +39,7 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None]) -> list[ReplayResult]:
     """The results of parts that `are_alike`: each batch is read and decided once for all of them."""
     reader = UsageReader(plan.request, parts[0].share, len(parts))
-    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader, parts[0].share)
+    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader)
     for batches in reader.read(plan.slices):
         for batch in batches:
             replays.decide(batch)
@@ -57,9 +57,8 @@ def are_alike(plan: Plan) -> bool:
 class _Replays:
     """Replays of the same batches, each with its own quotas. Client c in replay r has the number c · replays + r."""
 
-    def __init__(self, request: ReplayRequest, quotas: Sequence[Timeline], reader: UsageReader, share: Share) -> None:
+    def __init__(self, request: ReplayRequest, quotas: Sequence[Timeline], reader: UsageReader) -> None:
         self.reader = reader
-        self._share = share
         self._start = request.start
         self._since_ms, self._until_ms = request.since_ms, request.until_ms
         self._quotas = quotas
@@ -97,7 +96,7 @@ class _Replays:
         if not self._in_force:
             self._put_in_force(first)
         self._engine.restore_each(start.buckets)
-        is_ours = [self._share.has(user) for user in start.throttles["user"].to_pylist()]
+        is_ours = [self.reader.share.has(user) for user in start.throttles["user"].to_pylist()]
         throttles = start.throttles.filter(pa.array(is_ours, pa.bool_()))
         clients = [ClientKey(**row) for row in throttles.select(ClientKey._fields).to_pylist()]
         replays = np.arange(len(self._quotas))

@@ -85,7 +85,7 @@ class UsageReader:
     """
 
     def __init__(self, request: "ReplayRequest", share: Share = ALL_USERS, replays: int = 1) -> None:
-        self._source = request.source
+        self._request = request
         self._time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
         uri = table_uri(request.root, request.source)
         self.table = TimeSlices(uri, self._time, dictionaries=_NAMES, version=request.version)
@@ -94,9 +94,8 @@ class UsageReader:
         self._names = _NAMES if self._by_broker else _NAMES[1:]
         # Request times that no quota bounds are null: reading them takes time.
         self._reads_times = any(quota.bounds[REQUEST] is not None for quota in request.all_quotas())
-        self._old = request.old
         self._w = request.settings.sample_window_ms
-        self._share = share
+        self.share = share
         self._replays = replays
         self.numbers: dict[ClientKey, int] = {}
         """The number of every client known so far, in the order of the numbers."""
@@ -115,12 +114,12 @@ class UsageReader:
             for place, (_, _, time_epoch) in enumerate(slices, 1):
                 rows = coming.popleft().result()
                 coming.extend(ahead.submit(self._rows, one) for one in slices[place : place + 1])
-                batches = self._seconds if self._source == "usage_by_second" else self._batches
+                batches = self._seconds if self._request.source == "usage_by_second" else self._batches
                 yield batches(rows, time_epoch) if rows.num_rows else iter(())
 
     def _rows(self, wanted: Slice) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
-        if self._source == "usage":
+        if self._request.source == "usage":
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
         # One dictionary for all chunks, so that the batches are slices of one array.
         table = self.table.of_epoch(wanted.time_epoch) if len(self.epochs) > 1 else self.table
@@ -134,7 +133,7 @@ class UsageReader:
         facts = rows.select(["evaluated_at_ms", "quota_version", "query_id", "batch_id"]).take(pa.array(first))
         at_ms = rows["evaluated_at_ms"].to_numpy()
         for piece, row in zip(self._pieces(rows, first, at_ms), facts.to_pylist(), strict=True):
-            is_old = (row["query_id"], row["batch_id"]) in self._old
+            is_old = (row["query_id"], row["batch_id"]) in self._request.old
             yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old, row["batch_id"])
 
     def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
@@ -169,10 +168,10 @@ class UsageReader:
             yield usage.rows(begin, end), used_bytes[begin:end]
 
     def _kept(self, rows: pa.Table) -> Flags:
-        if self._share == ALL_USERS:
+        if self.share == ALL_USERS:
             return np.ones(rows.num_rows, np.bool_)
         users = rows["user"].combine_chunks()
-        has = np.array([self._share.has(user) for user in users.dictionary.to_pylist()], np.bool_)
+        has = np.array([self.share.has(user) for user in users.dictionary.to_pylist()], np.bool_)
         kept: Flags = has[users.indices.to_numpy(zero_copy_only=False)]
         return kept
 
