@@ -317,7 +317,7 @@ class WebServer:
     ) -> None:
         self._host = listen.host
         self._socket = _bound(listen)
-        limits = _Limits(connection_limit(most_connections), REQUEST_SECONDS, STALL_SECONDS, {})
+        limits = _Limits(connection_limit(most_connections), {})
         config = uvicorn.Config(
             app,
             http=partial(_Connection, limits),  # type: ignore[arg-type]
@@ -383,8 +383,6 @@ class _Limits(NamedTuple):
     """Of one server. `owing` has the connections whose clients owe something, in the order in which they began to."""
 
     connections: int
-    request_seconds: float
-    stall_seconds: float
     owing: dict["_Connection", None]
 
 
@@ -424,7 +422,7 @@ class _Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stalled = self.loop.call_later(self._limits.stall_seconds, self._cut)
+        self._stalled = self.loop.call_later(STALL_SECONDS, self._cut)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -440,7 +438,7 @@ class _Connection(H11Protocol):
             self._owed = owed
             if owed is not None:
                 self._limits.owing[self] = None
-                self._deadline = self.loop.call_later(self._limits.request_seconds, self._cut)
+                self._deadline = self.loop.call_later(REQUEST_SECONDS, self._cut)
 
     def _settle(self) -> None:
         self._limits.owing.pop(self, None)

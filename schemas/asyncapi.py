@@ -75,7 +75,10 @@ def asyncapi_document() -> dict[str, Any]:
 
 def generated_files() -> dict[str, str]:
     """The contents of every generated file, by its path inside the package."""
-    files = {f"json/{name}.schema.json": _json_text(json_schema(model)) for name, model in MODELS.items()}
+    files = {
+        f"json/{name}.schema.json": json.dumps(json_schema(model), indent=2, ensure_ascii=False) + "\n"
+        for name, model in MODELS.items()
+    }
     files["asyncapi.yaml"] = yaml.safe_dump(asyncapi_document(), sort_keys=False, allow_unicode=True, width=100)
     return files
 
@@ -126,10 +129,6 @@ def _marker_channel() -> dict[str, Any]:
         "description": "Holds no records. Its committed offset is the publish marker of the job.",
         "bindings": {"kafka": {"partitions": 1}},
     }
-
-
-def _json_text(schema: dict[str, Any]) -> str:
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

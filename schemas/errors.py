@@ -15,10 +15,7 @@ class UnsupportedFieldType(SchemaError):
     """The Python type of a field of a model is not in the type table."""
 
     def __init__(self, model: str, field: str, annotation: object) -> None:
-        self.model = model
-        self.field = field
-        self.annotation = str(annotation)
-        super().__init__(f"{model}.{field} has the type {self.annotation}, which is not in the type table")
+        super().__init__(f"{model}.{field} has the type {annotation}, which is not in the type table")
 
 
 class UnreadableRecord(SchemaError):

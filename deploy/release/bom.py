@@ -52,23 +52,18 @@ def bill_of_materials(root: Path = ROOT, lock: str = LOCK) -> str:
 
 def _kquota(project: dict[str, Any]) -> dict[str, Any]:
     purl = f"pkg:pypi/{project['name']}@{project['version']}"
-    return {
-        "type": "application",
-        "bom-ref": purl,
-        "purl": purl,
-        "name": project["name"],
-        "version": project["version"],
-        "description": project["description"],
-        "licenses": [{"expression": project["license"]}],
-    }
+    named = {name: project[name] for name in ("name", "version", "description")}
+    return {**_component("application", purl), **named, "licenses": [{"expression": project["license"]}]}
+
+
+def _component(kind: str, purl: str) -> dict[str, Any]:
+    return {"type": kind, "bom-ref": purl, "purl": purl}
 
 
 def _package(package: LockedPackage, scope: Scope) -> dict[str, Any]:
     purl = f"pkg:pypi/{package.name}@{quote(package.version)}"
     part = {
-        "type": "library",
-        "bom-ref": purl,
-        "purl": purl,
+        **_component("library", purl),
         "name": package.name,
         "version": package.version,
         "scope": scope,
@@ -88,9 +83,7 @@ def _package(package: LockedPackage, scope: Scope) -> dict[str, Any]:
 def _jar(jar: LockedJar, path_of: Callable[[LockedJar], Path]) -> dict[str, Any]:
     purl = f"pkg:maven/{jar.group}/{jar.artifact}@{quote(jar.version)}?type=jar"
     part = {
-        "type": "library",
-        "bom-ref": purl,
-        "purl": purl,
+        **_component("library", purl),
         "group": jar.group,
         "name": jar.artifact,
         "version": jar.version,

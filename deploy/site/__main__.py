@@ -11,7 +11,8 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -126,19 +127,17 @@ def with_tables(page: str) -> str:
     return page
 
 
-def failpoints_table() -> str:
-    """Where the fault tests kill the job."""
-    rows = [f"| `{name}` | {when} |" for name, when in FAILPOINTS.items()]
-    return "\n".join(["| name | the job dies when |", "| --- | --- |", *rows, ""])
+def _table(name: str, meaning: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Names and what each means, under these two headings."""
+    lines = (f"| `{one}` | {what} |" for one, what in rows)
+    return "\n".join([f"| {name} | {meaning} |", "| --- | --- |", *lines, ""])
 
 
 def views_table() -> str:
     """The views of deploy/sql, with their comments."""
     texts = [(ROOT / "deploy" / "sql" / name).read_text("utf-8") for name in ("views.sql", "quota_history.sql")]
     found = re.findall(r"CREATE OR REPLACE VIEW (\w+)\nCOMMENT '((?:[^']|'')*)'", "\n".join(texts))
-    return "\n".join(
-        ["| view | what it shows |", "| --- | --- |", *(f"| `{view}` | {what} |" for view, what in found), ""]
-    )
+    return _table("view", "what it shows", found)
 
 
 def metrics_tables() -> str:
@@ -147,8 +146,7 @@ def metrics_tables() -> str:
     for program, folders in _PROGRAMS.items():
         paths = [path for folder in folders for path in sorted((ROOT / "pipeline" / folder).rglob("*.py"))]
         named = dict(pair for path in paths for pair in metrics_of(ast.parse(path.read_text("utf-8"))))
-        rows = [f"| `{name}` | {what} |" for name, what in sorted(named.items())]
-        lines += [f"### {program}", "", "| metric | meaning |", "| --- | --- |", *rows, ""]
+        lines += [f"### {program}", "", _table("metric", "meaning", sorted(named.items()))]
     return "\n".join(lines)
 
 
@@ -187,7 +185,8 @@ def _text(node: ast.expr, given: Mapping[tuple[str, int], ast.expr]) -> str:
 def settings_tables() -> str:
     """One table for the settings that stand alone, and one for each branch."""
     lines: list[str] = []
-    models: dict[str, type[BaseModel]] = {"": Settings, **_branches()}
+    branches = {name: field.annotation for name, field in Settings.model_fields.items() if _is_branch(field)}
+    models: dict[str, Any] = {"": Settings, **branches}
     for name, model in models.items():
         what = "They stand at the top of the file." if not name else (model.__doc__ or "").strip()
         title = f"`[{name}]`" if name else "Of the job"
@@ -195,16 +194,6 @@ def settings_tables() -> str:
         lines += [_row(key, field) for key, field in model.model_fields.items() if not _is_branch(field)]
         lines.append("")
     return "\n".join(lines)
-
-
-def variables_table() -> str:
-    """The environment variables that are not settings."""
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]
-    return "\n".join(["| variable | meaning |", "| --- | --- |", *rows, ""])
-
-
-def _branches() -> dict[str, Any]:
-    return {name: field.annotation for name, field in Settings.model_fields.items() if _is_branch(field)}
 
 
 def _is_branch(field: FieldInfo) -> bool:
@@ -308,10 +297,10 @@ def supported(tree: ast.Module) -> list[str]:
     return sorted(ast.literal_eval(found[0]), key=str.lower)
 
 
-TABLES: Final = {
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings_tables,
-    "variables": variables_table,
-    "failpoints": failpoints_table,
+    "variables": partial(_table, "variable", "meaning", OTHER_VARIABLES.items()),
+    "failpoints": partial(_table, "name", "the job dies when", FAILPOINTS.items()),
     "views": views_table,
     "metrics": metrics_tables,
 }

@@ -403,12 +403,13 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     from pipeline.tables.quotas.source import QuotaSource
 
     quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
-    found = verify_decision(settings.tables.root, settings.scope or quotas.scope, quotas.at, decision)
-    recomputed = f"recomputed from {found.usage_rows} usage rows"
-    if found.difference is None:
+    scope = settings.scope or quotas.scope
+    usage_rows, difference = verify_decision(settings.tables.root, scope, quotas.at, decision)
+    recomputed = f"recomputed from {usage_rows} usage rows"
+    if difference is None:
         sys.stderr.write(f"verified: {recomputed}, same row\n")
         return
-    sys.stderr.write(f"not verified: {recomputed}, {printable(_difference_text(found.difference))}\n")
+    sys.stderr.write(f"not verified: {recomputed}, {printable(_difference_text(difference))}\n")
     raise typer.Exit(1)
 
 

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from arro3.core import Array, DataType
 
 from pipeline.dashboard.api import SEE, Query
+from pipeline.dashboard.live_rates import names_table
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import (
     DECISION_COLUMNS,
@@ -30,6 +30,8 @@ from pipeline.errors import PipelineError, TableMissing
 from pipeline.reports.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
+from pipeline.tables.port import Condition
+from pipeline.tables.queries import FILTER_FIRST, largest
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.web import QueryRefused
 from quota.effective import Effective, EffectiveQuota, effective, resolved
@@ -116,10 +118,9 @@ def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
     """Whether a span has more usage than is worth reading by the second. Only the statistics of files are read."""
     if reader.tables["usage_by_minute"].newest_value("minute_start_ms") is None:
         return False
-    try:
+    with suppress(TableMissing):
         return reader.tables["usage"].rows_about("sample_start_ms", since_ms, until_ms) > _MOST_ROWS
-    except TableMissing:
-        return False
+    return False
 
 
 def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
@@ -147,9 +148,7 @@ def _newest_row(table: WatchedTable, one: _RollUp, known_until_ms: int) -> int |
     end_ms = (known_until_ms - one.lateness_ms) // one.row_ms * one.row_ms
     if newest_ms is None or newest_ms < end_ms:
         return newest_ms
-    sql = f"SELECT max({one.column}) AS most FROM source WHERE {one.column} < {end_ms}"  # noqa: S608 - ours
-    most: int | None = table.query(sql)["most"][0].as_py()
-    return most
+    return largest(table.opened(), one.column, [(one.column, "<", end_ms)], FILTER_FIRST)
 
 
 def _sums(
@@ -235,12 +234,11 @@ def _quoted(name: str) -> str:
 def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
     part_ms = max(span.bin_ms // 2, 1_000)
     since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
-    try:
-        newest = reader.batches[-1]["time_epoch"] if reader.batches else 0
-        newest_at_ms = [int(one["evaluated_at_ms"]) for one in reader.batches if one["time_epoch"] == newest]
+    newest = reader.batches[-1]["time_epoch"] if reader.batches else 0
+    newest_at_ms = [int(one["evaluated_at_ms"]) for one in reader.batches if one["time_epoch"] == newest]
+    with suppress(TableMissing):
         return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms, newest_at_ms)
-    except TableMissing:
-        return []
+    return []
 
 
 # Decisions, records and throttled spans, the newest first, and only as many as are shown.
@@ -482,17 +480,17 @@ def _shown_as(
 
 def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[str, Any]) -> int | None:
     """When a client last used something, as far as it is kept; None if it never did."""
-    known: int | None = reader.clients_seen().get(client)
-    if known is not None:
-        return known
+    seen_ms = reader.clients_seen().get(client)
+    if seen_ms is not None:
+        return seen_ms
     own = [one["own"] or one["observed"] for one in series["series"].values()]
     used = [at_ms for at_ms, *values in zip(series["at_ms"], *own, strict=True) if any(values)]
     if used:
         return int(used[-1])
-    sql = f"SELECT max(minute_start_ms) AS most FROM source WHERE {_names_sql(client)}"  # noqa: S608 - quoted by us
+    of_client: list[Condition] = [("user", "=", client[0]), ("client_id", "=", client[1])]
     with suppress(TableMissing):
-        known = reader.tables["usage_by_minute"].query(sql)["most"][0].as_py()
-    return known
+        return largest(reader.tables["usage_by_minute"].opened(), "minute_start_ms", of_client, FILTER_FIRST)
+    return None
 
 
 def _alike(client: tuple[str, str], seen: pa.Table) -> list[dict[str, str]]:
@@ -523,12 +521,6 @@ def _clients_of(state: State, user: str, client_id: str) -> pa.Table:
     return names_table(
         sorted({(one.user, one.client_id) for names in may_share for one in state.sensors.where(**names)})
     )
-
-
-def names_table(names: Sequence[tuple[str, str]]) -> pa.Table:
-    """Clients as the columns user and client_id."""
-    columns = zip(("user", "client_id"), zip(*names, strict=True) if names else ((), ()), strict=True)
-    return pa.table({name: pa.array(Array(list(column), DataType.string())) for name, column in columns})
 
 
 # What is shown of them, as functions of rows. Pure.
@@ -571,15 +563,10 @@ def rates(
 def has_data(evaluated_at_ms: Sequence[int], since_ms: int, until_ms: int, bin_ms: int) -> list[bool]:
     """Of each step, whether the job worked then. Where it did not, nothing is known: that is a gap and not a zero."""
     ends = np.arange(since_ms + bin_ms, until_ms + bin_ms, bin_ms)
-    if not len(evaluated_at_ms):
-        return [False] * len(ends)
     at_ms = np.sort(np.asarray(evaluated_at_ms, dtype=np.int64))
     reach_ms = max(_GAP_MS, bin_ms)
-    nearest = np.searchsorted(at_ms, ends - reach_ms)
-    is_near = nearest < len(at_ms)
-    found = np.zeros(len(ends), np.bool_)
-    found[is_near] = at_ms[nearest[is_near]] <= ends[is_near] + reach_ms
-    return [bool(one) for one in found]
+    before, until = np.searchsorted(at_ms, ends - reach_ms), np.searchsorted(at_ms, ends + reach_ms, side="right")
+    return [bool(one) for one in before < until]
 
 
 BAND_COLUMNS: Final = (

@@ -48,17 +48,18 @@ class Editing:
 
     def plan(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What an edit would change, and for which clients. Raises `Refused` or `Conflict` if it cannot be made."""
-        edit = self._planned(body)
-        moved, warnings = impact_of(edit, self._settings)
-        found = differences(edit.before.rows, edit.rows)
+        change, edit = _read(body)
+        planned = self._planned(change, edit)
+        moved, warnings = impact_of(planned, self._settings)
+        found = differences(planned.before.rows, planned.rows)
         return {
-            "version": edit.before.version,
+            "version": planned.before.version,
             "changes": [one.as_row() for one in found],
             "texts": entity_texts(found),
             "clients": moved[:_MOST_CLIENTS],
             "clients_total": len(moved),
             "warnings": warnings,
-            "command": self._command(body),
+            "command": self._command(change, edit),
         }
 
     async def what_if(
@@ -78,15 +79,15 @@ class Editing:
             raise Conflict(msg, "repeat this when it has ended")
         self._is_replaying = True
         try:
-            edit = await asyncio.to_thread(self._planned, body)
+            change, edit = _read(body)
+            planned = await asyncio.to_thread(self._planned, change, edit)
             with tempfile.TemporaryDirectory() as folder:
                 candidate = Path(folder) / "candidate.json"
-                candidate.write_text(json.dumps(to_document(edit.rows)), encoding="utf-8")
-                report = json.loads(await self._replayed(candidate, _read(body)[1].baseline, on_progress))
+                candidate.write_text(json.dumps(to_document(planned.rows)), encoding="utf-8")
+                (report,) = json.loads(await self._replayed(candidate, edit.baseline, on_progress))
         finally:
             self._is_replaying = False
-        report = report[0] if isinstance(report, list) else report
-        answer = {"clients": report["clients"][:_MOST_CLIENTS], "command": self._command(body)}
+        answer = {"clients": report["clients"][:_MOST_CLIENTS], "command": self._command(change, edit)}
         return {"about": report["about"], "totals": report["totals"], **answer}
 
     async def _replayed(self, candidate: Path, baseline: str, on_progress: Callable[[int], None]) -> bytes:
@@ -125,7 +126,7 @@ class Editing:
         """
         change, edit = _read(body)
         if not self.may_write:
-            msg, command = "dashboard is read-only", self._command(body)
+            msg, command = "dashboard is read-only", self._command(change, edit)
             raise Conflict(msg, "start it with --allow-edits" + (f", or make the edit by {command}" if command else ""))
         reason = edit.reason.strip()
         if not reason:
@@ -137,16 +138,14 @@ class Editing:
         made = QuotaTable(self._root).edit(lambda rows: altered(rows, [change]), local_audit(reason), edit.if_version)
         return {"version": made.version, "texts": entity_texts(differences(made.before.rows, made.rows))}
 
-    def _command(self, body: Mapping[str, Any]) -> str | None:
+    def _command(self, change: QuotaChange, edit: Edit) -> str | None:
         """The command that makes the same edit; None if it sets nothing."""
-        change, edit = _read(body)
         if not change.values:
             return None
         other = naming_tables(str(self._root))
         return alter_command(change.user, change.client_id, change.values, edit.reason.strip(), other)
 
-    def _planned(self, body: Mapping[str, Any]) -> QuotaEdit:
-        change, edit = _read(body)
+    def _planned(self, change: QuotaChange, edit: Edit) -> QuotaEdit:
         return QuotaTable(self._root).plan(lambda rows: altered(rows, [change]), edit.if_version)
 
 

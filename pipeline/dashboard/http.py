@@ -96,7 +96,8 @@ class CountedRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        route, began = self._route(scope["path"]), perf_counter()
+        path, began = scope["path"], perf_counter()
+        route = path if path in self._routes else "/static" if path.startswith("/static/") else "other"
         status = 0
 
         async def noted(message: Message) -> None:
@@ -120,29 +121,20 @@ class CountedRequests:
         if route == STREAM and status == 200:
             self._streams.inc()
 
-    def _route(self, path: str) -> str:
-        if path in self._routes:
-            return path
-        return "/static" if path.startswith("/static/") else "other"
-
 
 # The clusters of one dashboard.
 
 
-class Cluster(NamedTuple):
-    """One cluster: what reads its tables, and what answers about them."""
-
-    feed: Feed
-    answers: Answers
-
-
 class Clusters:
-    """All of them, by name, the first one first; the others are made when they are asked for. For one event loop."""
+    """The answers about each, by name, the first one first; the others are made when they are asked for.
 
-    def __init__(self, name: str, first: Cluster, others: Mapping[str, Callable[[], Cluster]]) -> None:
+    For one event loop.
+    """
+
+    def __init__(self, name: str, first: Answers, others: Mapping[str, Callable[[], Answers]]) -> None:
         self.names: tuple[str, ...] = (name, *others)
         self.first = first
-        self.made: dict[str, Cluster] = {name: first}
+        self.made: dict[str, Answers] = {name: first}
         self._others = others
 
     def start(self) -> None:
@@ -160,7 +152,7 @@ class Clusters:
         for one in [*self.made.values()]:
             one.feed.close()
 
-    def named(self, name: str | None) -> Cluster:
+    def named(self, name: str | None) -> Answers:
         """The cluster of a name, None = the first; it is read from its first call on. `NotFound` for another name."""
         if name is None:
             return self.first
@@ -185,7 +177,7 @@ class Clusters:
             raise QueryRefused([f"'{CLUSTER}' is given twice"], SEE)
         return next(iter(given), None), [one for one in parameters if one[0] != CLUSTER]
 
-    def of(self, request: Request) -> tuple[Cluster, list[tuple[str, str]]]:
+    def of(self, request: Request) -> tuple[Answers, list[tuple[str, str]]]:
         """The cluster of a request, and its other parameters."""
         name, others = self.name_in(request.query_params.multi_items())
         return self.named(name), others
@@ -233,22 +225,17 @@ _HEADERS: Final = {
 
 
 def build_app(
-    feed: Feed,
-    answers: Answers,
+    clusters: Clusters,
     token: str | None = None,
     now: Callable[[], int] = wall_ms,
     registry: CollectorRegistry | None = None,
-    clusters: Clusters | None = None,
 ) -> Starlette:
     """Make the ASGI application.
 
     Args:
-        feed: Of the one cluster, with `answers`.
         token: See `Guard`; it guards the API and the metrics.
         registry: Of /metrics; the requests and the age of the figures are added. None: one of its own.
-        clusters: Instead of the one, several; the first of them is that one.
     """
-    clusters = Clusters("", Cluster(feed, answers), {}) if clusters is None else clusters
     registry = CollectorRegistry() if registry is None else registry
     registry.register(ReadAtScrape(partial(_ages, clusters, now)))
 
@@ -265,9 +252,9 @@ def build_app(
     # Each look at the tables takes memory of its own; more at once than there are cores are no quicker. Files and
     # metrics have other threads, so that they are answered at any load.
     asked = _Asked(clusters, now, asyncio.Semaphore(_ANSWERS_AT_ONCE))
-    routes += [Route(path, partial(_answered, asked, path)) for path in answers.by_path()]
+    routes += [Route(path, partial(_answered, asked, path)) for path in clusters.first.by_path()]
     routes += [Route(QUOTAS_CSV, partial(_quotas_csv, asked))]
-    routes += [Route(path, partial(_posted, asked, path), methods=["POST"]) for path in answers.by_posted_path()]
+    routes += [Route(path, partial(_posted, asked, path), methods=["POST"]) for path in clusters.first.by_posted_path()]
     routes += [Route(WHAT_IF, partial(_what_if, clusters), methods=["POST"])]
     routes += [Route(path, partial(_me, asked, token, kind)) for path, kind in zip(links.PATHS, _TEAM, strict=True)]
     routes += [Route(STREAM, partial(_stream, clusters, now)), Route(CLUSTERS, partial(_names, clusters))]
@@ -296,40 +283,40 @@ class _Asked:
     now: Callable[[], int]
     at_once: asyncio.Semaphore
 
-    async def about(self, cluster: Cluster, make: Callable[[], bytes]) -> bytes:
+    async def about(self, answers: Answers, make: Callable[[], bytes]) -> bytes:
         """Make an answer. Not in the event loop: a look at the tables takes milliseconds, and streams must not wait."""
-        if cluster.feed.state is None:
-            await cluster.feed.next_state(_FIRST_SECONDS)
+        if answers.feed.state is None:
+            await answers.feed.next_state(_FIRST_SECONDS)
         async with self.at_once:
             return await run_in_threadpool(make)
 
 
 async def _answered(asked: _Asked, path: str, request: Request) -> Response:
-    cluster, parameters = asked.clusters.of(request)
-    query, view = read_query(parameters, PARAMETERS[path], asked.now()), cluster.answers.by_path()[path]
-    return _json(await asked.about(cluster, lambda: encoded(view(query))))
+    answers, parameters = asked.clusters.of(request)
+    query, view = read_query(parameters, PARAMETERS[path], asked.now()), answers.by_path()[path]
+    return _json(await asked.about(answers, lambda: encoded(view(query))))
 
 
 async def _quotas_csv(asked: _Asked, request: Request) -> Response:
-    cluster, parameters = asked.clusters.of(request)
+    answers, parameters = asked.clusters.of(request)
     query = read_query(parameters, PARAMETERS[QUOTAS_CSV], asked.now())
-    text = await asked.about(cluster, lambda: cluster.answers.as_csv(query).encode())
+    text = await asked.about(answers, lambda: answers.as_csv(query).encode())
     headers = {"Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="quotas.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
 
 
 async def _posted(asked: _Asked, path: str, request: Request) -> Response:
-    cluster, _ = asked.clusters.of(request)
-    body, do = await _json_object(request), cluster.answers.by_posted_path()[path]
-    return _json(await asked.about(cluster, lambda: encoded(do(body))))
+    answers, _ = asked.clusters.of(request)
+    body, do = await _json_object(request), answers.by_posted_path()[path]
+    return _json(await asked.about(answers, lambda: encoded(do(body))))
 
 
 async def _what_if(clusters: Clusters, request: Request) -> Response:
     """Not on a thread: a replay takes long, and ends when its client goes away or the dashboard stops."""
-    cluster, _ = clusters.of(request)
+    answers, _ = clusters.of(request)
     body, shares = await _json_object(request), asyncio.Queue[int | None]()
-    replay = cluster.answers.editing.what_if(body, shares.put_nowait)
-    answer = while_wanted(replay, until_gone(request.receive), _until_over(cluster.feed))
+    replay = answers.editing.what_if(body, shares.put_nowait)
+    answer = while_wanted(replay, until_gone(request.receive), _until_over(answers.feed))
     if EVENTS in request.headers.get("accept", ""):
         return _streamed(_as_events(answer, shares))
     tried = await answer
@@ -420,9 +407,8 @@ async def _of_team(asked: _Asked, token: str | None, team: _TeamAnswer, request:
         if mistake is not None:
             raise _LinkRefused(403, *mistake)
     # Not before: only whoever may look hears which clusters there are.
-    cluster = asked.clusters.named(name)
-
-    return await asked.about(cluster, lambda: team.of_figures(cluster.answers.of_team(about)).encode())
+    answers = asked.clusters.named(name)
+    return await asked.about(answers, lambda: team.of_figures(answers.of_team(about)).encode())
 
 
 async def _until_over(feed: Feed) -> None:
@@ -451,8 +437,8 @@ def _json(text: bytes) -> Response:
 
 
 async def _stream(clusters: Clusters, now: Callable[[], int], request: Request) -> Response:
-    (feed, _), parameters = clusters.of(request)
-    query = read_query(parameters, PARAMETERS[STREAM], now())
+    answers, parameters = clusters.of(request)
+    query, feed = read_query(parameters, PARAMETERS[STREAM], now()), answers.feed
     whole = query.view == "now"
 
     async def events() -> AsyncIterator[bytes]:
@@ -556,11 +542,9 @@ class DashboardServer(WebServer):
         if may_write and token is None:
             msg = "--allow-edits needs a token, so that only those who have it can edit quotas"
             raise UsageError(msg, f"give --token-file or {TOKEN_VARIABLE}, or leave out --allow-edits")
-        first = _cluster(settings, signs, may_write)
-        made_later = {other: partial(_cluster, *of_other, may_write) for other, of_other in others.items()}
-        self._clusters, self._feed = Clusters(name, first, made_later), first.feed
-        registry = new_registry("dashboard")
-        app, most = build_app(*first, token, registry=registry, clusters=self._clusters), _MOST_CONNECTIONS
+        made_later = {other: partial(_answers, *of_other, may_write) for other, of_other in others.items()}
+        self._clusters = Clusters(name, _answers(settings, signs, may_write), made_later)
+        app, most = build_app(self._clusters, token, registry=new_registry("dashboard")), _MOST_CONNECTIONS
         super().__init__(app, listen, lifespan="on", finish_seconds=_FINISH_SECONDS, most_connections=most)
 
     def stop(self) -> None:
@@ -569,7 +553,6 @@ class DashboardServer(WebServer):
         super().stop()
 
 
-def _cluster(settings: Settings, signs: JobSigns, may_write: bool) -> Cluster:
+def _answers(settings: Settings, signs: JobSigns, may_write: bool) -> Answers:
     reader = TablesReader(settings.tables.root, signs, settings.scope, settings.purgatory.min_hold_ms)
-    feed = Feed(reader)
-    return Cluster(feed, Answers(reader, feed, settings, may_write))
+    return Answers(reader, Feed(reader), settings, may_write)

@@ -128,10 +128,12 @@ class LiveRates:
         enforced, *seen = (rates_of(engine, entities, self.at_ms, self._owners) for engine in self._engines())
         return enforced.nearest_first(*(rates.in_shadow(self._of_shadow) for rates in seen))
 
-    def resolve(self, users: list[str], client_ids: list[str]) -> list[dict[str, Any]]:
+    def resolve(self, clients: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` gives them."""
-        columns = zip(self._names(), (users, client_ids, [""] * len(users)), strict=False)
-        rows = self._enforced.resolve(pa.table({name: _texts(values) for name, values in columns})).to_pylist()
+        names = names_table(clients)
+        if self.scope == "broker":
+            names = names.append_column("broker_id", _texts([""] * len(clients)))
+        rows = self._enforced.resolve(names).to_pylist()
         return [{**row, "owner": self._owner(row["level"], row["user"], row["client_id"])} for row in rows]
 
     def _owner(self, level: int | None, user: str, client_id: str) -> str | None:
@@ -197,7 +199,7 @@ class SeenClients:
     def none(cls, names: Sequence[str] = ("user", "client_id")) -> "SeenClients":
         """No client."""
         empty = np.zeros(0, np.int64)
-        return cls(pa.table({name: _texts([]) for name in names}), *[empty] * 4)
+        return cls(pa.schema([(name, pa.string()) for name in names]).empty_table(), *[empty] * 4)
 
     def with_usage(self, usage: pa.Table, at_ms: int) -> "SeenClients":
         """With the clients of further usage, and without those that have used nothing for 5 minutes before `at_ms`."""
@@ -302,6 +304,12 @@ def _hashes(names: Sequence[Sequence[str]]) -> Ids:
 def _floats(column: "pa.ChunkedArray") -> NDArray[np.float64]:
     """Numbers as float64, null as NaN."""
     return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+def names_table(clients: Sequence[tuple[str, str]]) -> pa.Table:
+    """Clients as the columns user and client_id."""
+    columns = zip(("user", "client_id"), zip(*clients, strict=True) if clients else ((), ()), strict=True)
+    return pa.table({name: _texts(list(column)) for name, column in columns})
 
 
 def _texts(values: list[str]) -> pa.Array:

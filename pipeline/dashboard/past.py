@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import reduce
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,13 +15,12 @@ from pipeline.dashboard.client import BAND_COLUMNS, Span, asked_span, bands, quo
 from pipeline.dashboard.live_rates import USAGE_COLUMNS, LiveRates, RunningThrottles
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import RECORD_COLUMNS
-from pipeline.dashboard.state import Instant, State, picked
+from pipeline.dashboard.state import State, picked
 from pipeline.dashboard.verdict import protection_text, range_text
 from pipeline.errors import TableMissing
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.port import Condition, of_newest_epoch
 from pipeline.web import QueryRefused
-from quota.current_rates import SensorRates
 from schemas.throttle_record import counts, written_ms
 
 # The view Now of a range, and of its end if that is over.
@@ -49,11 +48,11 @@ def summary_of(reader: TablesReader, state: State, query: Query) -> dict[str, An
     columns = RECORD_COLUMNS if is_past else BAND_COLUMNS
     records = _records(reader, columns, until_ms - look_back_ms, until_ms)
     rates = _rates_at(reader, until_ms) if is_past else None
-    shown = state.instant() if rates is None else _instant(state, records, rates, until_ms)
+    shown = state if rates is None else _state_at(state, records, rates, until_ms)
     held, total = _held(reader, records, since_ms, until_ms)
     return {
         **state.head(),
-        "at_ms": shown.at_ms,
+        "at_ms": shown.now_ms,
         "is_past": is_past,
         "rates_at_ms": state.rates_at_ms if rates is None else rates.at_ms,
         "source": "usage" if rates is None else rates.source,
@@ -75,31 +74,29 @@ class _RatesThen:
 
 def _records(reader: TablesReader, columns: Sequence[str], since_ms: int, until_ms: int) -> list[dict[str, Any]]:
     """What was written before an instant of what was decided since another one, the oldest first."""
-    try:
+    with suppress(TableMissing):
         rows = reader.recent.events.rows(columns, (None, None), since_ms, until_ms)
-    except TableMissing:
-        return []
-    written = (row for row in rows if written_ms(row) <= until_ms)
-    return sorted(written, key=lambda row: int(row["publish_seq"]))
+        written = (row for row in rows if written_ms(row) <= until_ms)
+        return sorted(written, key=lambda row: int(row["publish_seq"]))
+    return []
 
 
-def _instant(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> Instant:
+def _state_at(state: State, records: Sequence[Mapping[str, Any]], rates: _RatesThen, at_ms: int) -> State:
     kept = RunningThrottles()
     kept.apply(records)
-    running, recent = kept.running(at_ms, state.min_hold_ms), kept.recent()
-    live = rates.live
+    running, recent, live = kept.running(at_ms, state.min_hold_ms), kept.recent(), rates.live
+    then = State(at_ms, state.seq, state.health, running=running, recent=recent, is_past=True)
+    if live is None:
+        return then
     clients = sorted({(row["user"], row["client_id"]) for row in (*(one.row for one in running), *recent)})
-    found = [] if live is None or not clients else live.resolve(*([*names] for names in zip(*clients, strict=True)))
-    return Instant(
-        at_ms,
-        running,
-        {(row["user"], row["client_id"], row["quota_type"]): row for row in found},
-        SensorRates.of(()) if live is None else live.sensors(),
-        () if live is None else _seconds(live, rates.source),
-        0 if live is None else live.active_clients,
-        recent,
-        (0.0, 0.0, 0.0) if live is None else live.per_second,
-        is_past=True,
+    found = live.resolve(clients) if clients else []
+    return replace(
+        then,
+        levels={(row["user"], row["client_id"], row["quota_type"]): row for row in found},
+        sensors=live.sensors(),
+        seconds=_seconds(live, rates.source),
+        active_clients=live.active_clients,
+        per_second=live.per_second,
     )
 
 
@@ -139,12 +136,11 @@ def _rates_at(reader: TablesReader, at_ms: int) -> _RatesThen:
 def _minute(reader: TablesReader, minute_ms: int) -> pa.Table:
     columns = [("minute_start_ms AS sample_start_ms" if name == "sample_start_ms" else f'"{name}"')
                for name in USAGE_COLUMNS[3:]]  # fmt: skip
-    try:
+    with suppress(TableMissing):
         return reader.tables["usage_by_minute"].query(
             f"SELECT {', '.join(columns)} FROM source WHERE minute_start_ms = {minute_ms}"  # noqa: S608 - ours
         )
-    except TableMissing:
-        return pa.table({})
+    return pa.table({})
 
 
 def _epoch_of(reader: TablesReader, at_ms: int) -> int | None:
@@ -293,9 +289,7 @@ def neighbours(rows: pa.Table, client: tuple[str, str]) -> pa.Table:
 
 
 def neighbour_row(
-    row: Mapping[str, Any],
-    length_ms: int,
-    held: Mapping[tuple[str, str], Mapping[str, int]] = MappingProxyType({}),
+    row: Mapping[str, Any], length_ms: int, held: Mapping[tuple[str, str], Mapping[str, int]]
 ) -> dict[str, Any]:
     """The rates of a client per second, before and during, and how long brokers made it wait, in ms. Pure.
 

@@ -24,6 +24,7 @@ from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_missing
 from pipeline.tables.layout import TABLES
 from pipeline.tables.port import Condition, of_newest_epoch
+from pipeline.tables.queries import FILTER_FIRST, smallest
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from quota.current_rates import SensorRates
@@ -46,19 +47,14 @@ class Feed:
     def __init__(self, reader: "TablesReader", now: Callable[[], int] = wall_ms) -> None:
         self._reader = reader
         self._now = now
-        self._state: State | None = None
+        self.state: State | None = None
+        """The newest state; None before the first look is done."""
         self._texts: dict[bool, bytes] = {}
         self._lock = Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._looks = 0
         self._over = Event()
-        self._first = Event()
         self._thread = Thread(target=self._follow, name="dashboard-feed", daemon=True)
-
-    @property
-    def state(self) -> State | None:
-        """The newest state; None before the first look is done."""
-        return self._state
 
     @property
     def is_over(self) -> bool:
@@ -80,13 +76,9 @@ class Feed:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def wait_first(self, seconds: float) -> bool:
-        """Wait until there is a state; False if it takes longer."""
-        return self._first.wait(seconds)
-
     def text(self, whole: bool) -> bytes:
         """The newest state as JSON: the view Now, or only what every view needs. b"" before the first look."""
-        state = self._state
+        state = self.state
         if state is None:
             return b""
         with self._lock:
@@ -117,9 +109,8 @@ class Feed:
                 log.exception("the dashboard could not read the tables; it retries")
             else:
                 with self._lock:
-                    self._state = state
+                    self.state = state
                     self._texts = {}
-                self._first.set()
                 self._wake()
                 # After the first look, which reads the most, and then once a minute.
                 if self._looks % _LOOKS_PER_TIDYING == 0:
@@ -364,8 +355,8 @@ class TablesReader:
         self._rates, self._rates_epoch = rates, time_epoch
         self.epoch_begin_ms = 0
         if time_epoch:
-            sql = f"SELECT min(evaluated_at_ms) AS least FROM source WHERE time_epoch = {time_epoch}"  # noqa: S608 - ours
-            self.epoch_begin_ms = int(table.query(sql)["least"][0].as_py() or 0)
+            of_epoch: list[Condition] = [("time_epoch", "=", time_epoch)]
+            self.epoch_begin_ms = smallest(table.opened(), "evaluated_at_ms", of_epoch, FILTER_FIRST) or 0
         since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
         self._record(rates, table.read(USAGE_COLUMNS, since))
 
@@ -472,7 +463,6 @@ class TablesReader:
         self._resolved = {client: self._resolved[client] for client in clients & self._resolved.keys()}
         new = sorted(clients - self._resolved.keys())
         if new:
-            found = self._rates.resolve([user for user, _ in new], [client_id for _, client_id in new])
-            for row in found:
+            for row in self._rates.resolve(new):
                 self._resolved.setdefault((row["user"], row["client_id"]), []).append(row)
         return {(*client, row["quota_type"]): row for client, of_client in self._resolved.items() for row in of_client}

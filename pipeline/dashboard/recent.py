@@ -364,7 +364,7 @@ class RecentTable:
         found: list[dict[str, Any]] = recent.select(list(columns)).to_pylist() if recent.num_rows else []
         if self._key == TIME and since_ms >= held.begin and not self.has_older_epochs:
             return found
-        older = self._table.rows(columns, [*where, *self._of_newest, (self._key, "<", held.begin)])
+        older = self._table.rows(columns, [*where, *of_newest_epoch(self.time_epoch), (self._key, "<", held.begin)])
         before: list[Condition] = [("time_epoch", "in", (None, *range(self.time_epoch)))]
         return [*found, *older, *(self._table.rows(columns, [*where, *before]) if self.has_older_epochs else [])]
 
@@ -386,10 +386,6 @@ class RecentTable:
     def has_older_epochs(self) -> bool:
         """Whether the table may have rows of older time epochs, none of which are in memory."""
         return self.time_epoch > 0 and (self._table.oldest_value("time_epoch") or 0) < self.time_epoch
-
-    @property
-    def _of_newest(self) -> list[Condition]:
-        return of_newest_epoch(self.time_epoch)
 
     def _newest(self) -> tuple[int, int] | None:
         if self._key == TIME:
@@ -414,7 +410,7 @@ class RecentTable:
 
     def _read(self, where: Sequence[Condition], also: Sequence[str] = ()) -> pa.Table:
         columns = tuple(dict.fromkeys((*_NAMES, *_BATCH, *self._kept, *also)))
-        return self._table.read(columns, [*where, *self._of_newest])
+        return self._table.read(columns, [*where, *of_newest_epoch(self.time_epoch)])
 
     def _unseen(self, rows: pa.Table, newest_key: int) -> pa.Table:
         """These rows without those that were seen: of the newest key so far, and of a batch that was seen."""

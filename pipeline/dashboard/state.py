@@ -70,56 +70,6 @@ def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
     }
 
 
-def totals(
-    running: Sequence[RunningThrottle],
-    per_second: tuple[float, float, float],
-    sensors: SensorRates,
-    active_clients: int,
-) -> dict[str, Any]:
-    """The figures over everything; `per_second` is that of `LiveRates`."""
-    enforced, in_shadow = (sensors.used[sensors.places_where(mode=mode)] for mode in ("enforce", "shadow"))
-    over = int(np.count_nonzero(enforced > 1))
-    return {
-        "throttled": len(running),
-        "throttled_by_type": dict(Counter(one.row["quota_type"] for one in running)),
-        "active_clients": active_clients,
-        "produced_bytes_per_second": per_second[0],
-        "fetched_bytes_per_second": per_second[1],
-        "requests_per_second": per_second[2],
-        "over_bound": over,
-        "over_shadow_bound": int(np.count_nonzero(in_shadow > 1)),
-        "near_bound": int(np.count_nonzero(enforced >= NEAR)) - over,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """What the view Now shows, of now or of an instant in the past; for the attributes see `State`."""
-
-    at_ms: int
-    running: Sequence[RunningThrottle]
-    levels: Levels
-    sensors: SensorRates
-    seconds: Sequence[tuple[int, int, int, int]]
-    active_clients: int
-    recent: Sequence[Mapping[str, Any]]
-    per_second: tuple[float, float, float]
-    is_past: bool = False
-
-    def document(self) -> dict[str, Any]:
-        """The verdict, totals, who is throttled, the nearest to their bound, the newest records by client."""
-        held = {(one.row["user"], one.row["client_id"]) for one in self.running}
-        throttled = [throttled_row(one, self.levels) for one in self.running]
-        return {
-            "verdict": verdict(self.at_ms, throttled, self.sensors, is_past=self.is_past),
-            "totals": totals(self.running, self.per_second, self.sensors, self.active_clients),
-            "throttled": throttled[:MOST_THROTTLED],
-            "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
-            "recent": collapsed(event_row(row, self.levels) for row in self.recent)[:MOST_RECENT],
-            "seconds": [list(second) for second in self.seconds[-181:-1]],
-        }
-
-
 # Whether the pipeline works. Pure. If data stops, a banner shows it.
 
 STALLED_AFTER_MS: Final = 5_000
@@ -202,11 +152,8 @@ def health(
 def _without_batch(process: str | None, wait_age_ms: int | None, root: str) -> tuple[HealthState, str, str]:
     title = "The job has written no micro-batch yet"
     if process is None:
-        return (
-            "starting",
-            "No micro-batch is stored yet",
-            f"Start the job: {command_text('run', *naming_tables(root))}.",
-        )
+        command = command_text("run", *naming_tables(root))
+        return "starting", "No micro-batch is stored yet", f"Start the job: {command}."
     activity = activity_of(True, None, wait_age_ms, STALLED_AFTER_MS)
     if activity == "hung":
         return "hung", title, f"It hangs: {_last_look(process, wait_age_ms)}"
@@ -241,9 +188,10 @@ def _last_look(process: str, wait_age_ms: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All of it.
+    """All of it, of now or of an instant in the past.
 
     Attributes:
+        now_ms: The instant.
         seq: Counts up with every value that differs in more than its time.
         quotas: Version in force, the newest version, scope and mode.
         batch: The newest row of `batches`; None before the first, and `cluster`, too.
@@ -254,6 +202,7 @@ class State:
         recent: The newest rows of `throttle_events`, newest first.
         min_hold_ms: `purgatory.min_hold_ms`: what a throttle must hold to count.
         sources: Of each table its name, the newest version and when that was committed, or why it cannot be read.
+        is_past: The instant is over.
     """
 
     now_ms: int
@@ -263,7 +212,7 @@ class State:
     quotas: Mapping[str, Any] = field(default_factory=dict)
     batch: Mapping[str, Any] | None = None
     running: Sequence[RunningThrottle] = ()
-    levels: Mapping[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
+    levels: Levels = field(default_factory=dict)
     sensors: SensorRates = field(default_factory=lambda: SensorRates.of(()))
     rates_at_ms: int = 0
     seconds: Sequence[tuple[int, int, int, int]] = ()
@@ -272,6 +221,7 @@ class State:
     sources: Sequence[Mapping[str, Any]] = ()
     min_hold_ms: int = 1
     per_second: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    is_past: bool = False
 
     def head(self) -> dict[str, Any]:
         """What every view needs: the time, the health, the versions."""
@@ -288,11 +238,32 @@ class State:
 
     def summary(self) -> dict[str, Any]:
         """The view Now."""
-        return {**self.head(), "at_ms": self.now_ms, "rates_at_ms": self.rates_at_ms, **self.instant().document()}
+        return {**self.head(), "at_ms": self.now_ms, "rates_at_ms": self.rates_at_ms, **self.document()}
 
-    def instant(self) -> Instant:
-        """What the view Now shows of it."""
-        return Instant(
-            self.now_ms, self.running, self.levels, self.sensors, self.seconds, self.active_clients, self.recent,
-            self.per_second,
-        )  # fmt: skip
+    def document(self) -> dict[str, Any]:
+        """The verdict, totals, who is throttled, the nearest to their bound, the newest records by client."""
+        held = {(one.row["user"], one.row["client_id"]) for one in self.running}
+        throttled = [throttled_row(one, self.levels) for one in self.running]
+        return {
+            "verdict": verdict(self.now_ms, throttled, self.sensors, is_past=self.is_past),
+            "totals": self._totals(),
+            "throttled": throttled[:MOST_THROTTLED],
+            "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
+            "recent": collapsed(event_row(row, self.levels) for row in self.recent)[:MOST_RECENT],
+            "seconds": [list(second) for second in self.seconds[-181:-1]],
+        }
+
+    def _totals(self) -> dict[str, Any]:
+        sensors = self.sensors
+        enforced, in_shadow = (sensors.used[sensors.places_where(mode=mode)] for mode in ("enforce", "shadow"))
+        over = int(np.count_nonzero(enforced > 1))
+        names = ("produced_bytes_per_second", "fetched_bytes_per_second", "requests_per_second")
+        return {
+            "throttled": len(self.running),
+            "throttled_by_type": dict(Counter(one.row["quota_type"] for one in self.running)),
+            "active_clients": self.active_clients,
+            **dict(zip(names, self.per_second, strict=True)),
+            "over_bound": over,
+            "over_shadow_bound": int(np.count_nonzero(in_shadow > 1)),
+            "near_bound": int(np.count_nonzero(enforced >= NEAR)) - over,
+        }

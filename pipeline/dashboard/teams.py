@@ -12,11 +12,9 @@ from html import escape
 from math import floor
 from typing import Any, Final, Literal
 
-import pyarrow as pa
-from arro3.core import Array, DataType
-
 from pipeline.dashboard.client import bands
 from pipeline.dashboard.links import About
+from pipeline.dashboard.live_rates import names_table
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import TIME
 from pipeline.dashboard.state import State, throttled_row
@@ -283,9 +281,7 @@ def _uses(reader: TablesReader, state: State, user: str, client_ids: Sequence[st
             rates.setdefault((one.quota_type, one.sensor_user, one.sensor_client_id, one.level), one.observed)
     engine = QuotaEngine()
     engine.load_quotas(snapshot)
-    names = {"user": [user] * len(client_ids), "client_id": list(client_ids)}
-    clients = pa.table({name: pa.array(Array(values, DataType.string())) for name, values in names.items()})
-    for row in engine.resolve(clients).to_pylist():
+    for row in engine.resolve(names_table([(user, client_id) for client_id in client_ids])).to_pylist():
         if row["bound"] is not None and row["mode"] in {"enforce", "shadow"}:
             sensor = tuple(row[name] for name in ("quota_type", "sensor_user", "sensor_client_id", "level"))
             use = Use(row["quota_type"], rates.get(sensor, 0.0), row["bound"], row["mode"])
@@ -344,6 +340,7 @@ def line_of_team(found: Mapping[str, Any]) -> str:
 def page_of_team(found: Mapping[str, Any]) -> str:
     """The page, without a script. It does not change by itself, and has a link that loads it again."""
     clients = found["clients"] if found["client_id"] is None and found["clients_total"] > 1 else []
+    week = [[day["day"], str(day["throttled_minutes"])] for day in reversed(found["week"])]
     about = f"{_who(found['user'], found['client_id'])} · as of {_instant(found['now_ms'])} UTC · "
     parts = [
         f'<p class="quiet">{escape(about)}<a href="">Load again</a></p>',
@@ -351,7 +348,7 @@ def page_of_team(found: Mapping[str, Any]) -> str:
         _list("What to do", found["advice"]),
         _list("Your clients", [f"{_name(one['client_id'])}: {one['sentence']}." for one in clients]),
         _table("Now", ("quota", "rate", "bound", "used"), _rows_of_now(found["clients"])),
-        _table("Minutes throttled, by day (UTC)", ("day", "minutes"), _rows_of_week(found["week"])),
+        _table("Minutes throttled, by day (UTC)", ("day", "minutes"), week),
     ]
     return _page("".join(parts))
 
@@ -398,10 +395,6 @@ def _rows_of_now(clients: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         for one in clients
         for quota in one["quotas"]
     ]
-
-
-def _rows_of_week(week: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [[day["day"], str(day["throttled_minutes"])] for day in reversed(week)]
 
 
 def _who(user: str, client_id: str | None) -> str:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import client_document, made_by, names_table
+from pipeline.dashboard.client import client_document, made_by
 from pipeline.dashboard.editing import Editing
 from pipeline.dashboard.links import About
-from pipeline.dashboard.live_rates import SeenClients
+from pipeline.dashboard.live_rates import SeenClients, names_table
 from pipeline.dashboard.past import protected_document, summary_of
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.recent import TIME, WatchedTable
@@ -50,7 +50,7 @@ class Answers:
         self.editing = Editing(settings, may_write)
         self._reader = reader
         self._settings = settings
-        self._feed = feed
+        self.feed = feed
         reader.recent.keep()
 
     def by_path(self) -> dict[str, Callable[[Query], Any]]:
@@ -110,7 +110,7 @@ class Answers:
         return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
 
     def _state(self) -> State:
-        state = self._feed.state
+        state = self.feed.state
         if state is None:
             msg = "the dashboard has not read the tables yet"
             raise Unreachable(msg, "repeat this in a second")
@@ -188,14 +188,12 @@ def _purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
 
 
 def _lateness(table: WatchedTable) -> list[int]:
-    try:
+    with suppress(TableMissing):
         newest_seq = table.newest_value("publish_seq")
-        if newest_seq is None:
-            return []
-        rows = table.read(["lateness_ms"], [("publish_seq", ">", newest_seq - _LATENESS_ROWS)])
-    except TableMissing:
-        return []
-    return [value for value in rows["lateness_ms"].to_pylist() if value is not None]
+        if newest_seq is not None:
+            rows = table.read(["lateness_ms"], [("publish_seq", ">", newest_seq - _LATENESS_ROWS)])
+            return [value for value in rows["lateness_ms"].to_pylist() if value is not None]
+    return []
 
 
 def _percentile(ordered: Sequence[int], part: float) -> int | None:

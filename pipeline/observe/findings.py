@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.observe.observation import MEASURES, MINUTE_SECONDS, PER_UNIT, RATE_SECONDS, Figures, Sensor
-from quota.arrays import Floats, Ints
+from quota.arrays import Ints
 from quota.effective import REQUEST_TIMEOUT_MS
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.units import age_text, rate_text, rounded_up
@@ -199,28 +199,22 @@ def _over_quota(figures: Figures) -> Iterator[OverQuota]:
         for at, sensor in enumerate(sensors):
             over = np.flatnonzero((rates[at] > (sensor.bound or 0) * slack) & ((sums[at] > 0).sum(axis=0) > 1))
             if len(over):
-                minute = over[rates[at, over].argmax()]
+                minute, bound = over[rates[at, over].argmax()], sensor.bound or 0.0
+                observed = float(rates[at, minute])
                 of_minute = sums[at, :, minute] / lengths[whole][minute] * PER_UNIT[quota_type]
-                yield _over(figures, sensor, rates[at, minute], of_minute, len(over), len(whole))
-
-
-def _over(
-    figures: Figures, sensor: Sensor, observed: float, of_minute: Floats, minutes_over: int, minutes: int
-) -> OverQuota:
-    bound = sensor.bound or 0.0
-    parts = zip(figures.brokers, of_minute.tolist(), strict=True)
-    return OverQuota(
-        sensor.user,
-        sensor.client_id,
-        QUOTA_TYPES[sensor.quota_type],
-        bound,
-        sensor.level,
-        float(observed),
-        {name: rate for name, rate in sorted(parts) if rate > 0},
-        float(observed) / bound,
-        minutes_over,
-        minutes,
-    )
+                parts = sorted(zip(figures.brokers, of_minute.tolist(), strict=True))
+                yield OverQuota(
+                    sensor.user,
+                    sensor.client_id,
+                    QUOTA_TYPES[quota_type],
+                    bound,
+                    sensor.level,
+                    observed,
+                    {name: rate for name, rate in parts if rate > 0},
+                    observed / bound,
+                    len(over),
+                    len(whole),
+                )
 
 
 def _sums_of_sensors(figures: Figures, quota_type: int, sensors: Sequence[Sensor]) -> Ints:

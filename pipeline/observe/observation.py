@@ -97,7 +97,6 @@ class Figures:
         sensors: Of each quota type the sensor of each client.
         seconds: How many complete seconds there were.
         minutes: client, broker, minute, sums; one row each, in no order. Minutes count from the first second.
-        largest_second: Of each quota type and client, bytes or ns, over all brokers; int64[3, n].
         request_bytes: Produced and fetched bytes per request, of the second in which that was largest: a request was
             at least as large; 0 = not known; int64[2, n].
         held_seconds: In which the shadow held the client.
@@ -111,7 +110,6 @@ class Figures:
     sensors: Sequence[Sequence[Sensor]]
     seconds: int
     minutes: pa.Table
-    largest_second: Ints
     request_bytes: Ints
     held_seconds: Ints
     owed_ms: Ints
@@ -124,12 +122,11 @@ class Figures:
         return np.minimum(self.seconds - begins, MINUTE_SECONDS)
 
 
-# Rows of what is kept of each client; the first three are its largest second by quota type.
-_REQUESTS: Final = 3
-_HELD: Final = 5
-_OWED: Final = 6
-_OWED_TYPE: Final = 7
-_ROWS_PER_CLIENT: Final = 8
+# Rows of what is kept of each client; the first two are `Figures.request_bytes`.
+_HELD: Final = 2
+_OWED: Final = 3
+_OWED_TYPE: Final = 4
+_ROWS_PER_CLIENT: Final = 5
 _NO_NAMES: Final = pa.schema([(name, pa.string()) for name in Client._fields]).empty_table()
 
 
@@ -208,19 +205,16 @@ class Observation:
         until = (now_ms - self._lag_ms) // SECOND_MS
         if self._first is None or until <= self._next:
             return
-        rows = pa.concat_tables(self._waiting) if self._waiting else None
-        self._waiting = []
-        if rows is not None:
-            is_complete = pc.less(rows["second"], until)
-            later = rows.filter(pc.invert(is_complete))
-            self._waiting = [later] if later.num_rows else []
-            rows = rows.filter(is_complete).sort_by("second").combine_chunks()
-            self._settled.append(rows)
+        rows = pa.concat_tables(self._waiting)
+        is_complete = pc.less(rows["second"], until)
+        self._waiting = [rows.filter(pc.invert(is_complete))]
+        rows = rows.filter(is_complete).sort_by("second").combine_chunks()
+        self._settled.append(rows)
         # What came late is decided with the next second.
-        due = np.zeros(0, np.int64) if rows is None else np.maximum(rows["second"].to_numpy(), self._next)
+        due = np.maximum(rows["second"].to_numpy(), self._next)
         for second in range(self._next, until):
             begin, end = np.searchsorted(due, [second, second + 1])
-            self._decide(second, None if rows is None or begin == end else rows.slice(begin, end - begin))
+            self._decide(second, rows.slice(begin, end - begin))
         self._next = until
         if len(self._recent) > _PARTS:
             recent = _summed(self._recent, _KEYS)
@@ -259,14 +253,13 @@ class Observation:
     def figures(self) -> Figures:
         """What was observed in all complete seconds."""
         self._fold()
-        largest, requests, (held, owed_ms, owed_type) = np.split(self._per_client, (3, 5))
+        requests, (held, owed_ms, owed_type) = np.split(self._per_client, (_HELD,))
         return Figures(
             clients=list(self._numbers),
             brokers=self.brokers,
             sensors=self._sensors(),
             seconds=self.seconds,
             minutes=self._minutes,
-            largest_second=largest,
             request_bytes=requests,
             held_seconds=held,
             owed_ms=owed_ms,
@@ -274,14 +267,12 @@ class Observation:
             is_exact=self._is_exact,
         )
 
-    def _decide(self, second: int, rows: pa.Table | None) -> None:
+    def _decide(self, second: int, rows: pa.Table) -> None:
         at_ms = (second + 1) * SECOND_MS - 1
         self._grow()
         self._holds.advance(at_ms)
         held = self._holds.held
         self._per_client[_HELD, held] += 1
-        if rows is None:
-            return
         sends = ~np.isin(rows["client"].to_numpy(), held)
         rows = rows.filter(pa.array(sends)).combine_chunks()
         if not rows.num_rows:
@@ -298,7 +289,7 @@ class Observation:
         self._holds.decide(clients, throttles, at_ms)
 
     def _fold(self) -> None:
-        """Add complete seconds to the minutes, and to what each client used at most."""
+        """Add complete seconds to the minutes, and to the largest requests of each client."""
         self._grow()
         sums = _summed([_empty(_KEYS), *map(_sums, self._settled)], _KEYS)
         self._settled = []
@@ -308,10 +299,7 @@ class Observation:
         client, requests = sums["client"].to_numpy(), sums["request_count"].to_numpy()
         for place, measure in enumerate(MEASURES[:2]):
             mean = sums[measure].to_numpy() // np.maximum(requests, 1)
-            np.maximum.at(self._per_client[_REQUESTS + place], client, np.where(requests > 0, mean, 0))
-        seconds = _summed([sums], ("client", "second"))
-        for place, measure in enumerate(MEASURES):
-            np.maximum.at(self._per_client[place], seconds["client"].to_numpy(), seconds[measure].to_numpy())
+            np.maximum.at(self._per_client[place], client, np.where(requests > 0, mean, 0))
 
     def _sensors(self) -> list[list[Sensor]]:
         """Of each quota type the sensor of each client."""

@@ -5,10 +5,9 @@ memory here, and messages through the job's reader.
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
@@ -52,30 +51,6 @@ class SourceState(NamedTuple):
     trouble: str
 
 
-class Source(Protocol):
-    """Gives usage. One caller at a time."""
-
-    lag_ms: int
-    is_exact: bool
-
-    def take(self) -> pa.Table:
-        """The usage since the last call, `USAGE_SCHEMA` in windows of one second. Waits some milliseconds at most."""
-        ...
-
-    def states(self) -> Sequence[SourceState]:
-        """Every broker, and whether it answers."""
-        ...
-
-    @property
-    def has_no_sensors(self) -> bool:
-        """Whether brokers answer, and none shows a quota sensor."""
-        ...
-
-    def close(self) -> None:
-        """Stop reading."""
-        ...
-
-
 def _read(messages: Sequence[tuple[bytes | None, int]]) -> pa.Table:
     """The usage of messages, given with their append times."""
     if not messages:
@@ -98,7 +73,6 @@ class _Memory:
 
     def place_of(self, mark: Mark) -> LogPlace:
         """No place: nothing is read again."""
-        del mark
         return NO_PLACE
 
     def open(self) -> Mark | None:
@@ -135,14 +109,14 @@ class ScrapedSource:
         self._meter = ScrapeMeter(asked, names, publisher, JSON, clock, lambda _seconds: False)
 
     def take(self) -> pa.Table:
-        """See `Source.take`."""
+        """The usage since the last call, `USAGE_SCHEMA` in windows of one second. Waits some milliseconds at most."""
         self._meter.step()
         messages, self._memory.messages = self._memory.messages, []
         now_ms = self._clock.now().wall_ms
         return _read([(message.value, now_ms) for message in messages])
 
     def states(self) -> Sequence[SourceState]:
-        """See `Source.states`."""
+        """Every broker, and whether it answers."""
         return [
             SourceState(target.name, target.trouble or ("" if target.counts.scrapes else "no answer yet"))
             for target in self._meter.targets
@@ -150,12 +124,12 @@ class ScrapedSource:
 
     @property
     def has_no_sensors(self) -> bool:
-        """See `Source.has_no_sensors`."""
+        """Whether brokers answer, and none shows a quota sensor."""
         answered = [one.counts for one in self._meter.targets if one.counts.scrapes > one.counts.failed]
         return bool(answered) and not any(counts.sensors for counts in answered)
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """Stop reading."""
         self._meter.close()
 
 
@@ -193,7 +167,7 @@ class TopicSource:
             raise
 
     def take(self) -> pa.Table:
-        """See `Source.take`."""
+        """As of `ScrapedSource`."""
         found = self._consumer.poll(_POLL_MS).values()
         usage = _read([(record.value, record.timestamp) for records in found for record in records])
         now_ms = self._clock.now().steady_ms
@@ -201,7 +175,7 @@ class TopicSource:
         return usage
 
     def states(self) -> Sequence[SourceState]:
-        """See `Source.states`."""
+        """As of `ScrapedSource`."""
         now_ms = self._clock.now().steady_ms
         return [
             SourceState(f"broker {broker_id or 'without an id'}", self._trouble(seen_ms, now_ms))
@@ -209,7 +183,7 @@ class TopicSource:
         ]
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """As of `ScrapedSource`."""
         self._consumer.close()
 
     def _trouble(self, seen_ms: int | None, now_ms: int) -> str:
@@ -237,6 +211,10 @@ class TopicSource:
                 raise access.refusal(exc, [Acl("topic", self._topic, "Read")]) or exc from exc
 
 
+Source = ScrapedSource | TopicSource
+"""Gives usage. One caller at a time."""
+
+
 class FollowedQuotas:
     """The native quotas, read again from time to time by a thread of their own. Use it in a `with` block.
 
@@ -248,9 +226,9 @@ class FollowedQuotas:
         self.trouble = ""
         self._stopping = threading.Event()
         self._native = NativeQuotas(access, pauses_seconds=())
-        self._found: SimpleQueue[list[NativeQuota]] = SimpleQueue()
+        self._found: deque[list[NativeQuota]] = deque(maxlen=1)
         try:
-            self._found.put(self._native.describe())
+            self._found.append(self._native.describe())
             self.broker_ids = self._native.broker_ids()
         except BaseException:
             self._native.close()
@@ -259,11 +237,7 @@ class FollowedQuotas:
 
     def take(self) -> list[NativeQuota] | None:
         """The newest quotas; None if they were not read again since the last call."""
-        newest = None
-        with suppress(Empty):
-            while True:
-                newest = self._found.get_nowait()
-        return newest
+        return self._found.pop() if self._found else None
 
     def __enter__(self) -> "FollowedQuotas":
         self._thread.start()
@@ -276,7 +250,7 @@ class FollowedQuotas:
     def _follow(self) -> None:
         while not self._stopping.wait(QUOTAS_EVERY_SECONDS):
             try:
-                self._found.put(self._native.describe())
+                self._found.append(self._native.describe())
                 self.trouble = ""
             except PipelineError as exc:
                 self.trouble = exc.message

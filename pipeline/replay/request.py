@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -9,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import NotFound, TableMissing, UsageError
-from pipeline.replay.usage_batches import Scope, Slice, Source, UsageReader, joined_spans, last_records
+from pipeline.replay.usage_batches import Slice, Source, UsageReader, joined_spans, last_records
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import full_address, place_of, table_uri
 from pipeline.tables.reading import DeltaRsReader, TimeSlices, read_table
-from quota.entity import REQUEST
+from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
@@ -145,10 +146,9 @@ def exact_batches_kept(root: str, since_ms: int) -> bool:
 
 
 def _oldest_ms(root: str, name: str, column: str) -> int | None:
-    try:
+    with suppress(TableMissing):
         return DeltaRsReader(table_uri(root, name)).oldest_value(column)
-    except TableMissing:
-        return None
+    return None
 
 
 _WARM_UP_DEBTS: Final = 5
@@ -192,16 +192,10 @@ class ReplayRequest:
 
     def can_be_divided(self) -> bool:
         """Whether the users can be divided between processes: see `quota.snapshot`."""
-        return not undivided(self._all_quotas())
+        return not undivided(self.all_quotas())
 
-    def reader(self, share: Share = ALL_USERS, replays: int = 1) -> UsageReader:
-        """Reads the usage, of all users or of a share of them, for so many replays at once."""
-        reads_times = any(quota.bounds[REQUEST] is not None for quota in self._all_quotas())
-        place, by_broker = (self.root, self.source), self.scope == "broker"
-        window_ms, old = self.settings.sample_window_ms, self.old
-        return UsageReader(*place, by_broker, window_ms, self.version, share, reads_times, old, replays)
-
-    def _all_quotas(self) -> Iterator[Quota]:
+    def all_quotas(self) -> Iterator[Quota]:
+        """Of all replays and times."""
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
         return (quota for snapshot in snapshots for quota in snapshot.quotas)
 
@@ -242,7 +236,7 @@ class Plan:
         if request.source == "usage_by_second" and w % _SECOND_MS:
             msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
             raise UsageError(msg, "replay the exact batches: --from usage")
-        reader = request.reader()
+        reader = UsageReader(request)
         table = reader.table
         whole_ms = request.until_ms - request.begin_ms
         if slice_ms is None:
@@ -354,8 +348,7 @@ class Coverage:
 
 def _newest_ms(uri: str) -> int | None:
     """The newest instant of the newest time epoch of a table; None if it has no rows or is missing."""
-    try:
-        epochs = TimeSlices(uri, "evaluated_at_ms").epochs()
-    except TableMissing:
-        return None
-    return epochs[-1].last_ms if epochs else None
+    with suppress(TableMissing):
+        if epochs := TimeSlices(uri, "evaluated_at_ms").epochs():
+            return epochs[-1].last_ms
+    return None

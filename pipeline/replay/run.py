@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wai
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from operator import is_
@@ -23,7 +23,7 @@ from pipeline.throttle.shapes import bounds_of, entities_of, int64s, types_of
 from quota.holds import Holds
 from quota.replay import ReplayEngine
 from quota.resolution import recorded_keys
-from quota.snapshot import QuotaSnapshot, Share
+from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 
 
@@ -38,8 +38,8 @@ def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> Repla
 
 def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None]) -> list[ReplayResult]:
     """The results of parts that `are_alike`: each batch is read and decided once for all of them."""
-    reader = plan.request.reader(parts[0].share, len(parts))
-    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader, parts[0].share)
+    reader = UsageReader(plan.request, parts[0].share, len(parts))
+    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader)
     for batches in reader.read(plan.slices):
         for batch in batches:
             replays.decide(batch)
@@ -57,9 +57,8 @@ def are_alike(plan: Plan) -> bool:
 class _Replays:
     """Replays of the same batches, each with its own quotas. Client c in replay r has the number c · replays + r."""
 
-    def __init__(self, request: ReplayRequest, quotas: Sequence[Timeline], reader: UsageReader, share: Share) -> None:
+    def __init__(self, request: ReplayRequest, quotas: Sequence[Timeline], reader: UsageReader) -> None:
         self.reader = reader
-        self._share = share
         self._start = request.start
         self._since_ms, self._until_ms = request.since_ms, request.until_ms
         self._quotas = quotas
@@ -87,14 +86,17 @@ class _Replays:
         if len(throttles.rows) and start is None:
             self._holds.decide(usage.clients[throttles.rows], throttles, batch.at_ms, batch.is_old)
         self._result.rows += len(usage.clients) // len(self._quotas)
-        self._count(batch.at_ms)
+        if self._since_ms <= batch.at_ms < self._until_ms:
+            self._result.evaluations += 1
+            place = (batch.at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
+            self._result.has_batch[place] = True
 
     def _take_up(self, start: Start, first: UsageBatch) -> None:
         """Go on from a start, after the batches up to it and before the first one after it."""
         if not self._in_force:
             self._put_in_force(first)
         self._engine.restore_each(start.buckets)
-        is_ours = [self._share.has(user) for user in start.throttles["user"].to_pylist()]
+        is_ours = [self.reader.share.has(user) for user in start.throttles["user"].to_pylist()]
         throttles = start.throttles.filter(pa.array(is_ours, pa.bool_()))
         clients = [ClientKey(**row) for row in throttles.select(ClientKey._fields).to_pylist()]
         replays = np.arange(len(self._quotas))
@@ -117,12 +119,6 @@ class _Replays:
                     self._holds.begin_epoch(last_ms, begun.first_ms)
                     self._at_ms = begun.first_ms
         self._epoch = time_epoch
-
-    def _count(self, at_ms: int) -> None:
-        if self._since_ms <= at_ms < self._until_ms:
-            self._result.evaluations += 1
-            place = (at_ms - self._since_ms) * BINS // max(self._until_ms - self._since_ms, 1)
-            self._result.has_batch[place] = True
 
     def results(self) -> list[ReplayResult]:
         """What each replay found; no batch may follow."""
@@ -173,9 +169,9 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     """
     cores = len(os.sched_getaffinity(0))
     if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
-        done = Count(progress, len(plan.parts) * len(plan.slices))
+        done, whole = count(1), len(plan.parts) * len(plan.slices)
         pieces = [plan.parts] if are_alike(plan) else [(part,) for part in plan.parts]
-        found = [result for parts in pieces for result in _replayed(plan, parts, done.one_more)]
+        found = [one for parts in pieces for one in _replayed(plan, parts, lambda: progress(next(done), whole))]
         return joined(plan, found), "one process"
     plan = plan.for_processes(cores)
     processes = min(cores, len(plan.parts))
@@ -183,7 +179,7 @@ def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> 
     queue: Queue[None] = context.Queue()
     with ProcessPoolExecutor(processes, context, _report_to, (queue,)) as pool:
         futures = [pool.submit(_replay_reporting, plan, part) for part in plan.parts]
-        follow(futures, queue, Count(progress, len(plan.parts) * len(plan.slices)))
+        follow(futures, queue, progress, len(plan.parts) * len(plan.slices))
         return joined(plan, [future.result() for future in futures]), f"{processes} processes"
 
 
@@ -197,40 +193,23 @@ def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
     return of_replay
 
 
-class Count:
-    """Counts slices that are done, for a progress bar."""
-
-    def __init__(self, progress: Progress, whole: int) -> None:
-        self._progress = progress
-        self._whole = whole
-        self._done = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all are done."""
-        return self._done >= self._whole
-
-    def one_more(self) -> None:
-        """One slice is done."""
-        self._done += 1
-        self._progress(self._done, self._whole)
-
-
-def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", count: Count) -> None:
-    """Wait for all parts, or for the first that fails, and pass on what they report."""
-    waiting = True
+def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", progress: Progress, whole: int) -> None:
+    """Wait for all parts, or for the first that fails, and pass on what they report: `whole` slices."""
+    done, waiting = 0, True
     while waiting:
         waiting = bool(wait(futures, _POLL_SECONDS, FIRST_EXCEPTION).not_done)
         waiting = waiting and not any(future.done() and future.exception() for future in futures)
         while not queue.empty():
             queue.get()
-            count.one_more()
+            done += 1
+            progress(done, whole)
     if any(future.exception() for future in futures):
         return
     with suppress(Empty):  # reports still on their way: a process hands over its result on another one
-        while not count.is_whole:
+        while done < whole:
             queue.get(timeout=_LAST_REPORT_SECONDS)
-            count.one_more()
+            done += 1
+            progress(done, whole)
 
 
 _queue: "Queue[None] | None" = None

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from itertools import groupby
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.publisher import TopicEnd
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.shapes import Written, records_of
+from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema
@@ -46,17 +48,9 @@ class SimulatedBatch:
 
 def batches_of_events(events: Iterable[UsageEvent], trigger_ms: int, sample_window_ms: int) -> Iterator[SimulatedBatch]:
     """Events in order of time, cut at multiples of the trigger. An event at a multiple is in the later batch."""
-    waiting: list[UsageEvent] = []
-    due_ms = 0
-    for event in sorted(events, key=lambda event: event.event_time_ms):
-        if event.event_time_ms >= due_ms:
-            if waiting:
-                yield _batch(waiting, due_ms, sample_window_ms)
-            waiting = []
-            due_ms = (event.event_time_ms // trigger_ms + 1) * trigger_ms
-        waiting.append(event)
-    if waiting:
-        yield _batch(waiting, due_ms, sample_window_ms)
+    ordered = sorted(events, key=lambda event: event.event_time_ms)
+    for number, together in groupby(ordered, lambda event: event.event_time_ms // trigger_ms):
+        yield _batch(list(together), (number + 1) * trigger_ms, sample_window_ms)
 
 
 def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> SimulatedBatch:
@@ -141,12 +135,10 @@ class NoOutbox:
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Drop the rows."""
-        del rows, versions, metadata
         return True
 
     def rows_from(self, publish_seq: int) -> pa.Table:
         """No rows: nothing is stored."""
-        del publish_seq
         return arrow_schema(ThrottleEventRow).empty_table()
 
     def newest(self) -> tuple[int, pa.Table]:
@@ -167,7 +159,6 @@ class NoTopic:
 
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """Drop the records."""
-        del records, marker
 
     def end(self) -> TopicEnd:
         """No records."""
@@ -225,7 +216,7 @@ class Simulation:
         settings: Settings,
         trigger_ms: int,
         quotas: QuotaSnapshot,
-        scope: Literal["cluster", "broker"],
+        scope: Scope,
         show: Callable[[int, Written], None],
     ) -> None:
         self._quotas = quotas

@@ -6,17 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby, pairwise
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
+from quota.arrays import Flags, Ints
+from quota.engine import Scope
+from quota.entity import REQUEST
 from quota.rates import on_windows, windows_divide
 from quota.replay import (
     USAGE_COLUMNS,
@@ -35,7 +37,9 @@ from quota.snapshot import ALL_USERS, Share
 from quota.usage import Usage
 from schemas.names import ClientKey
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    from pipeline.replay.request import ReplayRequest
+
 Source = Literal["usage_by_second", "usage"]
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")
@@ -73,49 +77,32 @@ class Slice(NamedTuple):
 
 
 class UsageReader:
-    """Reads the usage of a range in batches, in the order they are decided, and numbers the clients.
+    """Reads the usage of a request in batches, in the order they are decided, and numbers the clients.
 
     Args:
-        sample_window_ms: The engine's; must be whole seconds for `usage_by_second`.
-        version: Of the table; None = the newest.
-        reads_times: False = request times are null, because no quota bounds them: reading them takes time.
-        old: The batches that were too old to throttle by, as (query id, batch id).
+        share: Of the users: no others are read.
         replays: How many replays the rows are for.
     """
 
-    def __init__(
-        self,
-        root: str,
-        source: Source,
-        by_broker: bool,
-        sample_window_ms: int,
-        version: int | None = None,
-        share: Share = ALL_USERS,
-        reads_times: bool = True,
-        old: frozenset[tuple[str, int]] = frozenset(),
-        replays: int = 1,
-    ) -> None:
-        self._source = source
-        self._time = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
-        self.table = TimeSlices(table_uri(root, source), self._time, dictionaries=_NAMES, version=version)
+    def __init__(self, request: "ReplayRequest", share: Share = ALL_USERS, replays: int = 1) -> None:
+        self._request = request
+        self._time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
+        uri = table_uri(request.root, request.source)
+        self.table = TimeSlices(uri, self._time, dictionaries=_NAMES, version=request.version)
         self.epochs = self.table.epochs()
-        self._names = _NAMES if by_broker else _NAMES[1:]
-        self._by_broker = by_broker
-        self._reads_times = reads_times
-        self._old = old
-        self._w = sample_window_ms
-        self._share = share
+        self._by_broker = request.scope == "broker"
+        self._names = _NAMES if self._by_broker else _NAMES[1:]
+        # Request times that no quota bounds are null: reading them takes time.
+        self._reads_times = any(quota.bounds[REQUEST] is not None for quota in request.all_quotas())
+        self._w = request.settings.sample_window_ms
+        self.share = share
         self._replays = replays
-        self._numbers: dict[ClientKey, int] = {}
-
-    @property
-    def numbers(self) -> Mapping[ClientKey, int]:
-        """The number of every client known so far, in the order of the numbers. It changes as more is read."""
-        return self._numbers
+        self.numbers: dict[ClientKey, int] = {}
+        """The number of every client known so far, in the order of the numbers."""
 
     def number_of(self, client: ClientKey) -> int:
         """The number of a client, also if no usage of it was read so far."""
-        return self._numbers.setdefault(client, len(self._numbers))
+        return self.numbers.setdefault(client, len(self.numbers))
 
     def read(self, slices: Sequence[Slice]) -> Iterator[Iterator[UsageBatch]]:
         """The batches of each slice, to be taken in order; the slices are in order of epoch and time.
@@ -127,12 +114,12 @@ class UsageReader:
             for place, (_, _, time_epoch) in enumerate(slices, 1):
                 rows = coming.popleft().result()
                 coming.extend(ahead.submit(self._rows, one) for one in slices[place : place + 1])
-                batches = self._seconds if self._source == "usage_by_second" else self._batches
-                yield batches(rows, time_epoch)
+                batches = self._seconds if self._request.source == "usage_by_second" else self._batches
+                yield batches(rows, time_epoch) if rows.num_rows else iter(())
 
     def _rows(self, wanted: Slice) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
-        if self._source == "usage":
+        if self._request.source == "usage":
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
         # One dictionary for all chunks, so that the batches are slices of one array.
         table = self.table.of_epoch(wanted.time_epoch) if len(self.epochs) > 1 else self.table
@@ -142,18 +129,14 @@ class UsageReader:
         return rows
 
     def _batches(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
-        if not rows.num_rows:
-            return
         rows, first = in_batches(rows)
         facts = rows.select(["evaluated_at_ms", "quota_version", "query_id", "batch_id"]).take(pa.array(first))
         at_ms = rows["evaluated_at_ms"].to_numpy()
         for piece, row in zip(self._pieces(rows, first, at_ms), facts.to_pylist(), strict=True):
-            is_old = (row["query_id"], row["batch_id"]) in self._old
+            is_old = (row["query_id"], row["batch_id"]) in self._request.old
             yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old, row["batch_id"])
 
     def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
-        if not rows.num_rows:
-            return
         start_ms = rows["second_start_ms"].to_numpy()
         if (np.diff(start_ms) < 0).any():
             order = np.argsort(start_ms, kind="stable")
@@ -179,16 +162,17 @@ class UsageReader:
             ends, evaluated_at_ms = np.append(0, np.cumsum(kept))[ends], evaluated_at_ms[kept]
         checked = Usage.read(rows, self._by_broker, self._w, evaluated_at_ms)
         usage = NumberedUsage.of(checked, self._numbered(rows), self._replays)
-        used_bytes = np.repeat(_bytes_of(checked), self._replays)
+        produced, fetched, _ = checked.measures
+        used_bytes = np.repeat(produced.values + fetched.values, self._replays)
         for begin, end in pairwise((ends * self._replays).tolist()):
             yield usage.rows(begin, end), used_bytes[begin:end]
 
-    def _kept(self, rows: pa.Table) -> NDArray[np.bool_]:
-        if self._share == ALL_USERS:
+    def _kept(self, rows: pa.Table) -> Flags:
+        if self.share == ALL_USERS:
             return np.ones(rows.num_rows, np.bool_)
         users = rows["user"].combine_chunks()
-        has: NDArray[np.bool_] = np.array([self._share.has(user) for user in users.dictionary.to_pylist()], np.bool_)
-        kept: NDArray[np.bool_] = has[users.indices.to_numpy(zero_copy_only=False)]
+        has = np.array([self.share.has(user) for user in users.dictionary.to_pylist()], np.bool_)
+        kept: Flags = has[users.indices.to_numpy(zero_copy_only=False)]
         return kept
 
     def _numbered(self, rows: pa.Table) -> Ints:
@@ -203,18 +187,11 @@ class UsageReader:
         return np.array([self.number_of(client) for client in clients], np.int64)[of_row]
 
 
-def _bytes_of(usage: Usage) -> Ints:
-    produced, fetched, _ = usage.measures
-    return produced.values + fetched.values
-
-
 # Stored batches that were decided with the same engine settings, so that one engine can decide them again.
 
-SLICE_MS: Final = 60_000
+_SLICE_MS: Final = 60_000
 
 BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "time_epoch", "evaluated_at_ms", "engine_settings")
-
-Scope = Literal["cluster", "broker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +211,12 @@ class RecordedBatches:
     first_ms: int
     last_ms: int
     last_query_id: str
-    time_epoch: int = 0
-    begins_after: Evaluation | None = None
+    time_epoch: int
+    begins_after: Evaluation | None
 
     @classmethod
-    def from_rows(cls, rows: list[dict[str, Any]]) -> Self:
-        """From rows of `batches`, in order, with the same cluster and settings."""
+    def from_rows(cls, rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> Self:
+        """From rows of `batches`, in order, with the same cluster and settings; `known` as of `split_by_settings`."""
         return cls(
             cluster=rows[0]["cluster"],
             settings=EngineSettings.model_validate_json(rows[0]["engine_settings"]),
@@ -248,16 +225,13 @@ class RecordedBatches:
             last_ms=rows[-1]["evaluated_at_ms"],
             last_query_id=rows[-1]["query_id"],
             time_epoch=rows[0]["time_epoch"] or 0,
+            begins_after=_begins_after(rows[0], known),
         )
 
     @property
     def begin_ms(self) -> int:
         """The first instant whose usage is read: the rates of the first batch reach back this far."""
         return self.first_ms - self.settings.rate_span_ms
-
-    def slices(self) -> Iterator[tuple[int, int]]:
-        """The time of all batches and of the warm-up before them, as (start inclusive, end exclusive)."""
-        return split_range(self.begin_ms, self.last_ms + 1, SLICE_MS)
 
 
 def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | None = None) -> list[RecordedBatches]:
@@ -266,14 +240,8 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
     Args:
         known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
     """
-    ordered = sorted(rows, key=_order)
-    groups = [
-        list(alike)
-        for _, alike in groupby(ordered, lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
-    ]
-    return [
-        replace(RecordedBatches.from_rows(one), begins_after=_begins_after(one[0], known or rows)) for one in groups
-    ]
+    groups = groupby(sorted(rows, key=_order), lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
+    return [RecordedBatches.from_rows([*alike], known or rows) for _, alike in groups]
 
 
 def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
@@ -311,7 +279,7 @@ def decided_again(
     """
     engine, unfit = new_engine(recorded.settings, scope), recorded.begins_after
     window_ms, last_query_id = recorded.settings.sample_window_ms, recorded.last_query_id
-    for start_ms, end_ms in recorded.slices():
+    for start_ms, end_ms in split_range(recorded.begin_ms, recorded.last_ms + 1, _SLICE_MS):
         batches = (
             replace(batch, usage=on_windows(batch.usage, window_ms))
             for batch in batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), last_query_id)
@@ -362,8 +330,8 @@ class ReplayResult:
     """
 
     outcomes: dict[ClientKey, Outcome] = field(default_factory=dict)
-    throttle_ms_by_bin: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
-    has_batch: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(BINS, np.bool_))
+    throttle_ms_by_bin: Ints = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    has_batch: Flags = field(default_factory=lambda: np.zeros(BINS, np.bool_))
     evaluations: int = 0
     rows: int = 0
 

@@ -12,13 +12,13 @@ from pipeline.replay.request import usage_not_kept
 from pipeline.replay.usage_batches import (
     BATCH_COLUMNS,
     RecordedBatches,
-    Scope,
     decided_again,
     split_by_settings,
     usage_of,
 )
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices, read_table
+from quota.engine import Scope
 from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences, with_time_epoch
 from schemas.arrow import arrow_schema, decision_id_column
 from schemas.decisions import DecisionRow
@@ -44,14 +44,6 @@ class Verification:
     batches: int = 0
     decisions: int = 0
     mismatches: list[Difference] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedDecision:
-    """How many rows of usage a decision was recomputed from, and what differs; None if the rows are equal."""
-
-    usage_rows: int
-    difference: Difference | None
 
 
 def verify(
@@ -86,8 +78,13 @@ def verify(
     return result
 
 
-def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: dict[str, Any]) -> VerifiedDecision:
+def verify_decision(
+    root: str, scope: Scope, snapshot_at: SnapshotAt, stored: dict[str, Any]
+) -> tuple[int, Difference | None]:
     """Recompute one row of `decisions` from the usage of its sensor, up to its own batch inclusive.
+
+    Returns:
+        How many rows of usage it was recomputed from, and what differs; None if the rows are equal.
 
     Raises:
         PipelineError: Its batch is not in `batches`, so the settings of its engine are not known.
@@ -99,7 +96,7 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     if not rows:
         msg = f"batch {own[1]} of query {own[0]} is not in `batches`"
         raise PipelineError(msg, "if the job runs, repeat this in a second: a batch gets its row after its decisions")
-    recorded = RecordedBatches.from_rows(rows)
+    recorded = RecordedBatches.from_rows(rows, rows)
     span = [("evaluated_at_ms", ">=", recorded.begin_ms), ("evaluated_at_ms", "<=", recorded.last_ms)]
     known = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), span).to_pylist()
     (recorded,) = split_by_settings(rows, known)
@@ -116,7 +113,7 @@ def verify_decision(root: str, scope: Scope, snapshot_at: SnapshotAt, stored: di
     recomputed = _identified([found], recorded.cluster)
     for name in KEY:
         recomputed = recomputed.filter(pc.equal(recomputed[name], stored[name]))
-    return VerifiedDecision(count, next(iter(differences(kept, recomputed)), None))
+    return count, next(iter(differences(kept, recomputed)), None)
 
 
 def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, until_ms: int) -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ class Life:
 
     def facts(self, is_alive: bool) -> Iterator[tuple[str, Fact]]:
         """Every number that more than one answer may give, with who gives it."""
-        self.feed._state = self.reader.look(self.job.clock.wall_ms)
+        self.feed.state = self.reader.look(self.job.clock.wall_ms)
         listed = self.ask("throttles", "list")
         clients = [(row["user"], row["client_id"]) for row in listed]
         known = {(row["user"], row["client_id"]) for row in self.page("clients", limit=1_000)["clients"]}
@@ -151,7 +151,7 @@ class Life:
         """How long each client was held in the whole minutes so far: from the minutes, and from the records."""
         settings = self.job.settings.tables
         RollUps(settings, self.job.tables, open_quota_table(settings)).step()
-        self.feed._state = self.reader.look(self.job.clock.wall_ms)
+        self.feed.state = self.reader.look(self.job.clock.wall_ms)
         usage = self.reader.tables["usage_by_minute"]
         first_ms, last_ms = usage.oldest_value("minute_start_ms"), usage.newest_value("minute_start_ms")
         until_ms = (self.job.clock.wall_ms - _MINUTE_MS) // _MINUTE_MS * _MINUTE_MS

@@ -15,12 +15,12 @@ from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import wait_until
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
 from pipeline.dashboard.api import PARAMETERS  # noqa: E402
-from pipeline.dashboard.http import build_app  # noqa: E402
+from pipeline.dashboard.http import Clusters, build_app  # noqa: E402
 from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
 from pipeline.dashboard.views import Answers  # noqa: E402
 
@@ -38,14 +38,14 @@ def client_of(shop: LivedTables, token: str | None = None) -> Any:
     settings = Settings(tables=TablesSettings(root=shop.root))
     reader = TablesReader(shop.root, JobSigns(lambda: "7"))
     feed = Feed(reader, lambda: shop.now_ms)
-    app = build_app(feed, Answers(reader, feed, settings), token, lambda: shop.now_ms)
+    app = build_app(Clusters("", Answers(reader, feed, settings), {}), token, lambda: shop.now_ms)
     client = Client(app, base_url="http://127.0.0.1:8788")
     client.app.state.feed = feed
     return client
 
 
 def get(client: Any, path: str, **parameters: Any) -> Any:
-    client.app.state.feed.wait_first(PATIENCE_SECONDS)
+    wait_until(lambda: client.app.state.feed.state is not None, "the first look at the tables")
     answer = client.get(f"/api/v1/{path}", params=parameters)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -401,7 +401,7 @@ def test_another_name_of_this_machine_is_refused_without_a_token(asked: Any) -> 
 
 def test_with_a_token_the_data_need_it_and_the_page_does_not(shop: LivedTables) -> None:
     with client_of(shop, "secret") as client:
-        client.app.state.feed.wait_first(PATIENCE_SECONDS)
+        wait_until(lambda: client.app.state.feed.state is not None, "the first look at the tables")
         assert client.get("/", headers={"Host": "board.example"}).status_code == 200
         assert client.get("/healthz").status_code == 200
         for path in PARAMETERS:

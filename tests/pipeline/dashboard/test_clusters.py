@@ -15,13 +15,13 @@ from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import START_MS, quota
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import wait_until
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
 from prometheus_client import CollectorRegistry  # noqa: E402
 
-from pipeline.dashboard.http import Cluster, Clusters, build_app  # noqa: E402
+from pipeline.dashboard.http import Clusters, build_app  # noqa: E402
 from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
 from pipeline.dashboard.views import Answers  # noqa: E402
 
@@ -35,15 +35,15 @@ class Several:
     def __init__(self, prod: LivedTables, dev: LivedTables, token: str | None = None, may_write: bool = False) -> None:
         self.made: list[str] = []
 
-        def cluster(name: str, tables: LivedTables) -> Cluster:
+        def cluster(name: str, tables: LivedTables) -> Answers:
             self.made.append(name)
             reader = TablesReader(tables.root, JobSigns(lambda: "7"))
             feed = Feed(reader, lambda: tables.now_ms)
-            return Cluster(feed, Answers(reader, feed, Settings(tables=TablesSettings(root=tables.root)), may_write))
+            return Answers(reader, feed, Settings(tables=TablesSettings(root=tables.root)), may_write)
 
         self.registry = CollectorRegistry()
         self.clusters = Clusters("prod", cluster("prod", prod), {"dev": lambda: cluster("dev", dev)})
-        app = build_app(*self.clusters.first, token, lambda: prod.now_ms, self.registry, self.clusters)
+        app = build_app(self.clusters, token, lambda: prod.now_ms, self.registry)
         self.client = testclient.TestClient(app, base_url="http://127.0.0.1:8788")
 
     def get(self, path: str, **parameters: Any) -> Any:
@@ -63,7 +63,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
 def running(prod: LivedTables, dev: LivedTables) -> Iterator[Several]:
     found = Several(prod, dev)
     with found.client:
-        assert found.clusters.first.feed.wait_first(PATIENCE_SECONDS)
+        wait_until(lambda: found.clusters.first.feed.state is not None, "the first look at the tables")
         yield found
 
 
@@ -169,7 +169,7 @@ def test_one_cluster_alone_has_addresses_without_a_name(shop: LivedTables) -> No
     reader = TablesReader(shop.root, JobSigns(lambda: "7"))
     feed = Feed(reader, lambda: shop.now_ms)
     registry = CollectorRegistry()
-    app = build_app(feed, Answers(reader, feed, settings), None, lambda: shop.now_ms, registry)
+    app = build_app(Clusters("", Answers(reader, feed, settings), {}), None, lambda: shop.now_ms, registry)
     with testclient.TestClient(app, base_url="http://127.0.0.1:8788") as client:
         assert client.get("/api/v1/clusters").json() == {"clusters": [""]}
         refused = client.get("/api/v1/summary?cluster=prod")

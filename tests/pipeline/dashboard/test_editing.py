@@ -203,7 +203,7 @@ def dashboard_of(shop: LivedTables, process: str | None = "7") -> Iterator[Any]:
     thread = Thread(target=server.run)
     thread.start()
     try:
-        assert server._feed.wait_first(PATIENCE_SECONDS)
+        wait_until(lambda: server._clusters.first.feed.state is not None, "the first look at the tables")
         yield server
     finally:
         server.stop()

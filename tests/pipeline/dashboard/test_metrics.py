@@ -13,11 +13,11 @@ from pipeline.metrics import new_registry
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.dashboard.lived_tables import LivedTables
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
-from pipeline.dashboard.http import build_app  # noqa: E402
+from pipeline.dashboard.http import Clusters, build_app  # noqa: E402
 from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
 from pipeline.dashboard.views import Answers  # noqa: E402
 
@@ -31,7 +31,7 @@ class Asked:
         self.feed = Feed(reader, lambda: shop.now_ms)
         self.registry: CollectorRegistry = new_registry("dashboard")
         answers = Answers(reader, self.feed, Settings(tables=TablesSettings(root=shop.root)))
-        self.app = build_app(self.feed, answers, token, lambda: shop.now_ms + self.later_ms, self.registry)
+        self.app = build_app(Clusters("", answers, {}), token, lambda: shop.now_ms + self.later_ms, self.registry)
         self.client = testclient.TestClient(self.app, base_url="http://127.0.0.1:8788", raise_server_exceptions=False)
 
     def metric(self, name: str, **labels: str) -> float | None:
@@ -42,7 +42,7 @@ class Asked:
 def asked(shop: LivedTables) -> Iterator[Asked]:
     made = Asked(shop)
     with made.client:
-        assert made.feed.wait_first(PATIENCE_SECONDS)
+        wait_until(lambda: made.feed.state is not None, "the first look at the tables")
         yield made
 
 

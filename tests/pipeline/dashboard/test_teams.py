@@ -15,7 +15,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.reading import read_table
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
 from tests.pipeline.dashboard.shop import START_MS, quota
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import wait_until
 
 NOW_MS = 1_700_045_184_000
 """2023-11-15 10:46:24 UTC."""
@@ -132,7 +132,7 @@ KEY = link_key(TOKEN) or b""
 @pytest.fixture(scope="module")
 def guarded(shop: LivedTables) -> Iterator[Any]:
     with client_of(shop, TOKEN) as client:
-        assert client.app.state.feed.wait_first(PATIENCE_SECONDS)
+        wait_until(lambda: client.app.state.feed.state is not None, "the first look at the tables")
         yield client
 
 
@@ -264,7 +264,7 @@ def test_the_dashboards_own_token_opens_every_teams_page(guarded: Any) -> None:
 
 def test_a_dashboard_without_a_token_answers_on_this_machine_alone(shop: LivedTables) -> None:
     with client_of(shop) as client:
-        client.app.state.feed.wait_first(PATIENCE_SECONDS)
+        wait_until(lambda: client.app.state.feed.state is not None, "the first look at the tables")
         assert client.get("/me?user=alice").status_code == 200
         assert client.get("/me?user=alice", headers={"Host": "board.example"}).status_code == 421
 
@@ -304,7 +304,7 @@ def test_no_answer_ever_has_a_name_of_others(crowd: tuple[LivedTables, list[tupl
     scopes: list[tuple[str, str | None]] = [*clients, *((user, None) for user in users), (f"{MARK}ghost", None)]
     standings = set()
     with client_of(tables, TOKEN) as client:
-        assert client.app.state.feed.wait_first(PATIENCE_SECONDS)
+        wait_until(lambda: client.app.state.feed.state is not None, "the first look at the tables")
         for user, client_id in scopes:
             own = {user} | {name for of, name in clients if of == user and client_id in {None, name}}
             own |= set() if client_id is None else {client_id}

@@ -149,7 +149,7 @@ def test_neighbours_are_all_clients_but_the_held_one_by_their_use() -> None:
             [("held", 9), ("small", 0), ("large", 5_000)]]  # fmt: skip
     rows.append({"user": "idle", "client_id": "c", **dict.fromkeys(sums, None)})
     others = neighbours(pa.Table.from_pylist(rows, USED_SCHEMA), ("held", "c"))
-    found = [neighbour_row(row, 10_000) for row in others.to_pylist()]
+    found = [neighbour_row(row, 10_000, {}) for row in others.to_pylist()]
     shown = [(row["user"], row["produced_before"], row["produced_during"], row["fetched_during"]) for row in found]
     assert shown == [("large", 1_000, 3_000, 500), ("small", 1_000, 3_000, 0)]
     assert [(row["waited_before"], row["waited_during"]) for row in found] == [(40, None)] * 2

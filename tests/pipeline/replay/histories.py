@@ -10,11 +10,12 @@ import numpy as np
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.replay.request import ReplayRequest, Timeline
-from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, Scope, Source
+from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import engine_of, nominal_slicing
 from pipeline.throttle.shapes import entities_of
+from quota.engine import Scope
 from quota.holds import Holds
 from quota.replay import NumberedUsage, ReplayEngine
 from quota.snapshot import QuotaSnapshot

@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.request import Plan, ReplayRequest, Timeline, slice_length_ms, warm_up_ms
-from pipeline.replay.run import Count, are_alike, follow, joined, replay_part, run
+from pipeline.replay.run import are_alike, follow, joined, replay_part, run
 from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
@@ -180,7 +180,7 @@ def test_a_report_that_comes_after_the_result_is_counted() -> None:
     result.set_result(ReplayResult())
     timer = Timer(0.2, lambda: late.put(None))
     timer.start()
-    follow([result], late, Count(lambda done, whole: reported.append((done, whole)), 1))
+    follow([result], late, lambda done, whole: reported.append((done, whole)), 1)
     timer.join()
     assert reported == [(1, 1)]
 

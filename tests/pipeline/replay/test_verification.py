@@ -123,16 +123,16 @@ def test_every_kind_of_falsified_row_is_found(kept: KeptJob, tmp_path: Path) -> 
 def test_one_decision_is_recomputed_from_the_usage_of_its_sensor(kept: KeptJob) -> None:
     rows = stored_decisions(kept).to_pylist()
     for row in rows[:: len(rows) // 12]:
-        found = verify_decision(kept.root, "cluster", kept.quotas.at, row)
-        assert found.difference is None
-        assert found.usage_rows > 0
+        usage_rows, difference = verify_decision(kept.root, "cluster", kept.quotas.at, row)
+        assert difference is None
+        assert usage_rows > 0
 
 
 def test_one_falsified_decision_is_told_by_its_columns(kept: KeptJob) -> None:
     row = stored_decisions(kept).to_pylist()[50]
-    found = verify_decision(kept.root, "cluster", kept.quotas.at, {**row, "window_ms": row["window_ms"] - 1})
-    assert found.difference is not None
-    assert found.difference.columns == {"window_ms": (row["window_ms"] - 1, row["window_ms"])}
+    _, difference = verify_decision(kept.root, "cluster", kept.quotas.at, {**row, "window_ms": row["window_ms"] - 1})
+    assert difference is not None
+    assert difference.columns == {"window_ms": (row["window_ms"] - 1, row["window_ms"])}
 
 
 def test_a_decision_of_an_unknown_batch_is_refused(kept: KeptJob) -> None:

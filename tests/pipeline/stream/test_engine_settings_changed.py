@@ -114,7 +114,7 @@ def test_decisions_before_and_after_a_change_can_be_verified(
     found = verify(root, "cluster", job.quotas.at, 0, 2**62, lambda _done, _whole: None)
     assert (found.batches, found.mismatches) == (40, [])
     first = min((row for row in stored_decisions(job) if row["batch_id"] >= 20), key=lambda row: row["batch_id"])
-    assert verify_decision(root, "cluster", job.quotas.at, first).difference is None
+    assert verify_decision(root, "cluster", job.quotas.at, first)[1] is None
 
 
 def stored_decisions(job: HandJob) -> list[dict[str, Any]]:
