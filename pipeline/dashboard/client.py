@@ -336,8 +336,8 @@ def bounds_over_time(reader: TablesReader, client: tuple[str, str], span: Span) 
     A version that is not valid, or no longer kept, changes nothing.
     """
     since_ms, commits = span.since_ms, _commits(reader.root, reader.tables["quotas"].version)
-    before = [commit for commit in commits if _at_ms(commit) <= since_ms]
-    shown = [*before[-1:], *(commit for commit in commits if since_ms < _at_ms(commit) < span.until_ms)]
+    before = [commit for commit in commits if commit.committed_at_ms <= since_ms]
+    shown = [*before[-1:], *(commit for commit in commits if since_ms < commit.committed_at_ms < span.until_ms)]
     bounds: list[dict[str, Any]] = []
     edits: list[dict[str, Any]] = []
     for commit in shown:
@@ -349,9 +349,9 @@ def bounds_over_time(reader: TablesReader, client: tuple[str, str], span: Span) 
             continue
         edit = _edit_row(commit, bounds[-1]["by_type"] if bounds else {}, found)
         # The commit that made the table is the first of all, and gave no client a bound.
-        if bounds or (edit["changed"] and _at_ms(commit) > since_ms):
+        if bounds or (edit["changed"] and commit.committed_at_ms > since_ms):
             edits.append(edit)
-        bounds.append({"since_ms": max(_at_ms(commit), since_ms), "version": commit.version, "by_type": found})
+        bounds.append({"since_ms": max(commit.committed_at_ms, since_ms), "version": commit.version, "by_type": found})
     return {"bounds": bounds, "edits": edits}
 
 
@@ -375,13 +375,14 @@ def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str
         if before.get(name, {}).get("bound") != one["bound"]
     }
     why = {name: getattr(commit.audit, name, None) for name in ("actor", "reason")}
-    return {"at_ms": _at_ms(commit), "version": commit.version, "by": made_by(commit), **why, "changed": changed}
+    made = {"at_ms": commit.committed_at_ms, "version": commit.version, "by": made_by(commit)}
+    return {**made, **why, "changed": changed}
 
 
 def quotas_then(reader: TablesReader, at_ms: int, version: int | None = None) -> QuotaSnapshot | None:
     """The quotas of a version; if that is not known, the newest valid ones at an instant, as far as they are kept."""
     commits = reversed(_commits(reader.root, reader.tables["quotas"].version))
-    older = (commit.version for commit in commits if _at_ms(commit) <= at_ms)
+    older = (commit.version for commit in commits if commit.committed_at_ms <= at_ms)
     for one in older if version is None else [version]:
         with suppress(PipelineError, QuotaError):
             return reader.quotas_at(one)
@@ -398,10 +399,6 @@ def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
 def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, dict[str, Any]]:
     rows = resolved(names_table([(user, client_id)]), snapshot)
     return {row["quota_type"]: picked(row, ("bound", "mode", "level")) for row in rows}
-
-
-def _at_ms(commit: QuotaCommit) -> int:
-    return int(commit.committed_at.timestamp() * 1_000)
 
 
 _DEFAULT_SPAN_MS: Final = 900_000

@@ -341,7 +341,7 @@ def _version_row(version: QuotaVersion) -> dict[str, Any]:
     commit, changes = version.commit, version.changes[:_CHANGES]
     return {
         "version": commit.version,
-        "committed_at_ms": int(commit.committed_at.timestamp() * 1_000),
+        "committed_at_ms": commit.committed_at_ms,
         "operation": commit.operation,
         **{name: getattr(commit.audit, name, None) for name in ("actor", "host", "reason")},
         "by": made_by(commit),

@@ -70,9 +70,8 @@ def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> 
             snapshot = source.at(commit.version)
         except (InvalidQuotas, TableMissing):
             continue
-        committed_at_ms = round(commit.committed_at.timestamp() * 1000)
-        in_force.append((committed_at_ms, snapshot))
-        if committed_at_ms <= since_ms:
+        in_force.append((commit.committed_at_ms, snapshot))
+        if commit.committed_at_ms <= since_ms:
             break
     in_force.reverse()
     return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))

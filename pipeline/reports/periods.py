@@ -105,12 +105,11 @@ class OwnerTimes:
                 owners = Owners(table.read(commit.version).rows)
             except TableMissing:
                 break
-            committed_ms = round(commit.committed_at.timestamp() * 1000)
             if found and found[-1][1] == owners:
-                found[-1] = committed_ms, owners
+                found[-1] = commit.committed_at_ms, owners
             else:
-                found.append((committed_ms, owners))
-            if committed_ms <= since_ms:
+                found.append((commit.committed_at_ms, owners))
+            if commit.committed_at_ms <= since_ms:
                 break
         found.reverse()
         return cls(tuple(at_ms for at_ms, _ in found), tuple(owners for _, owners in found))

@@ -310,7 +310,7 @@ def why_unpublished(
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
     # By the first later version that was in force within a minute of the batch.
     later = [commit for commit in quotas.history() if commit.version > decision["quota_version"]]
-    edits = [one.version for one in later if one.committed_at.timestamp() * 1_000 <= collected_ms + 60_000]
+    edits = [one.version for one in later if one.committed_at_ms <= collected_ms + 60_000]
     return Unpublished("edited", quota_version=min(edits)) if edits else Unpublished("too_old")
 
 

@@ -47,6 +47,11 @@ class QuotaCommit:
     operation: str
     audit: EditAudit | None
 
+    @property
+    def committed_at_ms(self) -> int:
+        """`committed_at` in ms since the epoch."""
+        return round(self.committed_at.timestamp() * 1_000)
+
 
 def local_audit(reason: str) -> EditAudit:
     """The audit of an edit that the current user makes on this machine with this version of kquota."""
