@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pydantic_core import from_json
 
@@ -25,7 +25,6 @@ from pipeline.cluster.acls import METER_IDENTITIES
 from pipeline.meter.long_line import Line, LongLine
 from pipeline.meter.usage_messages import JSON, Client, RequestUsage, UsageCodec, new_client
 from pipeline.meter.usage_topic import UsageTopic
-from schemas.usage import UsageEvent
 
 # Requests that are not usage of clients: those of the cluster itself, and what meters send.
 
@@ -250,8 +249,6 @@ def _nullable_string(text: str | None, flexible: bool) -> int:
     return _string(text or "", flexible)
 
 
-_Made = TypeVar("_Made")
-
 LAYOUT: Final = "[%d] %p %m (%c)%n"
 """The log4j pattern that Kafka's own configuration has."""
 
@@ -316,6 +313,14 @@ class LineCounts:
 class RequestLogParser:
     """Reads request lines of one broker. One thread.
 
+    Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the millisecond. That is
+    about the time at which the broker checked the quota. `io_time_ns` is `localTimeMs`. A produce request has
+    `produced_bytes`, a fetch has `fetched_bytes`, all other requests have neither. A produce request with acks=0 is
+    exempt from request time, as in Kafka. A request that a broker forwarded is charged to its user a second time for
+    the controller's work, with `request_count` 0.
+
+    Of a long line the bytes are `LongLine.moved_bytes`, which is never too little. Its bodies are not read.
+
     Args:
         time_zone: Zone of the line times; None: the zone of this machine. Log4j writes local time without an
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
@@ -336,44 +341,25 @@ class RequestLogParser:
         self._time_zone = time_zone
         self._clients: dict[tuple[str, str | None], Client] = {}
 
-    def parse(self, line: Line) -> UsageEvent | None:
-        """The usage of one line; None if it is not a request line, or not a client's request.
-
-        Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the
-        millisecond. That is about the time at which the broker checked the quota. `io_time_ns` is `localTimeMs`.
-        A produce request has `produced_bytes`, a fetch has `fetched_bytes`, all other requests have neither. A
-        produce request with acks=0 is exempt from request time, as in Kafka. A request that a broker forwarded is
-        charged to its user a second time for the controller's work, with `request_count` 0.
-
-        Of a long line the bytes are `LongLine.moved_bytes`, which is never too little. Its bodies are not read.
-
-        Raises:
-            MalformedLine: The line cannot be read, whatever is wrong with it. It is already counted.
-        """
-        return self._read(line, self._event)
-
     def elements(
         self, lines: Iterable[Line], report: Callable[[MalformedLine, bytes], None]
     ) -> Iterator[tuple[int, Any]]:
-        """The events of many lines in the codec, each with the number of its client, as `Element`.
-
-        They are those of `parse`; in JSON without the members that have their default value.
+        """The events of the lines that are a client's request, in the codec, each as an `Element`.
 
         Args:
             lines: As they are in the log, without line ends.
             report: Called with each line that cannot be read, or its beginning.
         """
-        make = self.codec.element
         for line in lines:
             try:
-                element = self._read(line, make)
+                element = self._read(line)
             except MalformedLine as exc:
                 report(exc, line.shortened if isinstance(line, LongLine) else line)
             else:
                 if element is not None:
                     yield element
 
-    def _read(self, line: Line, make: Callable[[RequestUsage], _Made]) -> _Made | None:
+    def _read(self, line: Line) -> tuple[int, Any] | None:
         self.counts.lines += 1
         long = line if isinstance(line, LongLine) else None
         text = (line.shortened if isinstance(line, LongLine) else line).removesuffix(b"\r")
@@ -383,17 +369,17 @@ class RequestLogParser:
             return None
         try:
             usage = self._usage(*_parts(text, begin), long)
-            made = None if usage is None else make(usage)
+            element = None if usage is None else self.codec.element(usage)
         except Exception as exc:  # whatever one line is, the others are read
             self.counts.malformed += 1
             self.counts.uncharged_bytes += len(text) if long is None else long.size_bytes
             reason = f"field {exc} is missing" if isinstance(exc, KeyError) else " ".join(str(exc).split())
             raise MalformedLine(reason) from exc
-        if made is None:
+        if element is None:
             self.counts.own += 1
         else:
             self.counts.events += 1
-        return made
+        return element
 
     def _usage(
         self, time: tuple[bytes, bytes, bytes], logged: dict[str, Any], long: LongLine | None
@@ -434,19 +420,6 @@ class RequestLogParser:
                 self._clients.clear()
             known = self._clients[principal, client_id] = new_client(principal, client_id, self._broker_id)
         return known
-
-    def _event(self, usage: RequestUsage) -> UsageEvent:
-        return UsageEvent(
-            event_time_ms=usage.event_time_ms,
-            user=usage.client.user,
-            client_id=usage.client.client_id,
-            broker_id=self._broker_id,
-            produced_bytes=usage.produced_bytes,
-            fetched_bytes=usage.fetched_bytes,
-            io_time_ns=usage.io_time_ns,
-            request_count=usage.request_count,
-            throttle_exempt=usage.throttle_exempt,
-        )
 
     def _estimated_bytes(self, line: LongLine) -> int:
         self.counts.estimated += 1
