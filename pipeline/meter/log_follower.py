@@ -17,6 +17,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -53,22 +54,15 @@ def rolled_files(log: Path) -> list[RolledFile]:
     """The files rolled from a log, oldest first, without the log itself. Empty if the folder cannot be read."""
     whole, stem, extension = map(re.escape, (log.name, log.stem, log.suffix))
     is_rolled = re.compile(rf"{whole}[._-].+|{stem}{_DATED}{extension}(\{GZIP})?", re.DOTALL).fullmatch
-    try:
-        names = [path for path in log.parent.iterdir() if path.suffix not in _COMPRESSED and is_rolled(path.name)]
-    except OSError:
-        return []
-    return sorted(
-        RolledFile(modified_ns, path)
-        for path in names
-        if path.name != f"{log.name}{GZIP}" and (modified_ns := _modified_ns(path)) is not None
-    )
-
-
-def _modified_ns(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns if path.is_file() else None
-    except OSError:  # it was deleted a moment ago
-        return None
+    found = []
+    with suppress(OSError):
+        for path in log.parent.iterdir():
+            if path.suffix in _COMPRESSED or path.name == f"{log.name}{GZIP}" or not is_rolled(path.name):
+                continue
+            with suppress(OSError):  # it was deleted a moment ago
+                if path.is_file():
+                    found.append(RolledFile(path.stat().st_mtime_ns, path))
+    return sorted(found)
 
 
 # One file of a log, compressed or not. Places in it count bytes of its text, so they stay the same when it is
@@ -91,10 +85,6 @@ class Head(NamedTuple):
     size_bytes: int
     sha256: str
     first: bytes = b""
-
-    def is_of(self, size_bytes: int, sha256: str) -> bool:
-        """Whether size and digest are these."""
-        return (self.size_bytes, self.sha256) == (size_bytes, sha256)
 
 
 class LogFile:
@@ -337,7 +327,7 @@ def _is_file_of(path: Path, place: LogPlace) -> bool:
     if not place.head_bytes:
         return _inode(path) == place.inode
     head = head_of(path, place.head_bytes)
-    return head is not None and head.is_of(place.head_bytes, place.head_sha256)
+    return head is not None and head[:2] == (place.head_bytes, place.head_sha256)
 
 
 def _inode(path: Path) -> int | None:

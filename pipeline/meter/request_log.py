@@ -158,8 +158,10 @@ def produce_request_size(version: int, client_id: str | None, request: Body) -> 
     if version not in PRODUCE_VERSIONS:
         raise UnsupportedVersion(version, PRODUCE_VERSIONS, api="PRODUCE")
     flexible = version >= _PRODUCE_FLEXIBLE
+    # Header: api key 2, version 2, correlation id 4, client-id with a 2-byte length in every version.
+    size = 2 + 2 + 4 + 2 + len((client_id or "").encode()) + flexible
     # acks 2, timeout 4; no partition has more than its index and its records.
-    size = _request_header(client_id, flexible) + _nullable_string(request["transactionalId"], flexible) + 2 + 4
+    size += _string(request["transactionalId"] or "", flexible) + 2 + 4
     topics: Sequence[Body] = request["topicData"]
     size += _array(len(topics), flexible)
     for topic in topics:
@@ -217,16 +219,11 @@ def _fetched_partition(version: int, partition: Body) -> int:
 
 def _node_endpoints(endpoints: Iterable[Body]) -> int:
     # Only sent, under one tag of the response, with errors that direct a client to another leader.
-    structs = [4 + _string(node["host"], True) + 4 + _nullable_string(node.get("rack"), True) + 1 for node in endpoints]
+    structs = [4 + _string(node["host"], True) + 4 + _string(node.get("rack") or "", True) + 1 for node in endpoints]
     if not structs:
         return 0
     field_bytes = _array(len(structs), True) + sum(structs)
     return 1 + unsigned_varint_size(field_bytes) + field_bytes
-
-
-def _request_header(client_id: str | None, flexible: bool) -> int:
-    # api key 2, version 2, correlation id 4, client-id with a 2-byte length in every version.
-    return 10 + len((client_id or "").encode()) + flexible
 
 
 def _records(partition: Body, flexible: bool) -> int:
@@ -243,10 +240,6 @@ def _array(length: int, flexible: bool) -> int:
 def _string(text: str, flexible: bool) -> int:
     size = len(text.encode())
     return size + (unsigned_varint_size(size + 1) if flexible else 2)
-
-
-def _nullable_string(text: str | None, flexible: bool) -> int:
-    return _string(text or "", flexible)
 
 
 LAYOUT: Final = "[%d] %p %m (%c)%n"

@@ -23,7 +23,7 @@ from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer,
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, is_without_labels
 from pipeline.meter.usage_messages import Message, UsageCodec, messages_of
-from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher
+from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher, delivery_metrics
 from schemas.usage import LARGEST_MEASURE
 
 logger = logging.getLogger(__name__)
@@ -364,11 +364,4 @@ def scrape_metrics(meter: ScrapeMeter, publisher: UsagePublisher) -> Iterable[Me
         refused.add_metric([broker_id], counts.refused)
         sensors.add_metric([broker_id], counts.sensors)
     yield from (scrapes, refused, sensors)
-    for name, documentation, count in (
-        ("stored_events", "Events stored on the usage topic.", publisher.counts.events),
-        ("stored_messages", "Messages stored on the usage topic.", publisher.counts.messages),
-        ("failed_transactions", "Transactions that were retried.", publisher.counts.failures),
-    ):
-        counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
-        counter.add_metric([""], count)
-        yield counter
+    yield from delivery_metrics(publisher.counts, "")

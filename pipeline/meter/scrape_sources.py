@@ -138,20 +138,16 @@ class Source(Protocol):
     @property
     def url(self) -> str:
         """For messages."""
-        ...
 
     @property
     def broker_ids(self) -> Sequence[str]:
         """The brokers whose pages it may have."""
-        ...
 
     def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
         """What to request now; `seen_ms` are the times of the newest page of each broker that has one lately."""
-        ...
 
     def read(self, body: bytes, at: Moment) -> Answer:
         """The pages in an answer. Raises `ScrapeFailed`."""
-        ...
 
 
 # The exporters of brokers.
@@ -212,7 +208,6 @@ class ExporterSource:
 
     def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
         """See `Source.address`."""
-        del now_ms, seen_ms
         return self.url
 
     def read(self, body: bytes, at: Moment) -> Answer:
@@ -288,7 +283,6 @@ class PrometheusSource:
 
     def read(self, body: bytes, at: Moment) -> Answer:
         """See `Source.read`."""
-        del at
         try:
             answer = json.loads(body)
             if answer["data"]["resultType"] != "matrix":
@@ -309,7 +303,8 @@ class PrometheusSource:
         strays: list[str] = []
         for series in result:
             labels = series["metric"]
-            label, value = self._label_of_broker(labels)
+            label = next((one for one in labels if self._names.labels.get(one.lower()) == "broker_id"), "instance")
+            value = labels.get(label, "")
             broker_id = self._broker_of(label, value)
             if broker_id is None:
                 strays.append(f"{label}={value!r}")
@@ -324,12 +319,6 @@ class PrometheusSource:
                 lines[broker_id, round(at_seconds * 1000)].append(f"{text} {rate}\n")
         fix = "Fix: --map LABEL=broker_id names the label with the broker-id, ?LABEL=VALUE the series of this cluster"
         return lines, f"series of no broker: {len(strays)}, the first has {strays[0]}. {fix}" if strays else ""
-
-    def _label_of_broker(self, labels: Mapping[str, str]) -> tuple[str, str]:
-        for name, value in labels.items():
-            if self._names.labels.get(name.lower()) == "broker_id":
-                return name, value
-        return "instance", labels.get("instance", "")
 
     def _broker_of(self, label: str, value: str) -> str | None:
         if label != "instance":

@@ -3,13 +3,14 @@
 import base64
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, Self
 from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pipeline.cluster.access import ClusterAccess, topic_missing
@@ -17,7 +18,6 @@ from pipeline.cluster.acls import METER_IDENTITIES, Acl, PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error, principal_of
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.errors import (
-    ClusterUnreachable,
     Conflict,
     PipelineError,
     Refused,
@@ -55,8 +55,9 @@ class UsageTopic:
         except KafkaError:
             return cls(name)
         topic_id = UUID(str(topic.get("topic_id") or UUID(int=0)))
+        logged = base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
         # Brokers without topic ids, and without the topic, answer with an id of zeros.
-        return cls(name, _as_logged(topic_id.bytes) if topic_id.int else None)
+        return cls(name, logged if topic_id.int else None)
 
     def is_all_of(self, produce_request: Any) -> bool:
         """Whether a produce request writes to this topic and to no other.
@@ -76,15 +77,9 @@ class UsageTopic:
         return bool(topic["name"] == self.name)
 
 
-def _as_logged(uuid_bytes: bytes) -> str:
-    return base64.urlsafe_b64encode(uuid_bytes).decode("ascii").rstrip("=")
-
-
 # The mark of a meter: its place in the log, as metadata of a committed offset. Each process writes its own name into
 # its marks. So a meter that finds its mark moved knows whether it was itself, in a transaction whose outcome it did not
 # hear of, or a second meter of the same broker.
-
-_VERSION: Final = 1
 
 
 class MeterMark(BaseModel):
@@ -96,7 +91,7 @@ class MeterMark(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    version: Literal[1] = _VERSION
+    version: Literal[1] = 1
     meter: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     place: LogPlace
 
@@ -146,27 +141,21 @@ class UsageWriter(Protocol):
     @property
     def partition_count(self) -> int:
         """Partitions of the usage topic."""
-        ...
 
     def place_of(self, mark: Mark) -> LogPlace:
         """The place of a mark. Raises `Refused`."""
-        ...
 
     def open(self) -> Mark | None:
         """Fence every earlier writer of this broker; its mark, None if there is none."""
-        ...
 
     def committed(self) -> Mark | None:
         """The mark, without fencing anybody."""
-        ...
 
     def store(self, messages: Sequence[Message], mark: Mark) -> None:
         """Store messages and mark, all or nothing."""
-        ...
 
     def close(self) -> None:
         """Leave; aborts an open transaction. Harmless when called twice."""
-        ...
 
 
 class KafkaUsageTopic(MarkedTransactions):
@@ -231,13 +220,7 @@ COMPLAIN_EVERY_MS: Final = 5_000
 _FIRST_RETRY_MS: Final = 250
 _LONGEST_RETRY_MS: Final = 4_000
 _CLAIMS: Final = 5
-_TRIED_AGAIN: Final = (
-    ClusterUnreachable,
-    PermissionMissing,
-    Unreachable,
-    TransactionFenced,
-    TransactionUndecided,
-)
+_TRIED_AGAIN: Final = (Unreachable, TransactionFenced, TransactionUndecided)
 
 
 @dataclass(slots=True)
@@ -254,6 +237,18 @@ class DeliveryCounts:
 
     def __str__(self) -> str:
         return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions retried"
+
+
+def delivery_metrics(counts: DeliveryCounts, broker_id: str) -> Iterator[Metric]:
+    """What was sent, now; for any thread. The broker-id is "" for all that is scraped."""
+    for name, documentation, count in (
+        ("stored_events", "Events stored on the usage topic.", counts.events),
+        ("stored_messages", "Messages stored on the usage topic.", counts.messages),
+        ("failed_transactions", "Transactions that were retried.", counts.failures),
+    ):
+        counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
+        counter.add_metric([broker_id], count)
+        yield counter
 
 
 class UsagePublisher:
