@@ -30,11 +30,9 @@ class ClusterQuotas(Protocol):
 
     def look(self) -> Look:
         """See `Look`."""
-        ...
 
     def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
         """Make changes; returns the keys that the brokers refuse, with the reason."""
-        ...
 
 
 class KafkaQuotas:

@@ -61,15 +61,12 @@ class Gatekeeper(Protocol):
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
-        ...
 
     def now_ms(self) -> int:
         """The time on the timer's clock."""
-        ...
 
     def find_memory(self, caller: "WaitingCaller") -> bool:
         """Whether there is memory for a caller whose throttle is over. If not, the caller tries later."""
-        ...
 
 
 class WaitingCaller(DelayedOperation):

@@ -22,11 +22,9 @@ class QuotaVersions(Protocol):
 
     def version(self) -> int:
         """The newest version."""
-        ...
 
     def read(self, version: int | None = None) -> QuotaTableState:
         """The table at a version, None = the newest; `TableMissing` if it does not, or no longer, exist."""
-        ...
 
 
 class QuotaSource:
