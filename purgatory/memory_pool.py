@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 from purgatory.errors import AlreadyMutedError, InvalidArgumentError
 from purgatory.timer import MonotonicClock
 
-_LOW_MEMORY_FRACTION = 0.1
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Allocation:
@@ -132,11 +130,6 @@ class MemoryPool:
     def is_out_of_memory(self) -> bool:
         """True if nothing is left. A strict pool can refuse even when this is False."""
         return self.available_bytes <= 0
-
-    @property
-    def is_low_on_memory(self) -> bool:
-        """True if less than a tenth of the size is left. Exactly a tenth is not low."""
-        return self.available_bytes < int(_LOW_MEMORY_FRACTION * self.size_bytes)
 
     @property
     def depleted_total_ms(self) -> int:

@@ -26,7 +26,6 @@ class MonotonicClock(Protocol):
 
     def monotonic_ms(self) -> int:
         """Milliseconds from a fixed but unspecified instant until now."""
-        ...
 
 
 class SystemMonotonicClock:
@@ -194,11 +193,6 @@ class Reaper:
         self._advanced.wake()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-
-    @property
-    def is_running(self) -> bool:
-        """True while the thread is alive."""
-        return self._thread.is_alive()
 
     def _loop(self) -> None:
         while not self._closing.is_set():

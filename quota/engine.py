@@ -141,11 +141,6 @@ class QuotaEngine:
         """The number of sensors."""
         return len(self._sensors)
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of all sensors and known entities in bytes, spare room included."""
-        return self._sensors.nbytes
-
     def load_quotas(self, snapshot: QuotaSnapshot) -> None:
         """Put other quotas in force. No sensor changes: samples and buckets stay and are judged by the new bounds.
 

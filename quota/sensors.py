@@ -57,12 +57,6 @@ class TypeSensors:
         self.level = np.zeros(0, np.int64)
         self.is_shadow = np.zeros(0, np.bool_)
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of all columns, in bytes."""
-        parts = self.windows, self.buckets, self.bound, self.level, self.is_shadow
-        return sum(part.nbytes for part in parts if part is not None)
-
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
         room = capacity - len(self.bound)
@@ -96,11 +90,6 @@ class SensorNumbers:
 
     def __len__(self) -> int:
         return len(self._index)
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of keys and names, in bytes."""
-        return self._index.nbytes + self.used_at_ms.nbytes + sum(int(chunk.nbytes) for chunk in self._names)
 
     def find(self, names: HashedNames, has_user: Flags, has_client_id: Flags) -> Ids:
         """The sensor of each entity, int64[n]; −1 if it does not exist yet."""
@@ -162,11 +151,6 @@ class EntityDirectory:
 
     def __len__(self) -> int:
         return len(self._index)
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of keys and sensors, in bytes."""
-        return self._index.nbytes + self._seen.nbytes + sum(ids.nbytes for ids in self.of_key.values())
 
     def forget_sensors(self, keys: tuple[Key, ...]) -> None:
         """Forget all sensors. Every entity is resolved again, for these sides and types, when it is next looked up."""
@@ -280,12 +264,6 @@ class SensorTable:
 
     def __len__(self) -> int:
         return len(self.numbers)
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of all sensors and known entities in bytes, spare room included."""
-        samples = sum(sensors.nbytes for sensors in self.by_key.values())
-        return samples + self.numbers.nbytes + self._entities.nbytes
 
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Put quotas in force. Sensors stay as they are. Entities are resolved again when they are next looked up."""

@@ -133,7 +133,7 @@ class BrokerSync:
         if not is_same:
             self._mirror, self._is_compared = mirror, False
             self._usage.load(of_brokers)
-            self._grants.load(of_brokers, ())
+            self._grants.load(of_brokers)
 
     def set_brokers(self, broker_ids: Sequence[str]) -> None:
         """Set which brokers are in the cluster, as `usage` has them, each once, in any order.
