@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.tables.broker_quotas import BrokerQuotasTable, StoredState
+from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.enforced import APPLIED, NOT_APPLIED, PENDING
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
@@ -107,12 +107,12 @@ class ChangeWriter:
         """Whether there are changes that the brokers may have made or not. No others can be made then."""
         return bool(self._undecided)
 
-    def take_over(self) -> StoredState:
-        """Fence an earlier sync, and return what it left. Raises `Conflict` if another one starts at the same time."""
+    def take_over(self) -> tuple[dict[EntryKey, Owned], list[Change]]:
+        """Fence an earlier sync, and return what it owned and left undecided; `Conflict` if another one starts now."""
         self._table.take_over()
-        state = self._table.state()
-        self._undecided = tuple(state.undecided)
-        return state
+        owned, undecided = self._table.state()
+        self._undecided = tuple(undecided)
+        return owned, undecided
 
     def write(self, changes: Sequence[Change]) -> Written:
         """Make changes. If it raises, they are undecided, all of them."""

@@ -260,10 +260,10 @@ class BrokerQuotaSync:
 
     def take_over(self) -> None:
         """Fence an earlier sync, and take over what it owned. Raises as `ChangeWriter.take_over`."""
-        state, quotas = self._writer.take_over(), self._sources.quotas.pin()
-        self._control.restore_owned(state.owned, state.undecided, self._now())
+        (owned, undecided), quotas = self._writer.take_over(), self._sources.quotas.pin()
+        self._control.restore_owned(owned, undecided, self._now())
         self._control.load_quotas(quotas, self._sources.mirror)
-        counts = (quotas.version, len(quotas.quotas), len(state.owned), len(state.undecided))
+        counts = (quotas.version, len(quotas.quotas), len(owned), len(undecided))
         log.info("quotas v%d: %d entities; values that are kquota's on the brokers: %d, undecided: %d", *counts)
 
     def step(self) -> int:

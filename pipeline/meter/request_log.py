@@ -23,7 +23,7 @@ from pydantic_core import from_json
 
 from pipeline.cluster.acls import METER_IDENTITIES
 from pipeline.meter.long_line import Line, LongLine
-from pipeline.meter.usage_messages import JSON, Client, RequestUsage, UsageCodec, new_client
+from pipeline.meter.usage_messages import JSON, Client, Element, RequestUsage, UsageCodec, new_client
 from pipeline.meter.usage_topic import UsageTopic
 
 # Requests that are not usage of clients: those of the cluster itself, and what meters send.
@@ -334,10 +334,8 @@ class RequestLogParser:
         self._time_zone = time_zone
         self._clients: dict[tuple[str, str | None], Client] = {}
 
-    def elements(
-        self, lines: Iterable[Line], report: Callable[[MalformedLine, bytes], None]
-    ) -> Iterator[tuple[int, Any]]:
-        """The events of the lines that are a client's request, in the codec, each as an `Element`.
+    def elements(self, lines: Iterable[Line], report: Callable[[MalformedLine, bytes], None]) -> Iterator[Element]:
+        """The events of the lines that are a client's request, in the codec.
 
         Args:
             lines: As they are in the log, without line ends.
@@ -352,7 +350,7 @@ class RequestLogParser:
                 if element is not None:
                     yield element
 
-    def _read(self, line: Line) -> tuple[int, Any] | None:
+    def _read(self, line: Line) -> Element | None:
         self.counts.lines += 1
         long = line if isinstance(line, LongLine) else None
         text = (line.shortened if isinstance(line, LongLine) else line).removesuffix(b"\r")

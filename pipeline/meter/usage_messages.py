@@ -27,7 +27,7 @@ class Client(NamedTuple):
     Attributes:
         client_id: "" if it has none.
         broker_id: Of the broker that logged its requests.
-        number: See `Element.client`.
+        number: See `Element`.
         names: The members of an event's JSON that name client and broker.
     """
 
@@ -50,6 +50,10 @@ class RequestUsage(NamedTuple):
     throttle_exempt: bool
 
 
+Element = tuple[int, Any]
+"""One event: a number made of user and client-id, as all events of a client go to one partition; and its value."""
+
+
 def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
     """A client by its principal and client-id.
 
@@ -68,7 +72,7 @@ def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
     return Client(*named, zlib.crc32(entity), names)
 
 
-def element_of(usage: RequestUsage) -> tuple[int, bytes]:
+def element_of(usage: RequestUsage) -> Element:
     """The event as an `Element`; members that have their default value are left out.
 
     Raises:
@@ -125,7 +129,7 @@ class UsageCodec:
         opening_bytes: The most that a message has around them.
     """
 
-    element: Callable[[RequestUsage], tuple[int, Any]]
+    element: Callable[[RequestUsage], Element]
     size_bytes: Callable[[Any], int]
     message: Callable[[Sequence[Any]], bytes]
     opening_bytes: int
@@ -155,7 +159,7 @@ _MEASURES_BYTES: Final = 8 * 8 + 3 * 4 + 3
 _OPENING_BYTES: Final = 4_096
 
 
-def _element(usage: RequestUsage) -> tuple[int, RequestUsage]:
+def _element(usage: RequestUsage) -> Element:
     check_measures(usage)
     return usage.client.number, usage
 
@@ -201,17 +205,6 @@ MAX_MESSAGE_BYTES: Final = 512 * 1024
 """The most bytes of a message with several events. A message with one event may have more."""
 
 
-class Element(NamedTuple):
-    """One event.
-
-    Attributes:
-        client: A number made of user and client-id: all events of a client go to one partition.
-    """
-
-    client: int
-    value: Any
-
-
 class Message(NamedTuple):
     """One message of the usage topic: some events."""
 
@@ -251,8 +244,8 @@ class UsageBatch:
         """The number of events that are collected."""
         return self._events
 
-    def add(self, elements: Iterable[tuple[int, Any]]) -> None:
-        """Add events, as `Element`."""
+    def add(self, elements: Iterable[Element]) -> None:
+        """Add events."""
         partitions, most, largest, size_of = self._open, self._max_events, self._largest_bytes, self._codec.size_bytes
         count = len(partitions)
         for client, value in elements:

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, TableMissing, first_line
 from pipeline.tables.address import table_missing, table_uri
-from pipeline.tables.opening import Options, open_table, reading
+from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race
 from pipeline.tables.queries import answer, rows_of, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
@@ -116,7 +116,7 @@ class QuotaTable:
     conditional. In both cases an edit reads the table again and is made again if another commit came first.
     """
 
-    def __init__(self, root: str, storage_options: Options = None, lock_timeout_seconds: float = 10.0) -> None:
+    def __init__(self, root: str, lock_timeout_seconds: float = 10.0) -> None:
         """Open the table.
 
         Raises:
@@ -124,10 +124,9 @@ class QuotaTable:
             TableUnreadable: the table cannot be read.
         """
         self.uri = table_uri(root, "quotas")
-        self._options = storage_options
         self._lock_timeout_seconds = lock_timeout_seconds
         self._watch_lock = threading.Lock()
-        self._watched = self._opened()
+        self._watched = open_table(self.uri)
 
     def version(self) -> int:
         """The newest version. Takes 1 ms if nothing has changed since this was last asked.
@@ -147,11 +146,11 @@ class QuotaTable:
             TableUnreadable: the table cannot be read.
         """
         try:
-            return _state(self._opened(version))
+            return _state(open_table(self.uri, version))
         except (TableMissing, TableUnreadable) as exc:
             if version is None or (isinstance(exc, TableUnreadable) and not exc.is_file_missing):
                 raise
-            raise table_missing(self.uri, version, self._opened().version()) from exc
+            raise table_missing(self.uri, version, open_table(self.uri).version()) from exc
 
     def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
         """Make changes in one commit; see `edit`. Returns the version."""
@@ -165,7 +164,7 @@ class QuotaTable:
         Raises:
             Refused, Conflict: as `edit` does.
         """
-        return self._changed(self._opened(), change, if_version, once_stored)
+        return self._changed(open_table(self.uri), change, if_version, once_stored)
 
     def edit(
         self,
@@ -210,7 +209,7 @@ class QuotaTable:
     def shards(self) -> int:
         """By how many jobs the users are divided (property `kquota.shards`); 1 for one job."""
         with reading(self.uri):
-            return _shards(self._opened())
+            return _shards(open_table(self.uri))
 
     def set_shards(self, count: int, audit: EditAudit) -> None:
         """Set by how many jobs the users are divided. No edit makes a quota without a user from then on.
@@ -223,7 +222,7 @@ class QuotaTable:
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
         with reading(self.uri):
-            return [_commit_of(entry) for entry in self._opened().history(limit)]
+            return [_commit_of(entry) for entry in open_table(self.uri).history(limit)]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -254,9 +253,6 @@ class QuotaTable:
 
         return self._committed(attempt)
 
-    def _opened(self, version: int | None = None) -> DeltaTable:
-        return open_table(self.uri, version, self._options)
-
     def _changed(
         self, table: DeltaTable, change: QuotaChanger, if_version: int | None, once_stored: Sequence[QuotaValues]
     ) -> QuotaEdit:
@@ -274,7 +270,7 @@ class QuotaTable:
         with self.lock():
             for _ in range(_ATTEMPTS):
                 try:
-                    return attempt(self._opened())
+                    return attempt(open_table(self.uri))
                 except CommitFailedError:
                     continue
                 except (DeltaError, OSError) as exc:
