@@ -101,7 +101,7 @@ def measure(entities: int, rounds: int) -> tuple[dict[str, list[float]], float]:
         hot.record(load.batch(at_ms, 0.05)[0], at_ms)
         timed("5 % violated", hot.record, load.batch(at_ms + 250, 0.05)[0], at_ms + 250)
     sensors = engine._sensors
-    return spent, memory_of((sensors.by_key, sensors.numbers, sensors._entities)) / engine.num_sensors
+    return spent, memory_of((sensors.by_key, sensors.numbers, sensors.entities)) / engine.num_sensors
 
 
 def memory_of(part: object) -> int:

@@ -47,8 +47,6 @@ class MemoryPool:
         Args:
             size_bytes: at least 1.
             max_allocation_bytes: the largest single allocation, from 1 to size_bytes.
-            clock: measures the depleted time.
-            strict: hand out only what is left.
             depleted_window_ms: how far back `depleted_percent` looks; at least 1.
 
         Raises:

@@ -51,7 +51,6 @@ class SystemTimer:
         """Make an empty timer.
 
         Args:
-            clock: where the time comes from.
             tick_ms: of the finest wheel, at least 1. A larger tick makes tasks up to tick_ms − 1 late.
             wheel_size: buckets per level, at least 2.
 
@@ -175,7 +174,6 @@ class Reaper:
 
         Args:
             advanced: what to drive. No other thread may advance it while the reaper runs.
-            name: the name of the thread.
             on_error: gets what tasks raised. The loop goes on.
         """
         self._advanced = advanced

@@ -209,7 +209,9 @@ def rates_of(
         at_ms: The instant, not before any event.
         owners: Who is responsible, by user and client-id of the row of `quotas`.
     """
-    found = pa.concat_tables([engine.rates(part, at_ms) for part in _parts(clients)])
+    # Of many clients some after the others: all at once they would take several times the memory of the result.
+    begins = range(0, max(clients.num_rows, 1), BLOCK_ROWS)
+    found = pa.concat_tables([engine.rates(clients.slice(begin, BLOCK_ROWS), at_ms) for begin in begins])
     # Clients of one sensor share its rate.
     first, clients_of = _groups(found, _SENSOR)
     rows = found.take(pa.array(first))
@@ -220,11 +222,6 @@ def rates_of(
         others = [None if NAMES_OF_LEVEL[level][part] else entity_at(level, "", "")[part] for level in Level]
         columns[name] = pc.coalesce(pa.array([None, *others], pa.string()).take(rows["level"]), rows[tag])
     return SensorRates(pa.table({name: columns[name] for name in _SCHEMA.names}).cast(_SCHEMA), owners)
-
-
-def _parts(clients: pa.Table) -> Iterator[pa.Table]:
-    """Of many clients some after the others: all at once they would take several times the memory of the result."""
-    return (clients.slice(begin, BLOCK_ROWS) for begin in range(0, max(clients.num_rows, 1), BLOCK_ROWS))
 
 
 def sensor_rates(

@@ -96,7 +96,6 @@ class QuotaEngine:
     Args:
         num_samples: N, how many sample windows a rate spans, from 1 to 1024. Kafka's default is 11.
         sample_window_ms: w, from 1 ms to an hour.
-        max_throttle_time: the caps, per quota type.
         scope: `cluster` sums over brokers, and `broker_id` is "" in every answer; `broker` keeps brokers apart.
         carry_debt: keep token buckets. If False, Kafka's rate decides alone: `tokens` is null and `owed_ms` is X.
 
@@ -211,7 +210,7 @@ class QuotaEngine:
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
         with np.errstate(over="ignore"):
-            hashes = self._sensors.hashes(names)
+            hashes = names.hashed(self._sensors.seeds)
             candidates = self._sensors.resolution.candidates(hashes)
             found = [self._owed(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
         observed, bound, window_ms, tokens, owed_ms = _by_entity(found)
@@ -226,24 +225,17 @@ class QuotaEngine:
         return pa.Table.from_arrays([*_key_columns(names), *columns], schema=OWED_SCHEMA)
 
     def rates(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
-        """Say at what rate entities use something that an enforced bound limits. Reads only.
-
-        Args:
-            entities: as for `evaluate`.
-            evaluated_at_ms: as for `evaluate`.
+        """Say at what rate entities use something that an enforced bound limits, as `evaluate`. Reads only.
 
         Returns:
             One row per entity and quota type with O > 0 and an enforced bound T > 0, in the order of the table:
             broker_id, user, client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it is not a tag),
             observed, bound.
-
-        Raises:
-            InvalidUsage: as for `evaluate`.
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
         with np.errstate(over="ignore"):
-            hashes = self._sensors.hashes(names)
+            hashes = names.hashed(self._sensors.seeds)
             candidates = self._sensors.resolution.candidates(hashes)
             found = [self._used(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
         columns = [*_by_entity(found)]
@@ -258,12 +250,9 @@ class QuotaEngine:
         return pa.Table.from_arrays([*keys, level, *tags, pa.array(observed), pa.array(bound)], schema=RATES_SCHEMA)
 
     def resolve(self, entities: pa.Table) -> pa.Table:
-        """Say which quota holds for entities, and whether it was violated at the last `record`. Reads only.
+        """Say which quota holds for entities of `evaluate`, and whether it was violated at the last `record`.
 
         The answer is the enforced quota (or exemption) if there is one, else the shadow quota if one matches.
-
-        Args:
-            entities: as for `evaluate`.
 
         Returns:
             One row per entity and quota type, in the order of the table: broker_id, user, client_id, quota_type, level
@@ -276,7 +265,7 @@ class QuotaEngine:
         names = EntityNames(entities, self.scope == "broker")
         resolution = self._sensors.resolution
         with np.errstate(over="ignore"):
-            hashes = self._sensors.hashes(names)
+            hashes = names.hashed(self._sensors.seeds)
             candidates = resolution.candidates(hashes)
             found = [self._holding(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
         quota, bound, has_user, has_client_id, violated = _by_entity(found)

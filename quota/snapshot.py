@@ -32,7 +32,6 @@ class Quota:
         bounds: one per quota type, in the order of `QUOTA_TYPES`; bytes per second, and percent of one thread. None
             for no bound of that type: then the row does not exist for that type.
         mode: `enforce`, `shadow`, or `exempt`, which matches for every type and bounds none of them.
-        level: 1–8, from the entity.
     """
 
     user: str
@@ -58,7 +57,6 @@ class QuotaSnapshot:
         Args:
             rows: mappings with the columns of `quotas`. Other columns are ignored. A bound that is missing or null
                 means no bound; a mode that is missing or null means `enforce`. Byte rates may be fractions.
-            version: the version of the table that the rows come from.
             mode: `shadow` reads every `enforce` row as a `shadow` row, so that nothing is enforced.
 
         Raises:

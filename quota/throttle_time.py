@@ -120,13 +120,7 @@ class ThrottleCaps:
                 raise InvalidArgument(message)
 
     def cap_ms(self, quota_type: str, window_ms: int, sample_window_ms: int) -> int | None:
-        """The cap of one quota type in milliseconds; None if it has none.
-
-        Args:
-            quota_type: one of `QUOTA_TYPES`.
-            window_ms: W, which is the cap `window`.
-            sample_window_ms: w, which is the cap `sample_window`.
-        """
+        """The cap of one quota type in milliseconds; None if it has none."""
         cap: Cap = getattr(self, quota_type)
         words = {"window": window_ms, "sample_window": sample_window_ms, "none": None}
         return cap if isinstance(cap, int) else words[cap]
@@ -136,8 +130,6 @@ class ThrottleCaps:
 
         Args:
             quota_type: position in `QUOTA_TYPES`.
-            window_ms: W of each violation, int64[n].
-            sample_window_ms: w.
 
         Returns:
             int64[n]; `NO_CAP` if the type has none.

@@ -181,7 +181,8 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         if name is None:
             return
         sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt)
-        upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), _upkeep_failed)
+        failed = partial(log.error, "upkeep of broker_quotas has ended: %s")
+        upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), failed)
         upkeep.start()
         try:
             metrics = metrics or SyncMetrics(CollectorRegistry(), SystemClock())
@@ -254,10 +255,6 @@ def _name_once_reached(settings: Settings, access: ClusterAccess, wait: Wait) ->
         if wait(rest_seconds):
             break
     return None
-
-
-def _upkeep_failed(failure: BaseException) -> None:
-    log.error("upkeep of broker_quotas has ended: %s", failure)
 
 
 # The sync on a thread next to other work: `kquota run --sync`.

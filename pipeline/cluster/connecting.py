@@ -209,7 +209,12 @@ class _CauseCollector(logging.Handler):
     @contextmanager
     def collecting(self) -> Iterator[list[BaseException]]:
         causes: list[BaseException] = []
-        self._install()
+        network = logging.getLogger("kafka.net")
+        with self._installing:
+            if self not in network.handlers:
+                network.addHandler(self)
+                network.setLevel(logging.WARNING)
+                network.propagate = False
         self._wanted.append(causes)
         try:
             yield causes
@@ -226,14 +231,6 @@ class _CauseCollector(logging.Handler):
         rest = logging.getLogger("kafka")
         if not self._wanted and rest.isEnabledFor(record.levelno):
             rest.handle(record)
-
-    def _install(self) -> None:
-        network = logging.getLogger("kafka.net")
-        with self._installing:
-            if self not in network.handlers:
-                network.addHandler(self)
-                network.setLevel(logging.WARNING)
-                network.propagate = False
 
 
 _COLLECTOR: Final = _CauseCollector()

@@ -229,10 +229,7 @@ class KafkaFollower:
     topic cannot be reached it tries again without end, and continues where it was.
 
     Args:
-        bootstrap_servers: Of the cluster that has the topic.
-        topic: The throttle topic.
         options: Further kafka-python options, as of `client_properties.kafka_options`.
-        name: Of the thread.
     """
 
     def __init__(

@@ -55,7 +55,6 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
     """Make the ASGI application.
 
     Args:
-        token: See `Guard`.
         registry: Of /metrics; None: no /metrics. The number of requests for throttles is added to it.
     """
     answers = Counter("kquota_gate_answers", "Answers to /v1/throttle.", ("answer",), registry=registry)

@@ -128,9 +128,6 @@ class ThrottleView:
     throttles it knows end by themselves.
 
     Args:
-        bootstrap_servers: Of the cluster that has the topic.
-        topic: The throttle topic.
-        cluster: See `ThrottleState`.
         options: Further kafka-python options, as of `client_properties.kafka_options`.
     """
 

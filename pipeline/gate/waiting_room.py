@@ -20,9 +20,7 @@ class GateDepleted(PipelineError):
     """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass.
 
     Attributes:
-        request_bytes: Size of the request that was refused.
         available_bytes: What is left of the pool, at or below 0.
-        pool_bytes: Size of the pool.
     """
 
     exit_code = 5
@@ -38,12 +36,7 @@ class GateDepleted(PipelineError):
 
 
 class RequestSizeRefused(PipelineError, ValueError):
-    """A request of a size that the gate never lets in, however much memory is free.
-
-    Attributes:
-        request_bytes: What was given.
-        max_request_bytes: The largest size allowed.
-    """
+    """A request of a size that the gate never lets in, however much memory is free."""
 
     exit_code = 5
 
@@ -136,7 +129,6 @@ class Occupancy:
     Attributes:
         delayed_operations: NumDelayedOperations, callers that wait for a time-out.
         waiting: Callers that are not awake yet, including those that wait for memory.
-        waiting_for_memory: Callers that wait for bytes of the pool.
         pool_available_bytes: What is left of it. Below 0 when the last request was larger than what was left.
         pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet. Bytes of
             callers that went on after their throttle without finding any in the pool are not part of it.
@@ -166,7 +158,6 @@ class GateLimits:
     Attributes:
         pool_bytes: Size of the memory pool that all throttled clients share. As in KIP-72 a request is let in while
             anything is left, so at most pool_bytes + max_request_bytes − 1 are in use.
-        max_request_bytes: The largest single request.
         when_full: What happens to a throttled caller that finds the pool depleted. refuse: it is refused at once.
             wait: it waits until bytes become free; who came first gets them first. When its own throttle is over, it
             waits only while its own client's requests use pool_bytes or more.

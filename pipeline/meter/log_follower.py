@@ -243,7 +243,6 @@ class PassedFiles:
 
     Args:
         until_ns: Every file that was last changed then or before.
-        passed: Others, as in `LogPlace`.
     """
 
     def __init__(self, until_ns: int = 0, passed: Iterable[tuple[str, int]] = ()) -> None:
@@ -380,7 +379,6 @@ class LogFollower:
         path: The file that is written now. Rolled files are in its folder; `rolled_files` has their names.
             It need not exist yet.
         start: Where to begin without a place. A file that appears later is read from its beginning.
-        read_bytes: The most bytes that are read at once.
     """
 
     def __init__(

@@ -51,7 +51,6 @@ class OwnTraffic:
     Attributes:
         listeners: Listener names that brokers and controllers use among themselves.
         principals: Who they are there, `Type:name`.
-        usage_topic: The topic that the meters write to.
     """
 
     listeners: frozenset[str] = frozenset({"CONTROLLER"})
@@ -317,7 +316,6 @@ class RequestLogParser:
     Args:
         time_zone: Zone of the line times; None: the zone of this machine. Log4j writes local time without an
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
-        codec: In which `elements` are.
     """
 
     def __init__(

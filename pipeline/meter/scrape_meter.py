@@ -302,7 +302,11 @@ class ScrapeMeter:
             return
         was_away = bool(target.trouble)
         self._tell([target], "" if page.shown else _without_sensors(shown.page))
-        self._tell_refused(target, page)
+        if page.reason and not target.refused:
+            logger.warning(
+                "%s: lines that are not charged: %d, the first is %s", target.name, page.refused, page.reason
+            )
+        target.refused = page.reason
         if apart_ms > target.usage.window_ms and not (target.is_sparse or was_away):
             logger.warning(
                 "%s: samples %d s apart, of which %d s are charged. Fix: scrape it every 5 s or less",
@@ -323,13 +327,6 @@ class ScrapeMeter:
                     "%s is metered again; of what was not scraped meanwhile at most one window is charged", target.name
                 )
             target.trouble = trouble
-
-    def _tell_refused(self, target: Target, page: Page) -> None:
-        if page.reason and not target.refused:
-            logger.warning(
-                "%s: lines that are not charged: %d, the first is %s", target.name, page.refused, page.reason
-            )
-        target.refused = page.reason
 
     def _store(self) -> bool:
         """Store what is charged; True if nothing is left. A batch that was tried stays as it is until it is stored."""

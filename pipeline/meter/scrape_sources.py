@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pipeline.clock import Clock, Moment
@@ -132,24 +132,6 @@ class Answer(NamedTuple):
     left_out: str = ""
 
 
-class Source(Protocol):
-    """What is asked. `read` may be called on any thread."""
-
-    @property
-    def url(self) -> str:
-        """For messages."""
-
-    @property
-    def broker_ids(self) -> Sequence[str]:
-        """The brokers whose pages it may have."""
-
-    def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
-        """What to request now; `seen_ms` are the times of the newest page of each broker that has one lately."""
-
-    def read(self, body: bytes, at: Moment) -> Answer:
-        """The pages in an answer. Raises `ScrapeFailed`."""
-
-
 # The exporters of brokers.
 
 
@@ -203,15 +185,15 @@ class ExporterSource:
 
     @property
     def broker_ids(self) -> Sequence[str]:
-        """The one broker."""
+        """The brokers whose pages it may have."""
         return [self.broker_id]
 
-    def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
-        """See `Source.address`."""
+    def address(self, _now_ms: int, _seen_ms: Sequence[int]) -> str:
+        """What to request now."""
         return self.url
 
     def read(self, body: bytes, at: Moment) -> Answer:
-        """See `Source.read`."""
+        """The pages in an answer. May be called on any thread."""
         return Answer([Shown(self.broker_id, body, at)])
 
 
@@ -251,7 +233,6 @@ class PrometheusSource:
 
     Args:
         url: Its address. What is behind `?` are labels and values that the series must have.
-        brokers: As of `with_brokers`.
 
     Raises:
         UsageError: It is not the address of a Prometheus.
@@ -274,15 +255,15 @@ class PrometheusSource:
         self._selector = f"{{{','.join(matchers)}}}"
 
     def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
-        """See `Source.address`."""
+        """What to request now; `seen_ms` are the times of the newest page of each broker that has one lately."""
         # Its clock may be another one. What was seen already is not charged again.
         range_ms = now_ms - min(seen_ms, default=0) + 1_000
         range_ms = min(max(range_ms, _SHORTEST_RANGE_MS), LONGEST_RANGE_MS)
         query = urlencode({"query": f"{self._selector}[{range_ms}ms]"})
         return self._address._replace(path=f"{self._address.path.rstrip('/')}/api/v1/query", query=query).geturl()
 
-    def read(self, body: bytes, at: Moment) -> Answer:
-        """See `Source.read`."""
+    def read(self, body: bytes, _at: Moment) -> Answer:
+        """The pages in an answer; `ScrapeFailed` if it is none of a Prometheus. May be called on any thread."""
         try:
             answer = json.loads(body)
             if answer["data"]["resultType"] != "matrix":
@@ -326,3 +307,7 @@ class PrometheusSource:
         host, _, port = value.rpartition(":")
         of_host = self._by_host.get((host if port.isdecimal() else value).strip("[]").lower(), [])
         return of_host[0] if len(of_host) == 1 else None
+
+
+Source = ExporterSource | PrometheusSource
+"""What is asked."""

@@ -26,7 +26,6 @@ class Client(NamedTuple):
 
     Attributes:
         client_id: "" if it has none.
-        broker_id: Of the broker that logged its requests.
         number: See `Element`.
         names: The members of an event's JSON that name client and broker.
     """
@@ -223,7 +222,6 @@ class UsageBatch:
 
     Args:
         max_events: The most events of one message; None: as many as is good for the codec.
-        max_message_bytes: See `MAX_MESSAGE_BYTES`.
     """
 
     def __init__(

@@ -45,11 +45,7 @@ class UsageTopic:
 
     @classmethod
     def described_by(cls, admin: Any, name: str) -> Self:
-        """The topic with its id, if the cluster has one.
-
-        Args:
-            admin: A connected `kafka.KafkaAdminClient`.
-        """
+        """The topic with its id, if the cluster has one."""
         try:
             (topic,) = admin.describe_topics([name])
         except KafkaError:
@@ -163,8 +159,6 @@ class KafkaUsageTopic(MarkedTransactions):
 
     Args:
         topic: The usage topic. Its partitions are counted once, at the start.
-        marker_topic: As of `MarkedTransactions`.
-        transaction_timeout_ms: As of `MarkedTransactions`.
 
     Raises:
         Unreachable: One of the topics does not exist.

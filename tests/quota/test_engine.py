@@ -118,7 +118,7 @@ def test_entities_not_seen_for_two_hours_are_forgotten() -> None:
     hour_ms = 3_600_000
     many = [usage_row(AT_MS, client_id=f"c{i}", produced_bytes=1) for i in range(1000)]
     decide(engine, AT_MS, *many)
-    entities = engine._sensors._entities
+    entities = engine._sensors.entities
     assert len(entities) == 1000
     for at_ms in (AT_MS, AT_MS + hour_ms + 1, AT_MS + 2 * hour_ms + 2):
         decide(engine, at_ms, usage_row(at_ms, client_id="c1", produced_bytes=1))

@@ -34,7 +34,6 @@ class QuotaSource:
     use one object.
 
     Args:
-        table: The quota table; it must exist.
         share: For whom the job decides. For a share of the users a version with a quota that names no user is invalid.
 
     Attributes:

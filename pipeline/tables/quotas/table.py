@@ -84,7 +84,6 @@ class QuotaTableState:
     """The quota table at one version.
 
     Attributes:
-        version: the version of the table.
         rows: every row by column, sorted by entity. They are not checked: SQL may have written them.
         scope: `cluster` or `broker` (property `kquota.scope`).
         mode: `enforce`, or `shadow` for all rows (property `kquota.mode`).
@@ -177,7 +176,6 @@ class QuotaTable:
 
         Args:
             change: takes the newest rows and returns all rows.
-            audit: stored in the commit.
             if_version: the version that the table must be at; None = any.
             once_stored: rows of an earlier version. They may be stored again unchanged, see `validated`.
 
