@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -193,28 +193,26 @@ class ChosenQuotas:
 # What a sync follows: the quotas, and the usage as long as levels are computed from it.
 
 
+@dataclass(slots=True)
 class Sources:
     """The quotas and the usage. Without a scope of the settings that of the quota table holds, also when it changes."""
 
-    def __init__(
-        self, quotas: QuotaSource | ChosenQuotas, open_usage: Callable[[], UsageFollower], scope: Scope | None = None
-    ) -> None:
-        self.quotas = quotas
-        self._open_usage = open_usage
-        self._scope = scope
-        self._usage: UsageFollower | None = None
+    quotas: QuotaSource | ChosenQuotas
+    open_usage: Callable[[], UsageFollower]
+    scope: Scope | None = None
+    _usage: UsageFollower | None = field(default=None, init=False)
 
     @property
     def mirror(self) -> bool:
         """Whether every broker gets T: scope `broker`."""
-        return (self._scope or self.quotas.scope) == "broker"
+        return (self.scope or self.quotas.scope) == "broker"
 
     def usage(self) -> UsageFollower | None:
         """The usage; None where no level is computed. It is opened again when levels are computed again."""
         if self.mirror:
             self._usage = None
         elif self._usage is None:
-            self._usage = self._open_usage()
+            self._usage = self.open_usage()
         return self._usage
 
 

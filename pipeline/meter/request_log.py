@@ -128,8 +128,6 @@ class UnsupportedVersion(ValueError):
     """The body's layout in this version is not known here."""
 
     def __init__(self, version: int, known: range, api: str) -> None:
-        self.api = api
-        self.version = version
         super().__init__(f"version {version} of {api} is unknown; known are {known[0]} to {known[-1]}")
 
 
@@ -269,10 +267,6 @@ EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
 
 class MalformedLine(ValueError):
     """A line has `Completed request:` but cannot be read, or is not in Kafka's layout."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 @dataclass(slots=True)

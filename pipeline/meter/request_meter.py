@@ -184,7 +184,7 @@ class RequestMeter:
                 "%s of %s skipped: %s: %.120s",
                 f"{self._unreported:,} malformed line{'s' if self._unreported > 1 else ''}",
                 self._follower.path,
-                error.reason,
+                error,
                 line[:_SHOWN_BYTES].decode("utf-8", "replace"),
             )
             self._complained_ms, self._unreported = now_ms, 0

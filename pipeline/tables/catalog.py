@@ -280,14 +280,13 @@ class SparkUpkeep:
         spark.conf.set(_LISTING, str(spark.sparkContext.defaultParallelism))
 
     def newest_value(self, name: str, column: str) -> int | None:
-        """See `DeltaRsUpkeep`; so all others."""
         return self._reader(name).newest_value(column)
 
-    def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
+    def newest_evaluation_ms(self, name: str) -> int | None:
         newest = self._reader(name).newest_instant()
         return None if newest is None else newest.evaluated_at_ms
 
-    def trim(self, name: str, column: str, before_ms: int) -> int:  # noqa: D102
+    def trim(self, name: str, column: str, before_ms: int) -> int:
         reader = self._reader(name)
         old, predicate = rows_before(column, before_ms)
         rows = reader.count(old)
@@ -295,14 +294,14 @@ class SparkUpkeep:
             reader.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
         return rows
 
-    def merge(self, name: str) -> bool:  # noqa: D102
+    def merge(self, name: str) -> bool:
         reader = self._reader(name)
         is_due = int(reader.detail()["numFiles"]) > self._many_files
         if is_due:
             reader.change("OPTIMIZE {table}")
         return is_due
 
-    def clean(self, name: str, *, files: bool) -> int:  # noqa: D102
+    def clean(self, name: str, *, files: bool) -> int:
         if files:
             self._reader(name).change("VACUUM {table}")
         return 0

@@ -70,31 +70,25 @@ class DeltaRsReader:
         self.uri = uri
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        """See `TableReader`."""
         return select(open_table(self.uri), columns, where)
 
     def newest_value(self, column: str) -> int | None:
-        """See `TableReader`."""
         return newest_in(open_table(self.uri), column)
 
     def oldest_value(self, column: str) -> int | None:
-        """See `RolledTable`."""
         return oldest_in(open_table(self.uri), column)
 
     def newest_instant(self) -> Instant | None:
-        """See `TableReader`."""
         return newest_instant_in(open_table(self.uri))
 
     def slices(
         self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
     ) -> "TimeSlices":
-        """See `RolledTable`."""
         return TimeSlices(self.uri, column, dictionaries, version, time_epoch)
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> pa.Table:
-        """See `TableReader`."""
         return newest_of_each(open_table(self.uri), keys, order, columns, where)
 
 

@@ -141,7 +141,7 @@ def metered(
         path.write_bytes(LOG)
         follower = LogFollower(path, "beginning", read_bytes=read_bytes, max_line_bytes=max_line_bytes)
         while follower.place.offset_bytes < len(LOG):
-            events += reader.elements(follower.read(), lambda error, _: refused.append(error.reason))
+            events += reader.elements(follower.read(), lambda error, _: refused.append(str(error)))
         follower.close()
     return events, refused, reader.counts, follower.counts
 

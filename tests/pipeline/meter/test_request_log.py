@@ -167,7 +167,7 @@ def test_whatever_a_line_has_in_a_field_the_next_one_is_read(field: str, value: 
 
     events = list(
         reader.elements(
-            [line_of(PRODUCE | {field: value}), line_of(FETCH)], lambda error, _: refused.append(error.reason)
+            [line_of(PRODUCE | {field: value}), line_of(FETCH)], lambda error, _: refused.append(str(error))
         )
     )
 
@@ -180,9 +180,7 @@ def test_whatever_a_line_has_in_a_field_the_next_one_is_read(field: str, value: 
 def test_no_bytes_behind_the_layout_are_more_than_a_malformed_line(text: bytes) -> None:
     reader, refused = parser(), list[str]()
 
-    assert (
-        list(reader.elements([with_json(text.decode("latin-1"))], lambda error, _: refused.append(error.reason))) == []
-    )
+    assert list(reader.elements([with_json(text.decode("latin-1"))], lambda error, _: refused.append(str(error)))) == []
     assert len(refused) == reader.counts.malformed == 1
 
 

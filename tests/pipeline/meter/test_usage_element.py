@@ -58,7 +58,7 @@ def test_what_no_event_can_say_is_reported_and_the_other_lines_go_on(logged: dic
     told: list[tuple[str, bytes]] = []
     lines = [line_of(PRODUCE), line_of(logged), line_of(FETCH)]
 
-    found = list(reader.elements(lines, lambda error, line: told.append((error.reason, line))))
+    found = list(reader.elements(lines, lambda error, line: told.append((str(error), line))))
 
     assert len(found) == 2
     assert [line for _, line in told] == [lines[1]]
