@@ -224,11 +224,7 @@ class BatchTimingWheel:
     """
 
     def __init__(self, start_ms: int = 0) -> None:
-        """Make an empty wheel, whose clock begins at start_ms.
-
-        Raises:
-            InvalidArgumentError: start_ms is negative, above MAX_TIME_MS or not an integer.
-        """
+        """Make an empty wheel, whose clock begins at an integer from 0 to MAX_TIME_MS, else `InvalidArgumentError`."""
         self._clock_ms = _whole("start_ms", start_ms)
         if not 0 <= self._clock_ms <= MAX_TIME_MS:
             raise _refused_time(name="start_ms", value_ms=start_ms)

@@ -151,11 +151,7 @@ ALL_USERS: Final = Share(0, 1)
 
 
 def share_of(text: str) -> Share:
-    """The share that a text names: `0/2` is the first of two.
-
-    Raises:
-        ValueError: it names none; the message explains what it must be.
-    """
+    """The share that a text names: `0/2` is the first of two; `ValueError` explains what it must be."""
     number, slash, of = text.partition("/")
     # Not isdecimal: other alphabets have digits, too.
     is_a_share = slash and all(part.isascii() and part.isdecimal() for part in (number, of)) and int(number) < int(of)

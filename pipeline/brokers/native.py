@@ -127,11 +127,7 @@ def describe_request() -> Any:
 
 
 def quotas_in(response: Any) -> list[NativeQuota]:
-    """The quotas of a DescribeClientQuotasResponse, in no certain order.
-
-    Raises:
-        kafka.errors.KafkaError: The response has an error.
-    """
+    """The quotas of a DescribeClientQuotasResponse, in no certain order; `KafkaError` if it has an error."""
     if response.error_code:
         raise _ERRORS.for_code(response.error_code)(response.error_message)
     return [

@@ -115,11 +115,7 @@ class LogFile:
         return self._status.st_mtime_ns
 
     def is_at(self, path: Path) -> bool:
-        """Whether this very file is at a path now.
-
-        Raises:
-            FileNotFoundError: No file is there.
-        """
+        """Whether this very file is at a path now; `FileNotFoundError` if none is there."""
         there, mine = path.stat(), self._status
         return (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
 
@@ -139,11 +135,7 @@ class LogFile:
         return not self.is_compressed and self._status.st_size < self._raw.tell()
 
     def seek(self, offset_bytes: int) -> bool:
-        """Go to a place in the text; False if it ends before.
-
-        Raises:
-            EOFError, zlib.error, OSError: As of `read`.
-        """
+        """Go to a place in the text; False if it ends before. Raises as `read`."""
         if not self.is_compressed and self._status.st_size < offset_bytes:
             return False
         reached: int = self._text.seek(offset_bytes)

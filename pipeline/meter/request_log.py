@@ -58,11 +58,7 @@ class OwnTraffic:
     usage_topic: UsageTopic = field(default_factory=UsageTopic)
 
     def covers(self, logged: dict[str, Any]) -> bool:
-        """Whether a request is left out.
-
-        Raises:
-            KeyError, TypeError, AttributeError: The logged request lacks a part.
-        """
+        """Whether a request is left out; `KeyError`, `TypeError` or `AttributeError` if it lacks a part."""
         if logged["listener"] in self.listeners and logged["principal"] in self.principals:
             return True
         api, request = logged["requestHeader"]["requestApiKeyName"], logged["request"]

@@ -50,11 +50,7 @@ class Scrape:
         self.began = clock.now()
 
     def run(self) -> tuple[bytes, Moment]:
-        """The body of the answer, and when it was made.
-
-        Raises:
-            ScrapeFailed: There is none.
-        """
+        """The body of the answer, and when it was made; `ScrapeFailed` if there is none."""
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         connection = self._connection = kind(str(self._url.hostname), self._url.port, timeout=DEADLINE_MS / 1000)
         try:

@@ -72,11 +72,7 @@ def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
 
 
 def element_of(usage: RequestUsage) -> Element:
-    """The event as an `Element`; members that have their default value are left out.
-
-    Raises:
-        ValueError: A measure cannot be in a usage event.
-    """
+    """The event without members that have their default value; `ValueError` if a measure cannot be in one."""
     client, event_time_ms, produced_bytes, fetched_bytes, io_time_ns, request_count, throttle_exempt = usage
     used = b""
     if produced_bytes is not None:
@@ -94,11 +90,7 @@ def element_of(usage: RequestUsage) -> Element:
 
 
 def check_measures(usage: RequestUsage) -> None:
-    """Refuse what `element_of` refuses.
-
-    Raises:
-        ValueError: A measure cannot be in a usage event.
-    """
+    """Refuse what `element_of` refuses, with `ValueError`."""
     for name in ("produced_bytes", "fetched_bytes", "io_time_ns"):
         value = getattr(usage, name)
         if value is not None:

@@ -116,23 +116,14 @@ class QuotaTable:
     """
 
     def __init__(self, root: str, lock_timeout_seconds: float = 10.0) -> None:
-        """Open the table.
-
-        Raises:
-            TableMissing: there is no table.
-            TableUnreadable: the table cannot be read.
-        """
+        """Open the table; `TableMissing` if there is none, `TableUnreadable` if it cannot be read."""
         self.uri = table_uri(root, "quotas")
         self._lock_timeout_seconds = lock_timeout_seconds
         self._watch_lock = threading.Lock()
         self._watched = open_table(self.uri)
 
     def version(self) -> int:
-        """The newest version. Takes 1 ms if nothing has changed since this was last asked.
-
-        Raises:
-            TableUnreadable: the table cannot be read.
-        """
+        """The newest version, or `TableUnreadable`. Takes 1 ms if nothing has changed since this was last asked."""
         with self._watch_lock, reading(self.uri):
             self._watched.update_incremental()
             return self._watched.version()
@@ -158,11 +149,7 @@ class QuotaTable:
     def plan(
         self, change: QuotaChanger, if_version: int | None = None, once_stored: Sequence[QuotaValues] = ()
     ) -> QuotaEdit:
-        """What `edit` would do now. Writes nothing and takes no lock. The version is that of the present table.
-
-        Raises:
-            Refused, Conflict: as `edit` does.
-        """
+        """What `edit` would do now, at the present version; raises as `edit`. Writes nothing and takes no lock."""
         return self._changed(open_table(self.uri), change, if_version, once_stored)
 
     def edit(
@@ -181,9 +168,7 @@ class QuotaTable:
 
         Raises:
             Refused: the result has invalid rows.
-            Conflict: the table is not at `if_version`.
-            Conflict: the lock did not become free in time.
-            Conflict: other commits came first at every attempt.
+            Conflict: the table is not at `if_version`, its lock did not become free in time, or others always came first.
             TableUnwritable: the store refused.
         """
 
@@ -197,11 +182,7 @@ class QuotaTable:
         return self._committed(attempt)
 
     def set_mode(self, mode: str, audit: EditAudit) -> int:
-        """Set the property `kquota.mode` (`enforce`, or `shadow` for all rows); returns the version.
-
-        Raises:
-            Conflict, TableUnwritable: As `edit` does.
-        """
+        """Set the property `kquota.mode`, `enforce` or `shadow` for all rows; raises as `edit`. Returns the version."""
         return self._set_property("kquota.mode", mode, audit)
 
     def shards(self) -> int:
@@ -210,11 +191,7 @@ class QuotaTable:
             return _shards(open_table(self.uri))
 
     def set_shards(self, count: int, audit: EditAudit) -> None:
-        """Set by how many jobs the users are divided. No edit makes a quota without a user from then on.
-
-        Raises:
-            Conflict, TableUnwritable: As `edit` does.
-        """
+        """Set by how many jobs the users are divided, and allow no new quota without a user; raises as `edit`."""
         self._set_property(_SHARDS, str(count), audit)
 
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
@@ -224,11 +201,7 @@ class QuotaTable:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of edits; Spark SQL runs under it too. On object stores there is no lock.
-
-        Raises:
-            Conflict: the lock did not become free in time.
-        """
+        """Hold the lock of edits, as Spark SQL does, or raise `Conflict`. On object stores there is no lock."""
         if "://" in self.uri:
             yield
             return
