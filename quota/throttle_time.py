@@ -126,14 +126,7 @@ class ThrottleCaps:
         return cap if isinstance(cap, int) else words[cap]
 
     def max_throttle_time_ms(self, quota_type: int, window_ms: Ints, sample_window_ms: int) -> Ints:
-        """The cap of each of n violations of one quota type.
-
-        Args:
-            quota_type: position in `QUOTA_TYPES`.
-
-        Returns:
-            int64[n]; `NO_CAP` if the type has none.
-        """
+        """The cap of n violations of one type (a position in `QUOTA_TYPES`), int64[n]; `NO_CAP` if it has none."""
         name = QUOTA_TYPES[quota_type]
         if getattr(self, name) == "window":
             return window_ms

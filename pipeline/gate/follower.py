@@ -227,9 +227,7 @@ class KafkaFollower:
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
     topic cannot be reached it tries again without end, and continues where it was.
-
-    Args:
-        options: Further kafka-python options, as of `client_properties.kafka_options`.
+    `options` are further kafka-python options, as of `client_properties.kafka_options`.
     """
 
     def __init__(

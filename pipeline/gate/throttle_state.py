@@ -126,9 +126,7 @@ class ThrottleView:
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. While the topic cannot be reached it tries again without end; the
     throttles it knows end by themselves.
-
-    Args:
-        options: Further kafka-python options, as of `client_properties.kafka_options`.
+    `options` are further kafka-python options, as of `client_properties.kafka_options`.
     """
 
     def __init__(

@@ -17,11 +17,7 @@ from schemas.throttle_record import ThrottleRecord
 
 
 class GateDepleted(PipelineError):
-    """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass.
-
-    Attributes:
-        available_bytes: What is left of the pool, at or below 0.
-    """
+    """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass."""
 
     exit_code = 5
 

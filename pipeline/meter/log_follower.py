@@ -40,11 +40,7 @@ _DATED: Final = rf"[._-]({_YEAR_FIRST}|{_YEAR_LAST})[\dT._-]*"
 
 
 class RolledFile(NamedTuple):
-    """A file that was rolled from a log.
-
-    Attributes:
-        modified_ns: Time of its last change; for a compressed one that is when it was compressed.
-    """
+    """A file that was rolled from a log, and when it was last changed; a compressed one: when it was compressed."""
 
     modified_ns: int
     path: Path
@@ -76,11 +72,7 @@ UNREADABLE: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class Head(NamedTuple):
-    """The beginning of a file.
-
-    Attributes:
-        first: Its first bytes, the time of the first line.
-    """
+    """The beginning of a file; `first` are its first bytes, the time of the first line."""
 
     size_bytes: int
     sha256: str

@@ -210,11 +210,7 @@ class _Open:
 
 
 class UsageBatch:
-    """Collects events until they are sent. One thread.
-
-    Args:
-        max_events: The most events of one message; None: as many as is good for the codec.
-    """
+    """Collects events until they are sent. One thread. `max_events` None: as many as is good for the codec."""
 
     def __init__(
         self,

@@ -79,11 +79,7 @@ class UsageTopic:
 
 
 class MeterMark(BaseModel):
-    """The text of a mark.
-
-    Attributes:
-        place: All lines before it are on the usage topic, those after it are not.
-    """
+    """The text of a mark: all lines before `place` are on the usage topic, those after it are not."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -219,11 +215,7 @@ _TRIED_AGAIN: Final = (Unreachable, TransactionFenced, TransactionUndecided)
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What was sent so far.
-
-    Attributes:
-        failures: Transactions that failed, or whose outcome was not known.
-    """
+    """What was sent so far; `failures` are transactions that failed, or whose outcome was not known."""
 
     events: int = 0
     messages: int = 0

@@ -168,7 +168,7 @@ class QuotaTable:
 
         Raises:
             Refused: the result has invalid rows.
-            Conflict: the table is not at `if_version`, its lock did not become free in time, or others always came first.
+            Conflict: the table is not at `if_version`, its lock did not become free, or others came first each time.
             TableUnwritable: the store refused.
         """
 
