@@ -153,14 +153,6 @@ class MemoryPool:
 Source = TypeVar("Source", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Unmuted(Generic[Source]):
-    """A source that may read again, and the bytes that it was refused before. They are allocated to it now."""
-
-    source: Source
-    allocation: Allocation
-
-
 class MemoryIntake(Generic[Source]):
     """Sources that want memory from a pool. No lock inside: use it from one thread, or under a lock of your own."""
 
@@ -189,8 +181,11 @@ class MemoryIntake(Generic[Source]):
             self._muted[source] = size_bytes
         return allocation
 
-    def unmute(self) -> list[Unmuted[Source]]:
-        """Serve muted sources, longest waiting first, as far as the pool allows. Call it after each release."""
+    def unmute(self) -> list[tuple[Source, Allocation]]:
+        """Allocate to muted sources what they were refused before, as far as the pool allows; they may read again.
+
+        The one that has waited longest comes first. Call it after each release.
+        """
         served = []
         while self._muted:
             source = next(iter(self._muted))
@@ -198,7 +193,7 @@ class MemoryIntake(Generic[Source]):
             if allocation is None:
                 break
             del self._muted[source]
-            served.append(Unmuted(source, allocation))
+            served.append((source, allocation))
         return served
 
     def forget(self, source: Source) -> bool:

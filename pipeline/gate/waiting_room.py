@@ -202,17 +202,15 @@ class RequestMemory:
         """Give a new caller memory from the pool, or let it wait for memory; raises `GateDepleted` if it refuses."""
         if caller.size_bytes == 0:
             caller.has_memory = True
-        elif self._refuses:
-            caller.allocation = self.pool.try_allocate(caller.size_bytes)
-            if caller.allocation is None:
-                raise GateDepleted(caller.size_bytes, self.pool.available_bytes, self.pool.size_bytes)
+            return
+        caller.allocation = self._intake.try_allocate(caller, caller.size_bytes)
+        if caller.allocation is not None:
             self._count(caller)
+        elif self._refuses:
+            self._intake.forget(caller)
+            raise GateDepleted(caller.size_bytes, self.pool.available_bytes, self.pool.size_bytes)
         else:
-            caller.allocation = self._intake.try_allocate(caller, caller.size_bytes)
-            if caller.allocation is None:
-                self._of(caller.client).waiting[caller] = None
-            else:
-                self._count(caller)
+            self._of(caller.client).waiting[caller] = None
 
     def give_back(self, caller: WaitingCaller) -> list[WaitingCaller]:
         """Take the memory of a caller that leaves, if it has any; returns the callers that got memory by that."""
@@ -227,10 +225,10 @@ class RequestMemory:
         if not (mine.used_bytes or mine.waiting):
             del self._by_client[caller.client]
         served = self._intake.unmute()
-        for unmuted in served:
-            unmuted.source.allocation = unmuted.allocation
-            self._count(unmuted.source)
-        return [unmuted.source for unmuted in served]
+        for other, allocation in served:
+            other.allocation = allocation
+            self._count(other)
+        return [other for other, _ in served]
 
     def serve_own(self, client: ClientKey) -> list[WaitingCaller]:
         """Give memory to the waiting callers of a client whose throttle is over; returns those that got some."""
