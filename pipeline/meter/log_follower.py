@@ -39,15 +39,11 @@ _YEAR_LAST: Final = r"[0-3]\d[._-][0-3]\d[._-](19|20)\d\d"
 _DATED: Final = rf"[._-]({_YEAR_FIRST}|{_YEAR_LAST})[\dT._-]*"
 
 
-class RolledFile(NamedTuple):
-    """A file that was rolled from a log, and when it was last changed; a compressed one: when it was compressed."""
+def rolled_files(log: Path) -> list[tuple[int, Path]]:
+    """The files rolled from a log, oldest first, without the log itself. Empty if the folder cannot be read.
 
-    modified_ns: int
-    path: Path
-
-
-def rolled_files(log: Path) -> list[RolledFile]:
-    """The files rolled from a log, oldest first, without the log itself. Empty if the folder cannot be read."""
+    Of each when it was last changed, in ns; of a compressed one that is when it was compressed.
+    """
     whole, stem, extension = map(re.escape, (log.name, log.stem, log.suffix))
     is_rolled = re.compile(rf"{whole}[._-].+|{stem}{_DATED}{extension}(\{GZIP})?", re.DOTALL).fullmatch
     found = []
@@ -57,7 +53,7 @@ def rolled_files(log: Path) -> list[RolledFile]:
                 continue
             with suppress(OSError):  # it was deleted a moment ago
                 if path.is_file():
-                    found.append(RolledFile(path.stat().st_mtime_ns, path))
+                    found.append((path.stat().st_mtime_ns, path))
     return sorted(found)
 
 
@@ -259,7 +255,7 @@ class PassedFiles:
 def all_passed(log: Path) -> PassedFiles:
     """All files next to a log now, also while one is being compressed."""
     files = rolled_files(log)
-    passed = PassedFiles(files[-1].modified_ns if files else 0)
+    passed = PassedFiles(files[-1][0] if files else 0)
     for modified_ns, path in files[-PASSED_FILES:]:
         head = head_of(path)
         if head is not None:
