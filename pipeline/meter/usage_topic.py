@@ -17,14 +17,7 @@ from pipeline.cluster.access import ClusterAccess, topic_missing
 from pipeline.cluster.acls import METER_IDENTITIES, Acl, PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error, principal_of
 from pipeline.cluster.transactions import Mark, MarkedTransactions
-from pipeline.errors import (
-    Conflict,
-    PipelineError,
-    Refused,
-    TransactionFenced,
-    TransactionUndecided,
-    Unreachable,
-)
+from pipeline.errors import Conflict, PipelineError, Refused, TransactionFenced, TransactionUndecided, Unreachable
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.usage_messages import Message
 from schemas.names import USAGE_TOPIC

@@ -23,7 +23,7 @@ from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
 from pipeline.tables.object_store import S3_SCHEMES, scheme_of
 from pipeline.tables.port import TableUnreadable, tables_of_another_job
 from pipeline.tables.quotas.table import QuotaTableState
-from pipeline.tables.upkeep import rows_before
+from pipeline.tables.upkeep import MANY_FILES, rows_before
 from schemas.columns import columns, spark_ddl
 from schemas.rows import QuotaRow
 
@@ -261,7 +261,6 @@ def _set_by(commit: Any, name: str) -> str | None:
 # These commits do not carry the job's app id. An append of the job adds files and reads none, so it is in conflict with
 # none of them; if one of them is, the step fails and is made again in the next round.
 
-_MANY_FILES: Final = 200
 # Otherwise a cleaning lists some folders by ten thousand tasks, which takes 15 s on two cores.
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
@@ -273,7 +272,7 @@ class SparkUpkeep:
     rounds_per_cleaning = 60
     cleaning_round = 5
 
-    def __init__(self, spark: "SparkSession", root: CatalogRoot, many_files: int = _MANY_FILES) -> None:
+    def __init__(self, spark: "SparkSession", root: CatalogRoot, many_files: int = MANY_FILES) -> None:
         self._spark = spark
         self._root = root
         self._many_files = many_files
