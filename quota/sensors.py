@@ -32,7 +32,7 @@ from quota.rates import (
     at_places,
     saturated,
 )
-from quota.resolution import Resolution, Resolved, Side
+from quota.resolution import Resolution, Resolved, Side, recorded_keys
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BLOCK_ROWS, EntityNames, NameReader, Usage
 
@@ -268,7 +268,8 @@ class SensorTable:
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Put quotas in force. Sensors stay as they are. Entities are resolved again when they are next looked up."""
         self.resolution = Resolution(snapshot, self.seeds)
-        self.recording = tuple(key for key in KEYS if self.resolution.records(*key))
+        recorded = recorded_keys(snapshot)
+        self.recording = tuple(key for key in KEYS if key in recorded)
         self.entities.forget_sensors(self.recording)
 
     def advance(self, newest: int) -> None:

@@ -372,11 +372,10 @@ class RequestLogParser:
         forwarded = logged["isForwarded"]
         if api == "PRODUCE":
             request = logged["request"]
-            produced_bytes = self._produced_bytes(header, request) if long is None else self._estimated_bytes(long)
+            produced_bytes = self._moved_bytes(header, request, long)
             throttle_exempt = (bool(request) and request["acks"] if long is None else long.acks) == 0
         elif api in {"FETCH", "SHARE_FETCH"}:
-            response = logged["response"]
-            fetched_bytes = self._fetched_bytes(header, response) if long is None else self._estimated_bytes(long)
+            fetched_bytes = self._moved_bytes(header, logged["response"], long)
         else:
             throttle_exempt = api in EXEMPT_APIS or bool(forwarded and api in EXEMPT_APIS_WHEN_FORWARDED)
         day, second, fraction = time
@@ -400,25 +399,18 @@ class RequestLogParser:
             known = self._clients[principal, client_id] = new_client(principal, client_id, self._broker_id)
         return known
 
-    def _estimated_bytes(self, line: LongLine) -> int:
-        self.counts.estimated += 1
-        return line.moved_bytes
-
-    def _produced_bytes(self, header: dict[str, Any], request: Any) -> int | None:
-        # The body is "" if DEBUG was switched on in the middle of the request.
+    def _moved_bytes(self, header: dict[str, Any], body: Any, long: LongLine | None) -> int | None:
+        if long is not None:
+            self.counts.estimated += 1
+            return long.moved_bytes
+        # The body is "" if DEBUG was switched on in the middle of the request, or if the connection was closed before
+        # the response was sent. A share fetch has another layout.
+        api = header["requestApiKeyName"]
         try:
-            if request:
-                return produce_request_size(header["requestApiVersion"], header["clientId"], request)
-        except UnsupportedVersion:
-            pass
-        self.counts.unsized += 1
-        return None
-
-    def _fetched_bytes(self, header: dict[str, Any], response: Any) -> int | None:
-        # The body is "" if the connection was closed before the response was sent. A share fetch has another layout.
-        try:
-            if response and header["requestApiKeyName"] == "FETCH":
-                return fetch_response_size(header["requestApiVersion"], response)
+            if body and api == "PRODUCE":
+                return produce_request_size(header["requestApiVersion"], header["clientId"], body)
+            if body and api == "FETCH":
+                return fetch_response_size(header["requestApiVersion"], body)
         except UnsupportedVersion:
             pass
         self.counts.unsized += 1
