@@ -17,7 +17,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -141,10 +141,10 @@ class LogFile:
         begin = self._head[:size_bytes]
         return Head(len(begin), hashlib.sha256(begin).hexdigest(), begin[:_TIME_BYTES])
 
-    def any_head(self) -> Head:
+    def any_head(self, size_bytes: int = HEAD_BYTES) -> Head:
         """As `head`; of a file that is too damaged for that, the head of its bytes as they are, without `first`."""
         try:
-            return self.head()
+            return self.head(size_bytes)
         except (OSError, *UNREADABLE):
             begin = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
             return Head(len(begin), hashlib.sha256(begin).hexdigest())
@@ -169,17 +169,13 @@ class LogFile:
 
 
 def head_of(path: Path, size_bytes: int = HEAD_BYTES) -> Head | None:
-    """The head of the file at a path; None if it is gone, or may not be read. `any_head` if it is damaged."""
+    """`any_head` of the file at a path; None if it is gone, or may not be read."""
     try:
         file = LogFile(path)
     except OSError:
         return None
-    try:
-        return file.head(size_bytes)
-    except (OSError, *UNREADABLE):
-        return file.any_head()
-    finally:
-        file.close()
+    with closing(file):
+        return file.any_head(size_bytes)
 
 
 # A place that another process finds after the file was renamed or compressed.
@@ -227,26 +223,21 @@ class PassedFiles:
 
     def __init__(self, until_ns: int = 0, passed: Iterable[tuple[str, int]] = ()) -> None:
         self.until_ns = until_ns
-        self._passed = deque(passed)
-
-    @property
-    def passed(self) -> list[tuple[str, int]]:
-        """As in `LogPlace`."""
-        return list(self._passed)
+        self.passed = deque(passed)
 
     def add(self, head: Head, modified_ns: int) -> None:
         """A file was dealt with. One that was empty has nothing to know it by, and nothing to lose."""
         if not head.size_bytes:
             return
-        self._passed.append((head.sha256[:_SHORT_DIGITS], modified_ns))
-        if len(self._passed) > PASSED_FILES:
-            self._passed.popleft()
-            younger = list(self._passed)[PASSED_FILES // 2 :]
+        self.passed.append((head.sha256[:_SHORT_DIGITS], modified_ns))
+        if len(self.passed) > PASSED_FILES:
+            self.passed.popleft()
+            younger = list(self.passed)[PASSED_FILES // 2 :]
             self.until_ns = max(self.until_ns, min(modified_ns for _, modified_ns in younger))
 
     def has(self, head: Head) -> bool:
         """Whether a file of this head is among those that are known by it."""
-        return any(head.sha256.startswith(digits) for digits, _ in self._passed)
+        return any(head.sha256.startswith(digits) for digits, _ in self.passed)
 
 
 # The files of a log in its folder: read, unread, and the one of a place.
@@ -391,7 +382,7 @@ class LogFollower:
             head_bytes=head.size_bytes,
             head_sha256=head.sha256,
             passed_until_ns=self._passed.until_ns,
-            passed=self._passed.passed,
+            passed=list(self._passed.passed),
         )
 
     def read(self) -> list[Line]:

@@ -322,9 +322,8 @@ def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
         of_epoch(decision.get("time_epoch") or 0),
     ]
-    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH, "time_epoch"], where)
-    epoch = decision.get("time_epoch") or 0
-    return sorted((row for row in rows if (row["time_epoch"] or 0) == epoch), key=lambda row: row["publish_seq"])
+    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
+    return sorted(rows, key=lambda row: row["publish_seq"])
 
 
 def _written_by(records: Sequence[Mapping[str, Any]], at_ms: int) -> list[Mapping[str, Any]]:
