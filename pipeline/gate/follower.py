@@ -227,6 +227,7 @@ class KafkaFollower:
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
     topic cannot be reached it tries again without end, and continues where it was.
+
     `options` are further kafka-python options, as of `client_properties.kafka_options`.
     """
 

@@ -123,10 +123,7 @@ _PRUNE_EVERY_SECONDS: Final = 60.0
 class ThrottleView:
     """Follows the throttle topic and answers from memory.
 
-    It begins at the start of the compacted topic, so that a program that has just started knows the running
-    throttles. It reads committed records only. While the topic cannot be reached it tries again without end; the
-    throttles it knows end by themselves.
-    `options` are further kafka-python options, as of `client_properties.kafka_options`.
+    It reads the topic as `KafkaFollower`. The throttles that it knows end by themselves.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ Tables that lie at the root's location already are registered, not created.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 _SESSION_CATALOG = "spark_catalog"
 
 
-def create_missing(spark: "SparkSession", root: CatalogRoot) -> list[str]:
+def create_missing(
+    spark: "SparkSession", root: CatalogRoot, definitions: Iterable[TableDefinition] = TABLES.values()
+) -> list[str]:
     """Create the schema and the tables that are missing, with properties and constraints; see `layout`.
 
     A table that lies at the root's location already is registered, and its name is not returned. `UsageError` if the
@@ -44,7 +46,7 @@ def create_missing(spark: "SparkSession", root: CatalogRoot) -> list[str]:
     with _refusals(root):
         if not spark.catalog.databaseExists(root.sql_schema):
             spark.sql(f"CREATE SCHEMA IF NOT EXISTS {root.sql_schema}{_schema_location(root)}").collect()
-    return [definition.name for definition in TABLES.values() if _create(spark, root, definition)]
+    return [definition.name for definition in definitions if _create(spark, root, definition)]
 
 
 def refuse_forgetting(spark: "SparkSession", root: CatalogRoot) -> None:
