@@ -180,7 +180,8 @@ class ScrapeMeter:
         self._publisher = publisher
         self._codec = codec
         self._messages: list[Message] = []
-        self._events = 0
+        self.unstored_events = 0
+        """Events that are not known to be stored."""
         self._clock = clock
         self._wait = wait
         self._random = random.Random(seed)  # noqa: S311 - times, no secrets
@@ -238,11 +239,6 @@ class ScrapeMeter:
     def is_asking(self) -> bool:
         """Whether a request is under way."""
         return any(one.scrape is not None for one in self._asked)
-
-    @property
-    def unstored_events(self) -> int:
-        """Events that are not known to be stored."""
-        return self._events
 
     def _begin(self, one: _Asked, now_ms: int) -> None:
         source, one.began_ms, wall_ms = one.source, now_ms, self._clock.now().wall_ms
@@ -336,11 +332,11 @@ class ScrapeMeter:
                 return True
             usage = pa.concat_tables(used)
             self._messages = messages_of(usage, self._publisher.partition_count, self._codec)
-            self._events = usage.num_rows
+            self.unstored_events = usage.num_rows
         self._is_tried = True
-        if not self._publisher.publish(self._messages, self._events, NO_PLACE, self._now_ms()):
+        if not self._publisher.publish(self._messages, self.unstored_events, NO_PLACE, self._now_ms()):
             return False
-        self._is_tried, self._messages, self._events = False, [], 0
+        self._is_tried, self._messages, self.unstored_events = False, [], 0
         return True
 
     def _now_ms(self) -> int:

@@ -235,6 +235,7 @@ class UsagePublisher:
 
     def __init__(self, broker_id: str, topic: UsageWriter, destination: str) -> None:
         self.counts = DeliveryCounts()
+        self.partition_count = topic.partition_count
         self._name = "meter of scrapes" if broker_id == SCRAPES else f"meter with --broker-id {broker_id}"
         self._topic = topic
         self._destination = destination
@@ -245,11 +246,6 @@ class UsagePublisher:
         self._failures_in_a_row = 0
         self._retry_at_ms: int | None = None
         self._complained_ms: int | None = None
-
-    @property
-    def partition_count(self) -> int:
-        """Partitions of the usage topic."""
-        return self._topic.partition_count
 
     def take_over(self) -> LogPlace | None:
         """Fence every earlier meter of this broker, and put this one's name into the mark.
