@@ -184,10 +184,7 @@ def _groups(rows: pa.Table, names: Sequence[str]) -> tuple[Ids, Ids]:
 def mean_span_seconds(at_ms: int, oldest_ms: int, num_samples: int, sample_window_ms: int) -> float:
     """Over how many seconds the sums of all windows of a rate are averaged: as long as for a full rate at least.
 
-    So a cluster that has just begun does not seem busier than it is.
-
-    Args:
-        oldest_ms: The begin of the oldest of these windows.
+    So a cluster that has just begun does not seem busier than it is. The oldest of these windows begins at `oldest_ms`.
 
     >>> mean_span_seconds(20_500, 10_000, 11, 1_000), mean_span_seconds(20_500, 20_000, 11, 1_000)
     (10.5, 10.0)
@@ -203,11 +200,7 @@ def rates_of(
 ) -> SensorRates:
     """The rate of every sensor of some clients that has usage under an enforced bound, in the order of the clients.
 
-    Args:
-        engine: Has recorded the usage.
-        clients: As `QuotaEngine.rates` takes them.
-        at_ms: The instant, not before any event.
-        owners: Who is responsible, by user and client-id of the row of `quotas`.
+    The engine has recorded the usage. Owners are by user and client-id of the row of `quotas`.
     """
     # Of many clients some after the others: all at once they would take several times the memory of the result.
     begins = range(0, max(clients.num_rows, 1), BLOCK_ROWS)

@@ -287,7 +287,6 @@ class BrokerQuotaSync:
         return self._write(self._control.restore())
 
     def _follow_usage(self) -> None:
-        """Record what is new."""
         usage = self._sources.usage()
         rows = None if usage is None else usage.new_rows()
         if usage is None or rows is None:

@@ -54,15 +54,7 @@ Element = tuple[int, Any]
 
 
 def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
-    """A client by its principal and client-id.
-
-    Args:
-        principal: `Type:name`.
-        client_id: None if it has none.
-
-    Raises:
-        ValueError: One of the names cannot be in a usage event.
-    """
+    """A client by its principal, `Type:name`, and client-id; `ValueError` if a name cannot be in a usage event."""
     user = principal.partition(":")[2]
     valid = UsageEvent(event_time_ms=0, user=user, client_id=client_id or "", broker_id=broker_id)
     named = (valid.user, valid.client_id, valid.broker_id)

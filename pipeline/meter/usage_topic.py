@@ -49,13 +49,9 @@ class UsageTopic:
         return cls(name, logged if topic_id.int else None)
 
     def is_all_of(self, produce_request: Any) -> bool:
-        """Whether a produce request writes to this topic and to no other.
+        """Whether a logged produce request, "" if its body was not logged, writes to this topic and to no other.
 
-        Args:
-            produce_request: The logged body; "" if it was not logged.
-
-        Raises:
-            KeyError, TypeError, AttributeError: The body has another form.
+        `KeyError`, `TypeError` or `AttributeError` if the body has another form.
         """
         topics: list[dict[str, Any]] = (produce_request or {}).get("topicData") or []
         return bool(topics) and all(self._is_named_by(topic) for topic in topics)
