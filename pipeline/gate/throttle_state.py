@@ -11,12 +11,7 @@ from schemas.throttle_record import ThrottleRecord
 
 
 class Lease(NamedTuple):
-    """The throttle of one client.
-
-    Attributes:
-        until_ms: End, exclusive, on the clock that the caller of the state uses.
-        record: The client's newest record.
-    """
+    """The throttle of one client, by its newest record; it ends, exclusively, on the clock of the state's caller."""
 
     until_ms: int
     record: ThrottleRecord

@@ -48,9 +48,7 @@ class OwnTraffic:
     the requests of transactions whose id is a meter's are left out too, and so are `WRITE_TXN_MARKERS`, which only
     brokers send. All other requests of a meter are reported like those of any client.
 
-    Attributes:
-        listeners: Listener names that brokers and controllers use among themselves.
-        principals: Who they are there, `Type:name`.
+    Listeners are those that brokers and controllers use among themselves; principals, `Type:name`, who they are there.
     """
 
     listeners: frozenset[str] = frozenset({"CONTROLLER"})

@@ -51,13 +51,7 @@ _STEP_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class TargetCounts:
-    """What happened to a target.
-
-    Attributes:
-        failed: Scrapes without a page.
-        refused: Lines that could not be used.
-        sensors: Those of the last page.
-    """
+    """Of a target all scrapes, those without a page, the lines that could not be used, the last page's sensors."""
 
     scrapes: int = 0
     failed: int = 0

@@ -117,12 +117,7 @@ class Shown(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a source has answered.
-
-    Attributes:
-        pages: In the order of their times.
-        left_out: Why something of it belongs to no broker; "" if nothing does.
-    """
+    """What a source has answered: pages in the order of their times, and why something belongs to no broker, or ""."""
 
     pages: Sequence[Shown]
     left_out: str = ""
