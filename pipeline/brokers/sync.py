@@ -275,7 +275,7 @@ class BrokerQuotaSync:
             self._control.load_quotas(snapshot, self._sources.mirror)
             scope = "broker" if self._sources.mirror else "cluster"
             log.info("quotas v%d in force: %d entities, scope %s", snapshot.version, len(snapshot.quotas), scope)
-        if self._writer.has_undecided or self._now() >= self._look_due_ms:
+        if self._writer.undecided or self._now() >= self._look_due_ms:
             self._look()
         self._follow_usage()
         taken = self._write(self._control.period(self._known_until_ms, self._now()))
@@ -303,7 +303,7 @@ class BrokerQuotaSync:
         self._seen_at_ms = present(self._seen_at_ms, found.broker_ids, now_ms)
         self._control.set_brokers(tuple(sorted(self._seen_at_ms)))
         self._control.observe(self._writer.with_taken(found.held), now_ms)
-        if self._writer.has_undecided:
+        if self._writer.undecided:
             self._writer.settle(self._control.owned)
         self._writer.refuse_fenced()
         self._look_due_ms = self._now() + self._describe_every_ms
