@@ -1,6 +1,7 @@
 """The quota engine: usage in, decisions out. All it knows was given to its methods: no clock, no I/O."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -209,11 +210,8 @@ class QuotaEngine:
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
-        with np.errstate(over="ignore"):
-            hashes = names.hashed(self._sensors.seeds)
-            candidates = self._sensors.resolution.candidates(hashes)
-            found = [self._owed(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
-        observed, bound, window_ms, tokens, owed_ms = _by_entity(found)
+        found = self._of_types(names, partial(self._owed, now_ms=evaluated_at_ms))
+        observed, bound, window_ms, tokens, owed_ms = found
         unbounded = np.isinf(bound)
         columns = [
             pa.array(observed),
@@ -234,11 +232,7 @@ class QuotaEngine:
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
-        with np.errstate(over="ignore"):
-            hashes = names.hashed(self._sensors.seeds)
-            candidates = self._sensors.resolution.candidates(hashes)
-            found = [self._used(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
-        columns = [*_by_entity(found)]
+        columns = self._of_types(names, partial(self._used, now_ms=evaluated_at_ms))
         quota, bound, _, _, observed = columns
         places = np.flatnonzero((observed > 0) & (bound > 0) & np.isfinite(bound))
         quota, bound, has_user, has_client_id, observed = (column[places] for column in columns)
@@ -252,7 +246,8 @@ class QuotaEngine:
     def resolve(self, entities: pa.Table) -> pa.Table:
         """Say which quota holds for entities of `evaluate`, and whether it was violated at the last `record`.
 
-        The answer is the enforced quota (or exemption) if there is one, else the shadow quota if one matches.
+        The answer is the enforced quota (or exemption) if there is one, else the shadow quota if one matches. Reads
+        only.
 
         Returns:
             One row per entity and quota type, in the order of the table: broker_id, user, client_id, quota_type, level
@@ -264,11 +259,7 @@ class QuotaEngine:
         """
         names = EntityNames(entities, self.scope == "broker")
         resolution = self._sensors.resolution
-        with np.errstate(over="ignore"):
-            hashes = names.hashed(self._sensors.seeds)
-            candidates = resolution.candidates(hashes)
-            found = [self._holding(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
-        quota, bound, has_user, has_client_id, violated = _by_entity(found)
+        quota, bound, has_user, has_client_id, violated = self._of_types(names, self._holding)
         keys, none = _key_columns(names), quota == NO_QUOTA
         columns = [
             pa.array(resolution.levels_of(quota), mask=none),
@@ -317,6 +308,16 @@ class QuotaEngine:
         if evaluated_at_ms < earliest_ms:
             message = f"the evaluation at {evaluated_at_ms} is before the last one, at {earliest_ms}"
             raise InvalidUsage(message)
+
+    def _of_types(
+        self, names: EntityNames, figures: Callable[[HashedNames, Candidates, int], tuple[NDArray[Any], ...]]
+    ) -> list[NDArray[Any]]:
+        """Figures of entities for one type, as columns with a row per entity and type, in the order of entities."""
+        with np.errstate(over="ignore"):
+            hashes = names.hashed(self._sensors.seeds)
+            candidates = self._sensors.resolution.candidates(hashes)
+            found = [figures(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
+        return [np.stack(columns, axis=1).ravel() for columns in zip(*found, strict=True)]
 
     def _owed(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
@@ -453,11 +454,6 @@ class QuotaEngine:
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],
         )
-
-
-def _by_entity(of_types: Sequence[tuple[NDArray[Any], ...]]) -> Iterator[NDArray[Any]]:
-    """Columns of each type to columns with one row per entity and type, in the order of the entities."""
-    return (np.stack(columns, axis=1).ravel() for columns in zip(*of_types, strict=True))
 
 
 def _key_columns(names: EntityNames) -> list[pa.Array]:
