@@ -97,7 +97,7 @@ def _not_empty(text: str) -> str:
 
 
 class ThrottleQuery(BaseModel):
-    """The client of a request, and how long the answer may wait. No broker: throttles of the whole cluster count."""
+    """The client of a request, and how long the answer may wait. A broker of "" is the whole cluster."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -11,7 +11,7 @@ from schemas.throttle_record import ThrottleRecord
 
 
 class Lease(NamedTuple):
-    """The throttle of one client, by its newest record; it ends, exclusively, on the clock of the state's caller."""
+    """The throttle of one client, by its newest record; its end, exclusive, is on the clock of the state's caller."""
 
     until_ms: int
     record: ThrottleRecord

@@ -48,7 +48,8 @@ class OwnTraffic:
     the requests of transactions whose id is a meter's are left out too, and so are `WRITE_TXN_MARKERS`, which only
     brokers send. All other requests of a meter are reported like those of any client.
 
-    Listeners are those that brokers and controllers use among themselves; principals, `Type:name`, who they are there.
+    `listeners` are those that brokers and controllers use among themselves, `principals` (`Type:name`) who they are
+    there.
     """
 
     listeners: frozenset[str] = frozenset({"CONTROLLER"})
