@@ -168,11 +168,6 @@ class BatchPurgatory:
         return len(self._wheel)
 
     @property
-    def next_expiration_ms(self) -> int | None:
-        """A lower bound of the next expiration: how long a caller may sleep. None when nothing waits."""
-        return self._wheel.next_expiration_ms
-
-    @property
     def capacity(self) -> int:
         """The number of slots: how long a caller's column must be that is indexed by `slots_of`."""
         return self._wheel.capacity

@@ -187,11 +187,6 @@ class Slab:
         pending: npt.NDArray[np.bool_] = self._owner[handles & (self.capacity - 1)] == handles
         return pending
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of all columns, in bytes."""
-        return self._owner.nbytes + self._free.nbytes
-
     def release_many(self, handles: Int64s) -> None:
         """Free the slots of handles that are all pending and all different."""
         slots = handles & (self.capacity - 1)
@@ -224,14 +219,12 @@ class BatchTimingWheel:
 
     The array calls are fast because of their batches. For fewer than about a dozen entries per call `schedule` and
     `cancel` are faster.
+
+    `compactions` counts how often the buckets were rebuilt to get rid of dead references.
     """
 
     def __init__(self, start_ms: int = 0) -> None:
-        """Make an empty wheel, whose clock begins at start_ms.
-
-        Raises:
-            InvalidArgumentError: start_ms is negative, above MAX_TIME_MS or not an integer.
-        """
+        """Make an empty wheel, whose clock begins at an integer from 0 to MAX_TIME_MS, else `InvalidArgumentError`."""
         self._clock_ms = _whole("start_ms", start_ms)
         if not 0 <= self._clock_ms <= MAX_TIME_MS:
             raise _refused_time(name="start_ms", value_ms=start_ms)
@@ -241,7 +234,7 @@ class BatchTimingWheel:
         self._overdue: list[References] = []
         self._overdue_min_ms = MAX_TIME_MS
         self._dead = 0
-        self._compactions = 0
+        self.compactions = 0
 
     def schedule_many(self, expiration_ms: npt.ArrayLike) -> Int64s:
         """Schedule n entries. The order of submission is the order in the array.
@@ -378,7 +371,7 @@ class BatchTimingWheel:
             return
         parts = [*self._overdue, *self._levels.take_all(), self._staging.take_all()]
         self._overdue, self._overdue_min_ms = [], MAX_TIME_MS
-        self._compactions += 1
+        self.compactions += 1
         self._settle(self._still_pending(parts))
 
     def are_pending(self, handles: Int64s) -> npt.NDArray[np.bool_]:
@@ -417,11 +410,6 @@ class BatchTimingWheel:
     def dead_references(self) -> int:
         """The references to cancelled entries that are still kept."""
         return self._dead
-
-    @property
-    def compactions(self) -> int:
-        """How often the buckets were rebuilt to get rid of dead references."""
-        return self._compactions
 
     @property
     def capacity(self) -> int:

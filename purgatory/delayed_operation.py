@@ -279,12 +279,6 @@ class DelayedOperationPurgatory(Generic[Operation]):
             return sum(len(operations) for operations in self._watchers.values())
 
     @property
-    def watched_keys(self) -> int:
-        """The number of keys that have a watch list."""
-        with self._lock:
-            return len(self._watchers)
-
-    @property
     def num_delayed(self) -> int:
         """Gauge NumDelayedOperations: the operations in the timer."""
         return self._timer.size()

@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 from purgatory.errors import AlreadyMutedError, InvalidArgumentError
 from purgatory.timer import MonotonicClock
 
-_LOW_MEMORY_FRACTION = 0.1
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Allocation:
@@ -49,8 +47,6 @@ class MemoryPool:
         Args:
             size_bytes: at least 1.
             max_allocation_bytes: the largest single allocation, from 1 to size_bytes.
-            clock: measures the depleted time.
-            strict: hand out only what is left.
             depleted_window_ms: how far back `depleted_percent` looks; at least 1.
 
         Raises:
@@ -134,11 +130,6 @@ class MemoryPool:
         return self.available_bytes <= 0
 
     @property
-    def is_low_on_memory(self) -> bool:
-        """True if less than a tenth of the size is left. Exactly a tenth is not low."""
-        return self.available_bytes < int(_LOW_MEMORY_FRACTION * self.size_bytes)
-
-    @property
     def depleted_total_ms(self) -> int:
         """Gauge MemoryPoolDepletedTimeTotal: how long the pool was depleted in all."""
         running_ms = 0 if self._depleted_since_ms is None else self._clock.monotonic_ms() - self._depleted_since_ms
@@ -160,14 +151,6 @@ class MemoryPool:
 
 
 Source = TypeVar("Source", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True)
-class Unmuted(Generic[Source]):
-    """A source that may read again, and the bytes that it was refused before. They are allocated to it now."""
-
-    source: Source
-    allocation: Allocation
 
 
 class MemoryIntake(Generic[Source]):
@@ -198,8 +181,11 @@ class MemoryIntake(Generic[Source]):
             self._muted[source] = size_bytes
         return allocation
 
-    def unmute(self) -> list[Unmuted[Source]]:
-        """Serve muted sources, longest waiting first, as far as the pool allows. Call it after each release."""
+    def unmute(self) -> list[tuple[Source, Allocation]]:
+        """Allocate to muted sources what they were refused before, as far as the pool allows; they may read again.
+
+        The one that has waited longest comes first. Call it after each release.
+        """
         served = []
         while self._muted:
             source = next(iter(self._muted))
@@ -207,7 +193,7 @@ class MemoryIntake(Generic[Source]):
             if allocation is None:
                 break
             del self._muted[source]
-            served.append(Unmuted(source, allocation))
+            served.append((source, allocation))
         return served
 
     def forget(self, source: Source) -> bool:

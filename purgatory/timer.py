@@ -26,7 +26,6 @@ class MonotonicClock(Protocol):
 
     def monotonic_ms(self) -> int:
         """Milliseconds from a fixed but unspecified instant until now."""
-        ...
 
 
 class SystemMonotonicClock:
@@ -52,7 +51,6 @@ class SystemTimer:
         """Make an empty timer.
 
         Args:
-            clock: where the time comes from.
             tick_ms: of the finest wheel, at least 1. A larger tick makes tasks up to tick_ms − 1 late.
             wheel_size: buckets per level, at least 2.
 
@@ -176,7 +174,6 @@ class Reaper:
 
         Args:
             advanced: what to drive. No other thread may advance it while the reaper runs.
-            name: the name of the thread.
             on_error: gets what tasks raised. The loop goes on.
         """
         self._advanced = advanced
@@ -194,11 +191,6 @@ class Reaper:
         self._advanced.wake()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-
-    @property
-    def is_running(self) -> bool:
-        """True while the thread is alive."""
-        return self._thread.is_alive()
 
     def _loop(self) -> None:
         while not self._closing.is_set():

@@ -227,17 +227,18 @@ class TimerTaskList:
 class BucketQueue:
     """Buckets in the order of their expirations (Kafka's `DelayQueue`). Equal ones come out in the order of offering.
 
-    A bucket is in it at most once: its expiration changes only after it was polled and emptied.
+    A bucket is in it at most once: its expiration changes only after it was polled and emptied. `offers` counts how
+    often one was offered.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerTaskList]] = []
-        self._offers = 0
+        self.offers = 0
 
     def offer(self, bucket: TimerTaskList) -> None:
         """Put a bucket in: O(log of the queue). Its expiration must not change until it is polled."""
-        heapq.heappush(self._heap, (bucket.expiration_ms, self._offers, bucket))
-        self._offers += 1
+        heapq.heappush(self._heap, (bucket.expiration_ms, self.offers, bucket))
+        self.offers += 1
 
     def poll(self, now_ms: int) -> TimerTaskList | None:
         """Take the first bucket, which may be empty, if its expiration is at or before now; else None."""
@@ -254,11 +255,6 @@ class BucketQueue:
     def expirations_ms(self) -> list[int]:
         """The expirations of all buckets in the queue, ascending."""
         return sorted(item[0] for item in self._heap)
-
-    @property
-    def offers(self) -> int:
-        """How often a bucket was offered."""
-        return self._offers
 
 
 class TimingWheel:

@@ -184,10 +184,7 @@ def _groups(rows: pa.Table, names: Sequence[str]) -> tuple[Ids, Ids]:
 def mean_span_seconds(at_ms: int, oldest_ms: int, num_samples: int, sample_window_ms: int) -> float:
     """Over how many seconds the sums of all windows of a rate are averaged: as long as for a full rate at least.
 
-    So a cluster that has just begun does not seem busier than it is.
-
-    Args:
-        oldest_ms: The begin of the oldest of these windows.
+    So a cluster that has just begun does not seem busier than it is. The oldest of these windows begins at `oldest_ms`.
 
     >>> mean_span_seconds(20_500, 10_000, 11, 1_000), mean_span_seconds(20_500, 20_000, 11, 1_000)
     (10.5, 10.0)
@@ -203,13 +200,11 @@ def rates_of(
 ) -> SensorRates:
     """The rate of every sensor of some clients that has usage under an enforced bound, in the order of the clients.
 
-    Args:
-        engine: Has recorded the usage.
-        clients: As `QuotaEngine.rates` takes them.
-        at_ms: The instant, not before any event.
-        owners: Who is responsible, by user and client-id of the row of `quotas`.
+    The engine has recorded the usage. Owners are by user and client-id of the row of `quotas`.
     """
-    found = pa.concat_tables([engine.rates(part, at_ms) for part in _parts(clients)])
+    # Of many clients some after the others: all at once they would take several times the memory of the result.
+    begins = range(0, max(clients.num_rows, 1), BLOCK_ROWS)
+    found = pa.concat_tables([engine.rates(clients.slice(begin, BLOCK_ROWS), at_ms) for begin in begins])
     # Clients of one sensor share its rate.
     first, clients_of = _groups(found, _SENSOR)
     rows = found.take(pa.array(first))
@@ -220,11 +215,6 @@ def rates_of(
         others = [None if NAMES_OF_LEVEL[level][part] else entity_at(level, "", "")[part] for level in Level]
         columns[name] = pc.coalesce(pa.array([None, *others], pa.string()).take(rows["level"]), rows[tag])
     return SensorRates(pa.table({name: columns[name] for name in _SCHEMA.names}).cast(_SCHEMA), owners)
-
-
-def _parts(clients: pa.Table) -> Iterator[pa.Table]:
-    """Of many clients some after the others: all at once they would take several times the memory of the result."""
-    return (clients.slice(begin, BLOCK_ROWS) for begin in range(0, max(clients.num_rows, 1), BLOCK_ROWS))
 
 
 def sensor_rates(

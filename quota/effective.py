@@ -37,12 +37,13 @@ class LevelRow:
 
     def document(self) -> dict[str, Any]:
         """The row for people and programs; mode and bounds are None without a row."""
+        bounds = zip(QUOTA_TYPES, self.quota.bounds, strict=True) if self.quota else ()
         return {
             "level": int(self.level),
             "user": self.user,
             "client_id": self.client_id,
             "mode": self.quota.mode if self.quota else None,
-            "bounds": types_bounded(self.quota) if self.quota else None,
+            "bounds": {name: bound for name, bound in bounds if bound is not None} if self.quota else None,
             "matches": list(self.matched),
         }
 
@@ -119,11 +120,6 @@ def _levels(
         matched = tuple(one.quota_type for one in by_type if one.level == level)
         found.append(LevelRow(level, *entity, quota, matched))
     return tuple(found)
-
-
-def types_bounded(quota: Quota) -> dict[str, float]:
-    """The bounds of a row, by quota type; only those that are set."""
-    return {name: bound for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True) if bound is not None}
 
 
 def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnapshot) -> list[dict[str, Any]]:

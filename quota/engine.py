@@ -1,6 +1,7 @@
 """The quota engine: usage in, decisions out. All it knows was given to its methods: no clock, no I/O."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -96,7 +97,6 @@ class QuotaEngine:
     Args:
         num_samples: N, how many sample windows a rate spans, from 1 to 1024. Kafka's default is 11.
         sample_window_ms: w, from 1 ms to an hour.
-        max_throttle_time: the caps, per quota type.
         scope: `cluster` sums over brokers, and `broker_id` is "" in every answer; `broker` keeps brokers apart.
         carry_debt: keep token buckets. If False, Kafka's rate decides alone: `tokens` is null and `owed_ms` is X.
 
@@ -140,11 +140,6 @@ class QuotaEngine:
     def num_sensors(self) -> int:
         """The number of sensors."""
         return len(self._sensors)
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of all sensors and known entities in bytes, spare room included."""
-        return self._sensors.nbytes
 
     def load_quotas(self, snapshot: QuotaSnapshot) -> None:
         """Put other quotas in force. No sensor changes: samples and buckets stay and are judged by the new bounds.
@@ -215,11 +210,8 @@ class QuotaEngine:
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
-        with np.errstate(over="ignore"):
-            hashes = self._sensors.hashes(names)
-            candidates = self._sensors.resolution.candidates(hashes)
-            found = [self._owed(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
-        observed, bound, window_ms, tokens, owed_ms = _by_entity(found)
+        found = self._of_types(names, partial(self._owed, now_ms=evaluated_at_ms))
+        observed, bound, window_ms, tokens, owed_ms = found
         unbounded = np.isinf(bound)
         columns = [
             pa.array(observed),
@@ -231,27 +223,16 @@ class QuotaEngine:
         return pa.Table.from_arrays([*_key_columns(names), *columns], schema=OWED_SCHEMA)
 
     def rates(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
-        """Say at what rate entities use something that an enforced bound limits. Reads only.
-
-        Args:
-            entities: as for `evaluate`.
-            evaluated_at_ms: as for `evaluate`.
+        """Say at what rate entities use something that an enforced bound limits, as `evaluate`. Reads only.
 
         Returns:
             One row per entity and quota type with O > 0 and an enforced bound T > 0, in the order of the table:
             broker_id, user, client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it is not a tag),
             observed, bound.
-
-        Raises:
-            InvalidUsage: as for `evaluate`.
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
-        with np.errstate(over="ignore"):
-            hashes = self._sensors.hashes(names)
-            candidates = self._sensors.resolution.candidates(hashes)
-            found = [self._used(hashes, candidates, at, evaluated_at_ms) for at in range(len(QUOTA_TYPES))]
-        columns = [*_by_entity(found)]
+        columns = self._of_types(names, partial(self._used, now_ms=evaluated_at_ms))
         quota, bound, _, _, observed = columns
         places = np.flatnonzero((observed > 0) & (bound > 0) & np.isfinite(bound))
         quota, bound, has_user, has_client_id, observed = (column[places] for column in columns)
@@ -263,12 +244,10 @@ class QuotaEngine:
         return pa.Table.from_arrays([*keys, level, *tags, pa.array(observed), pa.array(bound)], schema=RATES_SCHEMA)
 
     def resolve(self, entities: pa.Table) -> pa.Table:
-        """Say which quota holds for entities, and whether it was violated at the last `record`. Reads only.
+        """Say which quota holds for entities of `evaluate`, and whether it was violated at the last `record`.
 
-        The answer is the enforced quota (or exemption) if there is one, else the shadow quota if one matches.
-
-        Args:
-            entities: as for `evaluate`.
+        The answer is the enforced quota (or exemption) if there is one, else the shadow quota if one matches. Reads
+        only.
 
         Returns:
             One row per entity and quota type, in the order of the table: broker_id, user, client_id, quota_type, level
@@ -280,11 +259,7 @@ class QuotaEngine:
         """
         names = EntityNames(entities, self.scope == "broker")
         resolution = self._sensors.resolution
-        with np.errstate(over="ignore"):
-            hashes = self._sensors.hashes(names)
-            candidates = resolution.candidates(hashes)
-            found = [self._holding(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
-        quota, bound, has_user, has_client_id, violated = _by_entity(found)
+        quota, bound, has_user, has_client_id, violated = self._of_types(names, self._holding)
         keys, none = _key_columns(names), quota == NO_QUOTA
         columns = [
             pa.array(resolution.levels_of(quota), mask=none),
@@ -333,6 +308,16 @@ class QuotaEngine:
         if evaluated_at_ms < earliest_ms:
             message = f"the evaluation at {evaluated_at_ms} is before the last one, at {earliest_ms}"
             raise InvalidUsage(message)
+
+    def _of_types(
+        self, names: EntityNames, figures: Callable[[HashedNames, Candidates, int], tuple[NDArray[Any], ...]]
+    ) -> list[NDArray[Any]]:
+        """Figures of entities for one type, as columns with a row per entity and type, in the order of entities."""
+        with np.errstate(over="ignore"):
+            hashes = names.hashed(self._sensors.seeds)
+            candidates = self._sensors.resolution.candidates(hashes)
+            found = [figures(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
+        return [np.stack(columns, axis=1).ravel() for columns in zip(*found, strict=True)]
 
     def _owed(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
@@ -469,11 +454,6 @@ class QuotaEngine:
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],
         )
-
-
-def _by_entity(of_types: Sequence[tuple[NDArray[Any], ...]]) -> Iterator[NDArray[Any]]:
-    """Columns of each type to columns with one row per entity and type, in the order of the entities."""
-    return (np.stack(columns, axis=1).ravel() for columns in zip(*of_types, strict=True))
 
 
 def _key_columns(names: EntityNames) -> list[pa.Array]:

@@ -150,7 +150,6 @@ class Holds:
     """The holds of clients in a range of time. The caller numbers the clients 0, 1, 2 … and goes forward in time.
 
     Args:
-        slicing: how throttles are cut, looked at and renewed.
         owed_at: returns what clients owe, as of the batches recorded so far.
         start_ms: begin of the range. Earlier decisions hold clients too, but nothing before it is counted.
         end_ms: end of the range, exclusive.

@@ -221,11 +221,6 @@ class KeyIndex:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of the table and its keys, in bytes."""
-        return self._slots.nbytes + self._keys.nbytes
-
     def find(self, keys: Pair) -> Ids:
         """The id of each key, int64[n]; −1 for a key that was never added."""
         first, second = keys

@@ -99,11 +99,6 @@ class SampleWindows:
         self._columns = np.arange(num_samples + 1)[:, None]
 
     @property
-    def nbytes(self) -> int:
-        """The memory of all columns, in bytes."""
-        return self._sums.nbytes + self._last.nbytes + self._total.nbytes
-
-    @property
     def oldest(self) -> int:
         """Index of the oldest window of the ring."""
         return self._newest - self._n
@@ -274,11 +269,6 @@ class TokenBuckets:
         self._burst_seconds = num_samples * (sample_window_ms / 1000.0)
         self._tokens = np.zeros(0, np.float64)
         self._refilled_at_ms = np.zeros(0, np.int64)
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of all buckets, in bytes."""
-        return self._tokens.nbytes + self._refilled_at_ms.nbytes
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors. New buckets are full."""

@@ -243,7 +243,7 @@ class ReplayEngine(QuotaEngine):
             side, quota_type = key
             if side is Side.SHADOW or (types is not None and not (types == quota_type).any()):
                 continue
-            sensors, of_type = self._sensors.sensors_of(key, entities), self._sensors.by_key[key]
+            sensors, of_type = self._sensors.entities.sensors(key, entities), self._sensors.by_key[key]
             bound[quota_type] = of_type.bound[sensors]
             level[quota_type] = of_type.level[sensors]
             if np.isinf(bound[quota_type]).all():
@@ -276,7 +276,7 @@ class ReplayEngine(QuotaEngine):
                 found, _ = self._sensors.look_up(names.in_replay(replay, places[rows]), now_ms)
                 self._entity_of_client[clients[rows]] = found
         entities = self._entity_of_client[clients]
-        return entities, {key: self._sensors.sensors_of(key, entities) for key in self._sensors.recording}
+        return entities, {key: self._sensors.entities.sensors(key, entities) for key in self._sensors.recording}
 
     def _grow(self, clients: Ids) -> None:
         room = 2 * (int(clients.max()) + 1) - len(self._entity_of_client)

@@ -105,11 +105,6 @@ class Resolution:
         self._index = {level: self._index_level(level) for level in Level}
         keys = product(Side, range(len(QUOTA_TYPES)))
         self._view = {(side, quota_type): self._see(side, quota_type) for side, quota_type in keys}
-        self._recorded = recorded_keys(snapshot)
-
-    def records(self, side: Side, quota_type: int) -> bool:
-        """True if usage of this type is recorded in sensors of this side at all."""
-        return (side, quota_type) in self._recorded
 
     def levels_of(self, quota: Ids) -> Ids:
         """The level of each row; 0 for `NO_QUOTA`."""

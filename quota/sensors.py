@@ -32,7 +32,7 @@ from quota.rates import (
     at_places,
     saturated,
 )
-from quota.resolution import Resolution, Resolved, Side
+from quota.resolution import Resolution, Resolved, Side, recorded_keys
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BLOCK_ROWS, EntityNames, NameReader, Usage
 
@@ -56,12 +56,6 @@ class TypeSensors:
         self.bound = np.zeros(0, np.float64)
         self.level = np.zeros(0, np.int64)
         self.is_shadow = np.zeros(0, np.bool_)
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of all columns, in bytes."""
-        parts = self.windows, self.buckets, self.bound, self.level, self.is_shadow
-        return sum(part.nbytes for part in parts if part is not None)
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
@@ -96,11 +90,6 @@ class SensorNumbers:
 
     def __len__(self) -> int:
         return len(self._index)
-
-    @property
-    def nbytes(self) -> int:
-        """The memory of keys and names, in bytes."""
-        return self._index.nbytes + self.used_at_ms.nbytes + sum(int(chunk.nbytes) for chunk in self._names)
 
     def find(self, names: HashedNames, has_user: Flags, has_client_id: Flags) -> Ids:
         """The sensor of each entity, int64[n]; −1 if it does not exist yet."""
@@ -163,11 +152,6 @@ class EntityDirectory:
     def __len__(self) -> int:
         return len(self._index)
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of keys and sensors, in bytes."""
-        return self._index.nbytes + self._seen.nbytes + sum(ids.nbytes for ids in self.of_key.values())
-
     def forget_sensors(self, keys: tuple[Key, ...]) -> None:
         """Forget all sensors. Every entity is resolved again, for these sides and types, when it is next looked up."""
         self.of_key = {key: np.full(len(self._seen), UNRESOLVED, np.int64) for key in keys}
@@ -185,7 +169,7 @@ class EntityDirectory:
         return ids
 
     def sensors(self, key: Key, entities: Ids) -> Ids:
-        """The sensor of each entity; `UNRESOLVED` if it was not resolved since `forget_sensors`."""
+        """The sensor of each entity, by its number; `UNRESOLVED` if it was not resolved since `forget_sensors`."""
         return self.of_key[key].take(entities, mode="clip")
 
     def move_clock(self, moved_ms: int) -> None:
@@ -270,10 +254,10 @@ class SensorTable:
         self._by_broker = by_broker
         self._carry_debt = carry_debt
         self._newest = 0
-        self._seeds = Seeds.draw()
+        self.seeds = Seeds.draw()
         self._memo = DictionaryMemo()
-        self._entities = EntityDirectory()
-        self.resolution = Resolution(QuotaSnapshot(0, ()), self._seeds)
+        self.entities = EntityDirectory()
+        self.resolution = Resolution(QuotaSnapshot(0, ()), self.seeds)
         self.recording: tuple[Key, ...] = ()
         self.numbers = SensorNumbers()
         self.by_key: dict[Key, TypeSensors] = {}
@@ -281,17 +265,12 @@ class SensorTable:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @property
-    def nbytes(self) -> int:
-        """The memory of all sensors and known entities in bytes, spare room included."""
-        samples = sum(sensors.nbytes for sensors in self.by_key.values())
-        return samples + self.numbers.nbytes + self._entities.nbytes
-
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Put quotas in force. Sensors stay as they are. Entities are resolved again when they are next looked up."""
-        self.resolution = Resolution(snapshot, self._seeds)
-        self.recording = tuple(key for key in KEYS if self.resolution.records(*key))
-        self._entities.forget_sensors(self.recording)
+        self.resolution = Resolution(snapshot, self.seeds)
+        recorded = recorded_keys(snapshot)
+        self.recording = tuple(key for key in KEYS if key in recorded)
+        self.entities.forget_sensors(self.recording)
 
     def advance(self, newest: int) -> None:
         """Make `newest` the newest sample window of all sensors."""
@@ -303,55 +282,47 @@ class SensorTable:
         """Empty all sample windows and make `newest` the newest one; all other times move by `moved_ms`."""
         self._newest = newest
         self.numbers.used_at_ms += moved_ms
-        self._entities.move_clock(moved_ms)
+        self.entities.move_clock(moved_ms)
         for sensors in self.by_key.values():
             sensors.windows.restart(newest)
             if sensors.buckets is not None:
                 sensors.buckets.move_clock(moved_ms)
 
-    def hashes(self, names: EntityNames) -> HashedNames:
-        """The hashes of all names of a table."""
-        return names.hashed(self._seeds)
-
     def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
         """The entity of each row, and its sensor (made if missing) per side and type: one array if all agree."""
-        reader = NameReader(names, self._seeds, self._memo)
+        reader = NameReader(names, self.seeds, self._memo)
         entities = np.empty(names.num_rows, np.int64)
         first, *others = self.recording
         of_row = {first: np.empty(names.num_rows, np.int64)}
         for start in range(0, names.num_rows, BLOCK_ROWS):
             stop = min(start + BLOCK_ROWS, names.num_rows)
             hashes = reader.read(start, stop)
-            found = self._entities.add(hashes)
+            found = self.entities.add(hashes)
             entities[start:stop] = found
-            sensors = self._entities.sensors(first, found)
+            sensors = self.entities.sensors(first, found)
             unresolved = np.flatnonzero(sensors == UNRESOLVED)
             if len(unresolved):
                 self._resolve(hashes.take(unresolved), names.take(unresolved + start), found[unresolved], now_ms)
-                sensors = self._entities.sensors(first, found)
+                sensors = self.entities.sensors(first, found)
             of_row[first][start:stop] = sensors
-            if not self._entities.agreed:
+            if not self.entities.agreed:
                 for key in others:
                     if key not in of_row:
                         of_row[key] = of_row[first].copy()
-                    of_row[key][start:stop] = self._entities.sensors(key, found)
+                    of_row[key][start:stop] = self.entities.sensors(key, found)
         return entities, {key: of_row.get(key, of_row[first]) for key in self.recording}
-
-    def sensors_of(self, key: Key, entities: Ids) -> Ids:
-        """The sensor of each entity, by the numbers that `look_up` gave; `UNRESOLVED` if quotas were loaded since."""
-        return self._entities.sensors(key, entities)
 
     def look_up_again(self, entities: Ids) -> dict[Key, Ids] | None:
         """As `look_up`, by the numbers it gave; None if some must be looked up by name: −1, or after `load`."""
         first, *others = self.recording
         if entities.min() < 0:
             return None
-        of_first = self._entities.sensors(first, entities)
+        of_first = self.entities.sensors(first, entities)
         if of_first.min() == UNRESOLVED:
             return None
-        if self._entities.agreed:
+        if self.entities.agreed:
             return dict.fromkeys(self.recording, of_first)
-        return {first: of_first, **{key: self._entities.sensors(key, entities) for key in others}}
+        return {first: of_first, **{key: self.entities.sensors(key, entities) for key in others}}
 
     def _resolve(
         self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], entities: Ids, now_ms: int
@@ -367,9 +338,9 @@ class SensorTable:
                 self._grow(self.recording)
                 # Otherwise a sensor without usage so far would count as idle at once, and be resolved again and again.
                 self.numbers.used_at_ms[ids] = now_ms
-                self._entities.agreed = self._entities.agreed and first is None
+                self.entities.agreed = self.entities.agreed and first is None
             first = first or (resolved, ids)
-            self._entities.of_key[key][entities] = ids
+            self.entities.of_key[key][entities] = ids
             self.by_key[key].bound[ids] = resolved.bound
             self.by_key[key].level[ids] = self.resolution.levels_of(resolved.quota)
             if key[0] is Side.SHADOW:
@@ -395,7 +366,7 @@ class SensorTable:
                 continue
             ids = of_type.buckets.charged()
             names = self.numbers.names(ids)
-            hashes = sensor_entities(names, self._by_broker).hashed(self._seeds)
+            hashes = sensor_entities(names, self._by_broker).hashed(self.seeds)
             bound = self.resolution.bound_of_tags(hashes, Side.ENFORCED, quota_type)
             kept = np.flatnonzero(of_type.buckets.below_burst(ids, bound, full_at_ms))
             kind = names_of((name,), np.zeros(len(kept), np.int64))
@@ -412,7 +383,7 @@ class SensorTable:
         entities = sensor_entities(table, self._by_broker)
         names = entities.take(np.arange(entities.num_rows))
         tags = (pc.not_equal(part, "").to_numpy(zero_copy_only=False) for part in names[1:])
-        ids = self.numbers.add(entities.hashed(self._seeds), names, *tags)
+        ids = self.numbers.add(entities.hashed(self.seeds), names, *tags)
         tokens, refilled_at_ms = table["tokens"].to_numpy(), table["refilled_at_ms"].to_numpy()
         self.numbers.used_at_ms[ids] = np.maximum(self.numbers.used_at_ms[ids], refilled_at_ms)
         types = [(Side.ENFORCED, quota_type) for quota_type, rows in enumerate(rows_of_type) if len(rows)]
@@ -424,13 +395,13 @@ class SensorTable:
 
     def expire_idle(self, now_ms: int, idle_ms: int) -> int:
         """See `QuotaEngine.expire_idle`; idle entities are forgotten too."""
-        self._entities.forget_unseen(now_ms, idle_ms)
+        self.entities.forget_unseen(now_ms, idle_ms)
         kept = self.numbers.used_at_ms[: len(self.numbers)] >= now_ms - idle_ms
         dropped = int(len(kept) - kept.sum())
         if dropped:
             for sensors in self.by_key.values():
                 sensors.keep(kept)
-            self._entities.follow_sensors(kept)
+            self.entities.follow_sensors(kept)
             self.numbers.keep(kept)
         return dropped
 

@@ -32,7 +32,6 @@ class Quota:
         bounds: one per quota type, in the order of `QUOTA_TYPES`; bytes per second, and percent of one thread. None
             for no bound of that type: then the row does not exist for that type.
         mode: `enforce`, `shadow`, or `exempt`, which matches for every type and bounds none of them.
-        level: 1–8, from the entity.
     """
 
     user: str
@@ -58,7 +57,6 @@ class QuotaSnapshot:
         Args:
             rows: mappings with the columns of `quotas`. Other columns are ignored. A bound that is missing or null
                 means no bound; a mode that is missing or null means `enforce`. Byte rates may be fractions.
-            version: the version of the table that the rows come from.
             mode: `shadow` reads every `enforce` row as a `shadow` row, so that nothing is enforced.
 
         Raises:
@@ -153,11 +151,7 @@ ALL_USERS: Final = Share(0, 1)
 
 
 def share_of(text: str) -> Share:
-    """The share that a text names: `0/2` is the first of two.
-
-    Raises:
-        ValueError: it names none; the message explains what it must be.
-    """
+    """The share that a text names: `0/2` is the first of two; `ValueError` explains what it must be."""
     number, slash, of = text.partition("/")
     # Not isdecimal: other alphabets have digits, too.
     is_a_share = slash and all(part.isascii() and part.isdecimal() for part in (number, of)) and int(number) < int(of)

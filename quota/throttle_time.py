@@ -120,28 +120,13 @@ class ThrottleCaps:
                 raise InvalidArgument(message)
 
     def cap_ms(self, quota_type: str, window_ms: int, sample_window_ms: int) -> int | None:
-        """The cap of one quota type in milliseconds; None if it has none.
-
-        Args:
-            quota_type: one of `QUOTA_TYPES`.
-            window_ms: W, which is the cap `window`.
-            sample_window_ms: w, which is the cap `sample_window`.
-        """
+        """The cap of one quota type in milliseconds; None if it has none."""
         cap: Cap = getattr(self, quota_type)
         words = {"window": window_ms, "sample_window": sample_window_ms, "none": None}
         return cap if isinstance(cap, int) else words[cap]
 
     def max_throttle_time_ms(self, quota_type: int, window_ms: Ints, sample_window_ms: int) -> Ints:
-        """The cap of each of n violations of one quota type.
-
-        Args:
-            quota_type: position in `QUOTA_TYPES`.
-            window_ms: W of each violation, int64[n].
-            sample_window_ms: w.
-
-        Returns:
-            int64[n]; `NO_CAP` if the type has none.
-        """
+        """The cap of n violations of one type (a position in `QUOTA_TYPES`), int64[n]; `NO_CAP` if it has none."""
         name = QUOTA_TYPES[quota_type]
         if getattr(self, name) == "window":
             return window_ms

@@ -49,11 +49,7 @@ _AGE_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000
 
 
 def parse_double(text: str) -> float:
-    """A number as Java's `Double.parseDouble` reads it.
-
-    Raises:
-        ValueError: Java would refuse it.
-    """
+    """A number as Java's `Double.parseDouble` reads it; `ValueError` where Java would refuse it."""
     text = text.strip()
     if found := _DECIMAL.fullmatch(text):
         return float(found[1])

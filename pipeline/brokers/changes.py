@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.tables.broker_quotas import BrokerQuotasTable, StoredState
+from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.enforced import APPLIED, NOT_APPLIED, PENDING
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
@@ -30,11 +30,9 @@ class ClusterQuotas(Protocol):
 
     def look(self) -> Look:
         """See `Look`."""
-        ...
 
     def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
         """Make changes; returns the keys that the brokers refuse, with the reason."""
-        ...
 
 
 class KafkaQuotas:
@@ -101,32 +99,28 @@ class ChangeWriter:
         self._table = table
         self._cluster = cluster
         self._clock = clock
-        self._undecided: tuple[Change, ...] = ()
+        self.undecided: tuple[Change, ...] = ()
+        """What the brokers may have made or not. While there is any, no other changes can be made."""
         self._taken: dict[EntryKey, tuple[int, float | None]] = {}
 
-    @property
-    def has_undecided(self) -> bool:
-        """Whether there are changes that the brokers may have made or not. No others can be made then."""
-        return bool(self._undecided)
-
-    def take_over(self) -> StoredState:
-        """Fence an earlier sync, and return what it left. Raises `Conflict` if another one starts at the same time."""
+    def take_over(self) -> tuple[dict[EntryKey, Owned], list[Change]]:
+        """Fence an earlier sync, and return what it owned and left undecided; `Conflict` if another one starts now."""
         self._table.take_over()
-        state = self._table.state()
-        self._undecided = tuple(state.undecided)
-        return state
+        owned, undecided = self._table.state()
+        self.undecided = tuple(undecided)
+        return owned, undecided
 
     def write(self, changes: Sequence[Change]) -> Written:
         """Make changes. If it raises, they are undecided, all of them."""
         self._table.append([(change, PENDING) for change in changes], self._clock.now().wall_ms)
-        self._undecided = tuple(changes)
+        self.undecided = tuple(changes)
         refused = self._cluster.alter(changes)
         now = self._clock.now()
         taken = tuple(change for change in changes if change.key not in refused)
         left = tuple((change, refused[change.key]) for change in changes if change.key in refused)
         results = {change.key: f"refused: {reason}" for change, reason in left}
         self._table.append([(change, results.get(change.key, APPLIED)) for change in changes], now.wall_ms)
-        self._undecided = ()
+        self.undecided = ()
         self._taken.update({change.key: (now.steady_ms, change.new) for change in taken})
         return Written(now.steady_ms, taken, left)
 
@@ -137,10 +131,10 @@ class ChangeWriter:
         """
         results = [
             (change, APPLIED if _is_in_force(change, owned.get(change.key)) else NOT_APPLIED)
-            for change in self._undecided
+            for change in self.undecided
         ]
         self._table.append(results, self._clock.now().wall_ms)
-        self._undecided = ()
+        self.undecided = ()
 
     def with_taken(self, held: Mapping[EntryKey, float]) -> dict[EntryKey, float]:
         """What the brokers hold, with the newest changes: the broker that was asked may not have heard of these."""

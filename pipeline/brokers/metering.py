@@ -38,11 +38,7 @@ class Metering:
 
 
 def plan(settings: Settings, *, enable: bool) -> tuple[list[Change], list[Metering]]:
-    """What must be written to the brokers, and what they measure now. Changes nothing.
-
-    Raises:
-        PipelineError: The cluster or the quota table cannot be read.
-    """
+    """What must be written to the brokers, and what they measure now; `PipelineError` if that cannot be read."""
     access = ClusterAccess.from_settings(settings.kafka)
     with KafkaQuotas(access) as cluster:
         held = cluster.look().held

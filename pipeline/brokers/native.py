@@ -127,11 +127,7 @@ def describe_request() -> Any:
 
 
 def quotas_in(response: Any) -> list[NativeQuota]:
-    """The quotas of a DescribeClientQuotasResponse, in no certain order.
-
-    Raises:
-        kafka.errors.KafkaError: The response has an error.
-    """
+    """The quotas of a DescribeClientQuotasResponse, in no certain order; `KafkaError` if it has an error."""
     if response.error_code:
         raise _ERRORS.for_code(response.error_code)(response.error_message)
     return [
@@ -166,7 +162,7 @@ def batches_of(changes: QuotaChanges) -> Iterator[QuotaChanges]:
         yield batch
 
 
-def alter_request(changes: QuotaChanges, *, validate_only: bool) -> Any:
+def alter_request(changes: QuotaChanges) -> Any:
     """Asks for changes, each entity by itself: others are changed if one is refused.
 
     Each entity is there once, as a mapping has it: Kafka would change a second one and call it a duplicate.
@@ -183,7 +179,7 @@ def alter_request(changes: QuotaChanges, *, validate_only: bool) -> Any:
             )
             for entity, values in changes.items()
         ],
-        validate_only=validate_only,
+        validate_only=False,
     )
 
 
@@ -252,15 +248,11 @@ class NativeQuotas:
         """
         return self._called(DESCRIBE_QUOTAS, lambda admin: quotas_in(_sent(admin, describe_request())))
 
-    def alter(self, changes: QuotaChanges, *, validate_only: bool = False) -> list[AlterRefusal]:
-        """Change values of any number of entities; values that are not named stay.
+    def alter(self, changes: QuotaChanges) -> list[AlterRefusal]:
+        """Change values of any number of entities; None removes one, and values that are not named stay.
 
         They are sent in requests of some thousands of entities. If it raises, the entities of earlier requests are
         changed; to repeat all of it does no harm.
-
-        Args:
-            changes: None removes a value.
-            validate_only: Change nothing, only ask what would be refused.
 
         Returns:
             The entities that were refused. All others are changed. Other clients, and `describe`, see it as soon as
@@ -270,7 +262,7 @@ class NativeQuotas:
         left_out = {refusal.entity for refusal in refused}
         sent = {entity: values for entity, values in changes.items() if entity not in left_out}
         for batch in batches_of(sent):
-            refused += self._called(ALTER_QUOTAS, partial(_altered, batch, validate_only))
+            refused += self._called(ALTER_QUOTAS, partial(_altered, batch))
         return refused
 
     def broker_ids(self) -> list[int]:
@@ -318,8 +310,8 @@ class NativeQuotas:
             raise
 
 
-def _altered(batch: QuotaChanges, validate_only: bool, admin: Any) -> list[AlterRefusal]:
-    return refusals_in(_sent(admin, alter_request(batch, validate_only=validate_only)))
+def _altered(batch: QuotaChanges, admin: Any) -> list[AlterRefusal]:
+    return refusals_in(_sent(admin, alter_request(batch)))
 
 
 def _sent(admin: Any, request: Any) -> Any:
@@ -330,23 +322,14 @@ def _sent(admin: Any, request: Any) -> Any:
 # The quotas of a cluster's brokers as quotas of the table; what the table cannot hold is reported, never dropped.
 
 
-@dataclass(frozen=True, slots=True)
-class NativeImport:
-    """What becomes of native quotas, in the order of their entities.
-
-    Attributes:
-        declared: For the table. A bound that cannot be held is in none of them, so that the table keeps what it has.
-        left_out: What is not in them, a line each: entity, values and the reason.
-    """
-
-    declared: tuple[DeclaredQuota, ...]
-    left_out: tuple[str, ...]
-
-
-def imported(quotas: Iterable[NativeQuota], factor: int) -> NativeImport:
+def imported(quotas: Iterable[NativeQuota], factor: int) -> tuple[list[DeclaredQuota], list[str]]:
     """Make quotas of the table from those of brokers.
 
     Each bound is multiplied by the factor: the number of brokers makes of what each one allows what all allow together.
+
+    Returns:
+        The quotas, in the order of their entities; and what is left out of them, a line each: entity, values and the
+        reason. A bound that cannot be held is in none of the quotas, so that the table keeps what it has.
     """
     declared: list[DeclaredQuota] = []
     left_out: list[str] = []
@@ -368,7 +351,7 @@ def imported(quotas: Iterable[NativeQuota], factor: int) -> NativeImport:
         if quota.others:
             reasons.append(f"{_values(quota.others.items())}; kquota does not meter it")
         left_out += [f"{quota.entity}: {reason}" for reason in reasons]
-    return NativeImport(tuple(declared), tuple(left_out))
+    return declared, left_out
 
 
 def _values(values: Iterable[tuple[str, float]]) -> str:

@@ -181,7 +181,8 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         if name is None:
             return
         sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt)
-        upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), _upkeep_failed)
+        failed = partial(log.error, "upkeep of broker_quotas has ended: %s")
+        upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), failed)
         upkeep.start()
         try:
             metrics = metrics or SyncMetrics(CollectorRegistry(), SystemClock())
@@ -256,10 +257,6 @@ def _name_once_reached(settings: Settings, access: ClusterAccess, wait: Wait) ->
     return None
 
 
-def _upkeep_failed(failure: BaseException) -> None:
-    log.error("upkeep of broker_quotas has ended: %s", failure)
-
-
 # The sync on a thread next to other work: `kquota run --sync`.
 
 _PATIENCE_SECONDS: Final = 15.0
@@ -315,12 +312,12 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     sources = open_sources(settings)
     table = TableRows(table_uri(settings.tables.root, NAME))
     cluster = cluster_name(settings, access)
-    stored = state_of(table, cluster)
+    owned, undecided = state_of(table, cluster)
     with KafkaQuotas(access) as brokers:
         found = brokers.look()
     now_ms, quotas = wall_ms(), sources.quotas.pin()
     control = new_control(settings, adopt=adopt, at_once=True)
-    control.restore_owned(stored.owned, stored.undecided, now_ms)
+    control.restore_owned(owned, undecided, now_ms)
     control.load_quotas(quotas, sources.mirror)
     control.set_brokers(found.broker_ids)
     control.observe(found.held, now_ms)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -193,28 +193,26 @@ class ChosenQuotas:
 # What a sync follows: the quotas, and the usage as long as levels are computed from it.
 
 
+@dataclass(slots=True)
 class Sources:
     """The quotas and the usage. Without a scope of the settings that of the quota table holds, also when it changes."""
 
-    def __init__(
-        self, quotas: QuotaSource | ChosenQuotas, open_usage: Callable[[], UsageFollower], scope: Scope | None = None
-    ) -> None:
-        self.quotas = quotas
-        self._open_usage = open_usage
-        self._scope = scope
-        self._usage: UsageFollower | None = None
+    quotas: QuotaSource | ChosenQuotas
+    open_usage: Callable[[], UsageFollower]
+    scope: Scope | None = None
+    _usage: UsageFollower | None = field(default=None, init=False)
 
     @property
     def mirror(self) -> bool:
         """Whether every broker gets T: scope `broker`."""
-        return (self._scope or self.quotas.scope) == "broker"
+        return (self.scope or self.quotas.scope) == "broker"
 
     def usage(self) -> UsageFollower | None:
         """The usage; None where no level is computed. It is opened again when levels are computed again."""
         if self.mirror:
             self._usage = None
         elif self._usage is None:
-            self._usage = self._open_usage()
+            self._usage = self.open_usage()
         return self._usage
 
 
@@ -260,10 +258,10 @@ class BrokerQuotaSync:
 
     def take_over(self) -> None:
         """Fence an earlier sync, and take over what it owned. Raises as `ChangeWriter.take_over`."""
-        state, quotas = self._writer.take_over(), self._sources.quotas.pin()
-        self._control.restore_owned(state.owned, state.undecided, self._now())
+        (owned, undecided), quotas = self._writer.take_over(), self._sources.quotas.pin()
+        self._control.restore_owned(owned, undecided, self._now())
         self._control.load_quotas(quotas, self._sources.mirror)
-        counts = (quotas.version, len(quotas.quotas), len(state.owned), len(state.undecided))
+        counts = (quotas.version, len(quotas.quotas), len(owned), len(undecided))
         log.info("quotas v%d: %d entities; values that are kquota's on the brokers: %d, undecided: %d", *counts)
 
     def step(self) -> int:
@@ -277,7 +275,7 @@ class BrokerQuotaSync:
             self._control.load_quotas(snapshot, self._sources.mirror)
             scope = "broker" if self._sources.mirror else "cluster"
             log.info("quotas v%d in force: %d entities, scope %s", snapshot.version, len(snapshot.quotas), scope)
-        if self._writer.has_undecided or self._now() >= self._look_due_ms:
+        if self._writer.undecided or self._now() >= self._look_due_ms:
             self._look()
         self._follow_usage()
         taken = self._write(self._control.period(self._known_until_ms, self._now()))
@@ -289,7 +287,6 @@ class BrokerQuotaSync:
         return self._write(self._control.restore())
 
     def _follow_usage(self) -> None:
-        """Record what is new."""
         usage = self._sources.usage()
         rows = None if usage is None else usage.new_rows()
         if usage is None or rows is None:
@@ -306,7 +303,7 @@ class BrokerQuotaSync:
         self._seen_at_ms = present(self._seen_at_ms, found.broker_ids, now_ms)
         self._control.set_brokers(tuple(sorted(self._seen_at_ms)))
         self._control.observe(self._writer.with_taken(found.held), now_ms)
-        if self._writer.has_undecided:
+        if self._writer.undecided:
             self._writer.settle(self._control.owned)
         self._writer.refuse_fenced()
         self._look_due_ms = self._now() + self._describe_every_ms

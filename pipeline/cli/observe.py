@@ -129,7 +129,7 @@ class _Watch:
 
         native = self.quotas.take()
         if native is not None:
-            declared = imported(native, factor=1).declared
+            declared, _ = imported(native, factor=1)
             rows = [{"user": one.user, "client_id": one.client_id, **one.bounds} for one in declared]
             self.quota_count = len(rows)
             self.seen.load(QuotaSnapshot.from_rows(rows, version=0))

@@ -352,13 +352,13 @@ def averages(
     """
     from pipeline.tables.reading import last_minute
 
-    found = last_minute(source.settings().tables.root, parse_instant("--at", at, wall_ms()))
-    rows = found.throttle_times.to_pylist()
-    document = {"throttle_times": rows, "exempt_request_percentage": found.exempt_percentage}
+    times, exempt_percentage = last_minute(source.settings().tables.root, parse_instant("--at", at, wall_ms()))
+    rows = times.to_pylist()
+    document = {"throttle_times": rows, "exempt_request_percentage": exempt_percentage}
     name = "throttle_time_avg_ms"
     print_rows(rows, output, shown=lambda row: {**row, name: f"{row[name]:.1f}"}, document=document)
     if is_table(output):
-        sys.stderr.write(f"exempt requests took {found.exempt_percentage:.2f} % of one thread\n")
+        sys.stderr.write(f"exempt requests took {exempt_percentage:.2f} % of one thread\n")
 
 
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pipeline.cluster.properties_file import Jaas, module_of, parse_jaas, resolved
+from pipeline.cluster.properties_file import MODULES, Jaas, parse_jaas, resolved
 from pipeline.cluster.sign_in import KEYS as TLS_KEYS
 from pipeline.cluster.sign_in import Tls, TlsMistakes, TokenProvider, TokenSource, read_tls
 from pipeline.errors import ClientPropertiesInvalid
@@ -147,7 +147,7 @@ def _sasl(properties: Mapping[str, str], mistakes: list[str]) -> tuple[str, Jaas
         if mechanism == "OAUTHBEARER":
             given = {name: key for key, name in _OAUTH_KEYS.items()}
         options = {name: properties[key] for name, key in given.items() if properties.get(key)}
-        jaas = Jaas(module_of(mechanism), options)
+        jaas = Jaas(MODULES[mechanism], options)
     return mechanism, jaas
 
 
@@ -156,12 +156,12 @@ def _checked(jaas: Jaas, mechanism: str, mistakes: list[str]) -> Jaas | None:
         mistakes.append(_NOT_SUPPORTED[jaas.module])
     elif jaas.options.get("tokenauth", "").lower() == "true":
         mistakes.append(_NOT_SUPPORTED["tokenauth"])
-    elif jaas.module not in {module_of(name) for name in SASL_MECHANISMS}:
+    elif jaas.module not in MODULES.values():
         known = "PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule"
         mistakes.append(f"'sasl.jaas.config' names {jaas.module}, not {known}")
-    elif mechanism in SASL_MECHANISMS and jaas.module != module_of(mechanism):
-        mistakes.append(f"'sasl.jaas.config' names {jaas.module}, but {mechanism} needs {module_of(mechanism)}")
-    elif jaas.module != module_of("OAUTHBEARER") and not {"username", "password"} <= jaas.options.keys():
+    elif mechanism in SASL_MECHANISMS and jaas.module != MODULES[mechanism]:
+        mistakes.append(f"'sasl.jaas.config' names {jaas.module}, but {mechanism} needs {MODULES[mechanism]}")
+    elif jaas.module != MODULES["OAUTHBEARER"] and not {"username", "password"} <= jaas.options.keys():
         got = ", ".join(sorted(jaas.options)) or "nothing"
         mistakes.append(f"'sasl.jaas.config' gives {got}, not username and password")
     else:

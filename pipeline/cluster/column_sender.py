@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import Any, Final, TypeAlias
 
 import kafka
 import numpy as np
@@ -19,15 +19,10 @@ from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.util import encode_varint
 
+from quota.arrays import Ints
 from schemas.throttle_messages import MessageColumns
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    import pyarrow as pa
-
-    Binaries: TypeAlias = pa.Array[Any]
-
+Binaries: TypeAlias = "pa.Array[Any]"
 
 # The one place where record batches go into kafka-python's producer as a whole, through its inside.
 #
@@ -80,11 +75,7 @@ class Delivery(Sequence[Any]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, place: int) -> Any: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Any]: ...
-    def __getitem__(self, place: int | slice) -> Any:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[each] for each in range(self._count)[place]]
         if range(self._count)[place] == self._count - 1:
@@ -141,8 +132,6 @@ def batch_of(partition: TopicPartition, batch: PreparedBatch, compression: int) 
 
 # Records in Kafka's format (version 2) by columns: the same bytes as kafka-python writes one by one.
 
-
-Ints = npt.NDArray[np.int64]
 _NO_ATTRIBUTES_SAME_TIME = b"\x00\x00"
 
 

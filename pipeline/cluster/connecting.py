@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from kafka import errors as kafka_errors
@@ -93,9 +93,9 @@ def _refusal(address: str, options: Mapping[str, Any], causes: Sequence[BaseExce
 def _unreachable(address: str, protocol: str, causes: Sequence[BaseException], timeout_ms: int) -> ClusterUnreachable:
     failed = _latest(causes, kafka_errors.KafkaConnectionError, OSError)
     words = _words(failed) if failed is not None else f"no answer within {timeout_ms / 1000:g} s"
-    for known in _KNOWN_CAUSES:
-        if known.word in words:
-            return ClusterUnreachable(address, known.cause.format(protocol=protocol), known.fix)
+    for word, cause, fix in _KNOWN_CAUSES:
+        if word in words:
+            return ClusterUnreachable(address, cause.format(protocol=protocol), fix)
     return ClusterUnreachable(address, words, _LOOK_EVERYWHERE)
 
 
@@ -103,40 +103,34 @@ def _latest(causes: Sequence[BaseException], *kinds: type[BaseException]) -> Bas
     return next((cause for cause in reversed(causes) if isinstance(cause, kinds)), None)
 
 
-class _KnownCause(NamedTuple):
-    word: str
-    cause: str
-    fix: str
-
-
 _PROTOCOL: Final = "set security.protocol of the client properties to that of the listener"
 _LOOK_EVERYWHERE: Final = "check the address, security.protocol of the client properties and the broker's log"
 _CERTIFICATE: Final = "give such a certificate and its key, in PEM, in ssl.keystore.location of the client properties"
 _KNOWN_CAUSES: Final = (
-    _KnownCause("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
-    _KnownCause("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
-    _KnownCause("certificate has expired", "its certificate has expired", "renew the broker's certificate"),
-    _KnownCause("certificate is not yet valid", "its certificate is not valid yet", "correct this machine's clock"),
-    _KnownCause(
+    ("ECONNREFUSED", "connection refused", "start the broker, or correct --bootstrap-server"),
+    ("DNS", "the host name has no address", "correct the host name in --bootstrap-server"),
+    ("certificate has expired", "its certificate has expired", "renew the broker's certificate"),
+    ("certificate is not yet valid", "its certificate is not valid yet", "correct this machine's clock"),
+    (
         "certificate is not valid for",
         "its certificate is for another name",
         "reach it by a name in its certificate, or add the one in --bootstrap-server to the certificate",
     ),
-    _KnownCause(
+    (
         "certificate verify failed",
         "its certificate is not from an authority that is trusted here",
         "put the certificate of that authority, in PEM, into ssl.truststore.location of the client properties",
     ),
-    _KnownCause(
+    (
         "I/O wait timed out",
         "it does not answer the TLS handshake",
         "check that this is the address of a broker's TLS listener, and see that broker's log",
     ),
-    _KnownCause("wrong version number", "it does not speak TLS on this port", _PROTOCOL),
-    _KnownCause("disconnected", "it closes the connection to a {protocol} client", _PROTOCOL),
-    _KnownCause("Handshake", "the TLS handshake fails", _PROTOCOL),
+    ("wrong version number", "it does not speak TLS on this port", _PROTOCOL),
+    ("disconnected", "it closes the connection to a {protocol} client", _PROTOCOL),
+    ("Handshake", "the TLS handshake fails", _PROTOCOL),
 )
-"""The first whose word is in the text of the cause is used."""
+"""Word, cause, fix: the first whose word is in the text of the cause is used."""
 
 
 def _words(error: BaseException) -> str:
@@ -209,7 +203,12 @@ class _CauseCollector(logging.Handler):
     @contextmanager
     def collecting(self) -> Iterator[list[BaseException]]:
         causes: list[BaseException] = []
-        self._install()
+        network = logging.getLogger("kafka.net")
+        with self._installing:
+            if self not in network.handlers:
+                network.addHandler(self)
+                network.setLevel(logging.WARNING)
+                network.propagate = False
         self._wanted.append(causes)
         try:
             yield causes
@@ -226,14 +225,6 @@ class _CauseCollector(logging.Handler):
         rest = logging.getLogger("kafka")
         if not self._wanted and rest.isEnabledFor(record.levelno):
             rest.handle(record)
-
-    def _install(self) -> None:
-        network = logging.getLogger("kafka.net")
-        with self._installing:
-            if self not in network.handlers:
-                network.addHandler(self)
-                network.setLevel(logging.WARNING)
-                network.propagate = False
 
 
 _COLLECTOR: Final = _CauseCollector()

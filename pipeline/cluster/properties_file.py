@@ -103,12 +103,14 @@ _PACKAGES: Final = {
     "ScramLoginModule": "org.apache.kafka.common.security.scram",
     "OAuthBearerLoginModule": "org.apache.kafka.common.security.oauthbearer",
 }
-_MODULES: Final = {
+MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
 }
+"""SASL mechanism -> its login module."""
+
 _VALUE: Final = re.compile(r"(?:[\w$]+\.)*([\w$]+)\s+\w+\s*(.*?)\s*;?", re.DOTALL)
 _OPTION: Final = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""", re.DOTALL)
 
@@ -140,8 +142,3 @@ def parse_jaas(value: str) -> Jaas:
         for name, double, single, bare in _OPTION.findall(match[2])
     }
     return Jaas(match[1], options)
-
-
-def module_of(mechanism: str) -> str:
-    """The login module of a SASL mechanism, one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER."""
-    return _MODULES[mechanism]

@@ -59,10 +59,7 @@ class TokenRefused(Unreachable):
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python has no types
-    """Fetches a token when one is needed and uses it for four fifths of its life. Thread-safe.
-
-    * `now_seconds`: Returns epoch seconds; tokens expire by this clock.
-    """
+    """Fetches a token when one is needed and uses it for four fifths of its life, in epoch seconds. Thread-safe."""
 
     def __init__(self, source: TokenSource, now_seconds: Callable[[], float] = time.time) -> None:
         super().__init__()

@@ -201,12 +201,10 @@ class Follower(Protocol):
         it has read everything that is readable. stale: it lost the broker and tries again. closed: `close` was
         called.
         """
-        ...
 
     @property
     def unreadable(self) -> int:
         """The number of records that were skipped because they are not throttle records."""
-        ...
 
     def start(self, handle_records: RecordHandler) -> None:
         """Hand every committed record to `handle_records`, once. Call it once.
@@ -215,15 +213,12 @@ class Follower(Protocol):
         arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
         was deleted and recreated, a call has the flag, perhaps without a record; all that was handed over is void then.
         """
-        ...
 
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
         """Wait until everything that was on the topic at the start is handed over; False if that takes longer."""
-        ...
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop. Nothing is handed over afterwards. May be called twice, or before `start`."""
-        ...
 
 
 class KafkaFollower:
@@ -233,11 +228,7 @@ class KafkaFollower:
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
     topic cannot be reached it tries again without end, and continues where it was.
 
-    Args:
-        bootstrap_servers: Of the cluster that has the topic.
-        topic: The throttle topic.
-        options: Further kafka-python options, as of `client_properties.kafka_options`.
-        name: Of the thread.
+    `options` are further kafka-python options, as of `client_properties.kafka_options`.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock, local
 from typing import Any, Final, NamedTuple, Self
 
@@ -94,12 +95,7 @@ class LoopWaker:
 
 
 class Passage(NamedTuple):
-    """What a caller gets when it may pass.
-
-    Attributes:
-        was_throttled: Its client was throttled, so it had to wait.
-        waited_ms: How long it waited, by the gate's steady clock.
-    """
+    """What a caller gets when it may pass: whether its client was throttled, and how long it waited, in steady time."""
 
     was_throttled: bool
     waited_ms: int
@@ -108,28 +104,16 @@ class Passage(NamedTuple):
 NOT_THROTTLED: Final = Passage(was_throttled=False, waited_ms=0)
 
 
+@dataclass(slots=True, eq=False)
 class TaskPassage:
-    """The `async with` block of one task. It is a class because a generator costs 3 µs more for each of many tasks.
+    """The `async with` block of one task. It is a class because a generator costs 3 µs more for each of many tasks."""
 
-    Args:
-        waiting_room: Where to wait.
-        waker: The gate's.
-        client: Whose request it is.
-        request_bytes: What the request is charged.
-        timeout_ms: The longest wait; None: as long as it takes.
-    """
-
-    __slots__ = ("_caller", "_client", "_request_bytes", "_timeout_ms", "_waiting_room", "_waker")
-
-    def __init__(
-        self, waiting_room: WaitingRoom, waker: LoopWaker, client: ClientKey, request_bytes: int, timeout_ms: int | None
-    ) -> None:
-        self._waiting_room = waiting_room
-        self._waker = waker
-        self._client = client
-        self._request_bytes = request_bytes
-        self._timeout_ms = timeout_ms
-        self._caller: WaitingCaller | None = None
+    _waiting_room: WaitingRoom
+    _waker: LoopWaker
+    _client: ClientKey
+    _request_bytes: int
+    _timeout_ms: int | None
+    _caller: WaitingCaller | None = field(default=None, init=False)
 
     async def __aenter__(self) -> Passage:
         awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -162,11 +146,7 @@ class TaskPassage:
 class GateTimeout(PipelineError, TimeoutError):
     """A caller still had to wait after its time-out.
 
-    Attributes:
-        user: Who is throttled.
-        client_id: With which client-id.
-        timeout_ms: How long the caller waited.
-        remaining_ms: How much longer the throttle lasts, as known now; 0 when the caller waited only for memory.
+    `remaining_ms` is how much longer the throttle lasts, as known now; 0 when the caller waited only for memory.
     """
 
     def __init__(self, user: str, client_id: str, timeout_ms: int, remaining_ms: int) -> None:
@@ -192,12 +172,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A throttle that runs now.
-
-    Attributes:
-        remaining_ms: How much longer the client must wait, at least; the throttle may be renewed.
-        record: Its record.
-    """
+    """A throttle that runs now; the client must wait at least `remaining_ms` longer, as it may be renewed."""
 
     remaining_ms: int
     record: ThrottleRecord
@@ -205,13 +180,7 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class GateStats:
-    """All gauges of a gate.
-
-    Attributes:
-        state: See `Gate.state`.
-        unreadable: How many records of the topic were skipped.
-        occupancy: Purgatory and memory pool.
-    """
+    """All gauges of a gate."""
 
     state: FollowerState
     unreadable: int
@@ -225,8 +194,6 @@ class Gate:
     may acquire. Start it before use, or make it with `connect`. As a context manager it starts and closes itself.
 
     Args:
-        follower: Where the records come from.
-        limits: How many bytes may wait.
         cluster: Records of other clusters are ignored; None: all records count as records of one cluster.
         clock: Throttles are timed on its steady time.
     """
@@ -241,7 +208,8 @@ class Gate:
         self._follower = follower
         self._waker = LoopWaker()
         self._waiting_room = WaitingRoom(limits or GateLimits(), cluster, clock or SystemClock(), self._waker.together)
-        self._reaper = Reaper(self._waiting_room, "gate-reaper", _log_failure)
+        failed = partial(log.error, "a caller whose throttle ended could not be woken: %s")
+        self._reaper = Reaper(self._waiting_room, "gate-reaper", failed)
         self._started = False
 
     @classmethod
@@ -260,9 +228,6 @@ class Gate:
 
         Args:
             bootstrap_servers: host:port[,host:port…] of the cluster that has the topic.
-            limits: How many bytes may wait.
-            topic: The throttle topic.
-            cluster: See the class.
             options: Further kafka-python options, as of `client_properties.kafka_options`.
         """
         gate = cls(KafkaFollower(bootstrap_servers, topic, options, name="gate-follower"), limits, cluster)
@@ -316,8 +281,6 @@ class Gate:
         the bytes of its request from the moment it comes until the block ends.
 
         Args:
-            user: The user, as authenticated.
-            client_id: The client-id; "" if it has none.
             request_bytes: What the request takes in memory; 0 charges nothing.
             broker_id: Also wait for throttles of this broker; "" means only those of the whole cluster count.
             timeout_ms: The longest wait; None: as long as it takes.
@@ -378,7 +341,3 @@ class Gate:
 
     def __exit__(self, *_failure: object) -> None:
         self.close()
-
-
-def _log_failure(failure: Exception) -> None:
-    log.error("a caller whose throttle ended could not be woken: %s", failure)

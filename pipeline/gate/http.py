@@ -52,12 +52,7 @@ _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up":
 
 
 def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry | None = None) -> Starlette:
-    """Make the ASGI application.
-
-    Args:
-        token: See `Guard`.
-        registry: Of /metrics; None: no /metrics. The number of requests for throttles is added to it.
-    """
+    """Make the ASGI application, with /metrics of a registry; the number of requests for throttles is added to it."""
     answers = Counter("kquota_gate_answers", "Answers to /v1/throttle.", ("answer",), registry=registry)
     go, stop = answers.labels("go"), answers.labels("throttled")
 
@@ -102,11 +97,7 @@ def _not_empty(text: str) -> str:
 
 
 class ThrottleQuery(BaseModel):
-    """The client of a request, and how long the answer may wait while it is throttled.
-
-    Attributes:
-        broker_id: "" means only throttles of the whole cluster count.
-    """
+    """The client of a request, and how long the answer may wait. A broker of "" is the whole cluster."""
 
     model_config = ConfigDict(frozen=True)
 

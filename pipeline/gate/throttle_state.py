@@ -11,12 +11,7 @@ from schemas.throttle_record import ThrottleRecord
 
 
 class Lease(NamedTuple):
-    """The throttle of one client.
-
-    Attributes:
-        until_ms: End, exclusive, on the clock that the caller of the state uses.
-        record: The client's newest record.
-    """
+    """The throttle of one client, by its newest record; its end, exclusive, is on the clock of the state's caller."""
 
     until_ms: int
     record: ThrottleRecord
@@ -123,15 +118,7 @@ _PRUNE_EVERY_SECONDS: Final = 60.0
 class ThrottleView:
     """Follows the throttle topic and answers from memory.
 
-    It begins at the start of the compacted topic, so that a program that has just started knows the running
-    throttles. It reads committed records only. While the topic cannot be reached it tries again without end; the
-    throttles it knows end by themselves.
-
-    Args:
-        bootstrap_servers: Of the cluster that has the topic.
-        topic: The throttle topic.
-        cluster: See `ThrottleState`.
-        options: Further kafka-python options, as of `client_properties.kafka_options`.
+    It reads the topic as `KafkaFollower`. The throttles that it knows end by themselves.
     """
 
     def __init__(

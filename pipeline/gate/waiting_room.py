@@ -17,13 +17,7 @@ from schemas.throttle_record import ThrottleRecord
 
 
 class GateDepleted(PipelineError):
-    """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass.
-
-    Attributes:
-        request_bytes: Size of the request that was refused.
-        available_bytes: What is left of the pool, at or below 0.
-        pool_bytes: Size of the pool.
-    """
+    """The waiting requests of throttled clients use up the gate's memory pool. Other clients still pass."""
 
     exit_code = 5
 
@@ -38,12 +32,7 @@ class GateDepleted(PipelineError):
 
 
 class RequestSizeRefused(PipelineError, ValueError):
-    """A request of a size that the gate never lets in, however much memory is free.
-
-    Attributes:
-        request_bytes: What was given.
-        max_request_bytes: The largest size allowed.
-    """
+    """A request of a size that the gate never lets in, however much memory is free."""
 
     exit_code = 5
 
@@ -61,15 +50,12 @@ class Gatekeeper(Protocol):
 
     def blocked_until_ms(self, client: ClientKey) -> int:
         """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
-        ...
 
     def now_ms(self) -> int:
         """The time on the timer's clock."""
-        ...
 
     def find_memory(self, caller: "WaitingCaller") -> bool:
         """Whether there is memory for a caller whose throttle is over. If not, the caller tries later."""
-        ...
 
 
 class WaitingCaller(DelayedOperation):
@@ -139,7 +125,6 @@ class Occupancy:
     Attributes:
         delayed_operations: NumDelayedOperations, callers that wait for a time-out.
         waiting: Callers that are not awake yet, including those that wait for memory.
-        waiting_for_memory: Callers that wait for bytes of the pool.
         pool_available_bytes: What is left of it. Below 0 when the last request was larger than what was left.
         pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet. Bytes of
             callers that went on after their throttle without finding any in the pool are not part of it.
@@ -169,7 +154,6 @@ class GateLimits:
     Attributes:
         pool_bytes: Size of the memory pool that all throttled clients share. As in KIP-72 a request is let in while
             anything is left, so at most pool_bytes + max_request_bytes − 1 are in use.
-        max_request_bytes: The largest single request.
         when_full: What happens to a throttled caller that finds the pool depleted. refuse: it is refused at once.
             wait: it waits until bytes become free; who came first gets them first. When its own throttle is over, it
             waits only while its own client's requests use pool_bytes or more.
@@ -218,17 +202,15 @@ class RequestMemory:
         """Give a new caller memory from the pool, or let it wait for memory; raises `GateDepleted` if it refuses."""
         if caller.size_bytes == 0:
             caller.has_memory = True
-        elif self._refuses:
-            caller.allocation = self.pool.try_allocate(caller.size_bytes)
-            if caller.allocation is None:
-                raise GateDepleted(caller.size_bytes, self.pool.available_bytes, self.pool.size_bytes)
+            return
+        caller.allocation = self._intake.try_allocate(caller, caller.size_bytes)
+        if caller.allocation is not None:
             self._count(caller)
+        elif self._refuses:
+            self._intake.forget(caller)
+            raise GateDepleted(caller.size_bytes, self.pool.available_bytes, self.pool.size_bytes)
         else:
-            caller.allocation = self._intake.try_allocate(caller, caller.size_bytes)
-            if caller.allocation is None:
-                self._of(caller.client).waiting[caller] = None
-            else:
-                self._count(caller)
+            self._of(caller.client).waiting[caller] = None
 
     def give_back(self, caller: WaitingCaller) -> list[WaitingCaller]:
         """Take the memory of a caller that leaves, if it has any; returns the callers that got memory by that."""
@@ -243,10 +225,10 @@ class RequestMemory:
         if not (mine.used_bytes or mine.waiting):
             del self._by_client[caller.client]
         served = self._intake.unmute()
-        for unmuted in served:
-            unmuted.source.allocation = unmuted.allocation
-            self._count(unmuted.source)
-        return [unmuted.source for unmuted in served]
+        for other, allocation in served:
+            other.allocation = allocation
+            self._count(other)
+        return [other for other, _ in served]
 
     def serve_own(self, client: ClientKey) -> list[WaitingCaller]:
         """Give memory to the waiting callers of a client whose throttle is over; returns those that got some."""

@@ -17,6 +17,7 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -38,37 +39,22 @@ _YEAR_LAST: Final = r"[0-3]\d[._-][0-3]\d[._-](19|20)\d\d"
 _DATED: Final = rf"[._-]({_YEAR_FIRST}|{_YEAR_LAST})[\dT._-]*"
 
 
-class RolledFile(NamedTuple):
-    """A file that was rolled from a log.
+def rolled_files(log: Path) -> list[tuple[int, Path]]:
+    """The files rolled from a log, oldest first, without the log itself. Empty if the folder cannot be read.
 
-    Attributes:
-        modified_ns: Time of its last change; for a compressed one that is when it was compressed.
+    Of each when it was last changed, in ns; of a compressed one that is when it was compressed.
     """
-
-    modified_ns: int
-    path: Path
-
-
-def rolled_files(log: Path) -> list[RolledFile]:
-    """The files rolled from a log, oldest first, without the log itself. Empty if the folder cannot be read."""
     whole, stem, extension = map(re.escape, (log.name, log.stem, log.suffix))
     is_rolled = re.compile(rf"{whole}[._-].+|{stem}{_DATED}{extension}(\{GZIP})?", re.DOTALL).fullmatch
-    try:
-        names = [path for path in log.parent.iterdir() if path.suffix not in _COMPRESSED and is_rolled(path.name)]
-    except OSError:
-        return []
-    return sorted(
-        RolledFile(modified_ns, path)
-        for path in names
-        if path.name != f"{log.name}{GZIP}" and (modified_ns := _modified_ns(path)) is not None
-    )
-
-
-def _modified_ns(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns if path.is_file() else None
-    except OSError:  # it was deleted a moment ago
-        return None
+    found = []
+    with suppress(OSError):
+        for path in log.parent.iterdir():
+            if path.suffix in _COMPRESSED or path.name == f"{log.name}{GZIP}" or not is_rolled(path.name):
+                continue
+            with suppress(OSError):  # it was deleted a moment ago
+                if path.is_file():
+                    found.append((path.stat().st_mtime_ns, path))
+    return sorted(found)
 
 
 # One file of a log, compressed or not. Places in it count bytes of its text, so they stay the same when it is
@@ -82,19 +68,11 @@ UNREADABLE: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class Head(NamedTuple):
-    """The beginning of a file.
-
-    Attributes:
-        first: Its first bytes, the time of the first line.
-    """
+    """The beginning of a file; `first` are its first bytes, the time of the first line."""
 
     size_bytes: int
     sha256: str
     first: bytes = b""
-
-    def is_of(self, size_bytes: int, sha256: str) -> bool:
-        """Whether size and digest are these."""
-        return (self.size_bytes, self.sha256) == (size_bytes, sha256)
 
 
 class LogFile:
@@ -125,11 +103,7 @@ class LogFile:
         return self._status.st_mtime_ns
 
     def is_at(self, path: Path) -> bool:
-        """Whether this very file is at a path now.
-
-        Raises:
-            FileNotFoundError: No file is there.
-        """
+        """Whether this very file is at a path now; `FileNotFoundError` if none is there."""
         there, mine = path.stat(), self._status
         return (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
 
@@ -149,11 +123,7 @@ class LogFile:
         return not self.is_compressed and self._status.st_size < self._raw.tell()
 
     def seek(self, offset_bytes: int) -> bool:
-        """Go to a place in the text; False if it ends before.
-
-        Raises:
-            EOFError, zlib.error, OSError: As of `read`.
-        """
+        """Go to a place in the text; False if it ends before. Raises as `read`."""
         if not self.is_compressed and self._status.st_size < offset_bytes:
             return False
         reached: int = self._text.seek(offset_bytes)
@@ -171,10 +141,10 @@ class LogFile:
         begin = self._head[:size_bytes]
         return Head(len(begin), hashlib.sha256(begin).hexdigest(), begin[:_TIME_BYTES])
 
-    def any_head(self) -> Head:
+    def any_head(self, size_bytes: int = HEAD_BYTES) -> Head:
         """As `head`; of a file that is too damaged for that, the head of its bytes as they are, without `first`."""
         try:
-            return self.head()
+            return self.head(size_bytes)
         except (OSError, *UNREADABLE):
             begin = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
             return Head(len(begin), hashlib.sha256(begin).hexdigest())
@@ -199,17 +169,13 @@ class LogFile:
 
 
 def head_of(path: Path, size_bytes: int = HEAD_BYTES) -> Head | None:
-    """The head of the file at a path; None if it is gone, or may not be read. `any_head` if it is damaged."""
+    """`any_head` of the file at a path; None if it is gone, or may not be read."""
     try:
         file = LogFile(path)
     except OSError:
         return None
-    try:
-        return file.head(size_bytes)
-    except (OSError, *UNREADABLE):
-        return file.any_head()
-    finally:
-        file.close()
+    with closing(file):
+        return file.any_head(size_bytes)
 
 
 # A place that another process finds after the file was renamed or compressed.
@@ -253,31 +219,25 @@ class PassedFiles:
 
     Args:
         until_ns: Every file that was last changed then or before.
-        passed: Others, as in `LogPlace`.
     """
 
     def __init__(self, until_ns: int = 0, passed: Iterable[tuple[str, int]] = ()) -> None:
         self.until_ns = until_ns
-        self._passed = deque(passed)
-
-    @property
-    def passed(self) -> list[tuple[str, int]]:
-        """As in `LogPlace`."""
-        return list(self._passed)
+        self.passed = deque(passed)
 
     def add(self, head: Head, modified_ns: int) -> None:
         """A file was dealt with. One that was empty has nothing to know it by, and nothing to lose."""
         if not head.size_bytes:
             return
-        self._passed.append((head.sha256[:_SHORT_DIGITS], modified_ns))
-        if len(self._passed) > PASSED_FILES:
-            self._passed.popleft()
-            younger = list(self._passed)[PASSED_FILES // 2 :]
+        self.passed.append((head.sha256[:_SHORT_DIGITS], modified_ns))
+        if len(self.passed) > PASSED_FILES:
+            self.passed.popleft()
+            younger = list(self.passed)[PASSED_FILES // 2 :]
             self.until_ns = max(self.until_ns, min(modified_ns for _, modified_ns in younger))
 
     def has(self, head: Head) -> bool:
         """Whether a file of this head is among those that are known by it."""
-        return any(head.sha256.startswith(digits) for digits, _ in self._passed)
+        return any(head.sha256.startswith(digits) for digits, _ in self.passed)
 
 
 # The files of a log in its folder: read, unread, and the one of a place.
@@ -286,7 +246,7 @@ class PassedFiles:
 def all_passed(log: Path) -> PassedFiles:
     """All files next to a log now, also while one is being compressed."""
     files = rolled_files(log)
-    passed = PassedFiles(files[-1].modified_ns if files else 0)
+    passed = PassedFiles(files[-1][0] if files else 0)
     for modified_ns, path in files[-PASSED_FILES:]:
         head = head_of(path)
         if head is not None:
@@ -337,7 +297,7 @@ def _is_file_of(path: Path, place: LogPlace) -> bool:
     if not place.head_bytes:
         return _inode(path) == place.inode
     head = head_of(path, place.head_bytes)
-    return head is not None and head.is_of(place.head_bytes, place.head_sha256)
+    return head is not None and head[:2] == (place.head_bytes, place.head_sha256)
 
 
 def _inode(path: Path) -> int | None:
@@ -390,7 +350,6 @@ class LogFollower:
         path: The file that is written now. Rolled files are in its folder; `rolled_files` has their names.
             It need not exist yet.
         start: Where to begin without a place. A file that appears later is read from its beginning.
-        read_bytes: The most bytes that are read at once.
     """
 
     def __init__(
@@ -423,7 +382,7 @@ class LogFollower:
             head_bytes=head.size_bytes,
             head_sha256=head.sha256,
             passed_until_ns=self._passed.until_ns,
-            passed=self._passed.passed,
+            passed=list(self._passed.passed),
         )
 
     def read(self) -> list[Line]:

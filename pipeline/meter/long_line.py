@@ -22,12 +22,7 @@ _ACKS: Final = re.compile(rb'"acks":(-?\d{1,5}),')
 
 
 class LongLine:
-    """Takes a line piece by piece. However it is cut, the outcome is the same.
-
-    Attributes:
-        size_bytes: The length of the line so far.
-        records_bytes: The sum of its `recordsSizeInBytes` so far.
-    """
+    """Takes a line piece by piece. However it is cut, the outcome is the same."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

@@ -17,11 +17,7 @@ REPORTER_PREFIX: Final = "kquota.reporter."
 
 
 def reporter_jar() -> Path:
-    """Where the jar is.
-
-    Raises:
-        PipelineError: it was not made in this checkout.
-    """
+    """Where the jar is; `PipelineError` if it was not made in this checkout."""
     if not REPORTER_JAR.is_file():
         message = f"the reporter's jar is not in {REPORTER_JAR.parent}: a checkout has only its sources"
         raise PipelineError(message, "make reporter")

@@ -17,15 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from pipeline.cluster.acls import METER_IDENTITIES
 from pipeline.meter.long_line import Line, LongLine
-from pipeline.meter.usage_messages import JSON, Client, RequestUsage, UsageCodec, new_client
+from pipeline.meter.usage_messages import JSON, Client, Element, RequestUsage, UsageCodec, new_client
 from pipeline.meter.usage_topic import UsageTopic
-from schemas.usage import UsageEvent
 
 # Requests that are not usage of clients: those of the cluster itself, and what meters send.
 
@@ -49,10 +48,8 @@ class OwnTraffic:
     the requests of transactions whose id is a meter's are left out too, and so are `WRITE_TXN_MARKERS`, which only
     brokers send. All other requests of a meter are reported like those of any client.
 
-    Attributes:
-        listeners: Listener names that brokers and controllers use among themselves.
-        principals: Who they are there, `Type:name`.
-        usage_topic: The topic that the meters write to.
+    `listeners` are those that brokers and controllers use among themselves, `principals` (`Type:name`) who they are
+    there.
     """
 
     listeners: frozenset[str] = frozenset({"CONTROLLER"})
@@ -60,11 +57,7 @@ class OwnTraffic:
     usage_topic: UsageTopic = field(default_factory=UsageTopic)
 
     def covers(self, logged: dict[str, Any]) -> bool:
-        """Whether a request is left out.
-
-        Raises:
-            KeyError, TypeError, AttributeError: The logged request lacks a part.
-        """
+        """Whether a request is left out; `KeyError`, `TypeError` or `AttributeError` if it lacks a part."""
         if logged["listener"] in self.listeners and logged["principal"] in self.principals:
             return True
         api, request = logged["requestHeader"]["requestApiKeyName"], logged["request"]
@@ -130,8 +123,6 @@ class UnsupportedVersion(ValueError):
     """The body's layout in this version is not known here."""
 
     def __init__(self, version: int, known: range, api: str) -> None:
-        self.api = api
-        self.version = version
         super().__init__(f"version {version} of {api} is unknown; known are {known[0]} to {known[-1]}")
 
 
@@ -159,8 +150,10 @@ def produce_request_size(version: int, client_id: str | None, request: Body) -> 
     if version not in PRODUCE_VERSIONS:
         raise UnsupportedVersion(version, PRODUCE_VERSIONS, api="PRODUCE")
     flexible = version >= _PRODUCE_FLEXIBLE
+    # Header: api key 2, version 2, correlation id 4, client-id with a 2-byte length in every version.
+    size = 2 + 2 + 4 + 2 + len((client_id or "").encode()) + flexible
     # acks 2, timeout 4; no partition has more than its index and its records.
-    size = _request_header(client_id, flexible) + _nullable_string(request["transactionalId"], flexible) + 2 + 4
+    size += _string(request["transactionalId"] or "", flexible) + 2 + 4
     topics: Sequence[Body] = request["topicData"]
     size += _array(len(topics), flexible)
     for topic in topics:
@@ -218,16 +211,11 @@ def _fetched_partition(version: int, partition: Body) -> int:
 
 def _node_endpoints(endpoints: Iterable[Body]) -> int:
     # Only sent, under one tag of the response, with errors that direct a client to another leader.
-    structs = [4 + _string(node["host"], True) + 4 + _nullable_string(node.get("rack"), True) + 1 for node in endpoints]
+    structs = [4 + _string(node["host"], True) + 4 + _string(node.get("rack") or "", True) + 1 for node in endpoints]
     if not structs:
         return 0
     field_bytes = _array(len(structs), True) + sum(structs)
     return 1 + unsigned_varint_size(field_bytes) + field_bytes
-
-
-def _request_header(client_id: str | None, flexible: bool) -> int:
-    # api key 2, version 2, correlation id 4, client-id with a 2-byte length in every version.
-    return 10 + len((client_id or "").encode()) + flexible
 
 
 def _records(partition: Body, flexible: bool) -> int:
@@ -245,12 +233,6 @@ def _string(text: str, flexible: bool) -> int:
     size = len(text.encode())
     return size + (unsigned_varint_size(size + 1) if flexible else 2)
 
-
-def _nullable_string(text: str | None, flexible: bool) -> int:
-    return _string(text or "", flexible)
-
-
-_Made = TypeVar("_Made")
 
 LAYOUT: Final = "[%d] %p %m (%c)%n"
 """The log4j pattern that Kafka's own configuration has."""
@@ -280,10 +262,6 @@ EXEMPT_APIS_WHEN_FORWARDED: Final = frozenset({
 
 class MalformedLine(ValueError):
     """A line has `Completed request:` but cannot be read, or is not in Kafka's layout."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 @dataclass(slots=True)
@@ -316,10 +294,17 @@ class LineCounts:
 class RequestLogParser:
     """Reads request lines of one broker. One thread.
 
+    Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the millisecond. That is
+    about the time at which the broker checked the quota. `io_time_ns` is `localTimeMs`. A produce request has
+    `produced_bytes`, a fetch has `fetched_bytes`, all other requests have neither. A produce request with acks=0 is
+    exempt from request time, as in Kafka. A request that a broker forwarded is charged to its user a second time for
+    the controller's work, with `request_count` 0.
+
+    Of a long line the bytes are `LongLine.moved_bytes`, which is never too little. Its bodies are not read.
+
     Args:
         time_zone: Zone of the line times; None: the zone of this machine. Log4j writes local time without an
             offset. So in the hour that is repeated when summer time ends, events may be dated an hour early.
-        codec: In which `elements` are.
     """
 
     def __init__(
@@ -336,44 +321,23 @@ class RequestLogParser:
         self._time_zone = time_zone
         self._clients: dict[tuple[str, str | None], Client] = {}
 
-    def parse(self, line: Line) -> UsageEvent | None:
-        """The usage of one line; None if it is not a request line, or not a client's request.
-
-        Event time is the line's time less `responseQueueTimeMs` and `sendTimeMs`, rounded down to the
-        millisecond. That is about the time at which the broker checked the quota. `io_time_ns` is `localTimeMs`.
-        A produce request has `produced_bytes`, a fetch has `fetched_bytes`, all other requests have neither. A
-        produce request with acks=0 is exempt from request time, as in Kafka. A request that a broker forwarded is
-        charged to its user a second time for the controller's work, with `request_count` 0.
-
-        Of a long line the bytes are `LongLine.moved_bytes`, which is never too little. Its bodies are not read.
-
-        Raises:
-            MalformedLine: The line cannot be read, whatever is wrong with it. It is already counted.
-        """
-        return self._read(line, self._event)
-
-    def elements(
-        self, lines: Iterable[Line], report: Callable[[MalformedLine, bytes], None]
-    ) -> Iterator[tuple[int, Any]]:
-        """The events of many lines in the codec, each with the number of its client, as `Element`.
-
-        They are those of `parse`; in JSON without the members that have their default value.
+    def elements(self, lines: Iterable[Line], report: Callable[[MalformedLine, bytes], None]) -> Iterator[Element]:
+        """The events of the lines that are a client's request, in the codec.
 
         Args:
             lines: As they are in the log, without line ends.
             report: Called with each line that cannot be read, or its beginning.
         """
-        make = self.codec.element
         for line in lines:
             try:
-                element = self._read(line, make)
+                element = self._read(line)
             except MalformedLine as exc:
                 report(exc, line.shortened if isinstance(line, LongLine) else line)
             else:
                 if element is not None:
                     yield element
 
-    def _read(self, line: Line, make: Callable[[RequestUsage], _Made]) -> _Made | None:
+    def _read(self, line: Line) -> Element | None:
         self.counts.lines += 1
         long = line if isinstance(line, LongLine) else None
         text = (line.shortened if isinstance(line, LongLine) else line).removesuffix(b"\r")
@@ -383,17 +347,17 @@ class RequestLogParser:
             return None
         try:
             usage = self._usage(*_parts(text, begin), long)
-            made = None if usage is None else make(usage)
+            element = None if usage is None else self.codec.element(usage)
         except Exception as exc:  # whatever one line is, the others are read
             self.counts.malformed += 1
             self.counts.uncharged_bytes += len(text) if long is None else long.size_bytes
             reason = f"field {exc} is missing" if isinstance(exc, KeyError) else " ".join(str(exc).split())
             raise MalformedLine(reason) from exc
-        if made is None:
+        if element is None:
             self.counts.own += 1
         else:
             self.counts.events += 1
-        return made
+        return element
 
     def _usage(
         self, time: tuple[bytes, bytes, bytes], logged: dict[str, Any], long: LongLine | None
@@ -407,11 +371,10 @@ class RequestLogParser:
         forwarded = logged["isForwarded"]
         if api == "PRODUCE":
             request = logged["request"]
-            produced_bytes = self._produced_bytes(header, request) if long is None else self._estimated_bytes(long)
+            produced_bytes = self._moved_bytes(header, request, long)
             throttle_exempt = (bool(request) and request["acks"] if long is None else long.acks) == 0
         elif api in {"FETCH", "SHARE_FETCH"}:
-            response = logged["response"]
-            fetched_bytes = self._fetched_bytes(header, response) if long is None else self._estimated_bytes(long)
+            fetched_bytes = self._moved_bytes(header, logged["response"], long)
         else:
             throttle_exempt = api in EXEMPT_APIS or bool(forwarded and api in EXEMPT_APIS_WHEN_FORWARDED)
         day, second, fraction = time
@@ -435,38 +398,18 @@ class RequestLogParser:
             known = self._clients[principal, client_id] = new_client(principal, client_id, self._broker_id)
         return known
 
-    def _event(self, usage: RequestUsage) -> UsageEvent:
-        return UsageEvent(
-            event_time_ms=usage.event_time_ms,
-            user=usage.client.user,
-            client_id=usage.client.client_id,
-            broker_id=self._broker_id,
-            produced_bytes=usage.produced_bytes,
-            fetched_bytes=usage.fetched_bytes,
-            io_time_ns=usage.io_time_ns,
-            request_count=usage.request_count,
-            throttle_exempt=usage.throttle_exempt,
-        )
-
-    def _estimated_bytes(self, line: LongLine) -> int:
-        self.counts.estimated += 1
-        return line.moved_bytes
-
-    def _produced_bytes(self, header: dict[str, Any], request: Any) -> int | None:
-        # The body is "" if DEBUG was switched on in the middle of the request.
+    def _moved_bytes(self, header: dict[str, Any], body: Any, long: LongLine | None) -> int | None:
+        if long is not None:
+            self.counts.estimated += 1
+            return long.moved_bytes
+        # The body is "" if DEBUG was switched on in the middle of the request, or if the connection was closed before
+        # the response was sent. A share fetch has another layout.
+        api = header["requestApiKeyName"]
         try:
-            if request:
-                return produce_request_size(header["requestApiVersion"], header["clientId"], request)
-        except UnsupportedVersion:
-            pass
-        self.counts.unsized += 1
-        return None
-
-    def _fetched_bytes(self, header: dict[str, Any], response: Any) -> int | None:
-        # The body is "" if the connection was closed before the response was sent. A share fetch has another layout.
-        try:
-            if response and header["requestApiKeyName"] == "FETCH":
-                return fetch_response_size(header["requestApiVersion"], response)
+            if body and api == "PRODUCE":
+                return produce_request_size(header["requestApiVersion"], header["clientId"], body)
+            if body and api == "FETCH":
+                return fetch_response_size(header["requestApiVersion"], body)
         except UnsupportedVersion:
             pass
         self.counts.unsized += 1

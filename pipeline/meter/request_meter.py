@@ -23,7 +23,7 @@ from pipeline.meter.log_follower import READ_BYTES, FollowerCounts, LogFollower,
 from pipeline.meter.long_line import Line
 from pipeline.meter.request_log import LineCounts, MalformedLine, RequestLogParser
 from pipeline.meter.usage_messages import UsageBatch
-from pipeline.meter.usage_topic import DeliveryCounts, UsagePublisher
+from pipeline.meter.usage_topic import DeliveryCounts, UsagePublisher, delivery_metrics
 from purgatory.memory_pool import Allocation, MemoryPool
 from purgatory.timer import SystemMonotonicClock
 
@@ -184,7 +184,7 @@ class RequestMeter:
                 "%s of %s skipped: %s: %.120s",
                 f"{self._unreported:,} malformed line{'s' if self._unreported > 1 else ''}",
                 self._follower.path,
-                error.reason,
+                error,
                 line[:_SHOWN_BYTES].decode("utf-8", "replace"),
             )
             self._complained_ms, self._unreported = now_ms, 0
@@ -258,7 +258,7 @@ class MeterGauges(NamedTuple):
 
 def meter_metrics(meter: MeterGauges, broker_id: str) -> Iterable[Metric]:
     """The counts of the meter of a broker, now."""
-    lines, delivery, log = meter.lines, meter.delivery, meter.log
+    lines, log = meter.lines, meter.log
     of_lines = CounterMetricFamily(
         "kquota_meter_lines", "Lines of the request log, by what they were.", labels=["broker_id", "what"]
     )
@@ -276,13 +276,11 @@ def meter_metrics(meter: MeterGauges, broker_id: str) -> Iterable[Metric]:
         ("long_lines", "Lines that were too long to be kept whole.", log.too_long),
         ("estimated_events", "Events with the most bytes that their line allows.", lines.estimated),
         ("uncharged_bytes", "Length of the malformed lines: no client is charged.", lines.uncharged_bytes),
-        ("stored_events", "Events stored on the usage topic.", delivery.events),
-        ("stored_messages", "Messages stored on the usage topic.", delivery.messages),
-        ("failed_transactions", "Transactions that were retried.", delivery.failures),
     ):
         counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
         counter.add_metric([broker_id], count)
         yield counter
+    yield from delivery_metrics(meter.delivery, broker_id)
     for name, documentation, value in (
         ("unstored_events", "Events that are read and not yet stored.", meter.unstored_events()),
         ("held_bytes", "Bytes of lines that are read and not yet stored.", meter.held_bytes()),

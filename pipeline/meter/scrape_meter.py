@@ -23,7 +23,7 @@ from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer,
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, is_without_labels
 from pipeline.meter.usage_messages import Message, UsageCodec, messages_of
-from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher
+from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher, delivery_metrics
 from schemas.usage import LARGEST_MEASURE
 
 logger = logging.getLogger(__name__)
@@ -51,13 +51,7 @@ _STEP_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class TargetCounts:
-    """What happened to a target.
-
-    Attributes:
-        failed: Scrapes without a page.
-        refused: Lines that could not be used.
-        sensors: Those of the last page.
-    """
+    """Of a target all scrapes, those without a page, the lines that could not be used, the last page's sensors."""
 
     scrapes: int = 0
     failed: int = 0
@@ -180,7 +174,8 @@ class ScrapeMeter:
         self._publisher = publisher
         self._codec = codec
         self._messages: list[Message] = []
-        self._events = 0
+        self.unstored_events = 0
+        """Events that are not known to be stored."""
         self._clock = clock
         self._wait = wait
         self._random = random.Random(seed)  # noqa: S311 - times, no secrets
@@ -238,11 +233,6 @@ class ScrapeMeter:
     def is_asking(self) -> bool:
         """Whether a request is under way."""
         return any(one.scrape is not None for one in self._asked)
-
-    @property
-    def unstored_events(self) -> int:
-        """Events that are not known to be stored."""
-        return self._events
 
     def _begin(self, one: _Asked, now_ms: int) -> None:
         source, one.began_ms, wall_ms = one.source, now_ms, self._clock.now().wall_ms
@@ -302,7 +292,11 @@ class ScrapeMeter:
             return
         was_away = bool(target.trouble)
         self._tell([target], "" if page.shown else _without_sensors(shown.page))
-        self._tell_refused(target, page)
+        if page.reason and not target.refused:
+            logger.warning(
+                "%s: lines that are not charged: %d, the first is %s", target.name, page.refused, page.reason
+            )
+        target.refused = page.reason
         if apart_ms > target.usage.window_ms and not (target.is_sparse or was_away):
             logger.warning(
                 "%s: samples %d s apart, of which %d s are charged. Fix: scrape it every 5 s or less",
@@ -324,13 +318,6 @@ class ScrapeMeter:
                 )
             target.trouble = trouble
 
-    def _tell_refused(self, target: Target, page: Page) -> None:
-        if page.reason and not target.refused:
-            logger.warning(
-                "%s: lines that are not charged: %d, the first is %s", target.name, page.refused, page.reason
-            )
-        target.refused = page.reason
-
     def _store(self) -> bool:
         """Store what is charged; True if nothing is left. A batch that was tried stays as it is until it is stored."""
         if not self._is_tried:
@@ -339,11 +326,11 @@ class ScrapeMeter:
                 return True
             usage = pa.concat_tables(used)
             self._messages = messages_of(usage, self._publisher.partition_count, self._codec)
-            self._events = usage.num_rows
+            self.unstored_events = usage.num_rows
         self._is_tried = True
-        if not self._publisher.publish(self._messages, self._events, NO_PLACE, self._now_ms()):
+        if not self._publisher.publish(self._messages, self.unstored_events, NO_PLACE, self._now_ms()):
             return False
-        self._is_tried, self._messages, self._events = False, [], 0
+        self._is_tried, self._messages, self.unstored_events = False, [], 0
         return True
 
     def _now_ms(self) -> int:
@@ -364,11 +351,4 @@ def scrape_metrics(meter: ScrapeMeter, publisher: UsagePublisher) -> Iterable[Me
         refused.add_metric([broker_id], counts.refused)
         sensors.add_metric([broker_id], counts.sensors)
     yield from (scrapes, refused, sensors)
-    for name, documentation, count in (
-        ("stored_events", "Events stored on the usage topic.", publisher.counts.events),
-        ("stored_messages", "Messages stored on the usage topic.", publisher.counts.messages),
-        ("failed_transactions", "Transactions that were retried.", publisher.counts.failures),
-    ):
-        counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
-        counter.add_metric([""], count)
-        yield counter
+    yield from delivery_metrics(publisher.counts, "")

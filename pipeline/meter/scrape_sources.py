@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pipeline.clock import Clock, Moment
@@ -50,11 +50,7 @@ class Scrape:
         self.began = clock.now()
 
     def run(self) -> tuple[bytes, Moment]:
-        """The body of the answer, and when it was made.
-
-        Raises:
-            ScrapeFailed: There is none.
-        """
+        """The body of the answer, and when it was made; `ScrapeFailed` if there is none."""
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         connection = self._connection = kind(str(self._url.hostname), self._url.port, timeout=DEADLINE_MS / 1000)
         try:
@@ -121,37 +117,10 @@ class Shown(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a source has answered.
-
-    Attributes:
-        pages: In the order of their times.
-        left_out: Why something of it belongs to no broker; "" if nothing does.
-    """
+    """What a source has answered: pages in the order of their times, and why something belongs to no broker, or ""."""
 
     pages: Sequence[Shown]
     left_out: str = ""
-
-
-class Source(Protocol):
-    """What is asked. `read` may be called on any thread."""
-
-    @property
-    def url(self) -> str:
-        """For messages."""
-        ...
-
-    @property
-    def broker_ids(self) -> Sequence[str]:
-        """The brokers whose pages it may have."""
-        ...
-
-    def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
-        """What to request now; `seen_ms` are the times of the newest page of each broker that has one lately."""
-        ...
-
-    def read(self, body: bytes, at: Moment) -> Answer:
-        """The pages in an answer. Raises `ScrapeFailed`."""
-        ...
 
 
 # The exporters of brokers.
@@ -207,16 +176,15 @@ class ExporterSource:
 
     @property
     def broker_ids(self) -> Sequence[str]:
-        """The one broker."""
+        """The brokers whose pages it may have."""
         return [self.broker_id]
 
-    def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
-        """See `Source.address`."""
-        del now_ms, seen_ms
+    def address(self, _now_ms: int, _seen_ms: Sequence[int]) -> str:
+        """What to request now."""
         return self.url
 
     def read(self, body: bytes, at: Moment) -> Answer:
-        """See `Source.read`."""
+        """The pages in an answer. May be called on any thread."""
         return Answer([Shown(self.broker_id, body, at)])
 
 
@@ -256,7 +224,6 @@ class PrometheusSource:
 
     Args:
         url: Its address. What is behind `?` are labels and values that the series must have.
-        brokers: As of `with_brokers`.
 
     Raises:
         UsageError: It is not the address of a Prometheus.
@@ -279,16 +246,15 @@ class PrometheusSource:
         self._selector = f"{{{','.join(matchers)}}}"
 
     def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
-        """See `Source.address`."""
+        """What to request now; `seen_ms` are the times of the newest page of each broker that has one lately."""
         # Its clock may be another one. What was seen already is not charged again.
         range_ms = now_ms - min(seen_ms, default=0) + 1_000
         range_ms = min(max(range_ms, _SHORTEST_RANGE_MS), LONGEST_RANGE_MS)
         query = urlencode({"query": f"{self._selector}[{range_ms}ms]"})
         return self._address._replace(path=f"{self._address.path.rstrip('/')}/api/v1/query", query=query).geturl()
 
-    def read(self, body: bytes, at: Moment) -> Answer:
-        """See `Source.read`."""
-        del at
+    def read(self, body: bytes, _at: Moment) -> Answer:
+        """The pages in an answer; `ScrapeFailed` if it is none of a Prometheus. May be called on any thread."""
         try:
             answer = json.loads(body)
             if answer["data"]["resultType"] != "matrix":
@@ -309,7 +275,8 @@ class PrometheusSource:
         strays: list[str] = []
         for series in result:
             labels = series["metric"]
-            label, value = self._label_of_broker(labels)
+            label = next((one for one in labels if self._names.labels.get(one.lower()) == "broker_id"), "instance")
+            value = labels.get(label, "")
             broker_id = self._broker_of(label, value)
             if broker_id is None:
                 strays.append(f"{label}={value!r}")
@@ -325,15 +292,13 @@ class PrometheusSource:
         fix = "Fix: --map LABEL=broker_id names the label with the broker-id, ?LABEL=VALUE the series of this cluster"
         return lines, f"series of no broker: {len(strays)}, the first has {strays[0]}. {fix}" if strays else ""
 
-    def _label_of_broker(self, labels: Mapping[str, str]) -> tuple[str, str]:
-        for name, value in labels.items():
-            if self._names.labels.get(name.lower()) == "broker_id":
-                return name, value
-        return "instance", labels.get("instance", "")
-
     def _broker_of(self, label: str, value: str) -> str | None:
         if label != "instance":
             return value if value in self.broker_ids else None
         host, _, port = value.rpartition(":")
         of_host = self._by_host.get((host if port.isdecimal() else value).strip("[]").lower(), [])
         return of_host[0] if len(of_host) == 1 else None
+
+
+Source = ExporterSource | PrometheusSource
+"""What is asked."""

@@ -111,9 +111,6 @@ class NameMap:
     def sensor_of(self, series: str) -> tuple[int, str, str] | None:
         """What a series measures, its user and its client-id; None if it is not one of a client's quota.
 
-        Args:
-            series: Name and labels, as they are on the page.
-
         Raises:
             ValueError: The labels are damaged.
         """
@@ -188,11 +185,7 @@ _LINES_KEPT: Final = 10_000
 
 
 class SensorTable:
-    """The sensors of one broker, by the lines that show them. One caller at a time.
-
-    Args:
-        broker_id: Written to every event.
-    """
+    """The sensors of one broker, by the lines that show them. One caller at a time."""
 
     def __init__(self, broker_id: str, names: NameMap) -> None:
         self._broker_id = broker_id

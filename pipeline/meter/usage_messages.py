@@ -26,8 +26,7 @@ class Client(NamedTuple):
 
     Attributes:
         client_id: "" if it has none.
-        broker_id: Of the broker that logged its requests.
-        number: See `Element.client`.
+        number: See `Element`.
         names: The members of an event's JSON that name client and broker.
     """
 
@@ -50,16 +49,12 @@ class RequestUsage(NamedTuple):
     throttle_exempt: bool
 
 
+Element = tuple[int, Any]
+"""One event: a number made of user and client-id, as all events of a client go to one partition; and its value."""
+
+
 def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
-    """A client by its principal and client-id.
-
-    Args:
-        principal: `Type:name`.
-        client_id: None if it has none.
-
-    Raises:
-        ValueError: One of the names cannot be in a usage event.
-    """
+    """A client by its principal, `Type:name`, and client-id; `ValueError` if a name cannot be in a usage event."""
     user = principal.partition(":")[2]
     valid = UsageEvent(event_time_ms=0, user=user, client_id=client_id or "", broker_id=broker_id)
     named = (valid.user, valid.client_id, valid.broker_id)
@@ -68,12 +63,8 @@ def new_client(principal: str, client_id: str | None, broker_id: str) -> Client:
     return Client(*named, zlib.crc32(entity), names)
 
 
-def element_of(usage: RequestUsage) -> tuple[int, bytes]:
-    """The event as an `Element`; members that have their default value are left out.
-
-    Raises:
-        ValueError: A measure cannot be in a usage event.
-    """
+def element_of(usage: RequestUsage) -> Element:
+    """The event without members that have their default value; `ValueError` if a measure cannot be in one."""
     client, event_time_ms, produced_bytes, fetched_bytes, io_time_ns, request_count, throttle_exempt = usage
     used = b""
     if produced_bytes is not None:
@@ -91,11 +82,7 @@ def element_of(usage: RequestUsage) -> tuple[int, bytes]:
 
 
 def check_measures(usage: RequestUsage) -> None:
-    """Refuse what `element_of` refuses.
-
-    Raises:
-        ValueError: A measure cannot be in a usage event.
-    """
+    """Refuse what `element_of` refuses, with `ValueError`."""
     for name in ("produced_bytes", "fetched_bytes", "io_time_ns"):
         value = getattr(usage, name)
         if value is not None:
@@ -125,7 +112,7 @@ class UsageCodec:
         opening_bytes: The most that a message has around them.
     """
 
-    element: Callable[[RequestUsage], tuple[int, Any]]
+    element: Callable[[RequestUsage], Element]
     size_bytes: Callable[[Any], int]
     message: Callable[[Sequence[Any]], bytes]
     opening_bytes: int
@@ -155,7 +142,7 @@ _MEASURES_BYTES: Final = 8 * 8 + 3 * 4 + 3
 _OPENING_BYTES: Final = 4_096
 
 
-def _element(usage: RequestUsage) -> tuple[int, RequestUsage]:
+def _element(usage: RequestUsage) -> Element:
     check_measures(usage)
     return usage.client.number, usage
 
@@ -201,17 +188,6 @@ MAX_MESSAGE_BYTES: Final = 512 * 1024
 """The most bytes of a message with several events. A message with one event may have more."""
 
 
-class Element(NamedTuple):
-    """One event.
-
-    Attributes:
-        client: A number made of user and client-id: all events of a client go to one partition.
-    """
-
-    client: int
-    value: Any
-
-
 class Message(NamedTuple):
     """One message of the usage topic: some events."""
 
@@ -226,12 +202,7 @@ class _Open:
 
 
 class UsageBatch:
-    """Collects events until they are sent. One thread.
-
-    Args:
-        max_events: The most events of one message; None: as many as is good for the codec.
-        max_message_bytes: See `MAX_MESSAGE_BYTES`.
-    """
+    """Collects events until they are sent. One thread. `max_events` None: as many as is good for the codec."""
 
     def __init__(
         self,
@@ -251,8 +222,8 @@ class UsageBatch:
         """The number of events that are collected."""
         return self._events
 
-    def add(self, elements: Iterable[tuple[int, Any]]) -> None:
-        """Add events, as `Element`."""
+    def add(self, elements: Iterable[Element]) -> None:
+        """Add events."""
         partitions, most, largest, size_of = self._open, self._max_events, self._largest_bytes, self._codec.size_bytes
         count = len(partitions)
         for client, value in elements:

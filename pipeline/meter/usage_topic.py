@@ -3,28 +3,21 @@
 import base64
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, Self
 from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from pipeline.cluster.access import ClusterAccess, topic_missing
 from pipeline.cluster.acls import METER_IDENTITIES, Acl, PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error, principal_of
 from pipeline.cluster.transactions import Mark, MarkedTransactions
-from pipeline.errors import (
-    ClusterUnreachable,
-    Conflict,
-    PipelineError,
-    Refused,
-    TransactionFenced,
-    TransactionUndecided,
-    Unreachable,
-)
+from pipeline.errors import Conflict, PipelineError, Refused, TransactionFenced, TransactionUndecided, Unreachable
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.usage_messages import Message
 from schemas.names import USAGE_TOPIC
@@ -45,27 +38,20 @@ class UsageTopic:
 
     @classmethod
     def described_by(cls, admin: Any, name: str) -> Self:
-        """The topic with its id, if the cluster has one.
-
-        Args:
-            admin: A connected `kafka.KafkaAdminClient`.
-        """
+        """The topic with its id, if the cluster has one."""
         try:
             (topic,) = admin.describe_topics([name])
         except KafkaError:
             return cls(name)
         topic_id = UUID(str(topic.get("topic_id") or UUID(int=0)))
+        logged = base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
         # Brokers without topic ids, and without the topic, answer with an id of zeros.
-        return cls(name, _as_logged(topic_id.bytes) if topic_id.int else None)
+        return cls(name, logged if topic_id.int else None)
 
     def is_all_of(self, produce_request: Any) -> bool:
-        """Whether a produce request writes to this topic and to no other.
+        """Whether a logged produce request, "" if its body was not logged, writes to this topic and to no other.
 
-        Args:
-            produce_request: The logged body; "" if it was not logged.
-
-        Raises:
-            KeyError, TypeError, AttributeError: The body has another form.
+        `KeyError`, `TypeError` or `AttributeError` if the body has another form.
         """
         topics: list[dict[str, Any]] = (produce_request or {}).get("topicData") or []
         return bool(topics) and all(self._is_named_by(topic) for topic in topics)
@@ -76,27 +62,17 @@ class UsageTopic:
         return bool(topic["name"] == self.name)
 
 
-def _as_logged(uuid_bytes: bytes) -> str:
-    return base64.urlsafe_b64encode(uuid_bytes).decode("ascii").rstrip("=")
-
-
 # The mark of a meter: its place in the log, as metadata of a committed offset. Each process writes its own name into
 # its marks. So a meter that finds its mark moved knows whether it was itself, in a transaction whose outcome it did not
 # hear of, or a second meter of the same broker.
 
-_VERSION: Final = 1
-
 
 class MeterMark(BaseModel):
-    """The text of a mark.
-
-    Attributes:
-        place: All lines before it are on the usage topic, those after it are not.
-    """
+    """The text of a mark: all lines before `place` are on the usage topic, those after it are not."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
-    version: Literal[1] = _VERSION
+    version: Literal[1] = 1
     meter: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     place: LogPlace
 
@@ -146,27 +122,21 @@ class UsageWriter(Protocol):
     @property
     def partition_count(self) -> int:
         """Partitions of the usage topic."""
-        ...
 
     def place_of(self, mark: Mark) -> LogPlace:
         """The place of a mark. Raises `Refused`."""
-        ...
 
     def open(self) -> Mark | None:
         """Fence every earlier writer of this broker; its mark, None if there is none."""
-        ...
 
     def committed(self) -> Mark | None:
         """The mark, without fencing anybody."""
-        ...
 
     def store(self, messages: Sequence[Message], mark: Mark) -> None:
         """Store messages and mark, all or nothing."""
-        ...
 
     def close(self) -> None:
         """Leave; aborts an open transaction. Harmless when called twice."""
-        ...
 
 
 class KafkaUsageTopic(MarkedTransactions):
@@ -174,8 +144,6 @@ class KafkaUsageTopic(MarkedTransactions):
 
     Args:
         topic: The usage topic. Its partitions are counted once, at the start.
-        marker_topic: As of `MarkedTransactions`.
-        transaction_timeout_ms: As of `MarkedTransactions`.
 
     Raises:
         Unreachable: One of the topics does not exist.
@@ -231,22 +199,12 @@ COMPLAIN_EVERY_MS: Final = 5_000
 _FIRST_RETRY_MS: Final = 250
 _LONGEST_RETRY_MS: Final = 4_000
 _CLAIMS: Final = 5
-_TRIED_AGAIN: Final = (
-    ClusterUnreachable,
-    PermissionMissing,
-    Unreachable,
-    TransactionFenced,
-    TransactionUndecided,
-)
+_TRIED_AGAIN: Final = (Unreachable, TransactionFenced, TransactionUndecided)
 
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What was sent so far.
-
-    Attributes:
-        failures: Transactions that failed, or whose outcome was not known.
-    """
+    """What was sent so far; `failures` are transactions that failed, or whose outcome was not known."""
 
     events: int = 0
     messages: int = 0
@@ -256,11 +214,24 @@ class DeliveryCounts:
         return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions retried"
 
 
+def delivery_metrics(counts: DeliveryCounts, broker_id: str) -> Iterator[Metric]:
+    """What was sent, now; for any thread. The broker-id is "" for all that is scraped."""
+    for name, documentation, count in (
+        ("stored_events", "Events stored on the usage topic.", counts.events),
+        ("stored_messages", "Messages stored on the usage topic.", counts.messages),
+        ("failed_transactions", "Transactions that were retried.", counts.failures),
+    ):
+        counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
+        counter.add_metric([broker_id], count)
+        yield counter
+
+
 class UsagePublisher:
     """The one publisher of a broker's usage, or of all that is scraped (`SCRAPES`). One thread."""
 
     def __init__(self, broker_id: str, topic: UsageWriter, destination: str) -> None:
         self.counts = DeliveryCounts()
+        self.partition_count = topic.partition_count
         self._name = "meter of scrapes" if broker_id == SCRAPES else f"meter with --broker-id {broker_id}"
         self._topic = topic
         self._destination = destination
@@ -271,11 +242,6 @@ class UsagePublisher:
         self._failures_in_a_row = 0
         self._retry_at_ms: int | None = None
         self._complained_ms: int | None = None
-
-    @property
-    def partition_count(self) -> int:
-        """Partitions of the usage topic."""
-        return self._topic.partition_count
 
     def take_over(self) -> LogPlace | None:
         """Fence every earlier meter of this broker, and put this one's name into the mark.

@@ -5,7 +5,6 @@ called: two of them on the same tables are never both right.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,17 +25,6 @@ from schemas.rows import BrokerQuotaRow
 
 _APP_ID: Final = "broker-quotas"
 _SEQ_APP_ID: Final = f"{_APP_ID}:seq"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """What the table holds about one cluster: what kquota owns, by the newest change of a key that was applied.
-
-    The changes after that are undecided, in order: their outcome at the brokers is not stored.
-    """
-
-    owned: dict[EntryKey, Owned]
-    undecided: list[Change]
 
 
 class BrokerQuotasTable:
@@ -74,8 +62,8 @@ class BrokerQuotasTable:
             if is_appended:
                 return
 
-    def state(self) -> StoredState:
-        """What kquota owns in this cluster."""
+    def state(self) -> tuple[dict[EntryKey, Owned], list[Change]]:
+        """See `state_of`, of this cluster."""
         return state_of(TableRows(self.uri), self._cluster)
 
     def refuse_fenced(self) -> None:
@@ -87,8 +75,11 @@ class BrokerQuotasTable:
         return max(-1 if seq is None else seq for seq in found)
 
 
-def state_of(table: TableRows, cluster: str) -> StoredState:
-    """What kquota owns in one cluster."""
+def state_of(table: TableRows, cluster: str) -> tuple[dict[EntryKey, Owned], list[Change]]:
+    """What kquota owns in one cluster, by the newest change of a key that was applied, and the changes after that.
+
+    These are undecided, in order: their outcome at the brokers is not stored.
+    """
     rows = newest_changes(table, cluster)
     demand = demands(table, [row for row in rows if row["result"] == PENDING])
     owned: dict[EntryKey, Owned] = {}
@@ -99,7 +90,7 @@ def state_of(table: TableRows, cluster: str) -> StoredState:
             undecided.append(change)
         elif (ours := change.owned(row["at_ms"])) is not None:
             owned[change.key] = ours
-    return StoredState(owned, undecided)
+    return owned, undecided
 
 
 def _row(change: Change, result: str) -> dict[str, Any]:

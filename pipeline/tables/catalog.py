@@ -23,7 +23,7 @@ from pipeline.tables.layout import STATISTICS, TABLES, TableDefinition
 from pipeline.tables.object_store import S3_SCHEMES, scheme_of
 from pipeline.tables.port import TableUnreadable, tables_of_another_job
 from pipeline.tables.quotas.table import QuotaTableState
-from pipeline.tables.upkeep import rows_before
+from pipeline.tables.upkeep import MANY_FILES, rows_before
 from schemas.columns import columns, spark_ddl
 from schemas.rows import QuotaRow
 
@@ -263,7 +263,6 @@ def _set_by(commit: Any, name: str) -> str | None:
 # These commits do not carry the job's app id. An append of the job adds files and reads none, so it is in conflict with
 # none of them; if one of them is, the step fails and is made again in the next round.
 
-_MANY_FILES: Final = 200
 # Otherwise a cleaning lists some folders by ten thousand tasks, which takes 15 s on two cores.
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
@@ -275,21 +274,20 @@ class SparkUpkeep:
     rounds_per_cleaning = 60
     cleaning_round = 5
 
-    def __init__(self, spark: "SparkSession", root: CatalogRoot, many_files: int = _MANY_FILES) -> None:
+    def __init__(self, spark: "SparkSession", root: CatalogRoot, many_files: int = MANY_FILES) -> None:
         self._spark = spark
         self._root = root
         self._many_files = many_files
         spark.conf.set(_LISTING, str(spark.sparkContext.defaultParallelism))
 
     def newest_value(self, name: str, column: str) -> int | None:
-        """See `DeltaRsUpkeep`; so all others."""
         return self._reader(name).newest_value(column)
 
-    def newest_evaluation_ms(self, name: str) -> int | None:  # noqa: D102
+    def newest_evaluation_ms(self, name: str) -> int | None:
         newest = self._reader(name).newest_instant()
         return None if newest is None else newest.evaluated_at_ms
 
-    def trim(self, name: str, column: str, before_ms: int) -> int:  # noqa: D102
+    def trim(self, name: str, column: str, before_ms: int) -> int:
         reader = self._reader(name)
         old, predicate = rows_before(column, before_ms)
         rows = reader.count(old)
@@ -297,14 +295,14 @@ class SparkUpkeep:
             reader.change(f"DELETE FROM {{table}} WHERE {predicate}")  # noqa: S608 - names and numbers of ours
         return rows
 
-    def merge(self, name: str) -> bool:  # noqa: D102
+    def merge(self, name: str) -> bool:
         reader = self._reader(name)
         is_due = int(reader.detail()["numFiles"]) > self._many_files
         if is_due:
             reader.change("OPTIMIZE {table}")
         return is_due
 
-    def clean(self, name: str, *, files: bool) -> int:  # noqa: D102
+    def clean(self, name: str, *, files: bool) -> int:
         if files:
             self._reader(name).change("VACUUM {table}")
         return 0

@@ -56,12 +56,10 @@ class DeltaRsWriter(DeltaRsReader):
 
     @property
     def version(self) -> int:
-        """See `TableWriter`."""
         with self._lock:
             return self._fresh().version()
 
     def raise_epoch(self, epoch: int) -> None:
-        """See `TableWriter`."""
         with self._lock:
             for _ in range(_ATTEMPTS_TO_FENCE):
                 table = self._fresh()
@@ -73,7 +71,6 @@ class DeltaRsWriter(DeltaRsReader):
         raise port.lost_race(self.uri, _ATTEMPTS_TO_FENCE)
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """See `TableWriter`."""
         if not rows.num_rows:
             return True
         with self._lock:
@@ -95,16 +92,13 @@ class DeltaRsWriter(DeltaRsReader):
         raise port.lost_race(self.uri, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
-        """See `TableWriter`."""
         return port.is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
-        """See `TableWriter`."""
         with self._lock:
             return self._fresh().transaction_version(app_id)
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
-        """See `TableWriter`."""
         with reading(self.uri):
             notes = [
                 port.parse_commit_note(commit.get("userMetadata")) for commit in open_table(self.uri).history(limit)

@@ -117,22 +117,18 @@ class DeltaSparkReader(SparkTable):
     """A `RolledTable` on a Spark session. Each call reads the newest version, or raises `TableUnreadable`."""
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[port.Condition] = ()) -> pa.Table:
-        """See `TableReader`."""
         with reading_by_spark(self.address):
             return _select(_where(self.rows(), where), columns)
 
     def newest_value(self, column: str) -> int | None:
-        """See `TableReader`."""
         newest: int | None = self._one(F.max(_column(column)))
         return newest
 
     def oldest_value(self, column: str) -> int | None:
-        """See `RolledTable`."""
         oldest: int | None = self._one(F.min(_column(column)))
         return oldest
 
     def newest_instant(self) -> port.Instant | None:
-        """See `TableReader`."""
         instant = F.struct(F.coalesce(_column("time_epoch"), F.lit(0)), _column("evaluated_at_ms"))
         newest = self._one(F.max(instant))
         return None if newest is None else port.Instant(*newest)
@@ -140,7 +136,6 @@ class DeltaSparkReader(SparkTable):
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[port.Condition] = ()
     ) -> pa.Table:
-        """See `TableReader`."""
         last = [F.max_by(_column(name), _column(order)).alias(name) for name in columns]
         with reading_by_spark(self.address):
             # Under names of their own, because `columns` may have the keys as well.
@@ -174,12 +169,10 @@ class SparkSlices:
         self._rows = _where(stored.rows_at(version), [] if time_epoch is None else [port.of_epoch(time_epoch)])
 
     def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> pa.Table:
-        """See `TableSlices`."""
         with reading_by_spark(self._stored.address):
             return _select(_where(self._rows, self._range(start_ms, end_ms)), columns)
 
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[port.Condition] = ()) -> int | None:
-        """See `TableSlices`."""
         with reading_by_spark(self._stored.address):
             found = _where(self._rows, [*self._range(start_ms, end_ms), *where]).agg(F.min(_column(self._column)))
             first = found.first()
@@ -236,11 +229,9 @@ class DeltaSparkWriter(DeltaSparkReader):
 
     @property
     def version(self) -> int:
-        """See `TableWriter`."""
         return self.newest_version()
 
     def raise_epoch(self, epoch: int) -> None:
-        """See `TableWriter`."""
         with self._lock:
             recorded = self._recorded()
             port.refuse_taken_epoch(self.address, epoch, recorded.get(self._job))
@@ -252,7 +243,6 @@ class DeltaSparkWriter(DeltaSparkReader):
             self._epoch = epoch
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """See `TableWriter`."""
         if not rows.num_rows:
             return True
         with self._lock:
@@ -272,15 +262,12 @@ class DeltaSparkWriter(DeltaSparkReader):
         raise port.lost_race(self.address, _ATTEMPTS)
 
     def is_fenced(self) -> bool:
-        """See `TableWriter`."""
         return port.is_fenced(self._epoch, self.recorded_version(self._job))
 
     def recorded_version(self, app_id: str) -> int | None:
-        """See `TableWriter`."""
         return self._recorded().get(app_id)
 
     def commit_metadata(self, limit: int) -> list[dict[str, str]]:
-        """See `TableWriter`."""
         notes = (port.parse_commit_note(commit["userMetadata"]) for commit in self.history(limit))
         return [{k: v for k, v in note.items() if k not in _OWN_KEYS} for note in notes if note is not None]
 

@@ -27,11 +27,11 @@ _KEYS: Final = ("cluster", *KEY)
 _COLUMNS: Final = ("cluster", "at_ms", *(name for name in OF_A_CHANGE if name != "demand"), "result")
 
 
-def newest_changes(table: TableRows, cluster: str | None = None, where: Sequence[Condition] = ()) -> list[Row]:
+def newest_changes(table: TableRows, cluster: str) -> list[Row]:
     """The newest applied step of each key, and the newest of all if that is pending; in order, without demand."""
-    conditions = [*([] if cluster is None else [("cluster", "=", cluster)]), *where]
-    newest = table.newest_of_each(_KEYS, "seq", _COLUMNS, conditions)
-    rows = [*_newest_applied(table, conditions), *(row for row in newest if row["result"] == PENDING)]
+    where: list[Condition] = [("cluster", "=", cluster)]
+    newest = table.newest_of_each(_KEYS, "seq", _COLUMNS, where)
+    rows = [*_newest_applied(table, where), *(row for row in newest if row["result"] == PENDING)]
     return sorted(rows, key=lambda row: int(row["seq"]))
 
 

@@ -155,7 +155,20 @@ def _create(uri: str, definition: TableDefinition) -> bool:
     except TableMissing:
         if is_local(uri):
             Path(uri).mkdir(parents=True, exist_ok=True)
-        table, created = _create_empty(uri, definition), True
+        table, created = (
+            DeltaTable.create(
+                str(uri),
+                arrow_schema(definition.model),
+                mode="ignore",
+                partition_by=list(definition.partition_by),
+                name=definition.name,
+                description=definition.description,
+                configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
+                storage_options=delta_rs_options(uri),
+                raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
+            ),
+            True,
+        )
     _add_missing_columns(table, definition)
     # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
     # protocol.
@@ -175,20 +188,6 @@ def _add_missing_columns(table: DeltaTable, definition: TableDefinition) -> None
         table.alter.add_columns([Field.from_arrow(field) for field in missing])
         if definition.stats_columns:
             table.alter.set_table_properties({STATISTICS: ",".join(definition.stats_columns)})
-
-
-def _create_empty(uri: str, definition: TableDefinition) -> DeltaTable:
-    return DeltaTable.create(
-        str(uri),
-        arrow_schema(definition.model),
-        mode="ignore",
-        partition_by=list(definition.partition_by),
-        name=definition.name,
-        description=definition.description,
-        configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
-        storage_options=delta_rs_options(uri),
-        raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
-    )
 
 
 # The SQL of deploy/sql: views over the tables. A Spark or a Databricks of the operator runs it.

@@ -4,7 +4,7 @@ A table that is missing and one that cannot be read are different errors.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -18,15 +18,12 @@ from pipeline.tables.address import table_missing
 from pipeline.tables.object_store import delta_rs_options
 from pipeline.tables.port import TableUnreadable
 
-Options = Mapping[str, str] | None
-"""Options of delta-rs in place of those that an address brings along."""
-
 _NO_SUCH_VERSION: Final = ("LogSegment end version", "No table metadata or protocol found in delta log")
 # delta-rs prints each cause of an error of a store on a line of its own, with an arrow in colour.
 _CAUSE: Final = re.compile(r"\x1b\[31m↳\x1b\[0m (.*)")
 
 
-def open_table(uri: str, version: int | None = None, storage_options: Options = None) -> DeltaTable:
+def open_table(uri: str, version: int | None = None) -> DeltaTable:
     """Open a table at a version; None = the newest.
 
     Raises:
@@ -34,9 +31,8 @@ def open_table(uri: str, version: int | None = None, storage_options: Options = 
         TableUnreadable: the store does not answer or refuses, or the table's log is damaged.
     """
     place = uri if version is None else f"{uri}, version {version}"
-    options = dict(storage_options) if storage_options else delta_rs_options(uri)
     try:
-        return DeltaTable(str(uri), version=version, storage_options=options)
+        return DeltaTable(str(uri), version=version, storage_options=delta_rs_options(uri))
     except TableNotFoundError as exc:
         # delta-rs has one error for a folder that does not exist and for one that may not be read.
         if "PermissionDenied" in str(exc):

@@ -128,7 +128,7 @@ class RolledTable(TableReader, Protocol):
     ) -> TableSlices:
         """A version (None = the newest), by ranges of a column that has statistics; None = rows of all epochs.
 
-        * `dictionaries`: Columns of texts that may come as dictionaries.
+        `dictionaries` are columns of texts that may come as dictionaries.
         """
 
 

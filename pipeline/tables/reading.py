@@ -5,7 +5,6 @@ Nothing here imports pyarrow.dataset or pandas at the top, which take 0.4 s.
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
@@ -71,31 +70,25 @@ class DeltaRsReader:
         self.uri = uri
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        """See `TableReader`."""
         return select(open_table(self.uri), columns, where)
 
     def newest_value(self, column: str) -> int | None:
-        """See `TableReader`."""
         return newest_in(open_table(self.uri), column)
 
     def oldest_value(self, column: str) -> int | None:
-        """See `RolledTable`."""
         return oldest_in(open_table(self.uri), column)
 
     def newest_instant(self) -> Instant | None:
-        """See `TableReader`."""
         return newest_instant_in(open_table(self.uri))
 
     def slices(
         self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
     ) -> "TimeSlices":
-        """See `RolledTable`."""
         return TimeSlices(self.uri, column, dictionaries, version, time_epoch)
 
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> pa.Table:
-        """See `TableReader`."""
         return newest_of_each(open_table(self.uri), keys, order, columns, where)
 
 
@@ -249,16 +242,8 @@ def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, la
 # What the tables hold about the last minute, as the metrics of a broker do.
 
 
-@dataclass(frozen=True, slots=True)
-class LastMinute:
-    """What the metrics of a broker show besides the rates; the percentage is request time charged to no client."""
-
-    throttle_times: pa.Table
-    exempt_percentage: float
-
-
-def last_minute(root: str, now_ms: int) -> LastMinute:
-    """Mean throttle times and exempt request time over the minute that ends at `now_ms`.
+def last_minute(root: str, now_ms: int) -> tuple[pa.Table, float]:
+    """Mean throttle times, and the percentage of exempt request time, over the minute that ends at `now_ms`.
 
     Of a minute that the clock showed twice it is the second time.
     """
@@ -271,7 +256,7 @@ def last_minute(root: str, now_ms: int) -> LastMinute:
     decisions = rows("decisions", [*SENSOR, "throttle_time_ms", "evaluated_at_ms"])
     newest = pc.max(usage["time_epoch"])
     usage, decisions = (table.filter(pc.equal(table["time_epoch"], newest)) for table in (usage, decisions))
-    return LastMinute(throttle_times(decisions, now_ms), exempt_request_percentage(usage, now_ms))
+    return throttle_times(decisions, now_ms), exempt_request_percentage(usage, now_ms)
 
 
 def arrow_scalar(value: int | str) -> pa.Scalar:

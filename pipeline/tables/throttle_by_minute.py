@@ -26,20 +26,18 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from pipeline.tables.minute_sums import MINUTE_MS
 from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.reading import last_throttles
 from pipeline.tables.upkeep import log_failures
+from quota.arrays import Flags, Ints
 from quota.entity import Owners
 from schemas.arrow import arrow_schema, conform
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, written_ms
 
 log = logging.getLogger(__name__)
-MINUTE_MS: Final = 60_000
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 CLIENT: Final = ("cluster", *ClientKey._fields)
 _TEXTS: Final = (*CLIENT, "quota_type", "action", "cause", "decision_id")
 HELD_COLUMNS: Final = (*_TEXTS, "publish_seq", "throttle_time_ms", "throttled_until_ms", "quota_version")

@@ -56,11 +56,10 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
     """The newest row of `decisions` of a client; None = any user, or any client-id. `NotFound` if there is none."""
     decisions = TableRows(table_uri(root, "decisions"))
-    names = {name: value for name, value in (("user", user), ("client_id", client_id)) if value is not None}
-    where: list[Condition] = [(name, "=", value) for name, value in names.items()]
+    where = Wanted(user, client_id).of_client()
     found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
     if found is None:
-        raise no_decision(root, "/".join(names.values()))
+        raise no_decision(root, "/".join(name for *_, name in where))
     return found
 
 
@@ -322,9 +321,8 @@ def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
         of_epoch(decision.get("time_epoch") or 0),
     ]
-    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH, "time_epoch"], where)
-    epoch = decision.get("time_epoch") or 0
-    return sorted((row for row in rows if (row["time_epoch"] or 0) == epoch), key=lambda row: row["publish_seq"])
+    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
+    return sorted(rows, key=lambda row: row["publish_seq"])
 
 
 def _written_by(records: Sequence[Mapping[str, Any]], at_ms: int) -> list[Mapping[str, Any]]:

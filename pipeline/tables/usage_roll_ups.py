@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.tables.minute_sums import MINUTE_MS
 from pipeline.tables.port import Condition, Instant, RolledTable, TableSlices, TableWriter
 from pipeline.tables.upkeep import log_failures
 from schemas.arrow import conform
@@ -224,7 +225,6 @@ class UsageBySecond(_UsageRollUp):
 # takes it.
 
 MINUTE_LATENESS_MS: Final = 10_000
-MINUTE_MS: Final = 60_000
 _TIME: Final = "evaluated_at_ms"
 
 

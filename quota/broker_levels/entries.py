@@ -258,11 +258,10 @@ class OwnGrants:
         self.granted: dict[EntryKey, BrokerEntry] = {}
         self.refused: dict[EntryKey, Refused] = {}
 
-    def load(self, snapshot: QuotaSnapshot, asking: Iterable[EntryKey]) -> None:
-        """Put other quotas in force. Those that ask have an entry, and shall keep it if they may."""
+    def load(self, snapshot: QuotaSnapshot) -> None:
+        """Put other quotas in force, and forget all answers."""
         self._snapshot = snapshot
         self.granted, self.refused = {}, {}
-        self.ask(asking)
 
     def ask(self, keys: Iterable[EntryKey]) -> None:
         """Ask for these too. Those that asked before cost nothing, but a new entry can make another one harmful."""

@@ -136,7 +136,6 @@ class Proposals:
 
     Attributes:
         level: the level it should have; the old one if it is kept.
-        cause: a `Cause`.
         urgency: how far the level must move, and for one that must go down also how much more than T the brokers would
             let through, as fractions of T; infinity for a level out of range, 0 for nothing to do.
         demand: d_b as it was counted, per second, float64[m, n]; infinity where it counted as unbounded.
@@ -164,7 +163,6 @@ def propose(
         bound: T of each entity, above 0.
         state: what was remembered. Call `LevelState.altered` for what was written; the rest is proposed again.
         now_ms: when the alters would be written, on the clock of `moved_at_ms`. All else is in event time.
-        rules: the thresholds; the defaults if None.
         at_once: entities whose level may be written at once, whatever was seen or written before: those whose T was
             edited. None: no entity.
         moved_at_ms: when each level was last written for any reason but an edit: the 10 s begin there. None: with the

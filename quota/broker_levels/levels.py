@@ -51,7 +51,6 @@ class LevelMoves:
         is_candidate: whether each has no entry yet.
         is_edited: whether each has another bound than the one its level was written for.
         level: L as Kafka takes it, per second.
-        cause: a `Cause`.
         urgency: as in `Proposals`; infinity for an edited bound.
         demand: as in `Proposals`, float64[k, n].
         over_at_ms: when the brokers were last asked for more than T together.

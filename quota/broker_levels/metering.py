@@ -31,7 +31,6 @@ def metering_entries(rows: Iterable[EntryKey], quota_types: Iterable[str]) -> tu
 
     Args:
         rows: the keys of all other quotas, of the brokers and of the quota table.
-        quota_types: the types that are metered.
 
     Returns:
         At most one for each type, in their order. None where rows stand at each level that hides nothing: then they
@@ -52,12 +51,7 @@ def metering_entries(rows: Iterable[EntryKey], quota_types: Iterable[str]) -> tu
 
 
 def switched_on(held: Mapping[EntryKey, float], wanted: Collection[EntryKey]) -> list[Change]:
-    """The writes that make every client have a sensor of each type; none if it has.
-
-    Args:
-        held: what the brokers hold.
-        wanted: the keys of the quota table that brokers are to hold.
-    """
+    """The writes that make every client have a sensor of each type; `wanted` are the keys of the quota table."""
     present = {key for key, value in held.items() if is_metering(key, value)}
     entries = metering_entries({*(held.keys() - present), *wanted}, QUOTA_TYPES)
     right = {entry.key for entry in entries}

@@ -35,7 +35,7 @@ from quota.broker_levels.level_control import NEVER_MS, Cause
 from quota.broker_levels.levels import EntityLevels, LevelMoves
 from quota.broker_levels.metering import metering_entries
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
-from quota.broker_levels.writes import EDITED, LEVELS, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
+from quota.broker_levels.writes import EDITED, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument
 from quota.snapshot import QuotaSnapshot
@@ -90,7 +90,6 @@ class BrokerSync:
     """All that is known of the brokers' quotas and of the usage on each broker. One caller at a time.
 
     Args:
-        budget: the bound on writes per second; the default if None.
         adopt: write where others wrote, too. What stood there then is what is given back.
         num_samples: N of the brokers, `quota.window.num`.
         sample_window_ms: w of the brokers, `quota.window.size.seconds` · 1000.
@@ -133,7 +132,7 @@ class BrokerSync:
         if not is_same:
             self._mirror, self._is_compared = mirror, False
             self._usage.load(of_brokers)
-            self._grants.load(of_brokers, ())
+            self._grants.load(of_brokers)
 
     def set_brokers(self, broker_ids: Sequence[str]) -> None:
         """Set which brokers are in the cluster, as `usage` has them, each once, in any order.
@@ -223,11 +222,6 @@ class BrokerSync:
     def owned(self) -> Mapping[EntryKey, Owned]:
         """What kquota owns on the brokers."""
         return self._holdings.owned
-
-    @property
-    def levels(self) -> dict[EntryKey, float]:
-        """The levels in force, of the keys whose value is one."""
-        return {key: one.value for key, one in self._holdings.owned.items() if one.kind in LEVELS}
 
     @property
     def drifts(self) -> tuple[Drift, ...]:

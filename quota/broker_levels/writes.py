@@ -70,8 +70,6 @@ class Change:
         demand: of a level, per broker-id what was wanted there, per second; None where it counted as unbounded. In the
             order of the brokers. Empty where no level was computed.
         cause: a key of `WORDS`.
-        before: as in `Owned`.
-        over_at_ms: as in `Owned`.
     """
 
     key: EntryKey

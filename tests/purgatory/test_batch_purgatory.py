@@ -40,9 +40,9 @@ def test_3_4_4_expiry_of_one_leaves_the_other() -> None:
     first, second = purgatory.watch_many([27, 200_007], [[1], [2]]).tolist()
     assert purgatory.advance(26)[0].tolist() == []
     assert [column.tolist() for column in purgatory.advance(27)] == [[first], [27]]
-    assert purgatory.next_expiration_ms is not None
+    assert purgatory.num_delayed == 1
     assert purgatory.complete_many([first, second]).tolist() == [second]
-    assert purgatory.next_expiration_ms is None
+    assert purgatory.num_delayed == 0
 
 
 def test_3_4_6_completed_operations_leave_a_list_when_its_key_is_checked() -> None:

@@ -101,7 +101,7 @@ def test_3_4_6_completed_operations_leave_a_list_when_its_key_is_checked() -> No
         assert purgatory.check_and_complete(key) == 0
         watched.append(purgatory.watched)
     assert watched == [4, 2, 1]
-    assert purgatory.watched_keys == 1
+    assert len(purgatory._watchers) == 1
 
 
 @pytest.mark.parametrize(("completed", "watched_after"), [(5, 6 * 2), (6, 0)], ids=["at the interval", "above it"])

@@ -3,7 +3,7 @@
 import pytest
 
 from purgatory.errors import AlreadyMutedError, InvalidArgumentError
-from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool, Unmuted
+from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 
 
@@ -24,9 +24,8 @@ def test_refused_sources_come_back_in_the_order_they_were_refused() -> None:
     order = []
     while intake.muted:
         memory.release(allocation)
-        (served,) = intake.unmute()
-        order.append(served.source)
-        allocation = served.allocation
+        ((source, allocation),) = intake.unmute()
+        order.append(source)
     assert order == ["b", "a", "c"]
 
 
@@ -36,8 +35,7 @@ def test_several_are_served_while_there_is_memory() -> None:
         intake.try_allocate(source, 6)
     memory.release(allocation)
     served = intake.unmute()
-    assert [(one.source, one.allocation.size_bytes) for one in served] == [("a", 6), ("b", 6)]
-    assert isinstance(served[0], Unmuted)
+    assert [(source, allocation.size_bytes) for source, allocation in served] == [("a", 6), ("b", 6)]
     assert intake.muted == ("c",)
 
 
@@ -49,7 +47,7 @@ def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
     assert intake.try_allocate("small", 1) is None
     assert half is not None
     memory.release(half)
-    assert [one.source for one in intake.unmute()] == ["large"]
+    assert [source for source, _ in intake.unmute()] == ["large"]
 
 
 def test_a_muted_source_must_not_ask_again() -> None:

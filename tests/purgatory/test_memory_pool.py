@@ -98,13 +98,6 @@ def test_m8_a_foreign_release_is_refused() -> None:
     assert memory.available_bytes == 990
 
 
-@pytest.mark.parametrize(("used", "low"), [(89, False), (90, False), (91, True)])
-def test_memory_is_low_below_a_tenth(used: int, low: bool) -> None:
-    memory = pool(100, 100)
-    taken(memory, used)
-    assert memory.is_low_on_memory is low
-
-
 def test_depleted_time_begins_with_the_refusal_and_ends_with_the_release() -> None:
     clock = ManualMonotonicClock()
     memory = pool(10, 10, clock=clock)

@@ -33,12 +33,12 @@ def test_closing_stops_the_thread_at_once_and_can_be_repeated() -> None:
     timer = SystemTimer(SystemMonotonicClock())
     far = Signal(600_000)
     timer.add(far)
-    reaper = Reaper(timer, "reaper", on_error=lambda failure: None)
+    reaper = Reaper(timer, "reaper to be closed", on_error=lambda failure: None)
     reaper.start()
-    assert reaper.is_running
+    assert "reaper to be closed" in [thread.name for thread in threading.enumerate()]
     reaper.close()
     reaper.close()
-    assert not reaper.is_running
+    assert "reaper to be closed" not in [thread.name for thread in threading.enumerate()]
     assert not far.ran.is_set()
 
 

@@ -73,4 +73,4 @@ def test_room_for_more_than_handles_can_address_is_refused() -> None:
 def test_a_pending_entry_costs_twelve_bytes_of_columns() -> None:
     slab = Slab()
     taken(slab, 1 << 16)
-    assert slab.nbytes == 12 * (1 << 16)
+    assert slab._owner.nbytes + slab._free.nbytes == 12 * (1 << 16)

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.sync import AlterBudget, BrokerSync
-from quota.broker_levels.writes import Change
+from quota.broker_levels.writes import LEVELS, Change
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import table, usage_row
@@ -25,6 +25,11 @@ def key_of(user: str, client_id: str = "", quota_type: str = PRODUCER) -> EntryK
 
 def told(changes: Sequence[Change]) -> list[Told]:
     return [(change.key.user, change.old, change.new, change.cause) for change in changes]
+
+
+def levels_of(sync: BrokerSync) -> dict[EntryKey, float]:
+    """The levels in force, of the keys whose value is one."""
+    return {key: one.value for key, one in sync.owned.items() if one.kind in LEVELS}
 
 
 class Synced:

@@ -8,7 +8,7 @@ from quota.broker_levels.entries import UNREACHED, EntryKey
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
-from tests.quota.synced import CONSUMER, PRODUCER, REQUEST, START_MS, D, Synced, Told, key_of
+from tests.quota.synced import CONSUMER, PRODUCER, REQUEST, START_MS, D, Synced, Told, key_of, levels_of
 
 ALICE, DEFAULT = key_of("alice"), key_of(D)
 ROW = quota_row("alice", producer_byte_rate=100.0)
@@ -70,7 +70,7 @@ def test_every_type_of_a_row_is_a_write_of_its_own() -> None:
     synced.period()
     expected = {key_of("alice", "", name): value for name, value in ((PRODUCER, 5.0), (CONSUMER, 6.0), (REQUEST, 7.5))}
     assert synced.ledger.held == expected
-    assert synced.sync.levels == expected
+    assert levels_of(synced.sync) == expected
 
 
 def test_nothing_is_written_before_the_quotas_and_the_brokers_are_known() -> None:

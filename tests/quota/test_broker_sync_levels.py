@@ -4,7 +4,7 @@ import pytest
 
 from quota.broker_levels.writes import DriftKind
 from tests.quota.factories import quota_row
-from tests.quota.synced import D, Synced, key_of, told
+from tests.quota.synced import D, Synced, key_of, levels_of, told
 
 ALICE, DEFAULT = key_of("alice"), key_of(D)
 ROW = quota_row("alice", producer_byte_rate=100.0)
@@ -51,7 +51,7 @@ def test_the_level_of_an_edited_bound_is_that_of_the_demand_or_in_proportion_at_
 def test_levels_are_corrected_when_a_broker_leaves_and_kept_when_one_joins() -> None:
     synced = Synced(ROW, brokers=("1", "2", "3"))
     synced.use(8, {"alice": (90, 90, 90)})
-    assert synced.sync.levels == {ALICE: 34.0}
+    assert levels_of(synced.sync) == {ALICE: 34.0}
     synced.brokers = ("1", "3")
     synced.describe()
     assert synced.period() == [("alice", 34.0, 50.0, "out_of_range")]
@@ -63,7 +63,7 @@ def test_levels_are_corrected_when_a_broker_leaves_and_kept_when_one_joins() -> 
 def test_in_broker_scope_every_broker_gets_the_bound() -> None:
     synced = Synced(ROW)
     synced.use(8, {"alice": (90, 90)})
-    assert synced.sync.levels == {ALICE: 50.0}
+    assert levels_of(synced.sync) == {ALICE: 50.0}
     synced.load(ROW, mirror=True)
     assert synced.period() == [("alice", 50.0, 100.0, "edited")]
     assert told(synced.use(20, {"alice": (90, 90)})) == []
@@ -74,7 +74,7 @@ def test_in_broker_scope_every_broker_gets_the_bound() -> None:
 def test_a_stop_that_restores_puts_every_level_at_the_bound() -> None:
     synced = Synced(ROW, OF_DEFAULT)
     synced.use(20, {"alice": (90, 90), "carol": (90, 90)})
-    assert synced.sync.levels == {ALICE: 50.0, key_of("carol"): 50.0}
+    assert levels_of(synced.sync) == {ALICE: 50.0, key_of("carol"): 50.0}
     changes = synced.sync.restore()
     assert told(changes) == [("alice", 50.0, 100.0, "restored"), ("carol", 50.0, None, "removed")]
     synced.sync.confirm(changes, synced.now_ms)

@@ -13,6 +13,7 @@ from quota.broker_levels.writes import Change
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import table, usage_row
+from tests.quota.synced import levels_of
 from tests.quota.write_ledger import Fate, WriteLedger
 
 PRODUCER = QUOTA_TYPES[0]
@@ -185,7 +186,7 @@ class BrokersAndTable(RuleBasedStateMachine):
                 assert held == bound
         for key in self.ledger.held.keys() - self.bounds.keys() - {STRANGER}:
             assert key in self.disturbed, "what kquota does not want any more is gone"
-        assert set(self.sync.levels) <= self.bounds.keys() | drifts.keys()
+        assert set(levels_of(self.sync)) <= self.bounds.keys() | drifts.keys()
 
 
 BrokersAndTable.TestCase.settings = settings(max_examples=40, stateful_step_count=25)

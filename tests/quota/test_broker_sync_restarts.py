@@ -3,7 +3,7 @@
 import pytest
 
 from tests.quota.factories import quota_row
-from tests.quota.synced import D, Synced, Told, key_of
+from tests.quota.synced import D, Synced, Told, key_of, levels_of
 from tests.quota.write_ledger import Fate
 
 ALICE, DEFAULT = key_of("alice"), key_of(D)
@@ -24,7 +24,7 @@ def test_a_restart_without_changes_writes_nothing() -> None:
 def test_who_was_over_the_bound_before_a_restart_rests_at_an_even_share_after_it() -> None:
     synced = Synced(ROW)
     synced.use(14, {"alice": (60, 45)})
-    assert synced.sync.levels[ALICE] > 52.6, "5 % above an even share, or it would stay"
+    assert levels_of(synced.sync)[ALICE] > 52.6, "5 % above an even share, or it would stay"
     synced.restart()
     synced.period()
     synced.now_ms += 70_000

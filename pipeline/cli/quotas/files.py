@@ -140,12 +140,12 @@ def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
     with NativeQuotas(access) as native:
         quotas, brokers = native.describe(), len(native.broker_ids())
     factor = brokers if scale == "brokers" else 1
-    found = imported(quotas, factor)
+    declared, left_out = imported(quotas, factor)
     _report(f"{access.bootstrap_servers}: brokers {brokers}, entities with quotas {len(quotas)}")
     _report(f"every bound × {factor} (--scale {scale})")
-    for line in found.left_out:
+    for line in left_out:
         _report(f"not imported: {line}")
-    return list(found.declared)
+    return declared
 
 
 def _report(text: str) -> None:

@@ -46,15 +46,12 @@ def alter_command(user: str, client_id: str, values: QuotaValues, reason: str = 
     for name, flag in ((user, "--user"), (client_id, "--client-id")):
         if name:
             words += [f"{flag.replace('-id', '')}-defaults"] if name == DEFAULT else [flag, name]
-    added = [f"{key}={_typed(value)}" for key, value in values.items() if value is not None]
+    given = {key: value for key, value in values.items() if value is not None}
+    added = [f"{key}={bracketed(one) if isinstance(one, str) else exact_text(one)}" for key, one in given.items()]
     deleted = [key for key, value in values.items() if value is None]
     words += ["--add-config", ",".join(added)] if added else []
     words += ["--delete-config", ",".join(deleted)] if deleted else []
     return command_text(*words, *(["--reason", reason] if reason else []), *options)
-
-
-def _typed(value: float | str) -> str:
-    return bracketed(value) if isinstance(value, str) else exact_text(value)
 
 
 def bracketed(text: str) -> str:

@@ -22,11 +22,9 @@ class QuotaVersions(Protocol):
 
     def version(self) -> int:
         """The newest version."""
-        ...
 
     def read(self, version: int | None = None) -> QuotaTableState:
         """The table at a version, None = the newest; `TableMissing` if it does not, or no longer, exist."""
-        ...
 
 
 class QuotaSource:
@@ -36,7 +34,6 @@ class QuotaSource:
     use one object.
 
     Args:
-        table: The quota table; it must exist.
         share: For whom the job decides. For a share of the users a version with a quota that names no user is invalid.
 
     Attributes:

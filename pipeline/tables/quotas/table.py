@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, TableMissing, first_line
 from pipeline.tables.address import table_missing, table_uri
-from pipeline.tables.opening import Options, open_table, reading
+from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race
 from pipeline.tables.queries import answer, rows_of, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
@@ -89,7 +89,6 @@ class QuotaTableState:
     """The quota table at one version.
 
     Attributes:
-        version: the version of the table.
         rows: every row by column, sorted by entity. They are not checked: SQL may have written them.
         scope: `cluster` or `broker` (property `kquota.scope`).
         mode: `enforce`, or `shadow` for all rows (property `kquota.mode`).
@@ -121,25 +120,15 @@ class QuotaTable:
     conditional. In both cases an edit reads the table again and is made again if another commit came first.
     """
 
-    def __init__(self, root: str, storage_options: Options = None, lock_timeout_seconds: float = 10.0) -> None:
-        """Open the table.
-
-        Raises:
-            TableMissing: there is no table.
-            TableUnreadable: the table cannot be read.
-        """
+    def __init__(self, root: str, lock_timeout_seconds: float = 10.0) -> None:
+        """Open the table; `TableMissing` if there is none, `TableUnreadable` if it cannot be read."""
         self.uri = table_uri(root, "quotas")
-        self._options = storage_options
         self._lock_timeout_seconds = lock_timeout_seconds
         self._watch_lock = threading.Lock()
-        self._watched = self._opened()
+        self._watched = open_table(self.uri)
 
     def version(self) -> int:
-        """The newest version. Takes 1 ms if nothing has changed since this was last asked.
-
-        Raises:
-            TableUnreadable: the table cannot be read.
-        """
+        """The newest version, or `TableUnreadable`. Takes 1 ms if nothing has changed since this was last asked."""
         with self._watch_lock, reading(self.uri):
             self._watched.update_incremental()
             return self._watched.version()
@@ -152,11 +141,11 @@ class QuotaTable:
             TableUnreadable: the table cannot be read.
         """
         try:
-            return _state(self._opened(version))
+            return _state(open_table(self.uri, version))
         except (TableMissing, TableUnreadable) as exc:
             if version is None or (isinstance(exc, TableUnreadable) and not exc.is_file_missing):
                 raise
-            raise table_missing(self.uri, version, self._opened().version()) from exc
+            raise table_missing(self.uri, version, open_table(self.uri).version()) from exc
 
     def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
         """Make changes in one commit; see `edit`. Returns the version."""
@@ -165,12 +154,8 @@ class QuotaTable:
     def plan(
         self, change: QuotaChanger, if_version: int | None = None, once_stored: Sequence[QuotaValues] = ()
     ) -> QuotaEdit:
-        """What `edit` would do now. Writes nothing and takes no lock. The version is that of the present table.
-
-        Raises:
-            Refused, Conflict: as `edit` does.
-        """
-        return self._changed(self._opened(), change, if_version, once_stored)
+        """What `edit` would do now, at the present version; raises as `edit`. Writes nothing and takes no lock."""
+        return self._changed(open_table(self.uri), change, if_version, once_stored)
 
     def edit(
         self,
@@ -183,15 +168,12 @@ class QuotaTable:
 
         Args:
             change: takes the newest rows and returns all rows.
-            audit: stored in the commit.
             if_version: the version that the table must be at; None = any.
             once_stored: rows of an earlier version. They may be stored again unchanged, see `validated`.
 
         Raises:
             Refused: the result has invalid rows.
-            Conflict: the table is not at `if_version`.
-            Conflict: the lock did not become free in time.
-            Conflict: other commits came first at every attempt.
+            Conflict: the table is not at `if_version`, its lock did not become free, or others came first each time.
             TableUnwritable: the store refused.
         """
 
@@ -205,38 +187,26 @@ class QuotaTable:
         return self._committed(attempt)
 
     def set_mode(self, mode: str, audit: EditAudit) -> int:
-        """Set the property `kquota.mode` (`enforce`, or `shadow` for all rows); returns the version.
-
-        Raises:
-            Conflict, TableUnwritable: As `edit` does.
-        """
+        """Set the property `kquota.mode`, `enforce` or `shadow` for all rows; raises as `edit`. Returns the version."""
         return self._set_property("kquota.mode", mode, audit)
 
     def shards(self) -> int:
         """By how many jobs the users are divided (property `kquota.shards`); 1 for one job."""
         with reading(self.uri):
-            return _shards(self._opened())
+            return _shards(open_table(self.uri))
 
     def set_shards(self, count: int, audit: EditAudit) -> None:
-        """Set by how many jobs the users are divided. No edit makes a quota without a user from then on.
-
-        Raises:
-            Conflict, TableUnwritable: As `edit` does.
-        """
+        """Set by how many jobs the users are divided, and allow no new quota without a user; raises as `edit`."""
         self._set_property(_SHARDS, str(count), audit)
 
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
         with reading(self.uri):
-            return [_commit_of(entry) for entry in self._opened().history(limit)]
+            return [_commit_of(entry) for entry in open_table(self.uri).history(limit)]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of edits; Spark SQL runs under it too. On object stores there is no lock.
-
-        Raises:
-            Conflict: the lock did not become free in time.
-        """
+        """Hold the lock of edits, as Spark SQL does, or raise `Conflict`. On object stores there is no lock."""
         if "://" in self.uri:
             yield
             return
@@ -259,9 +229,6 @@ class QuotaTable:
 
         return self._committed(attempt)
 
-    def _opened(self, version: int | None = None) -> DeltaTable:
-        return open_table(self.uri, version, self._options)
-
     def _changed(
         self, table: DeltaTable, change: QuotaChanger, if_version: int | None, once_stored: Sequence[QuotaValues]
     ) -> QuotaEdit:
@@ -279,7 +246,7 @@ class QuotaTable:
         with self.lock():
             for _ in range(_ATTEMPTS):
                 try:
-                    return attempt(self._opened())
+                    return attempt(open_table(self.uri))
                 except CommitFailedError:
                     continue
                 except (DeltaError, OSError) as exc:

@@ -83,11 +83,11 @@ def test_an_import_leaves_it_out() -> None:
         NativeQuota(user(None), {REQUEST: METERED}),
         NativeQuota(user("alice"), {PRODUCE: METERED}),
     ]
-    found = imported(quotas, factor=2)
+    declared, left_out = imported(quotas, factor=2)
     assert {
-        (one.user, one.client_id): {key: value for key, value in one.bounds.items() if value} for one in found.declared
+        (one.user, one.client_id): {key: value for key, value in one.bounds.items() if value} for one in declared
     } == {
         (D, D): {FETCH: 10.0},
         ("alice", ""): {PRODUCE: 2 * METERED},
     }
-    assert found.left_out == ()
+    assert left_out == []

@@ -122,32 +122,21 @@ def refused_ones() -> Iterator[tuple[NativeEntity, dict[str, float], str]]:
     yield NativeEntity.of([("topic", "t")]), {PRODUCE: 5.0}, "Unhandled client quota entity type: topic"
 
 
-@pytest.mark.parametrize("validate_only", [False, True])
-def test_what_kafka_refuses_is_told_for_each_entity_and_the_others_go_through(
-    validate_only: bool, native: NativeQuotas
-) -> None:
+def test_what_kafka_refuses_is_told_for_each_entity_and_the_others_go_through(native: NativeQuotas) -> None:
     good = {user("alice"): {PRODUCE: 1.0}, client("etl"): {FETCH: 2.0}}
     refused = list(refused_ones())
     changes = {user("alice"): good[user("alice")], **{entity: values for entity, values, _ in refused}, **good}
-    answer = native.alter(changes, validate_only=validate_only)
+    answer = native.alter(changes)
     assert {one.entity: one.reason for one in answer} == {entity: reason for entity, _, reason in refused}
     assert len(answer) == len(refused)
-    await_values(native, {} if validate_only else good)
+    await_values(native, good)
 
 
 def test_a_refusal_is_one_line_with_its_entity(native: NativeQuotas) -> None:
-    (refused,) = native.alter({pair("alice", None): {PRODUCE: -1.0}}, validate_only=True)
+    (refused,) = native.alter({pair("alice", None): {PRODUCE: -1.0}})
     assert str(refused) == (
         "user-principal 'alice', the default client-id: Quota producer_byte_rate must be greater than 0"
     )
-
-
-def test_asking_whether_changes_would_be_refused_changes_nothing(native: NativeQuotas) -> None:
-    native.alter(EVERY_LEVEL)
-    await_values(native, EVERY_LEVEL)
-    changed = {entity: {**dict.fromkeys(values), REQUEST: 1.0} for entity, values in EVERY_LEVEL.items()}
-    assert native.alter(changed, validate_only=True) == []
-    assert values_in(native) == EVERY_LEVEL
 
 
 def test_the_brokers_that_are_up_are_known_by_their_ids(native: NativeQuotas) -> None:

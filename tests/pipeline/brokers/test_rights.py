@@ -92,5 +92,5 @@ def test_the_printed_rights_of_an_import_are_enough_to_see_quotas_and_no_more(se
         native.describe()
         assert native.broker_ids() == [1]
         with pytest.raises(PermissionMissing):
-            native.alter(CHANGE, validate_only=True)
+            native.alter(CHANGE)
     secured.forbid("gate", rights)

@@ -117,8 +117,8 @@ def held(root: str, tables: SteppedTables) -> Any:
 
 
 def averages(root: str, tables: SteppedTables) -> Any:
-    found = last_minute(root, tables.now_ms)
-    return found.throttle_times.to_pylist(), found.exempt_percentage
+    throttle_times, exempt_percentage = last_minute(root, tables.now_ms)
+    return throttle_times.to_pylist(), exempt_percentage
 
 
 def explained(root: str, _: SteppedTables) -> Any:

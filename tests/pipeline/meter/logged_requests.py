@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from pipeline.meter.request_log import RequestLogParser
+from pipeline.meter.long_line import Line
+from pipeline.meter.request_log import MalformedLine, RequestLogParser
+from schemas.usage import UsageEvent
 
 LINE_TIME_MS = int(datetime(2026, 11, 21, 7, 33, 33, 391_000, UTC).timestamp() * 1000)
 
@@ -50,3 +52,13 @@ def api(name: str, **changes: Any) -> dict[str, Any]:
 
 def parser(**settings: Any) -> RequestLogParser:
     return RequestLogParser("1", time_zone=ZoneInfo("UTC"), **settings)
+
+
+def event_of(reader: RequestLogParser, line: Line) -> UsageEvent | None:
+    """What the JSON of a line says; None if it is no client's request. Raises `MalformedLine`."""
+
+    def refuse(error: MalformedLine, _line: bytes) -> None:
+        raise error
+
+    found = [value for _, value in reader.elements([line], refuse)]
+    return UsageEvent.model_validate_json(found[0]) if found else None

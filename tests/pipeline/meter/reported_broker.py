@@ -17,6 +17,7 @@ from pipeline.demo import process
 from pipeline.demo.broker import CONTROLLER, FIRST_NODE_ID, VOTERS, BrokerOptions, EmbeddedBroker, plain_sign_in
 from pipeline.meter.request_log import MalformedLine, RequestLogParser
 from schemas.names import USAGE_TOPIC
+from tests.pipeline.meter.logged_requests import event_of
 from tests.pipeline.meter.metered_broker import all_events
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -119,7 +120,7 @@ def bytes_in(sums: Sums) -> Sums:
 def _parsed(parser: RequestLogParser, lines: Iterable[bytes]) -> Iterator[Any]:
     for line in lines:
         try:
-            event = parser.parse(line)
+            event = event_of(parser, line)
         except MalformedLine:  # the last line, as it is written
             continue
         if event is not None:

@@ -13,7 +13,7 @@ from pipeline.meter.log_follower import FollowerCounts, LogFollower
 from pipeline.meter.long_line import KEPT_BYTES, LongLine
 from pipeline.meter.request_log import LineCounts, MalformedLine
 from tests.pipeline.meter.log_folder import Follow, append, follow, log, read_all, roll
-from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
+from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, event_of, line_of, parser
 
 __all__ = ["follow", "log"]  # fixtures
 
@@ -56,7 +56,7 @@ def test_a_long_line_is_charged_with_its_records_and_its_length(
     logged: dict[str, Any], produced: int | None, fetched: int | None
 ) -> None:
     line, reader = compact(logged), parser()
-    event, whole = reader.parse(long_line(line, 300)), parser().parse(line)
+    event, whole = event_of(reader, long_line(line, 300)), event_of(parser(), line)
     assert event is not None
     assert whole is not None
     assert (event.user, event.client_id, event.io_time_ns) == (whole.user, whole.client_id, whole.io_time_ns)
@@ -69,7 +69,7 @@ def test_a_long_line_is_charged_with_its_records_and_its_length(
 
 def test_a_long_line_of_a_request_without_records_has_its_time_alone() -> None:
     reader = parser()
-    event = reader.parse(long_line(compact(api("METADATA"))))
+    event = event_of(reader, long_line(compact(api("METADATA"))))
     assert event is not None
     assert (event.produced_bytes, event.fetched_bytes, event.io_time_ns) == (None, None, 1_204_000)
     assert reader.counts.estimated == 0
@@ -77,7 +77,7 @@ def test_a_long_line_of_a_request_without_records_has_its_time_alone() -> None:
 
 @pytest.mark.parametrize(("acks", "is_exempt"), [(0, True), (1, False), (-1, False)])
 def test_the_acks_of_a_long_line_are_seen(acks: int, is_exempt: bool) -> None:
-    event = parser().parse(long_line(compact(produce(MANY) | {"request": {"acks": acks, "timeoutMs": 1}})))
+    event = event_of(parser(), long_line(compact(produce(MANY) | {"request": {"acks": acks, "timeoutMs": 1}})))
     assert event is not None
     assert event.throttle_exempt == is_exempt
 
@@ -93,7 +93,7 @@ def test_the_acks_of_a_long_line_are_seen(acks: int, is_exempt: bool) -> None:
 )
 def test_no_name_in_a_long_line_is_taken_for_a_key(changes: dict[str, Any]) -> None:
     logged = PRODUCE | changes
-    event = parser().parse(long_line(compact(logged)))
+    event = event_of(parser(), long_line(compact(logged)))
     assert event is not None
     assert event.user == logged["principal"].removeprefix("User:")
     assert event.client_id == logged["requestHeader"]["clientId"]
@@ -102,7 +102,7 @@ def test_no_name_in_a_long_line_is_taken_for_a_key(changes: dict[str, Any]) -> N
 def test_a_long_line_that_names_no_client_is_counted_with_its_length() -> None:
     line, reader = compact(produce(MANY)), parser()
     with pytest.raises(MalformedLine):
-        reader.parse(long_line(line[:900]))
+        event_of(reader, long_line(line[:900]))
     assert (reader.counts.malformed, reader.counts.uncharged_bytes) == (1, 900)
 
 
@@ -141,7 +141,7 @@ def metered(
         path.write_bytes(LOG)
         follower = LogFollower(path, "beginning", read_bytes=read_bytes, max_line_bytes=max_line_bytes)
         while follower.place.offset_bytes < len(LOG):
-            events += reader.elements(follower.read(), lambda error, _: refused.append(error.reason))
+            events += reader.elements(follower.read(), lambda error, _: refused.append(str(error)))
         follower.close()
     return events, refused, reader.counts, follower.counts
 
@@ -170,7 +170,7 @@ def test_lines_of_1_5_mb_are_charged_to_the_byte(log: Path, follow: Follow) -> N
     assert len(line) > 1_500_000
     log.write_bytes((line + b"\n") * 3)
     follower, reader = follow(log, "beginning"), parser()
-    events = [reader.parse(one) for _ in range(20) for one in follower.read()]
+    events = [event_of(reader, one) for _ in range(20) for one in follower.read()]
     assert [event and event.produced_bytes for event in events] == [50_256_691] * 3
     assert reader.counts.estimated == 0
 

@@ -21,6 +21,7 @@ from pipeline.meter.request_meter import RequestMeter
 from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
 from schemas.names import MARKER_TOPIC
 from schemas.usage import UsageEvent
+from tests.pipeline.meter.logged_requests import event_of
 from tests.pipeline.meter.metered_broker import alice, all_events
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -108,7 +109,7 @@ def test_a_line_of_a_broker_names_its_client_and_times_when_it_is_too_long(
         parser = RequestLogParser("1")
         with closing(LogFollower(broker.request_log_path, "beginning", max_line_bytes=max_line_bytes)) as follower:
             lines = list(chain.from_iterable(iter(follower.read, [])))
-        return [event for line in lines if (event := parser.parse(line)) and event.client_id == name]
+        return [event for line in lines if (event := event_of(parser, line)) and event.client_id == name]
 
     wait_until(lambda: any(event.produced_bytes for event in events(MAX_LINE_BYTES)), "the produce request in the log")
     for whole, long in zip(events(MAX_LINE_BYTES), events(1), strict=False):

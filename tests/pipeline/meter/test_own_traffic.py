@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.meter.request_log import OwnTraffic, produce_request_size
 from pipeline.meter.usage_topic import UsageTopic
-from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
+from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, event_of, line_of, parser
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, p
 def test_the_cluster_is_known_by_listener_and_principal_together(listener: str, principal: str, is_own: bool) -> None:
     reader = parser()
 
-    event = reader.parse(line_of(PRODUCE | {"listener": listener, "principal": principal}))
+    event = event_of(reader, line_of(PRODUCE | {"listener": listener, "principal": principal}))
 
     assert (event is None) is is_own
     assert reader.counts.own == is_own
@@ -30,8 +30,8 @@ def test_the_cluster_is_known_by_listener_and_principal_together(listener: str, 
 def test_other_requests_of_a_meter_are_reported_like_those_of_any_client() -> None:
     header = PRODUCE["requestHeader"] | {"clientId": "kquota-meter-1"}
 
-    assert parser().parse(line_of(PRODUCE | {"requestHeader": header})) is not None
-    assert parser().parse(line_of(api("METADATA"))) is not None
+    assert event_of(parser(), line_of(PRODUCE | {"requestHeader": header})) is not None
+    assert event_of(parser(), line_of(api("METADATA"))) is not None
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def test_a_request_that_names_the_usage_topic_by_its_id_is_not_reported(topic_id
     header = PRODUCE["requestHeader"] | {"requestApiVersion": 13}
     sent = line_of(produce_to({"topicId": topic_id}, requestHeader=header))
 
-    assert (parser(own_traffic=own).parse(sent) is not None) is is_reported
-    assert parser().parse(sent) is not None  # an id that is not known
+    assert (event_of(parser(own_traffic=own), sent) is not None) is is_reported
+    assert event_of(parser(), sent) is not None  # an id that is not known
 
 
 def test_a_meter_of_another_usage_topic_knows_its_own_alone() -> None:
     reader = parser(own_traffic=OwnTraffic(usage_topic=UsageTopic("usage.test")))
 
-    assert reader.parse(line_of(produce_to({"name": "usage.test"}))) is None
-    assert reader.parse(line_of(produce_to({"name": "quota.usage.v1"}))) is not None
+    assert event_of(reader, line_of(produce_to({"name": "usage.test"}))) is None
+    assert event_of(reader, line_of(produce_to({"name": "quota.usage.v1"}))) is not None
 
 
 def produce_to(*topics: dict[str, str], **changes: Any) -> dict[str, Any]:
@@ -65,14 +65,14 @@ def test_what_any_meter_sends_to_the_usage_topic_is_not_reported(principal: str,
     header = PRODUCE["requestHeader"] | {"clientId": client_id}
     sent = produce_to({"name": "quota.usage.v1"}, principal=principal, requestHeader=header)
 
-    assert reader.parse(line_of(sent)) is None
+    assert event_of(reader, line_of(sent)) is None
     assert reader.counts.own == 1
 
 
 def test_a_request_that_also_writes_elsewhere_is_reported_whole() -> None:
     both = produce_to({"name": "quota.usage.v1"}, {"name": "orders"})
 
-    event = parser().parse(line_of(both))
+    event = event_of(parser(), line_of(both))
 
     assert event is not None
     assert event.produced_bytes == produce_request_size(11, "app-1", both["request"])
@@ -89,7 +89,7 @@ def test_a_request_that_also_writes_elsewhere_is_reported_whole() -> None:
     ],
 )
 def test_follower_fetches_are_the_clusters_own(request_body: dict[str, Any], is_follower: bool) -> None:
-    assert (parser().parse(line_of(FETCH | {"request": request_body})) is None) is is_follower
+    assert (event_of(parser(), line_of(FETCH | {"request": request_body})) is None) is is_follower
 
 
 def transaction(name: str, **request: Any) -> dict[str, Any]:
@@ -121,4 +121,4 @@ def transaction(name: str, **request: Any) -> dict[str, Any]:
     ],
 )
 def test_the_transactions_of_meters_are_not_reported(logged: dict[str, Any], is_own: bool) -> None:
-    assert (parser().parse(line_of(logged)) is None) is is_own
+    assert (event_of(parser(), line_of(logged)) is None) is is_own

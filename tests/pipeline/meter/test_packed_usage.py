@@ -10,7 +10,7 @@ from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.usage_messages import JSON, PACKED, UsageBatch, UsageCodec
 from pipeline.stream.usage_columns import EVENT_SCHEMA, ReadingRules
 from pipeline.stream.usage_reader import read_usage
-from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of
+from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, event_of, line_of
 from tests.pipeline.meter.metered_broker import events_of
 from tests.pipeline.meter.request_lines import RequestLines
 from tests.pipeline.meter.test_usage_element import EVERY_KIND
@@ -46,7 +46,7 @@ def test_the_job_reads_the_same_usage_from_both_codecs() -> None:
 @pytest.mark.parametrize("logged", EVERY_KIND)
 def test_a_packed_event_says_what_the_event_says(logged: dict[str, Any]) -> None:
     line = line_of(logged)
-    event = RequestLogParser("1").parse(line)
+    event = event_of(RequestLogParser("1"), line)
     ((_, value),) = batch_of([line], PACKED).messages()
 
     assert event is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipeline.meter.request_log import RequestLogParser
 from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable
 from tests.pipeline.meter.kafka_names import exported, jmx_quoted, sanitized
-from tests.pipeline.meter.logged_requests import PRODUCE, line_of
+from tests.pipeline.meter.logged_requests import PRODUCE, event_of, line_of
 
 PAGE = b"""\
 # HELP kafka_server_quota_byte_rate attributes
@@ -141,7 +141,7 @@ def test_damaged_labels_are_refused_each_time_and_the_other_lines_are_read(label
 )
 def test_names_are_those_of_the_request_log(name: str) -> None:
     logged = {**PRODUCE, "principal": f"User:{name}", "requestHeader": {**PRODUCE["requestHeader"], "clientId": name}}
-    event = RequestLogParser("1").parse(line_of(logged))
+    event = event_of(RequestLogParser("1"), line_of(logged))
     assert event is not None
     for form in ("rules", "own"):
         sensors = table()

@@ -8,7 +8,7 @@ import pytest
 from pipeline.meter.request_log import MalformedLine
 from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
 from schemas.usage import UsageEvent
-from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, line_of, parser
+from tests.pipeline.meter.logged_requests import FETCH, PRODUCE, api, event_of, line_of, parser
 
 EVERY_KIND: list[dict[str, Any]] = [
     PRODUCE,
@@ -27,8 +27,13 @@ EVERY_KIND: list[dict[str, Any]] = [
 @pytest.mark.parametrize("logged", EVERY_KIND)
 def test_the_json_of_an_event_says_what_the_event_says(logged: dict[str, Any]) -> None:
     line = line_of(logged)
-    event = parser().parse(line)
-    ((_, value),) = parser().elements([line], lambda *_: pytest.fail("it can be read"))
+    (value, usage) = (
+        value
+        for codec in (JSON, PACKED)
+        for _, value in parser(codec=codec).elements([line], lambda *_: pytest.fail("it can be read"))
+    )
+    client, measures = usage.client, {name: one for name, one in usage._asdict().items() if name != "client"}
+    event = UsageEvent(user=client.user, client_id=client.client_id, broker_id="1", **measures)
 
     assert UsageEvent.model_validate_json(value) == event
     assert json.loads(value)["broker_id"] == "1"
@@ -53,13 +58,13 @@ def test_what_no_event_can_say_is_reported_and_the_other_lines_go_on(logged: dic
     told: list[tuple[str, bytes]] = []
     lines = [line_of(PRODUCE), line_of(logged), line_of(FETCH)]
 
-    found = list(reader.elements(lines, lambda error, line: told.append((error.reason, line))))
+    found = list(reader.elements(lines, lambda error, line: told.append((str(error), line))))
 
     assert len(found) == 2
     assert [line for _, line in told] == [lines[1]]
     assert (reader.counts.lines, reader.counts.events, reader.counts.malformed) == (3, 2, 1)
     with pytest.raises(MalformedLine):
-        parser().parse(lines[1])
+        event_of(parser(), lines[1])
 
 
 def test_a_client_is_one_number_whatever_it_asks_for() -> None:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import TableMissing
+from pipeline.settings.places import StoreAddress, StoreSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import owner_of
 from pipeline.tables.layout import TABLES, create_missing
@@ -24,14 +25,15 @@ from pipeline.tables.reading import TimeSlices, live_clients, read_table
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 
 # Nothing listens there, so every request fails at once.
-AWAY = {
-    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-    "AWS_ACCESS_KEY_ID": "a",
-    "AWS_SECRET_ACCESS_KEY": "b",
-    "AWS_REGION": "x",
-    "AWS_ALLOW_HTTP": "true",
-    "max_retries": "0",
-}
+AWAY = StoreSettings.model_validate(
+    {
+        "endpoint": "http://127.0.0.1:9",
+        "access_key_id": "a",
+        "secret_access_key": "b",
+        "region": "x",
+        "options": {"max_retries": "0"},
+    }
+)
 
 READS: dict[str, Callable[[str], Any]] = {
     "open_table": open_table,
@@ -78,7 +80,7 @@ def test_a_damaged_log_is_no_missing_table(tmp_path: Path, read: Callable[[str],
 
 def test_a_store_that_does_not_answer_is_no_missing_table() -> None:
     with pytest.raises(TableUnreadable, match=r"s3://bucket/t cannot be read: .*127\.0\.0\.1:9") as refused:
-        open_table("s3://bucket/t", storage_options=AWAY)
+        open_table(StoreAddress("s3://bucket/t", AWAY))
     assert "\x1b" not in str(refused.value)
 
 

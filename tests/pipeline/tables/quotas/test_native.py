@@ -19,9 +19,9 @@ def test_every_bound_is_multiplied_by_the_factor(factor: int) -> None:
         NativeQuota(pair("alice", None), {PRODUCE: 1000.0, FETCH: 7.0}),
         NativeQuota(client("etl"), {FETCH: 1.0}),
     ]
-    found = imported(quotas, factor)
-    assert found.left_out == ()
-    assert set(map(str, found.declared)) == {
+    declared, left_out = imported(quotas, factor)
+    assert left_out == []
+    assert set(map(str, declared)) == {
         str(DeclaredQuota("<default>", "", {**NONE, REQUEST: 50.5 * factor}, {})),
         str(DeclaredQuota("alice", "<default>", {**NONE, PRODUCE: 1000.0 * factor, FETCH: 7.0 * factor}, {})),
         str(DeclaredQuota("", "etl", {**NONE, FETCH: 1.0 * factor}, {})),
@@ -55,24 +55,23 @@ def test_every_bound_is_multiplied_by_the_factor(factor: int) -> None:
     ],
 )
 def test_what_the_table_can_not_hold_is_a_line_and_no_quota(quota: NativeQuota, line: str) -> None:
-    found = imported([quota], 1)
-    assert (found.declared, found.left_out) == ((), (line,))
+    assert imported([quota], 1) == ([], [line])
 
 
 def test_a_bound_that_becomes_too_large_is_left_out_and_told() -> None:
     quota = NativeQuota(user("alice"), {PRODUCE: 2.0**63, FETCH: 2.0**62})
-    assert imported([quota], 1).left_out == ()
-    found = imported([quota], 2)
-    assert found.left_out == (
+    assert imported([quota], 1)[1] == []
+    declared, left_out = imported([quota], 2)
+    assert left_out == [
         "user-principal 'alice': producer_byte_rate=18446744073709552000; Proposed value for producer_byte_rate is too "
-        "large for a LONG",
-    )
-    assert found.declared == (DeclaredQuota("alice", "", {FETCH: 2.0**63, REQUEST: None}, {}),)
+        "large for a LONG"
+    ]
+    assert declared == [DeclaredQuota("alice", "", {FETCH: 2.0**63, REQUEST: None}, {})]
 
 
 def test_the_table_keeps_what_can_not_be_imported_and_takes_the_rest() -> None:
     stored = {"user": "alice", "client_id": "", PRODUCE: 1.0, FETCH: 2.0, REQUEST: 3.0, "mode": "shadow"}
     quota = NativeQuota(user("alice"), {PRODUCE: math.nan, FETCH: 20.0, "controller_mutation_rate": 1.0})
-    found = imported([quota], 1)
-    assert applied([stored], found.declared, prune=False) == [{**stored, FETCH: 20.0, REQUEST: None}]
-    assert len(found.left_out) == 2
+    declared, left_out = imported([quota], 1)
+    assert applied([stored], declared, prune=False) == [{**stored, FETCH: 20.0, REQUEST: None}]
+    assert len(left_out) == 2
