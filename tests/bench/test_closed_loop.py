@@ -51,7 +51,7 @@ def test_without_the_debt_the_rate_alone_leaks() -> None:
     """
     big = [Offender(overload, 200, "1 s") for overload in (2.0, 20.0, 50.0)]
     loop = Loop(300, carry_debt=False, offenders=big)
-    loop.run(0.05)
+    loop.run(0.025)
     ratios = {offender.overload: offender.mean_ratio for offender in loop.offenders.values()}
     assert ratios[2.0] < 1.1
     assert ratios[20.0] > 1.2

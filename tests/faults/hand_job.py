@@ -230,7 +230,8 @@ class HandJob:
     def store(self) -> None:
         """Append what is in memory and was not stored yet to tables, one commit each, for readers of tables."""
         assert self._stored is not None
-        create_missing(self.settings.tables.root)
+        if not self._written:
+            create_missing(self.settings.tables.root)
         for name, table in self._stored.items():
             new = table.rows.slice(self._written.get(name, 0))
             if new.num_rows:

@@ -19,7 +19,14 @@ STEP_MS = 500
 LONG = pytest.mark.long
 # A step within the age of decisions (60 s) and one far beyond it; one a little beyond it takes the same branches.
 STEPS_MS = [20_000, 3_600_000, pytest.param(120_000, marks=LONG)]
-BOTH_WAYS_MS = [20_000, -20_000, 3_600_000, -3_600_000, *(pytest.param(ms, marks=LONG) for ms in (120_000, -120_000))]
+BOTH_WAYS_MS = (20_000, -20_000, 3_600_000, -3_600_000, 120_000, -120_000)
+# Each step with or without a kill, and of each both ways; the other half and 120 s are for the long run.
+QUICK = {(20_000, True), (-20_000, False), (3_600_000, False), (-3_600_000, True)}
+STEPS_AND_KILLS = [
+    pytest.param(by_ms, is_killed, marks=() if (by_ms, is_killed) in QUICK else LONG)
+    for by_ms in BOTH_WAYS_MS
+    for is_killed in (False, True)
+]
 BOUND = int(RATES["producer_byte_rate"])
 
 
@@ -70,8 +77,7 @@ def differences(job: HandJob) -> list[str]:
     return [line for line in job.verdict().told() if not line.startswith("pairs: lost: the release of")]
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("by_ms", BOTH_WAYS_MS)
+@pytest.mark.parametrize(("by_ms", "is_killed"), STEPS_AND_KILLS)
 def test_after_both_clocks_are_set_an_offender_is_held_within_seconds(
     by_ms: int, is_killed: bool, tmp_path: Path
 ) -> None:
@@ -91,9 +97,8 @@ def test_after_both_clocks_are_set_an_offender_is_held_within_seconds(
     assert differences(clients.job) == []
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("step", [on_driver, on_broker])
-@pytest.mark.parametrize("by_ms", BOTH_WAYS_MS)
+@pytest.mark.parametrize(("by_ms", "is_killed"), STEPS_AND_KILLS)
 def test_while_only_one_clock_is_set_nobody_is_held_wrongly_and_afterwards_an_offender_is(
     by_ms: int, step: Callable[[HandJob, int], None], is_killed: bool, tmp_path: Path
 ) -> None:

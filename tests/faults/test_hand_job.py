@@ -35,7 +35,7 @@ def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: py
 def test_a_lost_checkpoint_loses_no_batch_that_is_stored(
     point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = Load(tmp_path, monkeypatch)
+    load = Load(tmp_path, monkeypatch, in_memory=True)
     for _ in range(3):
         load.step()
     load.run_until_killed_at(point)
@@ -98,7 +98,7 @@ def test_a_debt_outlives_the_log_entries_of_its_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: bool, tmp_path: Path) -> None:
-    job = HandJob(tmp_path, RATES)
+    job = HandJob(tmp_path, RATES, in_memory=True)
     job.start()
     for sent in (event(job, 60_000), b"[]", b"[]"):
         job.send(sent)
@@ -121,7 +121,7 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
 def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(
     point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = Load(tmp_path, monkeypatch)
+    load = Load(tmp_path, monkeypatch, in_memory=True)
     job = load.job
     began_ms = job.clock.wall_ms
 
@@ -228,7 +228,7 @@ def test_random_trouble(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_driver_that_was_taken_over_writes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(tmp_path, monkeypatch)
+    load = Load(tmp_path, monkeypatch, in_memory=True)
     for _ in range(3):
         load.step()
     load.job.send(event(load.job, 200_000))

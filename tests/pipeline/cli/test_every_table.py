@@ -23,6 +23,8 @@ USER = "service-of-the-team-that-loads-the-warehouse-0007"
 CLIENT = "夜間バッチ-夜間バッチ-夜間バッチ-nightly-etl"
 RATES = dict.fromkeys(QUOTA_TYPES, 1_000.0)
 SPAN = ("--since", "2023-11-14T22:00:00", "--until", "2023-11-15T00:00:00")
+SHORT_SPAN = ("--since", "2023-11-14T22:00:00", "--until", "2023-11-14T22:20:00")
+"""Too short for processes of its own."""
 
 COMMANDS = {
     "throttles list": (),
@@ -39,7 +41,7 @@ COMMANDS = {
     "report chargeback --clients": (*SPAN, "--by", "day"),
     "report slo": (*SPAN, "--target", "99.9%"),
     "report rightsizing": SPAN,
-    "what-if": ("-f", "CANDIDATE", "--from", "usage", *SPAN),
+    "what-if": ("-f", "CANDIDATE", "--from", "usage", *SHORT_SPAN),
     "tables create": (),
     "jars list": (),
     "config show": (),

@@ -33,9 +33,9 @@ SENDERS: Final = (
 )
 
 
-def lived_shop(folder: Path, start_ms: int, seconds: int = 80) -> LivedTables:
-    """Tables after some seconds of it."""
-    tables = LivedTables(folder, QUOTAS, SENDERS, start_ms)
+def lived_shop(folder: Path, start_ms: int, seconds: int = 80, at_once: bool = True) -> LivedTables:
+    """Tables after some seconds of it. Unless they are written at once, see `LivedTables`, that takes seconds."""
+    tables = LivedTables(folder, QUOTAS, SENDERS, start_ms, at_once=at_once)
     tables.live(20)
     tables.send_garbage()
     tables.live(seconds - 40)

@@ -4,6 +4,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 from tests.waiting import wait_until
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
@@ -186,8 +188,11 @@ def test_quotas_are_found_by_any_of_their_words(asked: Any, search: str) -> None
     assert [row["user"] for row in get(asked, "quotas", search=search)["rows"]] == expected
 
 
-def test_the_pipeline_shows_batches_steps_lateness_and_sources(asked: Any, shop: LivedTables) -> None:
-    found = get(asked, "pipeline")
+def test_the_pipeline_shows_batches_steps_lateness_and_sources(tmp_path: Path) -> None:
+    shop = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)  # with what a job notes in its commits
+    shop.live(12)
+    with client_of(shop) as asked:
+        found = get(asked, "pipeline")
     batches = read_table(table_uri(shop.root, "batches")).to_pylist()
     assert [row["batch_id"] for row in found["batches"]] == sorted((row["batch_id"] for row in batches), reverse=True)
     assert set(found["batches"][0]["steps_ms"]) >= {"usage", "batches"}

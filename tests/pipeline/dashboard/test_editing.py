@@ -33,6 +33,12 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 ALICE: dict[str, Any] = {"user": "alice", "client_id": "etl"}
 
 
+@pytest.fixture(scope="module")
+def until_now(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
+    """Tables that were used until now; only looked at."""
+    return lived_shop(tmp_path_factory.mktemp("until_now"), wall_ms() - 40_000, seconds=40)
+
+
 def settings_of(lived: LivedTables) -> Settings:
     return Settings(tables=TablesSettings(root=lived.root))
 
@@ -112,9 +118,8 @@ def test_a_dashboard_that_only_reads_gives_the_command_that_makes_the_edit(tmp_p
     assert refused.value.fix == "start it with --allow-edits"
 
 
-def test_what_is_done_of_a_what_if_is_heard_before_its_answer(shop: LivedTables, tmp_path: Path) -> None:
-    tables = lived_shop(tmp_path, wall_ms() - 40_000, seconds=40)
-    with dashboard_of(tables) as server:
+def test_what_is_done_of_a_what_if_is_heard_before_its_answer(shop: LivedTables, until_now: LivedTables) -> None:
+    with dashboard_of(until_now) as server:
         answer = post_what_if(server.address, "text/event-stream").getresponse()
         assert answer.status == 200
         names, shares = [], []
@@ -154,9 +159,8 @@ def test_an_edit_that_leaves_an_invalid_table_is_refused(shop: LivedTables) -> N
         Editing(settings_of(shop), may_write=False).plan({"user": "", "client_id": "", "values": {"mode": "exempt"}})
 
 
-def test_a_candidate_is_tried_on_recorded_usage(tmp_path: Path) -> None:
-    tables = lived_shop(tmp_path, wall_ms() - 40_000, seconds=40)
-    found = asyncio.run(Editing(settings_of(tables), may_write=False).what_if(changed(producer_byte_rate="50kB/s")))
+def test_a_candidate_is_tried_on_recorded_usage(until_now: LivedTables) -> None:
+    found = asyncio.run(Editing(settings_of(until_now), may_write=False).what_if(changed(producer_byte_rate="50kB/s")))
     assert found["totals"]["throttle_seconds_change"] > 0
     assert found["clients"][0]["user"] == "alice"
     assert found["about"]["baseline"] == "with today's quotas"

@@ -63,7 +63,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: a
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivedTables]:
     """A job that has run until now; this process holds its lock."""
-    lived = lived_shop(tmp_path_factory.mktemp("page"), wall_ms() - 60_000, seconds=60)
+    lived = lived_shop(tmp_path_factory.mktemp("page"), wall_ms() - 60_000, seconds=60, at_once=False)
     lock = tables_lock_file(lived.root)
     assert lock is not None
     with ProcessLock(lock):
@@ -260,7 +260,7 @@ def test_a_young_job_fills_the_charts(page: Any, address: str, tables: LivedTabl
 
 
 def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(browser: Any, tmp_path: Path) -> None:
-    lived = lived_shop(tmp_path, wall_ms() - 45_000, seconds=45)
+    lived = lived_shop(tmp_path, wall_ms() - 45_000, seconds=45, at_once=False)
     lock = tables_lock_file(lived.root)
     assert lock is not None
     with dashboard(lived.root) as address, new_page(browser) as page:

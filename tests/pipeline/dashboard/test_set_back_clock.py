@@ -155,7 +155,7 @@ def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: St
 def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_rolled_up(
     tmp_path: Path, step_ms: int
 ) -> None:
-    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS, at_once=True)
     reader = new_reader(tables.root)
     tables.live(10)
     tables.job.clock.set_wall(tables.now_ms + step_ms)

@@ -292,7 +292,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[LivedTables, list[t
         for place, entity in enumerate(dict.fromkeys(rows))
     ]  # fmt: skip
     senders = [Sender(*client, partial(produced, chance.choice([1e3, 4e4, 3e5]))) for client in clients]
-    tables = LivedTables(Path(tmp_path_factory.mktemp("crowd")), quotas, senders, START_MS)
+    tables = LivedTables(Path(tmp_path_factory.mktemp("crowd")), quotas, senders, START_MS, at_once=True)
     tables.live(84, step_ms=3_000)  # so that the roll-up has a minute
     tables.roll_up()
     return tables, clients

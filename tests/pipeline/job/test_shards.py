@@ -96,7 +96,8 @@ def rows(jobs: list[ReadingJob], name: str) -> list[dict[str, Any]]:
     return sorted(({key: value for key, value in row.items() if key not in OF_A_JOB} for row in found), key=str)
 
 
-@pytest.mark.parametrize("seed", range(4))
+# Of two, three and four shards; two again are for the long run.
+@pytest.mark.parametrize("seed", [0, 1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_shards_write_together_what_one_job_does(tmp_path: Path, seed: int) -> None:
     random, count = Random(seed), 2 + seed % 3
     one = ReadingJob(tmp_path / "one", ALL_USERS)

@@ -127,7 +127,7 @@ def test_batches_at_their_triggers_hold_clients_as_simulated_to_the_millisecond(
 def test_batches_before_their_triggers_hold_clients_as_simulated_within_a_percent() -> None:
     """The job's clock is set anew by each batch, to its newest event; between the two lies up to a trigger."""
     found_ms = wanted_ms = held = 0
-    for seed in range(5):
+    for seed in range(3):
         trial = Trial(Random(seed), 500, is_steady=False)
         settings, events, quotas = trial.settings(), trial.events(), trial.quotas()
         batches = list(batches_of_events(events, 500, 1_000))
@@ -135,5 +135,5 @@ def test_batches_before_their_triggers_hold_clients_as_simulated_within_a_percen
         found_ms += sum(found.values())
         wanted_ms += sum(story.throttle_ms for story in stories.values())
         held += len(stories)
-    assert held > 12
+    assert held > 9
     assert found_ms == pytest.approx(wanted_ms, rel=0.01)

@@ -75,7 +75,7 @@ def test_periods_owners_and_clients_without_one_are_rows_of_their_own(tmp_path: 
     ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_its_bytes_are_those_of_the_raw_usage_whatever_interrupts_the_roll_up(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     rolled = RolledMinutes(tmp_path)

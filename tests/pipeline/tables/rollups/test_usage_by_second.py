@@ -229,8 +229,15 @@ def test_whatever_fails_each_second_has_the_sum_of_all_usage_that_came_in_time(
     assert len(written) == len({(row["second_start_ms"], row["user"]) for row in written})
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("step_ms", [20_000, 3_600_000])
+@pytest.mark.parametrize(
+    ("step_ms", "restarts"),
+    [
+        (20_000, True),
+        (3_600_000, False),
+        pytest.param(20_000, False, marks=pytest.mark.long),
+        pytest.param(3_600_000, True, marks=pytest.mark.long),
+    ],
+)
 def test_after_a_clock_was_set_back_all_seconds_of_both_epochs_are_written(
     rolled: Rolled, step_ms: int, restarts: bool
 ) -> None:
