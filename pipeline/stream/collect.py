@@ -20,7 +20,7 @@ from pipeline.errors import Unreachable
 from pipeline.stream.executors import NEEDED_TO_READ
 from pipeline.stream.query import RAW_COLUMNS
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules, merge_batches
-from pipeline.stream.usage_reader import MESSAGE_SCHEMA, from_partitions, from_records, read_partition, read_usage
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, PART, from_partitions, from_records, read_partition, read_usage
 
 EVENTS_OF_DRIVER: Final = 300_000
 """Up to here one core of the driver reads a batch quicker than two of executors: it starts at once."""
@@ -118,7 +118,7 @@ def collect_on_executors(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """Do what `collect_on_driver` does, with the same result, on all cores; Unreachable if their Python is unfit."""
     raw.sparkSession.conf.set(_PROJECTIONS, "FALLBACK")
     try:
-        rows = raw.mapInArrow(partial(read_partition, rules=rules), "part BINARY").toArrow()
+        rows = raw.mapInArrow(partial(read_partition, rules=rules), PART).toArrow()
     except (Py4JJavaError, PySparkException) as exc:
         if unfit := executor_python_unfit(raw.sparkSession.sparkContext, exc, NEEDED_TO_READ):
             raise unfit from exc

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 _MEBIBYTES_OF_HEAP: Final = re.compile(r"(\d+)([mg])b?$")
-_LEAST_YOUNG_MIB: Final = 56
+_LEAST_YOUNG_MIB: Final = 112
+_FIRST_OLD_MIB: Final = 56
 _LEAST_HEAP_MIB: Final = 512
 _HEAP_MIB_PER_CORE: Final = 64
 _CORES_OF_LEAST_HEAP: Final = 4
@@ -84,15 +85,15 @@ def jvm_settings(
 def _collector(heap: str) -> list[str]:
     """The options of a collector that takes little of the heap until it is needed.
 
-    The young generation is as large as keeps the garbage of a micro-batch out of the old one, and no larger; its
-    survivor spaces hold the messages of a usual batch. If the JVM sizes them, they shrink, and the old generation grows
-    with every batch of a backlog: by 250 MB until it is collected. G1 needs 30 MB of its own, concurrent threads and
-    barriers, and takes the whole heap when the machine is busy.
+    The young generation keeps the garbage of a micro-batch out of the old one. With half of it the collector takes
+    twice the time, and the JVM as much memory. Its survivor spaces hold the messages of a usual batch. If the JVM sizes
+    them, they shrink, and the old generation grows with every batch of a backlog: by 250 MB until it is collected. G1
+    needs 30 MB of its own, concurrent threads and barriers, and takes the whole heap when the machine is busy.
     """
     found = _MEBIBYTES_OF_HEAP.match(heap.lower())
     young = max((int(found[1]) * (1024 if found[2] == "g" else 1) if found else 0) // 9, _LEAST_YOUNG_MIB)
     return [
-        *("-XX:+UseParallelGC", f"-Xms{2 * young}m", f"-XX:NewSize={young}m", f"-XX:MaxNewSize={young}m"),
+        *("-XX:+UseParallelGC", f"-Xms{young + _FIRST_OLD_MIB}m", f"-XX:NewSize={young}m", f"-XX:MaxNewSize={young}m"),
         *("-XX:SurvivorRatio=2", "-XX:-UseAdaptiveSizePolicy", "-XX:MaxTenuringThreshold=6"),
     ]
 

@@ -67,6 +67,9 @@ BYTES_AT_ONCE: Final = 4_194_304
 """Messages of so many bytes are read at once: some 30 000 events in JSON, 20 MB as objects."""
 # Arrow groups many rows at once quicker than few rows often; so many take 40 MB.
 _ROWS_AT_ONCE: Final = 262_144
+PART: Final = "part BINARY, size_bytes BIGINT"
+"""What was read of a partition, compressed, and its size before."""
+_CODEC: Final = "lz4"
 _LONGEST_NUMBER: Final = 40
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
@@ -90,17 +93,24 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
 
 
 def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
-    """Do what `read_usage` does with the records of a partition, on an executor; one row, for `from_partitions`."""
+    """Do what `read_usage` does with the records of a partition, on an executor; one row of `PART`.
+
+    Spark copies it several times. So it is compressed: the sums of 10 000 clients take 0.5 MB, not 1.2.
+    """
     process.do_without_pandas()
     found = _Found()
     for batch in batches:
         found.add(from_records(pa.Table.from_batches([batch])), rules)
-    yield pa.record_batch({"part": pa.array([pickle.dumps(found.batch())], pa.binary())})
+    content = pickle.dumps(found.batch())
+    part = pa.compress(content, codec=_CODEC, asbytes=True)
+    yield pa.record_batch({"part": pa.array([part], pa.binary()), "size_bytes": pa.array([len(content)], pa.int64())})
 
 
 def from_partitions(rows: pa.Table) -> CollectedBatch:
     """What all partitions hold, of the rows of `read_partition`."""
-    return merge_batches(map(pickle.loads, rows["part"].to_pylist()))
+    parts = zip(rows["part"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True)
+    contents = (pa.decompress(part, size_bytes, _CODEC, asbytes=True) for part, size_bytes in parts)
+    return merge_batches(map(pickle.loads, contents))
 
 
 class _Found:

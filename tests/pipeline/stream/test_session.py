@@ -61,7 +61,7 @@ def test_the_heap_grows_with_the_cores(cores: int, heap: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("memory", "young"), [("512m", "56m"), ("1280m", "142m"), ("2g", "227m"), ("2GB", "227m"), ("2147483648", "56m")]
+    ("memory", "young"), [("512m", "112m"), ("1280m", "142m"), ("2g", "227m"), ("2GB", "227m"), ("2147483648", "112m")]
 )
 def test_the_young_generation_grows_with_the_heap(memory: str, young: str) -> None:
     spark = SparkSettings.model_validate({"conf": {"spark.driver.memory": memory}})
