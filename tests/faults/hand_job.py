@@ -18,7 +18,14 @@ from deltalake import write_deltalake
 from pipeline.failpoints import failpoint
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
-from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings, TablesSettings
+from pipeline.settings.model import (
+    EngineSettings,
+    KafkaSettings,
+    PurgatorySettings,
+    Settings,
+    StreamSettings,
+    TablesSettings,
+)
 from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
@@ -110,6 +117,7 @@ class HandJob:
         self.settings = Settings(
             job=JOB,
             cluster="test",
+            kafka=KafkaSettings(usage_topic=TOPIC),
             tables=TablesSettings(root=str(folder / "tables")),
             engine=EngineSettings(num_samples=4, sample_window_ms=500),
             stream=StreamSettings(sensor_state_interval_ms=5_000, max_decision_age_ms=60_000, trigger_ms=200),
@@ -290,7 +298,6 @@ class HandJob:
         dead = [
             {
                 "appended_at_ms": letter.appended_at_ms,
-                "topic": TOPIC,
                 "partition": letter.partition,
                 "offset": letter.offset,
                 "element_index": letter.element_index,
