@@ -114,7 +114,7 @@ def run_driver(batch: CollectedBatch, name: str, tally: Tally) -> CollectedBatch
     identity: dict[str, str | int] = {"cluster": "test", "query_id": "q", "batch_id": 1}
     evaluated = {"evaluated_at_ms": evaluated_at_ms, "quota_version": 1}
     conform(limited.usage, UsageRow, **identity, **evaluated)
-    conform(limited.dead_letters, DeadLetterRow, **identity)
+    conform(limited.dead_letters, DeadLetterRow, topic="quota.usage.v1", **identity)
     engine = QuotaEngine()
     engine.load_quotas(QuotaSnapshot.from_rows(_QUOTAS, version=1))
     tally.outcomes["decisions"] += engine.record(limited.usage, evaluated_at_ms).num_rows
