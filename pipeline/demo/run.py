@@ -341,11 +341,14 @@ def start_over(folder: DemoFolder, job: str) -> None:
     The locks of the demo's job and brokers are held meanwhile; if one runs, that is a `Conflict`, and nothing is
     deleted.
     """
+    from pipeline.alerts.alerter import silences_path, state_path  # noqa: PLC0415 - no other demo needs it
+
     brokers = folder.brokers(max(folder.former_brokers(), 1))
+    of_alerts = Settings(job=job, run_dir=folder.root)
     data = (
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
         *(folder.sync_log, folder.settings_file, folder.candidate),
-        *(folder.alerts_log, *(folder.root / f"{job}.{kept}.json" for kept in ("alerts", "alerts.silences"))),
+        *(folder.alerts_log, state_path(of_alerts), silences_path(of_alerts)),
         *(folder.stock_client(client.client_id) for client in STOCK_CLIENTS),
     )
     with ExitStack() as held:

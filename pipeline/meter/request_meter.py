@@ -23,7 +23,7 @@ from pipeline.meter.log_follower import READ_BYTES, FollowerCounts, LogFollower,
 from pipeline.meter.long_line import Line
 from pipeline.meter.request_log import LineCounts, MalformedLine, RequestLogParser
 from pipeline.meter.usage_messages import UsageBatch
-from pipeline.meter.usage_topic import DeliveryCounts, UsagePublisher, delivery_metrics
+from pipeline.meter.usage_topic import DeliveryCounts, UsagePublisher, counters, delivery_metrics
 from purgatory.memory_pool import Allocation, MemoryPool
 from purgatory.timer import SystemMonotonicClock
 
@@ -271,15 +271,15 @@ def meter_metrics(meter: MeterGauges, broker_id: str) -> Iterable[Metric]:
     for what in ("rolled", "truncated", "lost", "damaged"):
         files.add_metric([broker_id, what], getattr(log, what))
     yield files
-    for name, documentation, count in (
-        ("unsized_events", "Events without bytes although the request moved some.", lines.unsized),
-        ("long_lines", "Lines that were too long to be kept whole.", log.too_long),
-        ("estimated_events", "Events with the most bytes that their line allows.", lines.estimated),
-        ("uncharged_bytes", "Length of the malformed lines: no client is charged.", lines.uncharged_bytes),
-    ):
-        counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
-        counter.add_metric([broker_id], count)
-        yield counter
+    yield from counters(
+        broker_id,
+        (
+            ("unsized_events", "Events without bytes although the request moved some.", lines.unsized),
+            ("long_lines", "Lines that were too long to be kept whole.", log.too_long),
+            ("estimated_events", "Events with the most bytes that their line allows.", lines.estimated),
+            ("uncharged_bytes", "Length of the malformed lines: no client is charged.", lines.uncharged_bytes),
+        ),
+    )
     yield from delivery_metrics(meter.delivery, broker_id)
     for name, documentation, value in (
         ("unstored_events", "Events that are read and not yet stored.", meter.unstored_events()),

@@ -3,7 +3,7 @@
 import base64
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, Self
 from uuid import UUID
@@ -214,16 +214,24 @@ class DeliveryCounts:
         return f"{self.events:,} stored in {self.messages:,} messages, {self.failures:,} transactions retried"
 
 
-def delivery_metrics(counts: DeliveryCounts, broker_id: str) -> Iterator[Metric]:
-    """What was sent, now; for any thread. The broker-id is "" for all that is scraped."""
-    for name, documentation, count in (
-        ("stored_events", "Events stored on the usage topic.", counts.events),
-        ("stored_messages", "Messages stored on the usage topic.", counts.messages),
-        ("failed_transactions", "Transactions that were retried.", counts.failures),
-    ):
+def counters(broker_id: str, rows: Iterable[tuple[str, str, int]]) -> Iterator[Metric]:
+    """Counters of the meter of a broker, by name without prefix, help and count."""
+    for name, documentation, count in rows:
         counter = CounterMetricFamily(f"kquota_meter_{name}", documentation, labels=["broker_id"])
         counter.add_metric([broker_id], count)
         yield counter
+
+
+def delivery_metrics(counts: DeliveryCounts, broker_id: str) -> Iterator[Metric]:
+    """What was sent, now; for any thread. The broker-id is "" for all that is scraped."""
+    return counters(
+        broker_id,
+        (
+            ("stored_events", "Events stored on the usage topic.", counts.events),
+            ("stored_messages", "Messages stored on the usage topic.", counts.messages),
+            ("failed_transactions", "Transactions that were retried.", counts.failures),
+        ),
+    )
 
 
 class UsagePublisher:

@@ -155,19 +155,17 @@ def _create(uri: str, definition: TableDefinition) -> bool:
     except TableMissing:
         if is_local(uri):
             Path(uri).mkdir(parents=True, exist_ok=True)
-        table, created = (
-            DeltaTable.create(
-                str(uri),
-                arrow_schema(definition.model),
-                mode="ignore",
-                partition_by=list(definition.partition_by),
-                name=definition.name,
-                description=definition.description,
-                configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
-                storage_options=delta_rs_options(uri),
-                raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
-            ),
-            True,
+        created = True
+        table = DeltaTable.create(
+            str(uri),
+            arrow_schema(definition.model),
+            mode="ignore",
+            partition_by=list(definition.partition_by),
+            name=definition.name,
+            description=definition.description,
+            configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
+            storage_options=delta_rs_options(uri),
+            raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
         )
     _add_missing_columns(table, definition)
     # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the

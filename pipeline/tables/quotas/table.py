@@ -206,7 +206,7 @@ class QuotaTable:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the lock of edits, as Spark SQL does, or raise `Conflict`. On object stores there is no lock."""
+        """Hold the edit lock, as Spark SQL does; `Conflict` if another edit keeps it. Object stores have none."""
         if "://" in self.uri:
             yield
             return

@@ -55,7 +55,7 @@ def parser(**settings: Any) -> RequestLogParser:
 
 
 def event_of(reader: RequestLogParser, line: Line) -> UsageEvent | None:
-    """What the JSON of a line says; None if it is no client's request. Raises `MalformedLine`."""
+    """The event in JSON that a line becomes; None if the request is not a client's. Raises `MalformedLine`."""
 
     def refuse(error: MalformedLine, _line: bytes) -> None:
         raise error
