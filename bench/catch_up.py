@@ -49,6 +49,7 @@ _WARM_UP_ROUNDS: Final = 2
 # default. The next round on the same consumer waits for it: up to half a second per round, the same for every case.
 _FETCH_WAIT_MS: Final = 0
 _RULES: Final = ReadingRules(sample_window_ms=1_000, max_event_age_ms=86_400_000)
+_USUAL_BYTES: Final = {"object": 200.0, "array": 20_000.0}  # of a message
 
 Case = Callable[[DataFrame], object]
 
@@ -134,7 +135,7 @@ def _cases(shape: str) -> dict[str, Case]:
         "hand over": lambda messages: messages.select("value").toArrow(),
         "parse only": lambda messages: _discard(parsed(messages, shape)),
         "limit": limit,
-        "kquota": lambda messages: collect_on_executors(messages, _RULES),
+        "kquota": lambda messages: collect_on_executors(messages, _RULES, _USUAL_BYTES[shape]),
     }
 
 

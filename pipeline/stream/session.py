@@ -307,8 +307,6 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # Of large messages Python is given few at once.
-        "spark.sql.execution.arrow.maxBytesPerBatch": "4194304",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # The collector takes more heap before it clears the old generation. That takes 0.2 s, and some 100 MB less.
         "spark.cleaner.periodicGC.interval": "2min",

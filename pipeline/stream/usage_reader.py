@@ -67,8 +67,9 @@ BYTES_AT_ONCE: Final = 4_194_304
 """Messages of so many bytes are read at once: some 30 000 events in JSON, 20 MB as objects."""
 # Arrow groups many rows at once quicker than few rows often; so many take 40 MB.
 _ROWS_AT_ONCE: Final = 262_144
-PART: Final = "part BINARY, size_bytes BIGINT"
-"""What was read of a partition, compressed, and its size before."""
+PART: Final = "part BINARY, size_bytes BIGINT, large_count BIGINT"
+"""What was read of a partition, compressed, its size before, and the number of messages that were too large."""
+_PART_SCHEMA: Final = pa.schema({"part": pa.binary(), "size_bytes": pa.int64(), "large_count": pa.int64()})
 _CODEC: Final = "lz4"
 _LONGEST_NUMBER: Final = 40
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
@@ -82,6 +83,13 @@ def from_records(records: pa.Table) -> pa.Table:
     return records.append_column("appended_at_ms", appended_at_ms).select(MESSAGE_SCHEMA.names).cast(MESSAGE_SCHEMA)
 
 
+def without_large(messages: pa.Table, most_bytes: int) -> tuple[pa.Table, int]:
+    """The messages of `MESSAGE_SCHEMA` whose value has at most so many bytes, or is null; and how many others."""
+    is_large = pc.fill_null(pc.greater(pc.binary_length(messages["value"]), most_bytes), False)
+    large_count = int(pc.sum(is_large).as_py() or 0)
+    return messages.filter(pc.invert(is_large)) if large_count else messages, large_count
+
+
 def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
     """Read messages of `MESSAGE_SCHEMA`, and sum their usage.
 
@@ -92,25 +100,27 @@ def read_usage(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
     return found.batch()
 
 
-def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules) -> Iterator[pa.RecordBatch]:
-    """Do what `read_usage` does with the records of a partition, on an executor; one row of `PART`.
+def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Do what `read_usage` does with the records of a partition `without_large`, on an executor; one row of `PART`.
 
     Spark copies it several times. So it is compressed: the sums of 10 000 clients take 0.5 MB, not 1.2.
     """
     process.do_without_pandas()
-    found = _Found()
+    found, all_large_count = _Found(), 0
     for batch in batches:
-        found.add(from_records(pa.Table.from_batches([batch])), rules)
+        messages, large_count = without_large(from_records(pa.Table.from_batches([batch])), most_bytes)
+        found.add(messages, rules)
+        all_large_count += large_count
     content = pickle.dumps(found.batch())
-    part = pa.compress(content, codec=_CODEC, asbytes=True)
-    yield pa.record_batch({"part": pa.array([part], pa.binary()), "size_bytes": pa.array([len(content)], pa.int64())})
+    row = {"part": pa.compress(content, codec=_CODEC, asbytes=True), "size_bytes": len(content)}
+    yield pa.RecordBatch.from_pylist([row | {"large_count": all_large_count}], _PART_SCHEMA)
 
 
-def from_partitions(rows: pa.Table) -> CollectedBatch:
-    """What all partitions hold, of the rows of `read_partition`."""
+def from_partitions(rows: pa.Table) -> tuple[CollectedBatch, int]:
+    """What all partitions hold, and their number of large messages, of the rows of `read_partition`."""
     parts = zip(rows["part"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True)
     contents = (pa.decompress(part, size_bytes, _CODEC, asbytes=True) for part, size_bytes in parts)
-    return merge_batches(map(pickle.loads, contents))
+    return merge_batches(map(pickle.loads, contents)), pc.sum(rows["large_count"]).as_py() or 0
 
 
 class _Found:

@@ -200,7 +200,7 @@ with SparkStarter(Settings(spark=spark)) as starter:
     place = ("'usage' AS topic", "0 AS partition", "id AS offset", "timestamp_millis(1000) AS timestamp")
     raw = starter.session().range(0, 1_000, 1, 4).selectExpr(f"CAST({events} AS BINARY) AS value", *place)
     try:
-        batch = collect_on_executors(raw, rules)
+        batch = collect_on_executors(raw, rules, 200)
         print("read", batch.good_count, batch.usage.num_rows, flush=True)
     except Unreachable as exc:
         print("unfit", exc, flush=True)

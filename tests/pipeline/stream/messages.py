@@ -114,7 +114,7 @@ def usage(batch: CollectedBatch) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 def collect_twice(raw: DataFrame, rules: ReadingRules) -> CollectedBatch:
     """Collect a batch on the executors and on the driver. Both must have found the same."""
-    on_executors, on_driver = collect_on_executors(raw, rules), collect_on_driver(raw, rules, raw.count())
+    on_executors, on_driver = collect_on_executors(raw, rules, 200), collect_on_driver(raw, rules, raw.count())
     assert usage(on_driver) == usage(on_executors)
     assert on_driver.dead_letters.equals(on_executors.dead_letters)
     assert counts(on_driver) == counts(on_executors)

@@ -3,10 +3,13 @@
 import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.stream import collect, usage_reader
 from pipeline.stream.collect import Collector, largest_bytes
+from pipeline.stream.usage_columns import CollectedBatch
 from quota.snapshot import Share
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
@@ -63,6 +66,27 @@ def test_a_message_too_large_to_fetch_is_read_where_it_is(spark: SparkSession) -
     assert (batch.good_count, batch.dead_count, batch.ignored_count) == (403, 1, 1)
     assert batch.newest_append_ms == APPENDED_AT_MS + 5
     assert batch.size_bytes == sum(len(value or b"") for value in values)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("usual_bytes", "largest"), [(0, 1_024), (255, 1_024), (256, 2_048), (20_000, 131_072)])
+def test_executors_read_larger_messages_after_the_others(
+    spark: SparkSession, usual_bytes: float, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[tuple[int, int]] = []  # good events, and messages that were left
+
+    def from_partitions(rows: pa.Table) -> tuple[CollectedBatch, int]:
+        batch, large_count = usage_reader.from_partitions(rows)
+        passes.append((batch.good_count, large_count))
+        return batch, large_count
+
+    monkeypatch.setattr(collect, "from_partitions", from_partitions)
+    fits = message() + b" " * (largest - len(message()))
+    small, large = [message(), None, fits, b"no JSON"], [fits + b" ", fits * 3]
+    batch = collect.collect_on_executors(raw_frame(spark, small), RULES, usual_bytes)
+    assert (batch.good_count, batch.dead_count, batch.ignored_count, passes) == (2, 1, 1, [(2, 0)])
+    batch = collect.collect_on_executors(raw_frame(spark, small + large), RULES, usual_bytes)
+    assert (batch.good_count, batch.dead_count, batch.ignored_count, passes[1:]) == (3, 2, 1, [(2, 2), (1, 0)])
 
 
 @pytest.mark.spark

@@ -23,7 +23,7 @@ def drain(spark: SparkSession, bootstrap_servers: str, checkpoint: Path) -> list
     batches: list[CollectedBatch] = []
 
     def keep(raw: DataFrame, _batch_id: int) -> None:
-        batches.append(collect_on_executors(raw, RULES))
+        batches.append(collect_on_executors(raw, RULES, 200))
 
     frame = read_usage_topic(
         spark,
