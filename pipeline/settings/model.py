@@ -198,7 +198,7 @@ class StreamSettings(Branch):
     clock_tolerance_ms: int = Field(
         2_000, ge=0, description="an event further ahead of the driver's clock than this is dated back to it"
     )
-    sensor_state_interval_ms: int = Field(60_000, ge=1_000, description="how often buckets are written")
+    sensor_state_interval_ms: int = Field(10_000, ge=1_000, description="how often buckets are written")
     rollup_interval_ms: int = Field(
         60_000, ge=0, description="how often usage and throttles are rolled up, by second and by minute; 0 = never"
     )
