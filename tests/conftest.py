@@ -127,11 +127,11 @@ def spark_session() -> Iterator["SparkSession"]:
     """Such a session, ended with the block."""
     from pipeline.jvm.jars import spark_jars  # noqa: PLC0415 - as above, for pyspark
     from pipeline.settings.model import SparkSettings  # noqa: PLC0415
-    from pipeline.stream.session import build_spark_session  # noqa: PLC0415
+    from pipeline.stream.session import DELTA_CONF, build_spark_session  # noqa: PLC0415
 
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)  # pyspark's launcher looks nowhere else but PATH
-    session = build_spark_session(SparkSettings(), spark_jars(), checkpoint_is_local=True)
+    session = build_spark_session(SparkSettings(conf=DELTA_CONF), spark_jars(), checkpoint_is_local=True)
     try:
         yield session
     finally:

@@ -14,7 +14,7 @@ from pipeline.errors import Refused, first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
-from pipeline.stream.session import build_spark_session
+from pipeline.stream.session import DELTA_CONF, build_spark_session
 from pipeline.tables.address import full_address, is_local
 from pipeline.tables.delta_spark import literal
 from pipeline.tables.from_settings import open_quota_table
@@ -61,7 +61,7 @@ def _run(
     location = full_address(table.uri)
     os.environ["JAVA_HOME"] = str(find_java().home)
     with TemporaryDirectory(prefix="kquota-sql-") as warehouse:
-        spark = spark.with_default_conf({"spark.sql.warehouse.dir": warehouse})
+        spark = spark.with_default_conf({**DELTA_CONF, "spark.sql.warehouse.dir": warehouse})
         session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
         # What fails is raised, with one line; Spark would log each of its layers with a stack trace first.
         session.sparkContext.setLogLevel("OFF")

@@ -82,10 +82,10 @@ def test_executors_read_larger_messages_after_the_others(
 
     monkeypatch.setattr(collect, "from_partitions", from_partitions)
     fits = message() + b" " * (largest - len(message()))
-    small, large = [message(), None, fits, b"no JSON"], [fits + b" ", fits * 3]
+    small: list[bytes | None] = [message(), None, fits, b"no JSON"]
     batch = collect.collect_on_executors(raw_frame(spark, small), RULES, usual_bytes)
     assert (batch.good_count, batch.dead_count, batch.ignored_count, passes) == (2, 1, 1, [(2, 0)])
-    batch = collect.collect_on_executors(raw_frame(spark, small + large), RULES, usual_bytes)
+    batch = collect.collect_on_executors(raw_frame(spark, [*small, fits + b" ", fits * 3]), RULES, usual_bytes)
     assert (batch.good_count, batch.dead_count, batch.ignored_count, passes[1:]) == (3, 2, 1, [(2, 2), (1, 0)])
 
 
