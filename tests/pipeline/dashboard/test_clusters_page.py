@@ -87,7 +87,7 @@ def test_one_cluster_alone_has_no_switch(page: Any, tables: tuple[LivedTables, L
         page.goto("about:blank")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_page_of_a_team_is_accessible_and_fits(
     browser: Any, tables: tuple[LivedTables, LivedTables], theme: str
 ) -> None:

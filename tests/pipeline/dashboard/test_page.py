@@ -474,7 +474,7 @@ def test_keys_lead_through_the_views(page: Any, address: str) -> None:
     assert page.url.endswith("/quotas?search=data-platform")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_every_view_is_accessible_and_fits(browser: Any, address: str, theme: str) -> None:
     with new_page(browser, color_scheme=theme) as page:
         for view in VIEWS:
