@@ -131,9 +131,7 @@ def spark_session() -> Iterator["SparkSession"]:
 
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)  # pyspark's launcher looks nowhere else but PATH
-    session = build_spark_session(
-        SparkSettings(conf=DELTA_CONF), spark_jars(), checkpoint_is_local=True
-    )
+    session = build_spark_session(SparkSettings(conf=DELTA_CONF), spark_jars(), checkpoint_is_local=True)
     try:
         yield session
     finally:

@@ -47,7 +47,7 @@ _PLACEHOLDER = {
 
 
 class SensorStateTable:
-    """Snapshots of the token buckets, so that a restart replays only seconds of usage from before the sample windows."""
+    """Snapshots of the token buckets, so that a restart replays only seconds of usage before the sample windows."""
 
     def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
         self._table = table
