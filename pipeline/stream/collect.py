@@ -49,11 +49,10 @@ _BYTES_PER_EVENT: Final = 200.0
 # Messages are not all as large as their mean.
 _LARGER: Final = 1.25
 
-# A batch of Arrow that Python is given on an executor: so many bytes at most, and as many rows.
+# Python on an executor is given batches of Arrow: of at most so many bytes, and of at most so many messages.
 _ARROW_BYTES: Final = 16_777_216
 _ARROW_ROWS: Final = 20_000
-
-_NO_LIMIT: Final = 2_147_483_647
+_NO_LIMIT: Final = 2_147_483_647  # at this one value Spark does not look at the size
 
 _SIZE: Final = "octet_length(value)"
 _UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")

@@ -184,6 +184,8 @@ def jar_sets(settings: Settings) -> tuple[str, ...]:
 DELTA_CONF: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # With the default of 50, each append to a small table runs a job of 50 tasks to read its state: seconds.
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 """What a session needs in which Spark itself reads or writes Delta tables. It takes 0.2 s of a start."""
 
@@ -335,8 +337,6 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
         # Hides secrets among a source's options when Spark prints a plan, as the private key of a client certificate.
         "spark.sql.redaction.options.regex": r"(?i)url|\.(ssl|sasl)\.",
-        # With the default of 50, each append to a small table runs a job of 50 tasks to read its state: seconds.
-        "spark.databricks.delta.snapshotPartitions": "1",
     }
     if checkpoint_is_local:
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINT_MANAGER

@@ -69,7 +69,6 @@ BYTES_AT_ONCE: Final = 4_194_304
 _ROWS_AT_ONCE: Final = 262_144
 PART: Final = "part BINARY, size_bytes BIGINT, large_count BIGINT"
 """What was read of a partition, compressed, its size before, and the number of messages that were too large."""
-_PART_SCHEMA: Final = pa.schema({"part": pa.binary(), "size_bytes": pa.int64(), "large_count": pa.int64()})
 _CODEC: Final = "lz4"
 _LONGEST_NUMBER: Final = 40
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
@@ -112,8 +111,8 @@ def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules, most_
         found.add(messages, rules)
         all_large_count += large_count
     content = pickle.dumps(found.batch())
-    row = {"part": pa.compress(content, codec=_CODEC, asbytes=True), "size_bytes": len(content)}
-    yield pa.RecordBatch.from_pylist([row | {"large_count": all_large_count}], _PART_SCHEMA)
+    part = pa.compress(content, codec=_CODEC, asbytes=True)
+    yield pa.RecordBatch.from_pylist([{"part": part, "size_bytes": len(content), "large_count": all_large_count}])
 
 
 def from_partitions(rows: pa.Table) -> tuple[CollectedBatch, int]:
