@@ -53,7 +53,6 @@ _TIME_OF: Final = {
     "throttle_by_minute": "minute_start_ms",
 }
 _SHORT_LIVED: Final = ("usage", "sensor_state")
-_ROLL_UPS: Final = ("usage_by_second", "usage_by_minute", "throttle_by_minute")
 
 
 class Upkeep:
@@ -80,31 +79,20 @@ class Upkeep:
         self._clock = clock
         self._expire_idle = expire_idle
         self._usage_read_until_ms = usage_read_until_ms
-        self._steps = 0
+        self._rounds = 0
 
-    def step(self) -> float:
-        """Do a round if one is due, else only merge files. Returns how many seconds to wait before the next step."""
-        merges = self._files.merges_per_round
-        if self._steps % merges == 0:
-            self.round(self._steps // merges)
-        else:
-            for name in WRITTEN_BY_THE_JOB:
-                if name not in _ROLL_UPS:
-                    with log_failures(log, f"upkeep of {name}"):
-                        self._files.merge(name)
-        self._steps += 1
-        return self._tables.upkeep_interval_ms / 1000 / merges
-
-    def round(self, number: int = 0) -> None:
-        """Do all upkeep of every table; some of it only in rounds of certain numbers."""
+    def round(self) -> float:
+        """Do one round. Returns how many seconds to wait before the next one."""
         dropped = self._expire_idle()
         if dropped:
             log.info("dropped %d sensors that were idle for an hour", dropped)
-        cleaning = number % self._files.rounds_per_cleaning == self._files.cleaning_round
+        cleaning = self._rounds % self._files.rounds_per_cleaning == self._files.cleaning_round
+        self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
             with log_failures(log, f"upkeep of {name}"):
                 self._keep_up(name, cleaning)
         return_freed_memory()
+        return self._tables.upkeep_interval_ms / 1000
 
     def _keep_up(self, name: str, cleaning: bool) -> None:
         trimmed = self._files.trim(name, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
@@ -212,7 +200,7 @@ class JobRun:
             Background("quota-poller", _again(self._poll_quotas, poll_ms), self._failed),
         ]
         # What they have not finished at the end, the next start finishes.
-        self._patient = [Background("upkeep", upkeep.step, self._failed)]
+        self._patient = [Background("upkeep", upkeep.round, self._failed)]
         if rollup_ms:
             # Its first minute the machine is left to the start of the job; then to the upkeep, which leaves few files.
             first_seconds = 1.1 * rollup_ms / 1000

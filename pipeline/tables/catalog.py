@@ -273,7 +273,6 @@ class SparkUpkeep:
     # A cleaning lists all files by Spark's tasks, so not at the start of a job; Delta's own commits clean the log.
     rounds_per_cleaning = 60
     cleaning_round = 5
-    merges_per_round = 1
 
     def __init__(self, spark: "SparkSession", root: CatalogRoot, many_files: int = MANY_FILES) -> None:
         self._spark = spark

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from pipeline.job.job_run import Upkeep
 from pipeline.settings.model import TablesSettings
@@ -14,7 +13,6 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
 from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.upkeep import DeltaRsUpkeep
 from schemas.arrow import conform
 from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
@@ -67,25 +65,6 @@ def test_every_round_deletes_old_log_entries_that_appends_would_list(tmp_path: P
         assert len([*log.glob("*.json")]) <= 25
     assert writer.append(usage_of(80, NOW_MS), {"q": 80}, {})
     assert batches(writer) == [*range(81)]
-
-
-def test_between_two_rounds_files_are_merged_and_no_row_is_deleted(tmp_path: Path) -> None:
-    create_missing(str(tmp_path))
-    uri = table_uri(str(tmp_path), "usage")
-    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0)
-    assert upkeep.step() == 10
-    usage = write_usage(tmp_path, *[NOW_MS - 3 * HOUR_MS] * 60, NOW_MS)
-    counts = []
-    for _ in range(6):
-        counts.append((len(DeltaTable(uri).file_uris()), len(batches(usage))))
-        assert upkeep.step() == 10
-    assert counts == [(61, 61), *[(1, 61)] * 5]
-    assert batches(usage) == [60]
-
-
-@pytest.mark.parametrize("root", ["s3://bucket/tables", "abfss://box@account/tables"])
-def test_in_a_store_files_are_merged_in_rounds_only(root: str) -> None:
-    assert DeltaRsUpkeep(root).merges_per_round == 1
 
 
 @pytest.mark.parametrize(
@@ -155,8 +134,7 @@ def test_idle_sensors_are_dropped_each_round(tmp_path: Path, caplog: pytest.LogC
     idle = [7, 0]
     upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: idle.pop(0))
     with caplog.at_level(logging.INFO):
-        upkeep.round()
-        upkeep.round()
+        assert [upkeep.round(), upkeep.round()] == [60, 60]
     assert [line for line in caplog.messages if "idle" in line] == ["dropped 7 sensors that were idle for an hour"]
 
 
