@@ -172,6 +172,11 @@ class SparkSlices:
         with reading_by_spark(self._stored.address):
             return _select(_where(self._rows, self._range(start_ms, end_ms)), columns)
 
+    def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> Iterator[pa.Table]:
+        rows = self.read(columns, start_ms, end_ms)
+        if rows.num_rows:
+            yield rows
+
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[port.Condition] = ()) -> int | None:
         with reading_by_spark(self._stored.address):
             found = _where(self._rows, [*self._range(start_ms, end_ms), *where]).agg(F.min(_column(self._column)))

@@ -1,7 +1,7 @@
 """What is needed of a table: to read what is stored and, for the job that writes it, guarded appends."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from pipeline.errors import Conflict, PipelineError, Refused
@@ -112,6 +112,9 @@ class TableSlices(Protocol):
 
     def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> "pa.Table":
         """The rows of a range, in no order."""
+
+    def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> "Iterator[pa.Table]":
+        """The same rows in tables of some 100 000, so that they are never in memory together; none without rows."""
 
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of a row in a range that meets all conditions; None if no row does."""

@@ -106,6 +106,10 @@ def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int
         yield slice_start_ms, min(slice_start_ms + slice_ms, end_ms)
 
 
+_ROWS_OF_A_PIECE: Final = 100_000
+_FEW_AHEAD: Final = {"batch_size": _ROWS_OF_A_PIECE, "batch_readahead": 1, "fragment_readahead": 1}
+
+
 def _dataset_of(table: DeltaTable, dictionaries: Sequence[str]) -> Any:
     """The data files of a table as a `pyarrow.dataset.Dataset`.
 
@@ -163,6 +167,17 @@ class TimeSlices:
         """The rows of a slice, in no order; only those with the texts of `where` (column, text) in these columns."""
         texts: list[Condition] = [(column, "=", text) for column, text in where]
         return self._scan(columns, [*self._range(start_ms, end_ms), *texts])
+
+    def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> Iterator[pa.Table]:
+        """The same rows in tables of some 100 000, so that they are never in memory together; none without rows."""
+        held: list[pa.RecordBatch] = []
+        for batch in self._scanner(columns, self._range(start_ms, end_ms), **_FEW_AHEAD).to_batches():
+            held.append(batch)
+            if sum(one.num_rows for one in held) >= _ROWS_OF_A_PIECE:
+                yield pa.Table.from_batches(held)
+                held = []
+        if held:
+            yield pa.Table.from_batches(held)
 
     def of_epoch(self, time_epoch: int) -> "TimeSlices":
         """The same version of the table, but only the rows of this time epoch."""
@@ -229,9 +244,12 @@ class TimeSlices:
         return [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
 
     def _scan(self, columns: Sequence[str], where: Sequence[Condition]) -> pa.Table:
+        return self._scanner(columns, where).to_table()
+
+    def _scanner(self, columns: Sequence[str], where: Sequence[Condition], **options: int) -> Any:
         from pyarrow.parquet import filters_to_expression  # noqa: PLC0415 - it takes 5 MB, with the stores' clients
 
-        return self._dataset.to_table(columns=list(columns), filter=filters_to_expression(list(where)))
+        return self._dataset.scanner(columns=list(columns), filter=filters_to_expression(list(where)), **options)
 
 
 def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, last_ms: int) -> None:

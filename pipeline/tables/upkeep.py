@@ -31,9 +31,12 @@ from pipeline.tables.port import Condition, lost_race
 from pipeline.tables.queries import count, newest_instant_in
 
 MANY_FILES: Final = 200
+_MANY_FILES_OF_SECONDS: Final = 20  # three a minute, 7 MB each at 20 000 events a second
 # A merged file is merged again with those of the next minute until it is so large. With the 100 MB of delta-rs a round
 # takes 0.8 to 4.5 s of CPU at 20 000 events per second, and micro-batches wait for it; with this it takes 0.7 to 2 s.
 _MERGED_BYTES: Final = 32_000_000
+_ROWS_OF_A_GROUP: Final = 131_072  # Arrow decodes a row group as a whole, also to read it in pieces
+_MERGING: Final = WriterProperties(max_row_group_size=_ROWS_OF_A_GROUP, compression="SNAPPY")
 _ATTEMPTS: Final = 5
 _Result = TypeVar("_Result")
 
@@ -61,12 +64,13 @@ def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
 
 
 def compact(uri: str, many_files: int = MANY_FILES) -> bool:
-    """Merge small files if the table has more than `many_files`. Returns True if it did."""
+    """Merge small files, below 16 MB, if the table has more than `many_files` of them. Returns True if it did."""
 
     def optimize(table: DeltaTable) -> bool:
-        is_due = len(table.file_uris()) > many_files
+        sizes_bytes = file_statistics(table).column("size_bytes").to_pylist()
+        is_due = sum(1 for size_bytes in sizes_bytes if size_bytes < _MERGED_BYTES // 2) > many_files
         if is_due:
-            table.optimize.compact(target_size=_MERGED_BYTES, max_concurrent_tasks=1)
+            table.optimize.compact(target_size=_MERGED_BYTES, max_concurrent_tasks=1, writer_properties=_MERGING)
         return is_due
 
     return committed(uri, optimize)
@@ -126,7 +130,7 @@ _FILE_BYTES: Final = 2**40
 # What hardly repeats gets no dictionary: to read one client, its 1 MB would be read and decoded, for each row group.
 _MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
 _WRITER: Final = WriterProperties(
-    max_row_group_size=131_072,
+    max_row_group_size=_ROWS_OF_A_GROUP,
     compression="SNAPPY",
     column_properties=dict.fromkeys(_MEASURES, ColumnProperties(dictionary_enabled=False)),
 )
@@ -243,7 +247,9 @@ class DeltaRsUpkeep:
     def merge(self, name: str) -> bool:
         """Merge small files of a table if there are many; returns whether it did."""
         uri = table_uri(self._root, name)
-        return sort_day(uri) is not None if name in _SORTED else compact(uri)
+        if name in _SORTED:
+            return sort_day(uri) is not None
+        return compact(uri, _MANY_FILES_OF_SECONDS if name == "usage_by_second" else MANY_FILES)
 
     def clean(self, name: str, *, files: bool) -> int:
         """Delete old entries of a table's log, which each append lists, and replaced files too if asked to.

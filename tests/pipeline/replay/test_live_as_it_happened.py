@@ -221,7 +221,7 @@ def test_seconds_are_replayed_time_epoch_by_time_epoch(step_ms: int, tmp_path: P
     usage = job.rows("usage")
     for time_epoch in (0, 1):
         rows = usage.filter(pc.field("time_epoch") == time_epoch)
-        write_deltalake(table_uri(root, "usage_by_second"), by_second(rows, time_epoch), mode="append")
+        write_deltalake(table_uri(root, "usage_by_second"), by_second([rows], time_epoch), mode="append")
     by_batch, _ = replayed_and_recorded(job)
     live, _ = replayed_and_recorded(job, source="usage_by_second")
     # A second is decided as a whole: when a client begins to be held is known to the second, in each epoch.

@@ -1,6 +1,7 @@
 """The roll-up on real tables. delta-rs appends to `usage`, as in the job."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,12 +32,12 @@ class FewReads(TimeSlices):
 
     reads = 0
 
-    def read(self, *arguments: Any) -> pa.Table:
+    def pieces(self, *arguments: Any) -> Iterator[pa.Table]:
         FewReads.reads += 1
         if FewReads.reads > 30:
             detail = "31 slices were read"
             raise ValueError(detail)
-        return super().read(*arguments)
+        return super().pieces(*arguments)
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ def test_an_event_of_1970_does_not_keep_the_roll_up_in_1970(rolled: Rolled, capl
 
 @pytest.mark.usefixtures("few_reads")
 def test_a_roll_up_that_was_left_in_1970_comes_back_at_once(rolled: Rolled) -> None:
-    old = by_second(pa.Table.from_pylist([full(60_000, produced_bytes=1, request_count=1, cluster="c1")], ROW))
+    old = by_second([pa.Table.from_pylist([full(60_000, produced_bytes=1, request_count=1, cluster="c1")], ROW)])
     rolled.writer.append(old, {"test:second": 120_000}, {})
     rolled.use(full(T0_MS, produced_bytes=2))
     rolled.use(full(FAR_MS, produced_bytes=4))
