@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -199,13 +200,15 @@ class JobRun:
             Background("looker", _again(self._purgatory.tick, tick_ms), self._failed),
             Background("quota-poller", _again(self._poll_quotas, poll_ms), self._failed),
         ]
-        # What they have not finished at the end, the next start finishes.
-        self._patient = [Background("upkeep", upkeep.round, self._failed)]
+        # What they have not finished at the end, the next start finishes. Each of them reads a minute of usage, and
+        # never both at the same time, which would take the memory of both.
+        reading = Lock()
+        self._patient = [Background("upkeep", _alone(upkeep.round, reading), self._failed)]
         if rollup_ms:
             # Its first minute the machine is left to the start of the job; then to the upkeep, which leaves few files.
             first_seconds = 1.1 * rollup_ms / 1000
-            roll_up = Background("roll-up", _again(self._roll_ups.step, rollup_ms), self._failed, first_seconds)
-            self._patient.append(roll_up)
+            roll_up = _alone(_again(self._roll_ups.step, rollup_ms), reading)
+            self._patient.append(Background("roll-up", roll_up, self._failed, first_seconds))
 
     def take_over(self) -> Recovered:
         """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.
@@ -364,5 +367,15 @@ def _again(step: Callable[[], object], rest_ms: int) -> Callable[[], float]:
     def stepped() -> float:
         step()
         return rest_ms / 1000
+
+    return stepped
+
+
+def _alone(step: Callable[[], float], lock: Lock) -> Callable[[], float]:
+    """The same step, while no other step with this lock runs."""
+
+    def stepped() -> float:
+        with lock:
+            return step()
 
     return stepped

@@ -2,12 +2,13 @@ import ctypes
 import logging
 import os
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pipeline.job.job_run import Upkeep
+from pipeline.job.job_run import Upkeep, _alone
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -162,3 +163,9 @@ def test_a_round_gives_freed_memory_back_to_the_system(tmp_path: Path) -> None:
     upkeep.round()
     assert resident_mb() < taken_mb - 60
     assert len(pinned) == 120
+
+
+def test_a_step_that_reads_a_minute_of_usage_holds_the_lock_of_all_such_steps() -> None:
+    lock = Lock()
+    assert _alone(lambda: 60.0 + lock.locked(), lock)() == 61
+    assert not lock.locked()
