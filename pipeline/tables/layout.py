@@ -46,7 +46,7 @@ _HOT: Final = {
 
 _SHORT_LOG: Final = {**_HOT, "delta.logRetentionDuration": "interval 3 minutes"}
 
-# There is about one commit per minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs). Upkeep
+# There are one to three commits a minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs). Upkeep
 # rewrites the newest day every hour (see upkeep), so replaced files are kept for hours only.
 _ROLL_UP: Final = {**_HOT, "delta.logRetentionDuration": "interval 2 days"}
 
