@@ -46,8 +46,8 @@ _HOT: Final = {
 
 _SHORT_LOG: Final = {**_HOT, "delta.logRetentionDuration": "interval 3 minutes"}
 
-# There are one to three commits a minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs). Upkeep
-# rewrites the newest day every hour (see upkeep), so replaced files are kept for hours only.
+# There are one to three commits a minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs).
+# Upkeep rewrites the newest day every hour (see upkeep), so replaced files are kept for hours only.
 _ROLL_UP: Final = {**_HOT, "delta.logRetentionDuration": "interval 2 days"}
 
 # Decisions name quota versions. Each version must stay readable at least as long as the decisions are kept.
