@@ -172,7 +172,8 @@ class TimeSlices:
         """The same rows in tables of some 100 000, so that they are never in memory together; none without rows."""
         held: list[pa.RecordBatch] = []
         for batch in self._scanner(columns, self._range(start_ms, end_ms), **_FEW_AHEAD).to_batches():
-            held.append(batch)
+            if batch.num_rows:
+                held.append(batch)
             if sum(one.num_rows for one in held) >= _ROWS_OF_A_PIECE:
                 yield pa.Table.from_batches(held)
                 held = []
