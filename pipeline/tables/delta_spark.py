@@ -173,6 +173,7 @@ class SparkSlices:
             return _select(_where(self._rows, self._range(start_ms, end_ms)), columns)
 
     def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> Iterator[pa.Table]:
+        """See `TableSlices`; one piece, because `toArrow` gives all rows together."""
         rows = self.read(columns, start_ms, end_ms)
         if rows.num_rows:
             yield rows

@@ -114,7 +114,7 @@ class TableSlices(Protocol):
         """The rows of a range, in no order."""
 
     def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> "Iterator[pa.Table]":
-        """The same rows in tables of some 100 000, so that they are never in memory together; none without rows."""
+        """The same rows in one or more tables, of some 100 000 each where the adapter can; none without rows."""
 
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
         """The smallest value of a row in a range that meets all conditions; None if no row does."""

@@ -69,7 +69,7 @@ def summed_by(usage: pa.Table, start_name: str, span_ms: int) -> pa.Table:
 
 
 def summed_pieces(pieces: Iterable[pa.Table], start_name: str, span_ms: int) -> pa.Table:
-    """Sum rows that come in several tables, at least one; see `summed_by`. Only the sums of all are in memory."""
+    """Sum rows that come in several tables, at least one; see `summed_by`. Only one of them, and the sums of each, are in memory."""
     parts = [summed_by(piece.unify_dictionaries(), start_name, span_ms) for piece in pieces]
     if len(parts) == 1:
         return parts[0]
@@ -153,7 +153,7 @@ class _UsageRollUp:
 # log has how many rows that were.
 
 LATENESS_MS: Final = 60_000
-SLICE_MS: Final = 20_000  # at 20 000 events a second 200 000 rows, and 70 MB while they are written
+SLICE_MS: Final = 20_000  # at 20 000 events a second 200 000 rows, and 70 to 100 MB while they are written
 _SECOND_MS: Final = 1_000
 
 
