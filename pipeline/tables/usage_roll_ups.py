@@ -69,7 +69,7 @@ def summed_by(usage: pa.Table, start_name: str, span_ms: int) -> pa.Table:
 
 
 def summed_pieces(pieces: Iterable[pa.Table], start_name: str, span_ms: int) -> pa.Table:
-    """Sum rows that come in several tables, at least one; see `summed_by`. Only one of them, and the sums of each, are in memory."""
+    """Sum rows that come in one or more tables; see `summed_by`. One of them, and the sums of each, are in memory."""
     parts = [summed_by(piece.unify_dictionaries(), start_name, span_ms) for piece in pieces]
     if len(parts) == 1:
         return parts[0]
