@@ -110,9 +110,9 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     """
     most_bytes = largest_bytes(message_count)
     _generate_code(raw, False)
-    # A task waits for the broker most of its time, so there are as many as there are cores, and no more.
-    few = raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism)
-    messages, large_count = without_large(from_records(few.selectExpr(*_cut(most_bytes)).toArrow()), most_bytes)
+    # A task waits for the broker most of its time.
+    cut = _task_per_core(raw).selectExpr(*_cut(most_bytes))
+    messages, large_count = without_large(from_records(cut.toArrow()), most_bytes)
     small = read_usage(messages, rules)
     return merge_batches([small, _collect_large(raw, rules, most_bytes)]) if large_count else small
 
@@ -142,7 +142,16 @@ def _collect_large(raw: DataFrame, rules: ReadingRules, above_bytes: int) -> Col
 
 def _cut(most_bytes: int) -> Sequence[str]:
     """The columns of a message; of a large value one byte more than is wanted, which shows that it is large."""
-    return f"substring(value, 1, {most_bytes + 1}) AS value", *RAW_COLUMNS[1:]
+    # substring() copies also what is short enough.
+    return f"if({_SIZE} > {most_bytes}, substring(value, 1, {most_bytes + 1}), value) AS value", *RAW_COLUMNS[1:]
+
+
+def _task_per_core(raw: DataFrame) -> DataFrame:
+    """The same messages, in as many tasks as there are cores, and no more.
+
+    A client of several partitions is then in fewer of the sums that the driver merges.
+    """
+    return raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism)
 
 
 def _generate_code(raw: DataFrame, is_wanted: bool) -> None:
@@ -163,7 +172,8 @@ def _read_where_they_are(raw: DataFrame, rules: ReadingRules, most_bytes: int) -
     """Read the messages of at most so many bytes, and count the others."""
     _generate_code(raw, True)
     try:
-        rows = raw.mapInArrow(partial(read_partition, rules=rules, most_bytes=most_bytes), PART).toArrow()
+        read = partial(read_partition, rules=rules, most_bytes=most_bytes)
+        rows = _task_per_core(raw).mapInArrow(read, PART).toArrow()
     except (Py4JJavaError, PySparkException) as exc:
         if unfit := executor_python_unfit(raw.sparkSession.sparkContext, exc, NEEDED_TO_READ):
             raise unfit from exc

@@ -26,6 +26,9 @@ RAW_COLUMNS: Final = ("value", "partition", "offset", "timestamp")
 # next batch uses the same consumer and would have to wait for that answer first.
 # A micro-batch only asks for what is there already, so nothing is gained by waiting.
 _FETCH_WAIT_MS = 1
+# The system's choice, which grows with what comes. Kafka's own, 64 KB, takes more CPU time for a large backlog, and
+# limits what a distant broker can send.
+_RECEIVE_BUFFER_BYTES: Final = -1
 # After each poll of its consumer, Spark asks the broker where the partition begins and ends: by default two requests
 # for 500 records. So a poll takes all that was fetched, 1 MB of a partition.
 RECORDS_OF_A_POLL: Final = 1_000_000
@@ -35,24 +38,26 @@ _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 _NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
 _USUAL_BATCH_BYTES: Final = 4_000_000
 _BYTES_PER_MESSAGE: Final = 200.0  # of a topic that is empty
-_MOST_USUAL_BATCHES: Final = 16
+_MANY_USUAL_BATCHES: Final = 16
+_USUAL_IN_A_LARGE_BATCH: Final = 32
 _MOST_FULL_BATCHES: Final = 32
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
 
 def batch_messages(newest: Sequence[bytes], most: int) -> tuple[int, int]:
-    """How many messages a batch takes at most: about 4 MB, and about 64 MB while a large backlog waits.
+    """How many messages a batch takes at most: about 4 MB, and about 128 MB while a large backlog waits.
 
     So after a start the first results do not wait for a batch of all that waits, and no batch needs more memory than
-    the default heap has, however large the messages are.
+    the default heap has, however large the messages are. What a large batch costs beside its messages takes as long as
+    30 MB of them.
 
     * `newest`: the values of some messages; without one, a message counts as 200 bytes.
     * `most`: the most messages of any batch, > 0.
     """
     size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
     usual = max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1)
-    return min(usual, most), min(_MOST_USUAL_BATCHES * usual, most)
+    return min(usual, most), min(_USUAL_IN_A_LARGE_BATCH * usual, most)
 
 
 def wants_larger_batches(waiting_messages: int, usual_messages: int, full_in_a_row: int) -> bool:
@@ -60,7 +65,7 @@ def wants_larger_batches(waiting_messages: int, usual_messages: int, full_in_a_r
 
     True if more than 16 usual batches wait (64 MB), or if more than 32 in a row were full: they do not catch up.
     """
-    return waiting_messages > _MOST_USUAL_BATCHES * usual_messages or full_in_a_row > _MOST_FULL_BATCHES
+    return waiting_messages > _MANY_USUAL_BATCHES * usual_messages or full_in_a_row > _MOST_FULL_BATCHES
 
 
 def read_usage_topic(
@@ -83,6 +88,7 @@ def read_usage_topic(
     * `max_offsets_per_trigger`: largest number of messages of one micro-batch, all partitions together, > 0.
     """
     reader = spark.readStream.format("kafka").option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
+    reader = reader.option("kafka.receive.buffer.bytes", _RECEIVE_BUFFER_BYTES)
     reader = reader.option("kafka.max.poll.records", RECORDS_OF_A_POLL)
     if hasattr(reader, "name"):  # since Spark 4.2
         reader = reader.name("usage")

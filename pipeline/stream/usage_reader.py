@@ -18,9 +18,9 @@ import json
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
-from operator import attrgetter
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -187,18 +187,24 @@ def _read_json(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
 def _events_of(read: Sequence[Sequence[Any] | None], appended_at_ms: Times) -> tuple[list[Any], EventTimes, Times]:
     events = list(chain.from_iterable(filter(None, read)))
     places = np.repeat(np.arange(len(read)), [len(found) if found else 0 for found in read])
-    sent_ms = np.fromiter(map(attrgetter("event_time_ms"), events), np.int64, len(events))
+    sent_ms = np.fromiter(_VALUES_OF["event_time_ms"](events), np.int64, len(events))
     return events, EventTimes(sent_ms, appended_at_ms[places]), places
 
 
 def _column(events: Sequence[Any], name: str) -> pa.Array:
-    kind, values = EVENT_SCHEMA.field(name).type, map(attrgetter(name), events)
+    kind, values = EVENT_SCHEMA.field(name).type, _VALUES_OF[name](events)
     if kind == pa.int64():
-        try:
+        with suppress(TypeError):  # None is among them
             return pa.array(np.fromiter(values, np.int64, len(events)))  # takes two thirds of the time
-        except TypeError:  # None is among them
-            values = map(attrgetter(name), events)
-    return pa.array(list(values), kind)
+    return pa.array(values, kind)
+
+
+def _values_of(name: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """What gives the values of a field. With its name in the code, Python takes half the time of an `attrgetter`."""
+    return cast(Any, eval(f"lambda events: [event.{name} for event in events]"))  # noqa: S307 - a field of the model
+
+
+_VALUES_OF: Final = {name: _values_of(name) for name in _FIELDS}
 
 
 # The quick step: msgspec with types made of the rules.

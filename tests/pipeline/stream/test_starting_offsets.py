@@ -36,17 +36,17 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("sizes", "most", "usual", "larger"),
     [
-        ([], 500_000, 20_000, 320_000),
+        ([], 900_000, 20_000, 640_000),
         ([], 20_001, 20_000, 20_001),
         ([], 19_999, 19_999, 19_999),
-        ([200, 600], 500_000, 10_000, 160_000),
-        ([200, 200, 1_000_000], 500_000, 20_000, 320_000),
+        ([200, 600], 500_000, 10_000, 320_000),
+        ([200, 200, 1_000_000], 900_000, 20_000, 640_000),
         ([0], 50_000, 50_000, 50_000),
-        ([4_000_000], 50_000, 1, 16),
-        ([4_000_001], 50_000, 1, 16),
+        ([4_000_000], 50_000, 1, 32),
+        ([4_000_001], 50_000, 1, 32),
     ],
 )
-def test_a_batch_has_about_4_mb_of_messages_and_a_larger_one_64(
+def test_a_batch_has_about_4_mb_of_messages_and_a_larger_one_128(
     sizes: list[int], most: int, usual: int, larger: int
 ) -> None:
     assert batch_messages([b"x" * size for size in sizes], most) == (usual, larger)
