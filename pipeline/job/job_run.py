@@ -31,7 +31,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import UsageQuery, batch_messages, read_usage_topic, wants_larger_batches
+from pipeline.stream.query import UsageQuery, larger_batch, read_usage_topic, usual_batch, wants_larger_batches
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
@@ -159,9 +159,10 @@ class JobRun:
         self._failure: BaseException | None = None
         self._has_done_a_batch = False
         self._query: UsageQuery | None = None
-        self._larger_query: Callable[[], UsageQuery] | None = None
+        self._larger_query: Callable[[int], UsageQuery] | None = None
         self._batch_messages = settings.stream.max_offsets_per_trigger
-        self._full: tuple[int, int] | None = None  # the newest full batch, and how many are full in a row
+        # The newest full batch, how many are full in a row, and its rows of usage.
+        self._full: tuple[int, int, int] | None = None
         self._full_in_a_row = 0
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
@@ -258,9 +259,9 @@ class JobRun:
         begin_at = self._starting_offsets(recovered, checkpoint, wanted, spans)
         offsets.begin = begin_of(topic, begin_at, spans)
         most, query_of = settings.stream.max_offsets_per_trigger, partial(self._query_of, spark, batch, begin_at)
-        self._batch_messages, larger = batch_messages(newest, most)
-        if self._batch_messages < larger:
-            self._larger_query = partial(query_of, larger)
+        self._batch_messages = usual_batch(newest, most)
+        if self._batch_messages < most:
+            self._larger_query = query_of
         self._query = query_of(self._batch_messages)
         self._query.start()
         for thread in (*self._threads, *self._patient):
@@ -289,7 +290,7 @@ class JobRun:
         full = self._full
         if self._query is None or self._larger_query is None or full is None:
             return
-        batch_id, in_a_row = full
+        batch_id, in_a_row, usage_rows = full
         waiting = self._query.waiting_after(batch_id)
         if waiting is None:
             return
@@ -298,7 +299,9 @@ class JobRun:
         if wants_larger_batches(waiting, self._batch_messages, in_a_row):
             log.info("%d messages wait: the query goes on with larger batches", waiting)
             self._query.stop()
-            self._query, self._larger_query = self._larger_query(), None
+            most = self._settings.stream.max_offsets_per_trigger
+            self._query = self._larger_query(larger_batch(self._batch_messages, most, usage_rows))
+            self._larger_query = None
             self._query.start()
 
     def has_done_a_batch(self) -> bool:
@@ -329,7 +332,10 @@ class JobRun:
             count = OffsetRange(report.facts.start_offsets, report.facts.end_offsets).message_count
             is_full = count is None or count >= _FULL * self._batch_messages
             self._full_in_a_row = self._full_in_a_row + 1 if is_full else 0
-            self._full = (report.facts.evaluation.batch_id, self._full_in_a_row) if is_full else None
+            # A batch that was taken from the tables gives no rows: the next one does.
+            is_known = is_full and report.usage_rows > 0
+            batch_id = report.facts.evaluation.batch_id
+            self._full = (batch_id, self._full_in_a_row, report.usage_rows) if is_known else None
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:

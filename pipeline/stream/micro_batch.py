@@ -93,7 +93,7 @@ class MicroBatch:
         stored = self._recovered.outcome_of(query_id, batch_id)
         if stored is not None:
             published = self._publish(stored.decided, stored.facts, is_stored=True)
-            self._done(stored.facts, stored.decided, published, (began, began, began, began), {})
+            self._done(stored.facts, stored.decided, published, (began, began, began, began), 0, {})
             return
         self._tables.sensor_state.write_if_due(self._decider, began)
         # 1 pin the quota version
@@ -125,7 +125,7 @@ class MicroBatch:
         with _meanwhile(self._append_outcome, decided, facts) as outcome_appended:
             published = self._publish(decided, facts)
         outcome_appended.result()
-        self._done(facts, decided, published, (began, collected, appended, decided_at), causes)
+        self._done(facts, decided, published, (began, collected, appended, decided_at), batch.usage.num_rows, causes)
 
     def _done(
         self,
@@ -133,6 +133,7 @@ class MicroBatch:
         decided: Decided,
         published: int,
         steps: tuple[Moment, Moment, Moment, Moment],
+        usage_rows: int,
         dead_causes: Mapping[str, int],
     ) -> None:
         failpoint("batch.published")
@@ -149,6 +150,7 @@ class MicroBatch:
                 decide_ms=decided_ms - appended_ms,
                 publish_ms=done.steady_ms - decided_ms,
                 age_ms=done.wall_ms - facts.evaluation.evaluated_at_ms,
+                usage_rows=usage_rows,
                 dead_causes=dead_causes,
             )
         )
@@ -260,7 +262,7 @@ class BatchReport:
     `publish_ms` includes the appends to `decisions` and `batches`, which run at the same time.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
-    `MORE_REFUSED`. It is empty for a batch that was taken from the tables.
+    `MORE_REFUSED`. It is empty for a batch that was taken from the tables, and `usage_rows` is 0.
     """
 
     facts: BatchFacts
@@ -272,6 +274,7 @@ class BatchReport:
     decide_ms: int
     publish_ms: int
     age_ms: int
+    usage_rows: int = 0
     dead_causes: Mapping[str, int] = field(default_factory=dict)
 
 

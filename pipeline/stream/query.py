@@ -39,25 +39,33 @@ _NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] termina
 _USUAL_BATCH_BYTES: Final = 4_000_000
 _BYTES_PER_MESSAGE: Final = 200.0  # of a topic that is empty
 _MANY_USUAL_BATCHES: Final = 16
-_USUAL_IN_A_LARGE_BATCH: Final = 32
+_MOST_USUAL_BATCHES: Final = 32
+_USAGE_ROWS: Final = 320_000
 _MOST_FULL_BATCHES: Final = 32
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
 
-def batch_messages(newest: Sequence[bytes], most: int) -> tuple[int, int]:
-    """How many messages a batch takes at most: about 4 MB, and about 128 MB while a large backlog waits.
-
-    So after a start the first results do not wait for a batch of all that waits, and no batch needs more memory than
-    the default heap has, however large the messages are. What a large batch costs beside its messages takes as long as
-    30 MB of them.
+def usual_batch(newest: Sequence[bytes], most: int) -> int:
+    """How many messages a batch takes at most: about 4 MB. So after a start no result waits for a batch of all.
 
     * `newest`: the values of some messages; without one, a message counts as 200 bytes.
     * `most`: the most messages of any batch, > 0.
     """
     size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
-    usual = max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1)
-    return min(usual, most), min(_USUAL_IN_A_LARGE_BATCH * usual, most)
+    return min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
+
+
+def larger_batch(usual_messages: int, most: int, usage_rows: int) -> int:
+    """How many messages a batch takes at most while a large backlog waits: about 128 MB, of many clients 64 MB.
+
+    What a batch takes apart from its messages is the time of 30 MB. The default heap holds it however large messages
+    are, and it holds several copies of the usage of 64 MB, but not of 128 MB in which each event is of another client.
+
+    * `usage_rows`: sums by sample window and client, of a usual batch. A larger one has not more of them by event.
+    """
+    times = min(_MOST_USUAL_BATCHES, _USAGE_ROWS // max(usage_rows, 1))
+    return min(max(times, _MANY_USUAL_BATCHES) * usual_messages, most)
 
 
 def wants_larger_batches(waiting_messages: int, usual_messages: int, full_in_a_row: int) -> bool:

@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.errors import Refused
 from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, refuse_gaps, starting_offsets
-from pipeline.stream.query import batch_messages, wants_larger_batches
+from pipeline.stream.query import larger_batch, usual_batch, wants_larger_batches
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -34,22 +34,29 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "most", "usual", "larger"),
+    ("sizes", "most", "usual"),
     [
-        ([], 900_000, 20_000, 640_000),
-        ([], 20_001, 20_000, 20_001),
-        ([], 19_999, 19_999, 19_999),
-        ([200, 600], 500_000, 10_000, 320_000),
-        ([200, 200, 1_000_000], 900_000, 20_000, 640_000),
-        ([0], 50_000, 50_000, 50_000),
-        ([4_000_000], 50_000, 1, 32),
-        ([4_000_001], 50_000, 1, 32),
+        ([], 500_000, 20_000),
+        ([], 20_001, 20_000),
+        ([], 19_999, 19_999),
+        ([200, 600], 500_000, 10_000),
+        ([200, 200, 1_000_000], 500_000, 20_000),
+        ([0], 50_000, 50_000),
+        ([4_000_000], 50_000, 1),
+        ([4_000_001], 50_000, 1),
     ],
 )
-def test_a_batch_has_about_4_mb_of_messages_and_a_larger_one_128(
-    sizes: list[int], most: int, usual: int, larger: int
-) -> None:
-    assert batch_messages([b"x" * size for size in sizes], most) == (usual, larger)
+def test_a_usual_batch_has_about_4_mb_of_messages(sizes: list[int], most: int, usual: int) -> None:
+    assert usual_batch([b"x" * size for size in sizes], most) == usual
+
+
+@pytest.mark.parametrize(
+    ("usage_rows", "times"),
+    [(0, 32), (1, 32), (10_000, 32), (10_001, 31), (19_999, 16), (20_000, 16), (20_001, 16), (1_000_000, 16)],
+)
+def test_a_larger_batch_has_up_to_128_mb_of_messages_as_its_usage_allows(usage_rows: int, times: int) -> None:
+    assert larger_batch(20_000, 1_000_000, usage_rows) == times * 20_000
+    assert larger_batch(20_000, 300_000, usage_rows) == 300_000
 
 
 @pytest.mark.parametrize(
