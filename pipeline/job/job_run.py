@@ -332,10 +332,8 @@ class JobRun:
             count = OffsetRange(report.facts.start_offsets, report.facts.end_offsets).message_count
             is_full = count is None or count >= _FULL * self._batch_messages
             self._full_in_a_row = self._full_in_a_row + 1 if is_full else 0
-            # A batch that was taken from the tables gives no rows: the next one does.
-            is_known = is_full and report.usage_rows > 0
             batch_id = report.facts.evaluation.batch_id
-            self._full = (batch_id, self._full_in_a_row, report.usage_rows) if is_known else None
+            self._full = (batch_id, self._full_in_a_row, report.usage_rows) if is_full else None
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:

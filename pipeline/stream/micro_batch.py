@@ -93,7 +93,8 @@ class MicroBatch:
         stored = self._recovered.outcome_of(query_id, batch_id)
         if stored is not None:
             published = self._publish(stored.decided, stored.facts, is_stored=True)
-            self._done(stored.facts, stored.decided, published, (began, began, began, began), 0, {})
+            moments = (began, began, began, began)
+            self._done(stored.facts, stored.decided, published, moments, stored.facts.good_count, {})
             return
         self._tables.sensor_state.write_if_due(self._decider, began)
         # 1 pin the quota version
@@ -262,7 +263,7 @@ class BatchReport:
     `publish_ms` includes the appends to `decisions` and `batches`, which run at the same time.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
-    `MORE_REFUSED`. It is empty for a batch that was taken from the tables, and `usage_rows` is 0.
+    `MORE_REFUSED`. For a batch that was taken from the tables it is empty, and `usage_rows` is the number of events.
     """
 
     facts: BatchFacts

@@ -59,10 +59,10 @@ def usual_batch(newest: Sequence[bytes], most: int) -> int:
 def larger_batch(usual_messages: int, most: int, usage_rows: int) -> int:
     """How many messages a batch takes at most while a large backlog waits: about 128 MB, of many clients 64 MB.
 
-    What a batch takes apart from its messages is the time of 30 MB. The default heap holds it however large messages
-    are, and it holds several copies of the usage of 64 MB, but not of 128 MB in which each event is of another client.
+    A batch takes as long as 30 MB of messages in addition to what its own take. The default heap holds it however large
+    messages are. It holds the usage of 64 MB several times, but not that of 128 MB if each event is of another client.
 
-    * `usage_rows`: sums by sample window and client, of a usual batch. A larger one has not more of them by event.
+    * `usage_rows`: of a usual batch, by sample window, broker and client. A larger batch has at most as many per event.
     """
     times = min(_MOST_USUAL_BATCHES, _USAGE_ROWS // max(usage_rows, 1))
     return min(max(times, _MANY_USUAL_BATCHES) * usual_messages, most)
