@@ -110,7 +110,6 @@ def collect_on_driver(raw: DataFrame, rules: ReadingRules, message_count: int) -
     """
     most_bytes = largest_bytes(message_count)
     _generate_code(raw, False)
-    # A task waits for the broker most of its time.
     cut = _task_per_core(raw).selectExpr(*_cut(most_bytes))
     messages, large_count = without_large(from_records(cut.toArrow()), most_bytes)
     small = read_usage(messages, rules)
@@ -149,7 +148,8 @@ def _cut(most_bytes: int) -> Sequence[str]:
 def _task_per_core(raw: DataFrame) -> DataFrame:
     """The same messages, in as many tasks as there are cores, and no more.
 
-    A client of several partitions is then in fewer of the sums that the driver merges.
+    A task of a small batch waits for the broker most of its time. Of a large one, a client of several partitions is
+    then in fewer of the sums that the driver merges.
     """
     return raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism)
 

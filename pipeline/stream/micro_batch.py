@@ -275,7 +275,7 @@ class BatchReport:
     decide_ms: int
     publish_ms: int
     age_ms: int
-    usage_rows: int = 0
+    usage_rows: int
     dead_causes: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -38,9 +38,10 @@ _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 _NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
 _USUAL_BATCH_BYTES: Final = 4_000_000
 _BYTES_PER_MESSAGE: Final = 200.0  # of a topic that is empty
+# A larger batch has the messages of so many usual ones, and in between as many as give so many rows of usage.
 _MANY_USUAL_BATCHES: Final = 16
 _MOST_USUAL_BATCHES: Final = 32
-_USAGE_ROWS: Final = 320_000
+_MOST_USAGE_ROWS: Final = 320_000
 _MOST_FULL_BATCHES: Final = 32
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
@@ -64,7 +65,7 @@ def larger_batch(usual_messages: int, most: int, usage_rows: int) -> int:
 
     * `usage_rows`: of a usual batch, by sample window, broker and client. A larger batch has at most as many per event.
     """
-    times = min(_MOST_USUAL_BATCHES, _USAGE_ROWS // max(usage_rows, 1))
+    times = min(_MOST_USUAL_BATCHES, _MOST_USAGE_ROWS // max(usage_rows, 1))
     return min(max(times, _MANY_USUAL_BATCHES) * usual_messages, most)
 
 

@@ -56,7 +56,9 @@ def test_a_usual_batch_has_about_4_mb_of_messages(sizes: list[int], most: int, u
 )
 def test_a_larger_batch_has_up_to_128_mb_of_messages_as_its_usage_allows(usage_rows: int, times: int) -> None:
     assert larger_batch(20_000, 1_000_000, usage_rows) == times * 20_000
+    assert larger_batch(1, 1_000_000, usage_rows) == times
     assert larger_batch(20_000, 300_000, usage_rows) == 300_000
+    assert larger_batch(20_000, 20_001, usage_rows) == 20_001
 
 
 @pytest.mark.parametrize(
