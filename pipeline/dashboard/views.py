@@ -33,7 +33,7 @@ from quota.current_rates import SensorRate
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
 
 _BATCHES: Final = 120
-_STEPS: Final = ("usage", "decisions", "throttle_events", "batches")
+_STEPS: Final = ("usage", "throttle_events")
 """Tables whose commits show how long a batch took, in the order in which they are written."""
 _SAMPLE_BYTES: Final = 400
 _DEAD_LETTERS: Final = 20

@@ -215,9 +215,15 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
     if checkpoint is None:
         yield Diagnosis("ok", "checkpoint", f"none at {folder}: the job begins where its tables end")
         return
-    batches = DeltaRsWriter(table_uri(root, "batches"), settings.job)
+    # The rows of `batches` come up to a second later, and after a kill with the next start.
+    usage, batches = (DeltaRsWriter(table_uri(root, name), settings.job) for name in ("usage", "batches"))
     newest = newest_batch(batches)
-    checkpoint.check(batches.recorded_version, None if newest is None else newest["query_id"])
+
+    def recorded(query_id: str) -> int | None:
+        versions = (table.recorded_version(query_id) for table in (usage, batches))
+        return max((version for version in versions if version is not None), default=None)
+
+    checkpoint.check(recorded, None if newest is None else newest["query_id"])
     yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
+from pipeline.errors import PipelineError
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.process import Background, return_freed_memory
@@ -131,6 +133,7 @@ class Upkeep:
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
+_OUTCOMES_POLL_MS: Final = 250  # no batch may come after one whose outcome waits
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
 _FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 
@@ -200,6 +203,7 @@ class JobRun:
             Background("reaper", _again(self._purgatory.hand_out, tick_ms), self._failed),
             Background("looker", _again(self._purgatory.tick, tick_ms), self._failed),
             Background("quota-poller", _again(self._poll_quotas, poll_ms), self._failed),
+            Background("outcomes", _again(self._append_outcomes, _OUTCOMES_POLL_MS), self._failed),
         ]
         # What they have not finished at the end, the next start finishes. Each of them reads a minute of usage, and
         # never both at the same time, which would take the memory of both.
@@ -324,6 +328,8 @@ class JobRun:
             thread.close(_UPKEEP_PATIENCE_SECONDS)
         for thread in reversed(self._threads):
             thread.close()
+        with suppress(PipelineError):  # the next start appends what is missing
+            self._tables.outcomes.append()
         self._purgatory.close()
 
     def _note_batch(self, report: BatchReport) -> None:
@@ -357,6 +363,9 @@ class JobRun:
         if snapshot is not None:
             log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
         self._purgatory.quotas_changed(self._quotas.pin())
+
+    def _append_outcomes(self) -> None:
+        self._tables.outcomes.append_if_due(self._clock.now())
 
     def _usage_read_until_ms(self) -> int | None:
         return self._roll_ups.written_until_ms if self._settings.stream.rollup_interval_ms else None

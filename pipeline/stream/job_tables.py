@@ -1,7 +1,8 @@
 """The tables of one job, opened once, in the order in which a batch writes them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from threading import Lock
 from typing import Final
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 from pipeline.clock import Moment
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import TablesSettings
+from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.from_settings import open_rolled
 from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
@@ -22,6 +24,7 @@ from pipeline.throttle.publisher import DeltaOutbox
 from quota.replay import Evaluation, with_time_epoch
 from quota.sensors import of_sensors_with_parts
 from schemas.arrow import conform
+from schemas.decisions import DecisionRow
 from schemas.rows import SensorStateRow
 
 WRITTEN_BY_THE_JOB: Final = (
@@ -46,13 +49,93 @@ _PLACEHOLDER = {
 }
 
 
-class SensorStateTable:
-    """Snapshots of the token buckets, so that a restart replays only seconds of usage before the sample windows."""
+_OUTCOMES_INTERVAL_MS: Final = 1_000
 
-    def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a batch: its facts, and the rows of the engine for it."""
+
+    facts: BatchFacts
+    decisions: pa.Table
+
+    def to_rows(self, cluster: str) -> pa.Table:
+        """The rows of `decisions`."""
+        return conform(self.decisions, DecisionRow, cluster=cluster, **asdict(self.facts.evaluation))
+
+
+class Outcomes:
+    """The tables `decisions` and `batches`: the outcomes of the batches of a second are appended to them together.
+
+    An append costs more than the rows of most batches. Nothing waits for these rows: a start decides again what is
+    missing of them after a crash, from the usage and from the facts in the commits of `usage`. A batch without usage
+    has no such commit, and one that has published something is asked for its decisions: their outcomes are appended
+    at once.
+
+    The decisions come first, so a batch with a row in `batches` has all of its decisions. For several threads.
+    """
+
+    def __init__(self, decisions: TableWriter, batches: TableWriter, cluster: str) -> None:
+        self._decisions, self._batches = decisions, batches
+        self._cluster = cluster
+        self._waiting: list[Outcome] = []
+        self._group: list[Outcome] = []
+        self._lock = Lock()
+        self._appended_at_ms: int | None = None
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep the outcome of the next batch until it is appended."""
+        with self._lock:
+            self._waiting.append(outcome)
+
+    def append_if_due(self, now: Moment) -> None:
+        """Append what waits if the last time was a second ago or more, or never."""
+        with self._lock:
+            last_ms = self._appended_at_ms
+            if self._waiting and (last_ms is None or now.steady_ms - last_ms >= _OUTCOMES_INTERVAL_MS):
+                self._append()
+                self._appended_at_ms = now.steady_ms
+
+    def append(self) -> None:
+        """Append what waits. It may be repeated after a failure, and appends nothing twice."""
+        with self._lock:
+            self._append()
+
+    def complete(self, missing: Sequence[Outcome]) -> None:
+        """Append what the driver before left, in order; some of the decisions may be stored already."""
+        for outcome in missing:
+            ((query_id, batch_id),) = outcome.facts.versions.items()
+            decided = self._decisions.recorded_version(query_id)
+            is_decided = decided is not None and decided >= batch_id
+            self.add(Outcome(outcome.facts, outcome.decisions.slice(0, 0)) if is_decided else outcome)
+        self.append()
+
+    def _append(self) -> None:
+        # A group that has failed is repeated as it was: its rows may be stored under the number of its newest batch.
+        while self._group or self._waiting:
+            if not self._group:
+                self._group, self._waiting = self._waiting, []
+            newest = self._group[-1].facts
+            decisions = pa.concat_tables([one.to_rows(self._cluster) for one in self._group])
+            self._decisions.append(decisions, newest.versions, {})
+            failpoint("decisions.appended")
+            rows = pa.concat_tables([one.facts.to_row(self._cluster) for one in self._group])
+            self._batches.append(rows, newest.versions, newest.to_metadata())
+            failpoint("batches.appended")
+            self._group = []
+
+
+class SensorStateTable:
+    """Snapshots of the token buckets, so that a restart replays only seconds of usage before the sample windows.
+
+    A start decides no batch again that is older than the newest snapshot. So all outcomes are appended before one.
+    """
+
+    def __init__(self, table: TableWriter, cluster: str, interval_ms: int, outcomes: Outcomes) -> None:
         self._table = table
         self._cluster = cluster
         self._interval_ms = interval_ms
+        self._outcomes = outcomes
         self._written_at_ms: int | None = None
 
     def write_if_due(self, decider: Decider, now: Moment) -> bool:
@@ -74,6 +157,7 @@ class SensorStateTable:
         # would leave more and more usage for the next one to read.
         if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
+        self._outcomes.append()
         self._written_at_ms = now.steady_ms
         buckets = decider.buckets()
         at = {name: value for name, value in asdict(last).items() if name != "quota_version"}
@@ -139,9 +223,10 @@ class JobTables:
         self.job, self.cluster = job, cluster
         self.writers = writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
         self.dead_letters, self.usage = writers["dead_letters"], writers["usage"]
-        self.decisions, self.batches = writers["decisions"], writers["batches"]
+        self.batches = writers["batches"]
+        self.outcomes = Outcomes(writers["decisions"], self.batches, cluster)
         self.throttle_events = DeltaOutbox(writers["throttle_events"], job)
-        self.sensor_state = SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms)
+        self.sensor_state = SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms, self.outcomes)
 
 
 class RollUps:

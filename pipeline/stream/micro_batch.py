@@ -5,7 +5,8 @@
     3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
 
 Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. What it
-appends is written next to step 5: a start completes the newest stored batch, whichever of its tables are missing.
+appends is written after step 6, for the batches of a second together, but at once if step 5 has published something.
+A start completes all batches whose usage is stored (`Outcomes`).
 
 A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,
 with the same id and the same records. Every append carries the query's id, with the batch id as its version, and is
@@ -31,7 +32,7 @@ from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import OffsetLog, OffsetRange
 from pipeline.stream.collect import Collector
 from pipeline.stream.dead_letters import causes_of
-from pipeline.stream.job_tables import JobTables
+from pipeline.stream.job_tables import JobTables, Outcome
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ClockWarning, CollectedBatch, limit_event_times
 from pipeline.tables.quotas.source import QuotaSource
@@ -39,7 +40,6 @@ from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.replay import Evaluation, begins_time_epoch
 from schemas.arrow import conform
-from schemas.decisions import DecisionRow
 from schemas.rows import DeadLetterRow
 from schemas.usage import UsageRow
 
@@ -80,12 +80,8 @@ class MicroBatch:
         self._began = clock.now()
 
     def complete_stored(self) -> None:
-        """Write what may be missing of the newest stored batch; called once, at start.
-
-        Spark repeats such a batch, but not if its checkpoint is gone.
-        """
-        if self._recovered.newest is not None:
-            self._append_outcome(self._recovered.newest.decided, self._recovered.newest.facts)
+        """Write what is missing of stored batches; called once, at start. Spark repeats the newest at most."""
+        self._tables.outcomes.complete([Outcome(one.facts, one.decided.decisions) for one in self._recovered.missing])
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch: Spark's batch of Kafka records, and its number in this query."""
@@ -119,14 +115,18 @@ class MicroBatch:
                 is_old=self._is_old(facts.age_ms),
                 wait_until_stored=input_appended.result,
             )
-        appended = input_appended.result()
+        stored_at = input_appended.result()
         failpoint("batch.decided")
-        # 4 append decisions, batches; meanwhile 5 outbox and topic, 6 hold in purgatory
+        # 5 outbox and topic, 6 hold in purgatory; then 4 append decisions, batches
         decided_at = self._clock.now()
-        with _meanwhile(self._append_outcome, decided, facts) as outcome_appended:
-            published = self._publish(decided, facts)
-        outcome_appended.result()
-        self._done(facts, decided, published, (began, collected, appended, decided_at), batch.usage.num_rows, causes)
+        outcomes = self._tables.outcomes
+        outcomes.add(Outcome(facts, decided.decisions))
+        published = self._publish(decided, facts)
+        if published or not batch.usage.num_rows:
+            outcomes.append()
+        else:
+            outcomes.append_if_due(decided_at)
+        self._done(facts, decided, published, (began, collected, stored_at, decided_at), batch.usage.num_rows, causes)
 
     def _done(
         self,
@@ -217,19 +217,6 @@ class MicroBatch:
         failpoint("usage.appended")
         return self._clock.now()
 
-    def _append_outcome(self, decided: Decided, facts: BatchFacts) -> None:
-        decisions = conform(decided.decisions, DecisionRow, cluster=self._tables.cluster, **asdict(facts.evaluation))
-        # Two tables and two commits that do not depend on each other: done at the same time, they take the time of one.
-        with _meanwhile(self._append_facts, facts) as batches_appended:
-            self._tables.decisions.append(decisions, facts.versions, {})
-            failpoint("decisions.appended")
-            batches_appended.result()
-        failpoint("batch.recorded")
-
-    def _append_facts(self, facts: BatchFacts) -> None:
-        self._tables.batches.append(facts.to_row(self._tables.cluster), facts.versions, facts.to_metadata())
-        failpoint("batches.appended")
-
     def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> int:
         evaluation = facts.evaluation
         waited_ms = self._began.wall_ms - evaluation.evaluated_at_ms if is_stored else 0
@@ -260,7 +247,7 @@ class BatchReport:
     """What a batch did and how long its steps took, for the status line and the metrics.
 
     A batch is decided while its usage is stored: `append_ms` ends when it is stored, `decide_ms` is what comes after.
-    `publish_ms` includes the appends to `decisions` and `batches`, which run at the same time.
+    `publish_ms` includes the appends to `decisions` and `batches`, in a batch that makes them.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
     `MORE_REFUSED`. For a batch that was taken from the tables it is empty, and `usage_rows` is the number of events.

@@ -14,7 +14,7 @@ may not be stored yet.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -66,23 +66,25 @@ class StoredUsage:
         return self.processed_at_ms.get((batch.query_id, batch.batch_id), batch.evaluated_at_ms) - batch.evaluated_at_ms
 
 
-def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSettings) -> StoredUsage:
+def read_stored_usage(
+    tables: JobTables, newest: BatchFacts, missing: Sequence[BatchFacts], engine: EngineSettings
+) -> StoredUsage:
     """Read what an engine with these settings is rebuilt from.
 
-    * `newest`: Facts of the newest stored batch. Its row of `batches` may not be stored yet.
+    * `missing`: Facts of batches that have no row in `batches` yet.
     """
     last_query_id = newest.evaluation.query_id
     snapshot = tables.sensor_state.newest(last_query_id)
     usage = _usage_since(tables, newest.evaluation, engine.rate_span_ms, snapshot)
     batches = tuple(batches_of(usage, last_query_id))
     rows = _rows_since(tables, newest.evaluation, batches, snapshot)
+    rows = pa.concat_tables([rows, *(one.to_row(tables.cluster).select(rows.column_names) for one in missing)])
     batches = _with_ends_of_epochs(batches, rows, last_query_id)
     unfit = _newest_unfit(rows, newest, engine.sample_window_ms)
     if unfit is not None:
         batches = tuple(batch for batch in batches if batch.is_after(unfit, last_query_id))
         snapshot = snapshot if snapshot is not None and snapshot[0].is_after(unfit, last_query_id) else None
     processed_at_ms = {(row["query_id"], row["batch_id"]): row["processed_at_ms"] for row in rows.to_pylist()}
-    processed_at_ms[newest.evaluation.query_id, newest.evaluation.batch_id] = newest.processed_at_ms
     batches = tuple(replace(batch, usage=on_windows(batch.usage, engine.sample_window_ms)) for batch in batches)
     return StoredUsage(batches, snapshot, processed_at_ms)
 
@@ -149,7 +151,7 @@ def _newest_unfit(rows: pa.Table, newest: BatchFacts, sample_window_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class StoredOutcome:
-    """The newest batch in `usage`, decided again. Any of its later steps may still have to be done."""
+    """A batch in `usage`, decided again. Any of its later steps may still have to be done."""
 
     facts: BatchFacts
     decided: Decided
@@ -161,12 +163,14 @@ class Recovered:
 
     Attributes:
         newest: The newest stored batch; None for new tables.
+        missing: The batches in `usage` without a row in `batches`, in order; their decisions may be missing, too.
         end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
             there. "" for new tables.
         newest_query_id: The query of that batch; None for new tables.
     """
 
     newest: StoredOutcome | None
+    missing: Sequence[StoredOutcome]
     batches: int
     rows: int
     end_offsets: str
@@ -181,32 +185,42 @@ class Recovered:
 def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: Settings) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it."""
     engine, max_decision_age_ms = settings.engine, settings.stream.max_decision_age_ms
-    facts = _newest_facts(tables.usage)
+    facts, missing = _facts_of_usage(tables)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
     if newest is None:
-        return Recovered(None, 0, 0, "", None)
+        return Recovered(None, (), 0, 0, "", None)
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
-    stored = read_stored_usage(tables, newest, engine)
-    decided = _decide_again(stored, quotas, decider, at, last_query_id, max_decision_age_ms)
+    wanted = missing or ([] if facts is None else [facts])
+    stored = read_stored_usage(tables, newest, missing, engine)
+    outcomes = _decide_again(stored, quotas, decider, at, last_query_id, max_decision_age_ms, wanted)
     if newest.settings != engine:
         _log_change(newest.settings, engine)
     if facts is not None and facts.settings != engine:
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
-        usage = read_stored_usage(tables, facts, facts.settings)
-        decided = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms)
+        usage = read_stored_usage(tables, facts, missing, facts.settings)
+        outcomes = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms, wanted)
     decider.resume(newest.evaluation, at)
-    # Log clean-up may have removed the commit with the newest usage's facts. Its batch was completed before that.
-    outcome = None if facts is None or decided is None else StoredOutcome(facts, decided)
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    return Recovered(outcome, len(stored.batches), rows, newest.end_offsets, last_query_id)
+    # Log clean-up may have removed the commit with the newest usage's facts. Its batch was completed before that.
+    newest_outcome = outcomes[-1] if outcomes and outcomes[-1].facts is facts else None
+    return Recovered(
+        newest_outcome, outcomes if missing else (), len(stored.batches), rows, newest.end_offsets, last_query_id
+    )
 
 
 def _decide_again(
-    stored: StoredUsage, quotas: QuotaSource, decider: Decider, at: Moment, last_query_id: str, max_decision_age_ms: int
-) -> Decided | None:
-    """Record all stored batches; returns the outcome of the last one, None without batches."""
-    decided: Decided | None = None
+    stored: StoredUsage,
+    quotas: QuotaSource,
+    decider: Decider,
+    at: Moment,
+    last_query_id: str,
+    max_decision_age_ms: int,
+    wanted: Sequence[BatchFacts],
+) -> list[StoredOutcome]:
+    """Record all stored batches; returns the outcomes of those that are wanted, in order."""
+    facts_of = {(one.evaluation.query_id, one.evaluation.batch_id): one for one in wanted}
+    outcomes = []
     snapshot = stored.snapshot
     for batch in stored.batches:
         evaluation = evaluation_of(batch)
@@ -215,11 +229,13 @@ def _decide_again(
             decider.resume(snapshot[0], at)
             snapshot = None
         is_old = stored.age_ms(batch) > max_decision_age_ms
-        again = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at, is_old=is_old)
-        decided = again if batch.usage.num_rows else decided
+        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at, is_old=is_old)
+        facts = facts_of.get((batch.query_id, batch.batch_id))
+        if facts is not None and batch.usage.num_rows:
+            outcomes.append(StoredOutcome(facts, decided))
     if snapshot is not None:
         decider.restore_buckets(snapshot[1])
-    return decided
+    return outcomes
 
 
 def _log_change(stored: EngineSettings, settings: EngineSettings) -> None:
@@ -235,14 +251,32 @@ def _log_change(stored: EngineSettings, settings: EngineSettings) -> None:
         )
 
 
+def _facts_of_usage(tables: JobTables) -> tuple[BatchFacts | None, list[BatchFacts]]:
+    """Facts of the newest batch in `usage`, and, in order, of its batches that have no row in `batches`."""
+    for limit in _COMMITS_LOOKED_AT:
+        found = list(_facts_in_log(tables.usage, limit))
+        if found:
+            query_id = found[0].evaluation.query_id
+            recorded = tables.batches.recorded_version(query_id)
+            missing = [
+                one
+                for one in found
+                if one.evaluation.query_id == query_id and (recorded is None or one.evaluation.batch_id > recorded)
+            ]
+            if len(missing) < len(found) or limit == _COMMITS_LOOKED_AT[-1]:
+                return found[0], missing[::-1]
+    return None, []
+
+
+def _facts_in_log(table: TableWriter, limit: int) -> Iterator[BatchFacts]:
+    """Facts of the batches in the newest commits of a table, newest first."""
+    return filter(None, map(BatchFacts.from_metadata, table.commit_metadata(limit)))
+
+
 def _newest_facts(table: TableWriter) -> BatchFacts | None:
     """Facts of the newest batch in a table. Later commits may carry no batch: epochs and maintenance."""
-    for limit in _COMMITS_LOOKED_AT:
-        for metadata in table.commit_metadata(limit):
-            facts = BatchFacts.from_metadata(metadata)
-            if facts is not None:
-                return facts
-    return None
+    found = (next(_facts_in_log(table, limit), None) for limit in _COMMITS_LOOKED_AT)
+    return next(filter(None, found), None)
 
 
 def _newest_row(batches: TableWriter) -> BatchFacts | None:

@@ -6,6 +6,7 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from pipeline.errors import Conflict
 from pipeline.failpoints import failpoint
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
@@ -136,6 +138,7 @@ class HandJob:
         self.spark = HandSpark()
         self.starts: list[int] = []
         self.broker_ahead_ms = 0
+        self._is_alive = False
         self._moved_at_starts: list[tuple[int, int]] = []
         self._moved_of_batch: dict[tuple[str, int], int] = {}
         self._moved_of_records: list[tuple[int, int]] = [(0, 0)]
@@ -174,7 +177,7 @@ class HandJob:
 
     def start(self, with_checkpoint: bool = True) -> None:
         """A new process, as `JobRun` makes it. Without its checkpoint it begins a new query where the tables end."""
-        settings = self.settings
+        settings, self._is_alive = self.settings, False
         self._note_clock()
         self.quotas = QuotaSource(self.quota_table, self.share)
         self._polled: list[Path] = []
@@ -208,9 +211,11 @@ class HandJob:
             lambda: self.quotas.pin().version,
         )
         self.listeners.began(self.gauges)
+        self._is_alive = True
 
     def step(self) -> None:
         """What the job's threads do in one trigger: poll the quotas, run a batch, turn the wheel."""
+        self._is_alive = False
         self._note_clock()
         self._poll_quotas()
         self.purgatory.quotas_changed(self.quotas.pin())
@@ -220,7 +225,9 @@ class HandJob:
             frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context), batch_id=batch_id)
             self.micro_batch(frame, batch_id)
             self.spark.committed = batch_id
+        self.tables.outcomes.append_if_due(self.clock.now())
         self.purgatory.tick()
+        self._is_alive = True
 
     def _poll_quotas(self) -> None:
         """A poll takes a third of a step in memory: it is left out where the log of the table has no new file."""
@@ -231,13 +238,21 @@ class HandJob:
 
     def rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of one of its tables."""
+        self.append_outcomes()
         if self._stored is None:
             return read_table(f"{self.settings.tables.root}/{name}", columns)
         return MemoryWriter(self._stored[name], JOB).read(columns)
 
+    def append_outcomes(self) -> None:
+        """What a job does within a second, if it is not killed or fenced before."""
+        if self._is_alive:
+            with suppress(Conflict):
+                self.tables.outcomes.append()
+
     def store(self) -> None:
         """Append what is in memory and was not stored yet to tables, one commit each, for readers of tables."""
         assert self._stored is not None
+        self.append_outcomes()
         if not self._written:
             create_missing(self.settings.tables.root)
         for name, table in self._stored.items():
@@ -248,6 +263,7 @@ class HandJob:
 
     def evidence(self) -> Evidence:
         """For the verifier."""
+        self.append_outcomes()
         records = [
             {**json.loads(one.to_value()), "key": json.loads(one.key()), "partition": 0} for one in self._records()
         ]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.clock import Moment
-from pipeline.stream import micro_batch
+from pipeline.stream import job_tables, micro_batch
 from pipeline.stream.job_tables import SensorStateTable
 from pipeline.stream.micro_batch import MicroBatch
 from pipeline.throttle import lifecycle, publisher, purgatory
@@ -192,9 +192,7 @@ MUTATIONS: Final = {
     "event times are not limited": Mutation(
         micro_batch, "limit_event_times", lambda _, batch, *__: (batch, None), "batches: different"
     ),
-    "decisions name a wrong quota version": Mutation(
-        micro_batch, "conform", _with_next_version, "decisions: different"
-    ),
+    "decisions name a wrong quota version": Mutation(job_tables, "conform", _with_next_version, "decisions: different"),
     "the wrong decision is applied": Mutation(
         decisions, "_applied", lambda applied, *arguments: np.roll(applied(*arguments), 1), "decisions: different"
     ),

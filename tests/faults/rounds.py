@@ -12,7 +12,10 @@ from pipeline.failpoints import FAILPOINTS
 from tests.faults.rig import Rig, rig
 from tests.faults.stepped_clock import SteppedClock
 
-NTH: Final = {"outbox.appended": 3, "transaction.sent": 3, "transaction.committed": 3, "look.appended": 3}
+NTH: Final = {
+    **{"outbox.appended": 3, "transaction.sent": 3, "transaction.committed": 3, "look.appended": 3},
+    **{"decisions.appended": 2, "batches.appended": 2},
+}
 """How often a place is passed before the job dies there; the others are passed with every micro-batch."""
 _NTH_BATCH: Final = 4
 _LEFT_BEHIND: Final = "outbox.appended:3"

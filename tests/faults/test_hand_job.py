@@ -117,7 +117,7 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
     assert job.verdict().count("different") == 0
 
 
-@pytest.mark.parametrize("point", ["usage.appended", "batch.recorded", "sensor_state.appended"])
+@pytest.mark.parametrize("point", ["usage.appended", "batches.appended", "sensor_state.appended"])
 def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(
     point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ import { clock, count, instant, millis, when } from './format.js';
 import { ask, giveUp, loadSoon } from './net.js';
 
 const EVERY_MS = 2_000;
-const STEPS = [['usage', 'usage'], ['decisions', 'decisions'], ['batches', 'batches'], ['throttle_events', 'throttle events']];
+const STEPS = [['usage', 'usage'], ['throttle_events', 'throttle events']];
 const OLD_MS = { usage: 5_000, batches: 5_000 };
 const COLUMNS = [['Batch', 'Number of the micro-batch'], ['Read at', 'When the job read its usage, UTC'], ['Events', 'Usage events in it'], ['Delay', 'How old its newest usage was when it was read'],
   ['Took', 'From reading to the last commit'], ['Late', 'Events older than the windows of the rate'], ['Clamped', 'Events dated ahead, set back'], ['Ignored', 'Records without events'], ['Unreadable', 'Messages kept as dead letters'], ['Quotas', 'Version of the quota table it was decided with']];

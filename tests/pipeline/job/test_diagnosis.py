@@ -1,6 +1,7 @@
 """What `kquota doctor` says of a checkpoint without a JVM."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,17 @@ from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.job.lock import JobLock
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, MeterSettings, Settings, StreamSettings, TablesSettings
+from pipeline.stream.batch_facts import BatchFacts
+from pipeline.tables.address import table_uri
+from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from quota.replay import Evaluation
+from schemas.arrow import conform
+from schemas.usage import UsageRow
 from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.stream.test_checkpoint import write_checkpoint
+from tests.quota.factories import table, usage_row
 
 
 def findings(root: Path, checkpoint: str) -> list[Diagnosis]:
@@ -94,6 +102,21 @@ def test_a_dead_broker_is_asked_once_and_not_for_long(tmp_path: Path, monkeypatc
     found = list(diagnose(settings))
     assert (found[-1].severity, found[-1].subject) == ("error", "cluster")
     assert asked == [1_200]
+
+
+def test_the_checkpoint_of_a_job_that_was_killed_fits_its_tables(tmp_path: Path) -> None:
+    create_missing(str(tmp_path / "tables"))
+    evaluation = Evaluation("q", 0, 1, 1)
+    facts = BatchFacts(evaluation, 1, "", "", "{}", 1, 0, 0, 0, 0)
+    usage = conform(table([usage_row(1)]), UsageRow, cluster="c", request_count=1, **asdict(evaluation))
+    # The other rows of `batches` come with the next start.
+    for name, rows, newest in (("usage", usage, 3), ("batches", facts.to_row("c"), 0)):
+        writer = DeltaRsWriter(table_uri(str(tmp_path / "tables"), name), "kquota")
+        writer.raise_epoch(1)
+        writer.append(rows, {"q": newest}, {})
+    write_checkpoint(tmp_path / "checkpoint", planned=3, committed=3)
+    (finding,) = findings(tmp_path, str(tmp_path / "checkpoint"))
+    assert (finding.severity, "fits the tables" in finding.text) == ("ok", True)
 
 
 @pytest.mark.parametrize("checkpoint", ["hdfs://namenode/checkpoint", "dbfs:/checkpoint"])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables.reading import read_table
 from tests.faults.evidence import Message
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
@@ -38,13 +37,13 @@ def run_offender(job: HandJob, steps: int) -> None:
 
 
 def decisions_of(job: HandJob, user: str) -> int:
-    users: list[str] = read_table(f"{job.settings.tables.root}/decisions", ["user"])["user"].to_pylist()
+    users: list[str] = job.rows("decisions", ["user"])["user"].to_pylist()
     return users.count(user)
 
 
 def last_batch(job: HandJob) -> dict[str, int]:
     columns = ["batch_id", "evaluated_at_ms", "processed_at_ms", "clamped_count", "late_count"]
-    rows: list[dict[str, int]] = read_table(f"{job.settings.tables.root}/batches", columns).to_pylist()
+    rows: list[dict[str, int]] = job.rows("batches", columns).to_pylist()
     return max(rows, key=lambda row: row["batch_id"])
 
 

@@ -110,6 +110,7 @@ def test_decisions_before_and_after_a_change_can_be_verified(
     with_engine(job, num_samples, sample_window_ms)
     job.start()
     run(job, 20)
+    job.append_outcomes()
     root = job.settings.tables.root
     found = verify(root, "cluster", job.quotas.at, 0, 2**62, lambda _done, _whole: None)
     assert (found.batches, found.mismatches) == (40, [])
