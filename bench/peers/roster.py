@@ -191,8 +191,9 @@ BARE: Final = "bare Spark"
 PEERS: Final = (
     Peer(
         KQUOTA,
-        f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage, the facts of a batch and decisions "
-        "are in Delta tables before a batch is committed. It also checks every event, measures rates, and decides",
+        f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage and the facts of a batch are in a "
+        "Delta table before it is committed, its decisions within a second. It also checks every event, measures "
+        "rates, and decides",
         _kquota,
         lambda place: UsageTableResults(place.folder / "tables" / "usage"),
         ready="running; trigger",

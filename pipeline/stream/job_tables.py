@@ -69,8 +69,8 @@ class Outcomes:
 
     An append costs more than the rows of most batches. Nothing waits for these rows: a start decides again what is
     missing of them after a crash, from the usage and from the facts in the commits of `usage`. A batch without usage
-    has no such commit, and one that has published something is asked for its decisions: their outcomes are appended
-    at once.
+    has no such commit, and one that has begun a throttle is asked for its decisions: their outcomes are appended at
+    once.
 
     The decisions come first, so a batch with a row in `batches` has all of its decisions. For several threads.
     """

@@ -5,7 +5,7 @@
     3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
 
 Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. What it
-appends is written after step 6, for the batches of a second together, but at once if step 5 has published something.
+appends is written after step 6, for the batches of a second together, but at once if step 5 has begun a throttle.
 A start completes all batches whose usage is stored (`Outcomes`).
 
 A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,
@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import ParamSpec, TypeVar
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
@@ -38,6 +39,7 @@ from pipeline.stream.usage_columns import ClockWarning, CollectedBatch, limit_ev
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.shapes import NOTHING_WRITTEN
 from quota.replay import Evaluation, begins_time_epoch
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
@@ -88,7 +90,7 @@ class MicroBatch:
         query_id, began = query_id_of(frame), self._clock.now()
         stored = self._recovered.outcome_of(query_id, batch_id)
         if stored is not None:
-            published = self._publish(stored.decided, stored.facts, is_stored=True)
+            published = self._publish(stored.decided, stored.facts, is_stored=True).num_rows
             moments = (began, began, began, began)
             self._done(stored.facts, stored.decided, published, moments, stored.facts.good_count, {})
             return
@@ -122,11 +124,13 @@ class MicroBatch:
         outcomes = self._tables.outcomes
         outcomes.add(Outcome(facts, decided.decisions))
         published = self._publish(decided, facts)
-        if published or not batch.usage.num_rows:
+        has_begun_throttle = pc.any(pc.invert(published["extends"])).as_py()
+        if has_begun_throttle or not batch.usage.num_rows:
             outcomes.append()
         else:
             outcomes.append_if_due(decided_at)
-        self._done(facts, decided, published, (began, collected, stored_at, decided_at), batch.usage.num_rows, causes)
+        moments = (began, collected, stored_at, decided_at)
+        self._done(facts, decided, published.num_rows, moments, batch.usage.num_rows, causes)
 
     def _done(
         self,
@@ -217,7 +221,7 @@ class MicroBatch:
         failpoint("usage.appended")
         return self._clock.now()
 
-    def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> int:
+    def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> pa.Table:
         evaluation = facts.evaluation
         waited_ms = self._began.wall_ms - evaluation.evaluated_at_ms if is_stored else 0
         if not (self._is_old(facts.age_ms) or self._is_old(waited_ms)):
@@ -232,7 +236,7 @@ class MicroBatch:
                 "has usage from before this start" if waited else f"is {facts.age_ms / 1000:.1f} s old",
                 decided.violations.num_rows,
             )
-        return 0
+        return NOTHING_WRITTEN
 
 
 @contextmanager

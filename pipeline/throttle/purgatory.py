@@ -119,8 +119,8 @@ class ThrottlePurgatory:
                 log.info("took up %d running throttles", running.num_rows)
             self._ledger.hold(held_from(running, now, self._slicing.lead_ms))
 
-    def violated(self, violations: pa.Table, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
-        """Publish and hold what a batch's violations ask for; returns the number of records.
+    def violated(self, violations: pa.Table, evaluation: Evaluation, batch_versions: dict[str, int]) -> pa.Table:
+        """Publish and hold what a batch's violations ask for; returns the records, of `WRITTEN`.
 
         A batch that is run again finds its version recorded and writes nothing; the throttles it wrote the first
         time were taken up by `take_over`.
@@ -196,20 +196,20 @@ class ThrottlePurgatory:
         self._ledger.wait_for_end(int64s(looked_at, "client")[verdict.waiting])
         if verdict.publications.num_rows:
             failpoint("look.decided")
-        return self._publish(verdict.publications, evaluation, now, None)
+        return int(self._publish(verdict.publications, evaluation, now, None).num_rows)
 
     def _publish(
         self, publications: pa.Table, evaluation: Evaluation, now: Moment, batch_versions: dict[str, int] | None
-    ) -> int:
+    ) -> pa.Table:
         written = self._publisher.write(publications, evaluation, now, batch_versions)
         if not written.num_rows:
-            return 0
+            return written
         is_release = pc.equal(written["action"], "release")
         self._ledger.drop(written.filter(is_release))
         self._ledger.hold(self._held(written.filter(pc.invert(is_release)), now))
         self._announce(written, evaluation.quota_version)
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
-        return int(written.num_rows)
+        return written
 
     @property
     def _slicing(self) -> Slicing:
