@@ -83,7 +83,7 @@ class MicroBatch:
 
     def complete_stored(self) -> None:
         """Write what is missing of stored batches; called once, at start. Spark repeats the newest at most."""
-        self._tables.outcomes.complete([Outcome(one.facts, one.decided.decisions) for one in self._recovered.missing])
+        self._tables.outcomes.complete([Outcome(one.facts, one.decided.decisions) for one in self._recovered.outcomes])
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch: Spark's batch of Kafka records, and its number in this query."""

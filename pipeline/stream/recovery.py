@@ -162,15 +162,15 @@ class Recovered:
     """What `rebuild` has found in the tables.
 
     Attributes:
-        newest: The newest stored batch; None for new tables.
-        missing: The batches in `usage` without a row in `batches`, in order; their decisions may be missing, too.
+        outcomes: Of the batches in `usage` without a row in `batches`, in order; without any, of the newest batch: an
+            earlier release may have stored its row and not its decisions. Empty for new tables, and if log clean-up
+            has removed the facts of the newest batch; it was completed before that.
         end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
             there. "" for new tables.
         newest_query_id: The query of that batch; None for new tables.
     """
 
-    newest: StoredOutcome | None
-    missing: Sequence[StoredOutcome]
+    outcomes: Sequence[StoredOutcome]
     batches: int
     rows: int
     end_offsets: str
@@ -178,7 +178,7 @@ class Recovered:
 
     def outcome_of(self, query_id: str, batch_id: int) -> StoredOutcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
-        newest = self.newest
+        newest = self.outcomes[-1] if self.outcomes else None
         return newest if newest is not None and newest.facts.versions == {query_id: batch_id} else None
 
 
@@ -188,7 +188,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     facts, missing = _facts_of_usage(tables)
     newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
     if newest is None:
-        return Recovered(None, (), 0, 0, "", None)
+        return Recovered((), 0, 0, "", None)
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
     wanted = missing or ([] if facts is None else [facts])
@@ -202,11 +202,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         outcomes = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms, wanted)
     decider.resume(newest.evaluation, at)
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    # Log clean-up may have removed the commit with the newest usage's facts. Its batch was completed before that.
-    newest_outcome = outcomes[-1] if outcomes and outcomes[-1].facts is facts else None
-    return Recovered(
-        newest_outcome, outcomes if missing else (), len(stored.batches), rows, newest.end_offsets, last_query_id
-    )
+    return Recovered(outcomes, len(stored.batches), rows, newest.end_offsets, last_query_id)
 
 
 def _decide_again(

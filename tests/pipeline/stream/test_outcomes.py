@@ -1,5 +1,6 @@
 """The decisions and the facts of batches are appended together, and a crash neither loses nor doubles a row of them."""
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pipeline.failpoints import FailpointReached
 from pipeline.settings.model import EngineSettings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.job_tables import Outcome, Outcomes
-from pipeline.tables.layout import TABLES
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.reading import read_table
 from quota.replay import Evaluation
 from schemas.arrow import arrow_schema
@@ -95,6 +96,18 @@ def test_a_start_completes_all_batches_that_waited(point: str, tmp_path: Path, m
     assert set(stored(job, "decisions")) == set(usage)
     load.come_to_rest()
     assert job.verdict().as_json()["differences"] == []
+
+
+def test_a_start_appends_the_decisions_that_an_earlier_release_has_left_out(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    batch(job, MUCH)
+    decided = job.rows("decisions").to_pylist()
+    shutil.rmtree(Path(job.settings.tables.root, "decisions"))
+    create_missing(job.settings.tables.root)
+    job.start()
+    assert job.rows("decisions").to_pylist() == decided
+    assert len(decided) == len(stored(job, "batches")) == 1
 
 
 def test_buckets_are_stored_after_the_outcomes_of_all_batches_before(tmp_path: Path) -> None:
