@@ -153,7 +153,7 @@ def _batch_row(row: Mapping[str, Any], committed: Mapping[str, Mapping[tuple[str
     """A batch with the time of each step as far as commits have it; `committed`: `WatchedTable.commits` by table."""
     key = (row["query_id"], row["batch_id"])
     at_ms, steps_ms = row["processed_at_ms"], {}
-    for name in sorted(_STEPS, key=lambda name: committed[name].get(key, 0)):
+    for name in _STEPS:
         end_ms = committed[name].get(key)
         if end_ms is not None:
             steps_ms[name] = max(end_ms - at_ms, 0)

@@ -1,7 +1,7 @@
 """The tables of one job, opened once, in the order in which a batch writes them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from threading import Lock
 from typing import Final
 
@@ -19,7 +19,7 @@ from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
-from pipeline.throttle.decider import Decider
+from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.publisher import DeltaOutbox
 from quota.replay import Evaluation, with_time_epoch
 from quota.sensors import of_sensors_with_parts
@@ -54,14 +54,14 @@ _OUTCOMES_INTERVAL_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch: its facts, and the rows of the engine for it."""
+    """What became of a batch. Any step after the one that stored its usage may still have to be done."""
 
     facts: BatchFacts
-    decisions: pa.Table
+    decided: Decided
 
     def to_rows(self, cluster: str) -> pa.Table:
         """The rows of `decisions`."""
-        return conform(self.decisions, DecisionRow, cluster=cluster, **asdict(self.facts.evaluation))
+        return conform(self.decided.decisions, DecisionRow, cluster=cluster, **asdict(self.facts.evaluation))
 
 
 class Outcomes:
@@ -102,12 +102,14 @@ class Outcomes:
             self._append()
 
     def complete(self, missing: Sequence[Outcome]) -> None:
-        """Append what the driver before left, in order; some of the decisions may be stored already."""
+        """Append what the driver before left, of one query and in order; some decisions may be stored already."""
+        if not missing:
+            return
+        stored = self._decisions.recorded_version(missing[0].facts.evaluation.query_id)
         for outcome in missing:
-            ((query_id, batch_id),) = outcome.facts.versions.items()
-            decided = self._decisions.recorded_version(query_id)
-            is_decided = decided is not None and decided >= batch_id
-            self.add(Outcome(outcome.facts, outcome.decisions.slice(0, 0)) if is_decided else outcome)
+            is_stored = stored is not None and stored >= outcome.facts.evaluation.batch_id
+            rest = replace(outcome.decided, decisions=outcome.decided.decisions.slice(0, 0))
+            self.add(replace(outcome, decided=rest) if is_stored else outcome)
         self.append()
 
     def _append(self) -> None:

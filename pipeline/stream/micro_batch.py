@@ -83,7 +83,7 @@ class MicroBatch:
 
     def complete_stored(self) -> None:
         """Write what is missing of stored batches; called once, at start. Spark repeats the newest at most."""
-        self._tables.outcomes.complete([Outcome(one.facts, one.decided.decisions) for one in self._recovered.outcomes])
+        self._tables.outcomes.complete(self._recovered.outcomes)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch: Spark's batch of Kafka records, and its number in this query."""
@@ -122,7 +122,7 @@ class MicroBatch:
         # 5 outbox and topic, 6 hold in purgatory; then 4 append decisions, batches
         decided_at = self._clock.now()
         outcomes = self._tables.outcomes
-        outcomes.add(Outcome(facts, decided.decisions))
+        outcomes.add(Outcome(facts, decided))
         published = self._publish(decided, facts)
         has_begun_throttle = pc.any(pc.invert(published["extends"])).as_py()
         if has_begun_throttle or not batch.usage.num_rows:

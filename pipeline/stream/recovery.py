@@ -9,8 +9,8 @@ A gap longer than the windows needs no special case: there is no usage to read, 
 The job's engine settings may have changed since a batch was decided. If the two spans of sample windows divide each
 other, the batch's usage is put on the engine's windows (`quota.rates`). If they do not, that batch and everything
 before it is left out: the engine begins with empty rates and full buckets. Only stored settings decide about that, so
-each later start finds the same. The last batch itself is decided with the settings it was recorded with: its decisions
-may not be stored yet.
+each later start finds the same. The last batches, whose decisions may not be stored yet, are decided with the settings
+they were recorded with.
 """
 
 import logging
@@ -24,12 +24,12 @@ import pyarrow.compute as pc
 from pipeline.clock import Clock, Moment
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.job_tables import JobTables
+from pipeline.stream.job_tables import JobTables, Outcome
 from pipeline.tables.port import TableWriter
 from pipeline.tables.queries import newest_batch
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import new_engine
-from pipeline.throttle.decider import Decided, Decider
+from pipeline.throttle.decider import Decider
 from quota.rates import on_windows, windows_divide
 from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, evaluation_of, with_time_epoch
 from schemas.arrow import arrow_schema
@@ -150,14 +150,6 @@ def _newest_unfit(rows: pa.Table, newest: BatchFacts, sample_window_ms: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class StoredOutcome:
-    """A batch in `usage`, decided again. Any of its later steps may still have to be done."""
-
-    facts: BatchFacts
-    decided: Decided
-
-
-@dataclass(frozen=True, slots=True)
 class Recovered:
     """What `rebuild` has found in the tables.
 
@@ -170,13 +162,13 @@ class Recovered:
         newest_query_id: The query of that batch; None for new tables.
     """
 
-    outcomes: Sequence[StoredOutcome]
+    outcomes: Sequence[Outcome]
     batches: int
     rows: int
     end_offsets: str
     newest_query_id: str | None
 
-    def outcome_of(self, query_id: str, batch_id: int) -> StoredOutcome | None:
+    def outcome_of(self, query_id: str, batch_id: int) -> Outcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
         newest = self.outcomes[-1] if self.outcomes else None
         return newest if newest is not None and newest.facts.versions == {query_id: batch_id} else None
@@ -213,7 +205,7 @@ def _decide_again(
     last_query_id: str,
     max_decision_age_ms: int,
     wanted: Sequence[BatchFacts],
-) -> list[StoredOutcome]:
+) -> list[Outcome]:
     """Record all stored batches; returns the outcomes of those that are wanted, in order."""
     facts_of = {(one.evaluation.query_id, one.evaluation.batch_id): one for one in wanted}
     outcomes = []
@@ -228,7 +220,7 @@ def _decide_again(
         decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at, is_old=is_old)
         facts = facts_of.get((batch.query_id, batch.batch_id))
         if facts is not None and batch.usage.num_rows:
-            outcomes.append(StoredOutcome(facts, decided))
+            outcomes.append(Outcome(facts, decided))
     if snapshot is not None:
         decider.restore_buckets(snapshot[1])
     return outcomes

@@ -76,7 +76,7 @@ class KeptJob:
         self._usage.append(conform(usage, UsageRow, **identity, request_count=1))
         settings = self._settings.model_dump_json()
         self._facts.append(BatchFacts(evaluation, at_ms, "", "", settings, len(rows), 0, 0, 0, 0))
-        self._tables.outcomes.add(Outcome(self._facts[-1], decided.decisions))
+        self._tables.outcomes.add(Outcome(self._facts[-1], decided))
         if len(self._facts) == _BATCHES_A_COMMIT:
             self.flush()
         decisions: list[dict[str, Any]] = decided.decisions.to_pylist()

@@ -15,6 +15,8 @@ from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.job_tables import Outcome, Outcomes
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.reading import read_table
+from pipeline.throttle.decider import Decided
+from pipeline.throttle.shapes import NO_PUBLICATIONS
 from quota.replay import Evaluation
 from schemas.arrow import arrow_schema
 from tests.fakes.table import MemoryTable, MemoryWriter
@@ -179,4 +181,4 @@ def outcome(batch_id: int) -> Outcome:
     names = dict.fromkeys(("broker_id", "user", "client_id", "sensor_user", "sensor_client_id", "decision_id"), "u")
     numbers = dict.fromkeys(("observed", "bound", "window_ms", "raw_throttle_time_ms", "throttle_time_ms", "level"), 1)
     row = {**names, **numbers, "quota_type": "producer_byte_rate", "mode": "enforce", "applied": True}
-    return Outcome(facts, pa.Table.from_pylist([row]))
+    return Outcome(facts, Decided(pa.Table.from_pylist([row]), NO_PUBLICATIONS))
