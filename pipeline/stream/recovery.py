@@ -1,8 +1,8 @@
 """Rebuilds the engine from the tables, so that after a restart the job decides as if it had never stopped.
 
 Token buckets come from the newest snapshot and the batches after it; while there is no snapshot, from all batches.
-Sample windows come from all usage of the last (N + 1) · w in the newest time epoch. Each batch is recorded again with
-its stored rows, its own `evaluated_at_ms` and its own quota version.
+Sample windows come from all usage of the last (N + 1) · w before the oldest batch that is decided again, in its time
+epoch. Each batch is recorded again with its stored rows, its own `evaluated_at_ms` and its own quota version.
 
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
 
@@ -71,11 +71,12 @@ def read_stored_usage(
 ) -> StoredUsage:
     """Read what an engine with these settings is rebuilt from.
 
-    * `missing`: Facts of batches that have no row in `batches` yet.
+    * `missing`: Facts of the batches that have no row in `batches` yet, in order.
     """
     last_query_id = newest.evaluation.query_id
     snapshot = tables.sensor_state.newest(last_query_id)
-    usage = _usage_since(tables, newest.evaluation, engine.rate_span_ms, snapshot)
+    oldest = missing[0].evaluation if missing else newest.evaluation
+    usage = _usage_since(tables, oldest, newest.evaluation, engine.rate_span_ms, snapshot)
     batches = tuple(batches_of(usage, last_query_id))
     rows = _rows_since(tables, newest.evaluation, batches, snapshot)
     rows = pa.concat_tables([rows, *(one.to_row(tables.cluster).select(rows.column_names) for one in missing)])
@@ -89,14 +90,16 @@ def read_stored_usage(
     return StoredUsage(batches, snapshot, processed_at_ms)
 
 
-def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None) -> pa.Table:
-    """The usage of all batches after the snapshot, and what the windows of the newest epoch need from before it."""
+def _usage_since(
+    tables: JobTables, oldest: Evaluation, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None
+) -> pa.Table:
+    """The usage of all batches after the snapshot, and what the rates of the oldest to the newest need from before."""
     if snapshot is None:
         # All usage, not only the last windows: without a snapshot the debts can only be computed from all of it.
         return with_time_epoch(tables.usage.read(USAGE_COLUMNS))
     first = snapshot[0]
-    newest_ms = newest.evaluated_at_ms if newest.time_epoch == first.time_epoch else first.evaluated_at_ms
-    since_ms = min(newest_ms - rate_span_ms, first.evaluated_at_ms)
+    oldest_ms = oldest.evaluated_at_ms if oldest.time_epoch == first.time_epoch else first.evaluated_at_ms
+    since_ms = min(oldest_ms - rate_span_ms, first.evaluated_at_ms)
     usage = with_time_epoch(tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", since_ms)]))
     usage = usage.filter(pc.equal(usage["time_epoch"], first.time_epoch))
     if newest.time_epoch == first.time_epoch:

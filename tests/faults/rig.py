@@ -31,8 +31,12 @@ SETTINGS = {
     "KQUOTA_STREAM__SENSOR_STATE_INTERVAL_MS": "1000",
     "KQUOTA_PURGATORY__CLIENT_LAG_MS": "100",
     "KQUOTA_SPARK__DRIVER_MEMORY": "512m",
+    "KQUOTA_TABLES__USAGE_RETENTION_MS": "86400000",
 }
-"""Short windows: debts are paid within seconds, and many throttles fit into one round."""
+"""Short windows: debts are paid within seconds, and many throttles fit into one round.
+
+The verifier reads everything, also when the clock is set by hours: so nothing is deleted on the way.
+"""
 
 BROKER = BrokerOptions(settings={"log.cleaner.enable": "false", "log.retention.check.interval.ms": "86400000"})
 """The verifier reads the throttle topic from its first record, also when the clock is an hour ahead."""

@@ -100,6 +100,23 @@ def test_a_start_completes_all_batches_that_waited(point: str, tmp_path: Path, m
     assert job.verdict().as_json()["differences"] == []
 
 
+def test_a_start_decides_the_oldest_batch_that_waited_with_all_its_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch)
+    job = load.job
+    batch(job, MUCH, rest_ms=1_000)
+    batch(job, LITTLE, rest_ms=700)
+    job.start()
+    for rest_ms in (200, 700, 100):  # at 1.7 s, where the buckets are stored, 1.9 s and 2.6 s
+        batch(job, LITTLE, rest_ms=rest_ms)
+    assert stored(job, "batches") == [0, 1, 2], "at 1.9 s the quota is exceeded, at 2.6 s the windows are over"
+    job.start()
+    assert stored(job, "decisions") == [0, 1, 2, 3]
+    load.come_to_rest()
+    assert job.verdict().as_json()["differences"] == []
+
+
 def test_a_start_appends_the_decisions_that_an_earlier_release_has_left_out(tmp_path: Path) -> None:
     job = HandJob(tmp_path, RATES)
     job.start()
