@@ -32,7 +32,7 @@ from pipeline.jvm.jars import fetch
 _WHOLE: Final = Amounts(
     events=1_000_000,
     clients=10_000,
-    rounds=2,
+    rounds=5,
     events_per_second=20_000,
     warm_seconds=60,  # from minute 2 of a life on, when the JVMs have compiled what they run
     seconds=60,  # all that a job does once a minute is in it

@@ -197,11 +197,11 @@ class JobRun:
         )
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
         upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
-        tick_ms, rollup_ms = settings.purgatory.tick_ms, settings.stream.rollup_interval_ms
+        rollup_ms = settings.stream.rollup_interval_ms
         poll_ms = max(settings.stream.trigger_ms, _LEAST_POLL_MS)
         self._threads = [
-            Background("reaper", _again(self._purgatory.hand_out, tick_ms), self._failed),
-            Background("looker", _again(self._purgatory.tick, tick_ms), self._failed),
+            Background("reaper", self._until_due(self._purgatory.hand_out), self._failed),
+            Background("looker", self._until_due(self._purgatory.tick), self._failed),
             Background("quota-poller", _again(self._poll_quotas, poll_ms), self._failed),
             Background("outcomes", _again(self._append_outcomes, _OUTCOMES_POLL_MS), self._failed),
         ]
@@ -367,6 +367,14 @@ class JobRun:
     def _append_outcomes(self) -> None:
         self._tables.outcomes.append_if_due(self._clock.now())
 
+    def _until_due(self, step: Callable[[], object]) -> Callable[[], float]:
+        def stepped() -> float:
+            step()
+            now_ms, longest_ms = self._clock.now().steady_ms, self._settings.purgatory.tick_ms
+            return rest_ms(self._purgatory.next_due_ms(), now_ms, longest_ms) / 1000
+
+        return stepped
+
     def _usage_read_until_ms(self) -> int | None:
         return self._roll_ups.written_until_ms if self._settings.stream.rollup_interval_ms else None
 
@@ -382,6 +390,14 @@ def _again(step: Callable[[], object], rest_ms: int) -> Callable[[], float]:
         return rest_ms / 1000
 
     return stepped
+
+
+def rest_ms(due_ms: int | None, now_ms: int, longest_ms: int) -> int:
+    """How long to rest until something is due: at least 1 ms, at most `longest_ms`, also if nothing is (None).
+
+    What is held during a rest may be due before its end: it waits so much longer, at most.
+    """
+    return longest_ms if due_ms is None else min(max(due_ms - now_ms, 1), longest_ms)
 
 
 def _alone(step: Callable[[], float], lock: Lock) -> Callable[[], float]:

@@ -252,7 +252,9 @@ class PurgatorySettings(Branch):
         500, ge=0, description="time from publishing a record until a client obeys it; part of the lead of a look"
     )
     min_renew_lead_ms: int = Field(300, ge=0, description="shortest time from a look to the end of its throttle")
-    tick_ms: int = Field(5, ge=1, le=1_000, description="longest sleep of the reaper while something is due")
+    tick_ms: int = Field(
+        25, ge=1, le=1_000, description="longest rest of the reaper and the looker; they wake earlier for what is due"
+    )
 
 
 class SyncSettings(Branch):
