@@ -209,8 +209,8 @@ def share_one_allocator() -> None:
     pyarrow's own allocator keeps some 15 MB of its own, and glibc begins an arena for each of the first threads,
     eight per core. And once a large block was freed, glibc takes blocks of that size from arenas, in which they leave
     holes; now those of half a megabyte go back to the system. If those of a quarter went, too, a large batch would take
-    10 % longer. For a process that needs little and must stay small. Values that the user has set are kept. Does nothing
-    about arenas and blocks with a C library other than glibc.
+    10 % longer. For a process that needs little and must stay small. Values that the user has set are kept. Does
+    nothing about arenas and blocks with a C library other than glibc.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)

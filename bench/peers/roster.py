@@ -87,7 +87,7 @@ def _run(command: list[str]) -> None:
         raise PeerFailed(message)
 
 
-TRIGGER_MS: Final = 125
+TRIGGER_MS: Final = 120
 HEAP: Final = "-Xmx1g"
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.replay.usage_batches import Slice, Source, UsageReader, joined_spans, last_records
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.address import full_address, place_of, table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.reading import DeltaRsReader, TimeSlices, read_table
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
@@ -121,7 +121,7 @@ def newest_start(root: str, settings: EngineSettings, before_ms: int) -> Start |
         usage, states = (TimeSlices(table_uri(root, name), "evaluated_at_ms") for name in ("usage", "sensor_state"))
     except TableMissing:
         return None
-    if len({one.time_epoch for table in (usage, states) for one in table.epochs()}) != 1:
+    if len({one.time_epoch for table in (usage, states) for one in table.epochs}) != 1:
         return None
     at_ms = states.last_time(before_ms - warm_up_ms(settings), before_ms)
     if at_ms is None:
@@ -167,7 +167,7 @@ class ReplayRequest:
         slicing: How throttles are cut, looked at and renewed.
         until_ms: End of the range, exclusive.
         quotas: Of each replay: one snapshot throughout, or those that were in force.
-        version: Of the table with the usage; None = the newest.
+        usage: Of one version, for all parts; None = that of the newest.
         old: Batches of the range that were too old to throttle by; see `old_batches`.
         start: Where it begins; None = with empty rates and full buckets, and a warm-up.
     """
@@ -180,7 +180,7 @@ class ReplayRequest:
     since_ms: int
     until_ms: int
     quotas: tuple[Timeline, ...]
-    version: int | None = None
+    usage: TimeSlices | None = None
     old: frozenset[tuple[str, int]] = frozenset()
     start: Start | None = None
 
@@ -212,8 +212,9 @@ class Plan:
     """What is replayed, and how it is divided.
 
     Attributes:
-        request: With the version of the table that all parts read, and a root that is valid in every working folder:
-            executors have one of their own.
+        request: With the usage that all parts read: the files of one version of the table, by addresses that are valid
+            in every working folder, as executors have one of their own. A later part begins minutes after the first
+            one, when the log of the table may have forgotten the version.
         parts: Can be replayed independently of each other. Together they are all replays of all users.
         slices: The range with its warm-up in pieces that fit into memory, epoch by epoch.
     """
@@ -242,7 +243,7 @@ class Plan:
             rows = table.estimated_rows(request.begin_ms, request.until_ms)
             slice_ms = slice_length_ms(whole_ms, rows * len(request.quotas))  # each row is there for each replay
         parts = tuple(Part(replay, ALL_USERS) for replay in range(len(request.quotas)))
-        pinned = replace(request, root=full_address(place_of(request.root)), version=table.version)
+        pinned = replace(request, usage=table)
         return cls(pinned, parts, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
 
     def for_processes(self, processes: int) -> "Plan":
@@ -330,7 +331,7 @@ class Coverage:
             table = TimeSlices(table_uri(root, source), column)
         except TableMissing:
             return cls(since_ms, until_ms)
-        epochs = table.epochs()
+        epochs = table.epochs
         if not epochs:
             return cls(since_ms, until_ms)
         first_ms = min(one.first_ms for one in epochs)
@@ -348,6 +349,6 @@ class Coverage:
 def _newest_ms(uri: str) -> int | None:
     """The newest instant of the newest time epoch of a table; None if it has no rows or is missing."""
     with suppress(TableMissing):
-        if epochs := TimeSlices(uri, "evaluated_at_ms").epochs():
+        if epochs := TimeSlices(uri, "evaluated_at_ms").epochs:
             return epochs[-1].last_ms
     return None

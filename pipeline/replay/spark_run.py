@@ -30,7 +30,7 @@ from pipeline.stream.session import build_spark_session, refuse_spark_connect
 
 _POLL_SECONDS: Final = 0.2
 _SETTLED_SECONDS: Final = 2.5
-_OUT_OF_REACH: Final = re.compile(r"TableMissing: ([^\n]*?)\. Fix: ")
+_OUT_OF_REACH: Final = re.compile(r"(?:FileNotFoundError|PermissionError): ([^\n]*?)(?:\. Detail|\n|$)")
 
 
 @contextmanager

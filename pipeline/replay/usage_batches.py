@@ -87,9 +87,8 @@ class UsageReader:
     def __init__(self, request: "ReplayRequest", share: Share = ALL_USERS, replays: int = 1) -> None:
         self._request = request
         self._time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
-        uri = table_uri(request.root, request.source)
-        self.table = TimeSlices(uri, self._time, dictionaries=_NAMES, version=request.version)
-        self.epochs = self.table.epochs()
+        self.table = request.usage or TimeSlices(table_uri(request.root, request.source), self._time, _NAMES)
+        self.epochs = self.table.epochs
         self._by_broker = request.scope == "broker"
         self._names = _NAMES if self._by_broker else _NAMES[1:]
         # Request times that no quota bounds are null: reading them takes time.
@@ -361,7 +360,7 @@ def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms:
     windows: dict[ClientKey, set[tuple[int, int]]] = defaultdict(set)
     for row in rows.filter(rows["applied"]).to_pylist():
         windows[_client(row)].add((row["time_epoch"], row["evaluated_at_ms"] // sample_window_ms))
-    epochs = TimeSlices(table_uri(root, "batches"), "evaluated_at_ms").epochs()
+    epochs = TimeSlices(table_uri(root, "batches"), "evaluated_at_ms").epochs
     by_client: dict[ClientKey, list[dict[str, Any]]] = defaultdict(list)
     for row in _throttle_events(root, since_ms, until_ms, epochs).sort_by("publish_seq").to_pylist():
         by_client[_client(row)].append(row)

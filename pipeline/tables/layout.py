@@ -34,17 +34,15 @@ _PLAIN: Final = {
 }
 
 # There are 4 to 8 commits per second, and every append lists the log: 11 ms with 400 entries, 30 ms with 4 000. So the
-# log is kept for minutes only; that of `usage` for longer, because a what-if opens one version of it again and again.
+# log is kept for minutes only.
 # Files that compaction has replaced are kept for hours, for readers that started before.
 # delta.setTransactionRetentionDuration stays unset: if Delta forgot an app id, a batch could be written twice.
 _HOT: Final = {
     **_PLAIN,
     "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 10 minutes",
+    "delta.logRetentionDuration": "interval 3 minutes",
     "delta.deletedFileRetentionDuration": "interval 6 hours",
 }
-
-_SHORT_LOG: Final = {**_HOT, "delta.logRetentionDuration": "interval 3 minutes"}
 
 # There are one to three commits a minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs).
 # Upkeep rewrites the newest day every hour (see upkeep), so replaced files are kept for hours only.
@@ -104,7 +102,7 @@ class TableDefinition:
     @property
     def configuration_by_spark(self) -> dict[str, str]:
         """The same for a table that Spark creates."""
-        return {**self.configuration, **(_BY_SPARK if self.properties in (_HOT, _SHORT_LOG) else {})}
+        return {**self.configuration, **(_BY_SPARK if self.properties is _HOT else {})}
 
     @property
     def description(self) -> str:
@@ -117,18 +115,16 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
     for definition in (
         TableDefinition("quotas", QuotaRow, (), (), _QUOTAS, _QUOTA_CONSTRAINTS),
         TableDefinition("usage", UsageRow, ("batch_id", "sample_start_ms", "time_epoch", "evaluated_at_ms")),
-        TableDefinition("batches", BatchRow, ("batch_id", "time_epoch", "evaluated_at_ms"), properties=_SHORT_LOG),
+        TableDefinition("batches", BatchRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
         TableDefinition(
             "decisions",
             DecisionRow,
             ("batch_id", "time_epoch", "evaluated_at_ms", "decision_id"),
-            properties=_SHORT_LOG,
         ),
         TableDefinition(
             "throttle_events",
             ThrottleEventRow,
             ("batch_id", "time_epoch", "evaluated_at_ms", "publish_seq", "throttled_until_ms", "decision_id"),
-            properties=_SHORT_LOG,
         ),
         TableDefinition("sensor_state", SensorStateRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
         TableDefinition("dead_letters", DeadLetterRow, ("batch_id", "appended_at_ms")),

@@ -135,6 +135,9 @@ class TimeSlices:
 
     A file is not opened if its statistics say that it has no row of the slice.
 
+    It can be sent to other processes and machines. There it has the rows and the epochs, also when the log of the table
+    no longer has the version.
+
     Args:
         time_column: The column; it must have statistics.
         dictionaries: String columns to be read as dictionaries. If values repeat, that takes a quarter of the time.
@@ -156,6 +159,10 @@ class TimeSlices:
         self._column = time_column
         self._dictionaries = dictionaries
         self._of_epoch: list[Condition] = [] if time_epoch is None else [of_epoch(time_epoch)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.epochs, self._dataset  # noqa: B018 - are kept
+        return {name: value for name, value in vars(self).items() if name != "_table"}
 
     @cached_property
     def _dataset(self) -> Any:
@@ -187,6 +194,7 @@ class TimeSlices:
         own._of_epoch = [of_epoch(time_epoch)]
         return own
 
+    @cached_property
     def epochs(self) -> list[EpochSpan]:
         """The time epochs of all rows, in order. Files are opened only where they have rows of several epochs.
 

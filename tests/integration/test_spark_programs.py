@@ -180,7 +180,8 @@ def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
     done = what_if(kept, "--on", "spark", "--tables", str(mount), **on_executors(cluster, unmounting))
     assert done.returncode == 6, done.stderr
     told = done.stderr.splitlines()[-1]
-    assert told.startswith(f"kquota: the executors of {cluster.master} cannot read {mount}/usage: no version ")
+    reason = "[Errno 2] Failed to open local file '"
+    assert told.startswith(f"kquota: the executors of {cluster.master} cannot read {mount}/usage: {reason}")
     assert told.endswith("or leave out --on spark")
 
 

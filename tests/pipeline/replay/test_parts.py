@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from random import Random
+from shutil import rmtree
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +155,7 @@ def test_a_stored_row_after_its_own_evaluation_is_refused(tmp_path: Path) -> Non
     row["last_event_ms"] = row["evaluated_at_ms"] + 1
     schema = DeltaTable(uri).to_pyarrow_table().schema
     write_deltalake(uri, pa.Table.from_pylist(rows, schema), mode="overwrite")
-    plan = Plan.of(replace(request, version=None), 3_600_000)
+    plan = Plan.of(request, 3_600_000)
     with pytest.raises(InvalidUsage, match=f"is after the evaluation at {row['evaluated_at_ms']}$"):
         run(plan, unheard)
 
@@ -186,12 +187,16 @@ def test_a_report_that_comes_after_the_result_is_counted() -> None:
     assert reported == [(1, 1)]
 
 
-def test_a_table_that_grows_meanwhile_is_read_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("worth_ms", [0, 2**62], ids=["processes", "one process"])
+def test_a_table_that_grows_meanwhile_is_read_as_it_was_also_when_its_log_has_forgotten_that(
+    worth_ms: int, tmp_path: Path
+) -> None:
     request = History(Random(4), "usage", 1_000).write(str(tmp_path))
     plan, whole = Plan.of(request), facts(in_one_piece(request))
     uri = table_uri(str(tmp_path), "usage")
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append")
-    assert facts(run(plan, unheard)[0]) == whole
+    rmtree(Path(uri, "_delta_log"))
+    assert facts(run(plan, unheard, worth_ms)[0]) == whole
 
 
 @pytest.mark.spark

@@ -38,7 +38,7 @@ PAGE = ROOT / "docs" / "catalog-tables.md"
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.2.0", reason="#42")
 MINUTE_MS = 60_000
 T0_MS = 1_700_000_040_000
-HOT = {"delta.logRetentionDuration": ({"interval 3 minutes", "interval 10 minutes"}, "interval 6 hours")}
+HOT = {"delta.logRetentionDuration": ({"interval 3 minutes"}, "interval 6 hours")}
 """Delta-Spark takes no log that is kept for less long than replaced files."""
 
 
