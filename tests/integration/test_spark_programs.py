@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -173,9 +174,9 @@ def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
     cluster: StandaloneCluster, kept: KeptJob, tmp_path: Path
 ) -> None:
     # A mount that the machines of the executors do not have: it is gone when their Python starts.
-    (mount := tmp_path / "mount").symlink_to(kept.root)
+    mount = copytree(kept.root, tmp_path / "mount")
     unmounting = tmp_path / "unmounting-python"
-    unmounting.write_text(f'#!/bin/sh\nrm -f {mount}\nexec {python_without_us(tmp_path)} "$@"\n', encoding="utf-8")
+    unmounting.write_text(f'#!/bin/sh\nrm -rf {mount}\nexec {python_without_us(tmp_path)} "$@"\n', encoding="utf-8")
     unmounting.chmod(0o755)
     done = what_if(kept, "--on", "spark", "--tables", str(mount), **on_executors(cluster, unmounting))
     assert done.returncode == 6, done.stderr

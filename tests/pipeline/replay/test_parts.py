@@ -29,6 +29,8 @@ from tests.quota.factories import quota_row
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.object_store import ObjectStore
+
 # Seeds do not shrink to anything smaller.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 SOURCES: tuple[Source, ...] = ("usage_by_second", "usage")
@@ -197,6 +199,14 @@ def test_a_table_that_grows_meanwhile_is_read_as_it_was_also_when_its_log_has_fo
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append")
     rmtree(Path(uri, "_delta_log"))
     assert facts(run(plan, unheard, worth_ms)[0]) == whole
+
+
+def test_processes_read_a_table_in_a_store(store: "ObjectStore", tmp_path: Path) -> None:
+    request, root = History(Random(3), "usage_by_second", 1_000).write(str(tmp_path)), store.address("parts")
+    rows = DeltaTable(table_uri(str(tmp_path), request.source)).to_pyarrow_table()
+    write_deltalake(table_uri(root, request.source), rows, storage_options=store.aws_environment)
+    found, _ = run(Plan.of(replace(request, root=root)), unheard, worth_ms=0)
+    assert facts(found) == facts(in_one_piece(request))
 
 
 @pytest.mark.spark
