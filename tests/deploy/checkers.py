@@ -25,7 +25,7 @@ def checker(name: str) -> str:
     """The path of a program of that environment; the test is skipped without it."""
     path = ENVIRONMENT / "bin" / name
     if not path.exists():
-        pytest.skip(f"needs {name}: `make deploy-check` installs it")
+        pytest.skip(f"needs {ENVIRONMENT.name}/bin/{name}: `make deploy-check` installs it")
     return str(path)
 
 
