@@ -116,11 +116,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         TableDefinition("quotas", QuotaRow, (), (), _QUOTAS, _QUOTA_CONSTRAINTS),
         TableDefinition("usage", UsageRow, ("batch_id", "sample_start_ms", "time_epoch", "evaluated_at_ms")),
         TableDefinition("batches", BatchRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
-        TableDefinition(
-            "decisions",
-            DecisionRow,
-            ("batch_id", "time_epoch", "evaluated_at_ms", "decision_id"),
-        ),
+        TableDefinition("decisions", DecisionRow, ("batch_id", "time_epoch", "evaluated_at_ms", "decision_id")),
         TableDefinition(
             "throttle_events",
             ThrottleEventRow,

@@ -4,7 +4,6 @@ Nothing here imports pyarrow.dataset or pandas at the top, which take 0.4 s.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
@@ -189,9 +188,8 @@ class TimeSlices:
 
     def of_epoch(self, time_epoch: int) -> "TimeSlices":
         """The same version of the table, but only the rows of this time epoch."""
-        own = copy(self)
-        own._dataset = self._dataset
-        own._of_epoch = [of_epoch(time_epoch)]
+        own = object.__new__(type(self))
+        vars(own).update(vars(self), _dataset=self._dataset, _of_epoch=[of_epoch(time_epoch)])
         return own
 
     @cached_property

@@ -35,6 +35,16 @@ def test_an_older_version_can_be_read(uri: str) -> None:
     assert TimeSlices(uri, "at_ms").version == 1
 
 
+def test_the_rows_of_one_time_epoch_are_asked_for_as_those_of_all(tmp_path: Path) -> None:
+    for time_epoch, times_ms in ((0, range(1_000, 1_100)), (1, range(900, 950))):
+        rows = pa.table({"at_ms": list(times_ms), "time_epoch": [time_epoch] * len(times_ms)})
+        write_deltalake(str(tmp_path), rows, mode="append")
+    whole = TimeSlices(str(tmp_path), "at_ms")
+    for table, last_ms in ((whole, 1_099), (whole.of_epoch(1), 949), (whole, 1_099)):
+        assert (table.first_time(0, 9_999), table.last_time(0, 9_999)) == (900, last_ms)
+    assert whole.of_epoch(0).read(["at_ms"], 0, 1_010).num_rows == 10
+
+
 def test_a_missing_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TableMissing):
         TimeSlices(str(tmp_path / "none"), "at_ms")
