@@ -36,13 +36,17 @@ export function h(tag, attributes, ...children) {
   return node;
 }
 
-/** A command and a button that copies it. */
+let lastCopied = '';
+
+/** A command and a button that copies it. The button says so until another command is copied. */
 export function copied(command, label = 'Copy') {
   const copy = async ({ currentTarget: button }) => {
-    await navigator.clipboard.writeText(button.parentNode.querySelector('code').textContent);
+    const text = button.parentNode.querySelector('code').textContent;
+    await navigator.clipboard.writeText(text);
+    lastCopied = text;
     button.textContent = 'Copied';
   };
-  return h('span', { class: 'copy' }, h('code', { 'data-testid': 'command' }, command), ' ', h('button', { type: 'button', class: 'button', 'data-testid': 'copy', on: { click: copy } }, label));
+  return h('span', { class: 'copy' }, h('code', { 'data-testid': 'command' }, command), ' ', h('button', { type: 'button', class: 'button', 'data-testid': 'copy', on: { click: copy } }, lastCopied === command ? 'Copied' : label));
 }
 
 /** A sentence of the server; the command of kquota that it ends in, if any, can be copied. */

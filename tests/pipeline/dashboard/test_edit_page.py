@@ -75,3 +75,5 @@ def test_a_hint_that_ends_in_a_command_has_a_button_that_copies_it(page: Any, tm
         page.locator("#banner").get_by_test_id("copy").click()
         page.get_by_text("Copied").wait_for()
         assert page.evaluate("navigator.clipboard.readText()") == command
+        page.wait_for_timeout(2_500)  # the banner is shown again meanwhile
+        assert page.get_by_text("Copied").is_visible()
