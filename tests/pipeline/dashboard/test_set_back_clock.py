@@ -139,6 +139,7 @@ def test_a_command_shows_as_now_what_the_new_epoch_alone_shows(stepped: SteppedT
 def test_status_and_the_page_number_the_epoch(followed: tuple[SteppedTables, TablesReader]) -> None:
     tables, reader = followed
     assert status_of(settings_of(tables.root), tables.now_ms).time_epoch == 1
+    reader.look(tables.now_ms)
     epochs = [batch["time_epoch"] for batch in reader.batches]
     assert (epochs[-17:], sorted(epochs)) == ([0] + [1] * 16, epochs)
 
