@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
+from pipeline.tables.port import Condition, of_epoch
 from pipeline.tables.reading import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
 from quota.arrays import Flags, Ints
@@ -121,8 +122,8 @@ class UsageReader:
         if self._request.source == "usage":
             columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
         # One dictionary for all chunks, so that the batches are slices of one array.
-        table = self.table.of_epoch(wanted.time_epoch) if len(self.epochs) > 1 else self.table
-        rows = table.read(columns, wanted.start_ms, wanted.end_ms).unify_dictionaries()
+        where = [of_epoch(wanted.time_epoch)] if len(self.epochs) > 1 else []
+        rows = self.table.read(columns, wanted.start_ms, wanted.end_ms, where).unify_dictionaries()
         for name in () if self._reads_times else _TIMES:
             rows = rows.append_column(name, pa.nulls(rows.num_rows))
         return rows
@@ -268,7 +269,7 @@ def decided_again(
     scope: Scope,
     usage: TimeSlices,
     snapshot_at: SnapshotAt,
-    sensor: tuple[tuple[str, str], ...] = (),
+    sensor: Sequence[Condition] = (),
 ) -> Iterator[tuple[int, list[Replayed]]]:
     """Decide batches again, slice by slice: the end of each slice in ms, exclusive, and its batches with usage.
 
@@ -289,7 +290,7 @@ def decided_again(
 
 
 def usage_of(
-    recorded: RecordedBatches, usage: TimeSlices, start_ms: int, end_ms: int, sensor: tuple[tuple[str, str], ...]
+    recorded: RecordedBatches, usage: TimeSlices, start_ms: int, end_ms: int, sensor: Sequence[Condition]
 ) -> pa.Table:
     """The rows of `usage` of a slice of time, in the time epoch of these batches; see `decided_again`."""
     rows = with_time_epoch(usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor))

@@ -17,6 +17,7 @@ from pipeline.replay.usage_batches import (
     usage_of,
 )
 from pipeline.tables.address import table_uri
+from pipeline.tables.port import Condition
 from pipeline.tables.reading import TimeSlices, read_table
 from quota.engine import Scope
 from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences, with_time_epoch
@@ -164,6 +165,6 @@ def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _sensor_of(stored: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _sensor_of(stored: dict[str, Any]) -> list[Condition]:
     tags = (("user", "sensor_user"), ("client_id", "sensor_client_id"), ("broker_id", "broker_id"))
-    return tuple((column, stored[tag]) for column, tag in tags if stored[tag])
+    return [(column, "=", stored[tag]) for column, tag in tags if stored[tag]]

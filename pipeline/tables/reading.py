@@ -167,12 +167,9 @@ class TimeSlices:
     def _dataset(self) -> Any:
         return _dataset_of(self._table, self._dictionaries)
 
-    def read(
-        self, columns: Sequence[str], start_ms: int, end_ms: int, where: Sequence[tuple[str, str]] = ()
-    ) -> pa.Table:
-        """The rows of a slice, in no order; only those with the texts of `where` (column, text) in these columns."""
-        texts: list[Condition] = [(column, "=", text) for column, text in where]
-        return self._scan(columns, [*self._range(start_ms, end_ms), *texts])
+    def read(self, columns: Sequence[str], start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> pa.Table:
+        """The rows of a slice that meet further conditions, in no order."""
+        return self._scan(columns, [*self._range(start_ms, end_ms), *where])
 
     def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> Iterator[pa.Table]:
         """The same rows in tables of some 100 000, so that they are never in memory together; none without rows."""
@@ -185,12 +182,6 @@ class TimeSlices:
                 held = []
         if held:
             yield pa.Table.from_batches(held)
-
-    def of_epoch(self, time_epoch: int) -> "TimeSlices":
-        """The same version of the table, but only the rows of this time epoch."""
-        own = object.__new__(type(self))
-        vars(own).update(vars(self), _dataset=self._dataset, _of_epoch=[of_epoch(time_epoch)])
-        return own
 
     @cached_property
     def epochs(self) -> list[EpochSpan]:
