@@ -11,7 +11,15 @@ import pytest
 
 from pipeline.command_line import command_text
 from pipeline.errors import Unreachable
-from pipeline.jvm.jars import JarSource, JarStore, JarUnfit, LockedJar, fetch_missing, pyspark_jars_folder
+from pipeline.jvm.jars import (
+    JarSource,
+    JarStore,
+    JarUnfit,
+    LockedJar,
+    fetch_missing,
+    machine_sources,
+    pyspark_jars_folder,
+)
 
 CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
 
@@ -118,6 +126,17 @@ def test_a_jar_that_no_source_has_is_named_with_every_attempt(tmp_path: Path) ->
         "jar 'one-1.jar' and 1 more could not be fetched; tried shelf: 404 Not Found; far: 429 Too Many Requests"
     )
     assert unavailable.value.exit_code == 6
+
+
+def test_why_maven_failed_is_one_line_without_its_colours(tmp_path: Path) -> None:
+    maven = tmp_path / "mvn"
+    maven.write_text(
+        "#!/bin/sh\nprintf '[INFO] begins\\n\\033[0m[\\033[1;31mERROR\\033[m] transfer  failed\\n'; exit 1\n"
+    )
+    maven.chmod(0o755)
+    environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    (by_maven,) = machine_sources(None, environ)
+    assert by_maven.copy([ONE], tmp_path) == "[ERROR] transfer failed"
 
 
 def test_a_delivered_jar_with_another_hash_is_not_taken(tmp_path: Path) -> None:
