@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipeline.demo.folder import DemoFolder
 
 
-_MEMORY: Final = "2 GB"
+_MEMORY: Final = "1.3 GB"
 _DISK: Final = "60 MB"
 """What one broker, its clients and the job took, rounded up."""
 

@@ -118,10 +118,11 @@ def _train_spark(draft: Path) -> None:
             create_topics(admin, wanted_topics(settings))
         with SparkStarter(settings) as starter:
             _stream(starter.session(), settings, broker.bootstrap_servers, str(Path(folder) / "checkpoint"))
-        gateway: Any = SparkContext._gateway
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(_PATIENCE_SECONDS)
+    # To write the archive takes the most memory, so the broker has ended before.
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_PATIENCE_SECONDS)
 
 
 def _stream(session: Any, settings: Settings, servers: str, checkpoint: str) -> None:

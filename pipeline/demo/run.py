@@ -191,7 +191,10 @@ class Load:
     def _make_archives(self) -> None:
         """Once on a machine, and not at the start: it takes a core for a minute. If it is cut off, it begins anew."""
         if class_archives.are_missing():
-            log.info("class archives are being made in the background, once: later starts take half the time")
+            log.info(
+                "class archives are being made in the background, once: later starts take half the time. "
+                "That takes a minute, and up to 1.9 GB of memory more"
+            )
             command = [sys.executable, "-m", "pipeline.demo.class_archives"]
             with self._folder.archives_log.open("ab") as output:
                 self._keep(spawn(command, cwd=self._folder.root, output=output))

@@ -33,7 +33,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import UsageQuery, larger_batch, read_usage_topic, usual_batch, wants_larger_batches
+from pipeline.stream.query import BatchSize, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
@@ -135,7 +135,6 @@ _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _OUTCOMES_POLL_MS: Final = 250  # no batch may come after one whose outcome waits
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
-_FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +161,8 @@ class JobRun:
         self._failure: BaseException | None = None
         self._has_done_a_batch = False
         self._query: UsageQuery | None = None
-        self._larger_query: Callable[[int], UsageQuery] | None = None
-        self._batch_messages = settings.stream.max_offsets_per_trigger
-        # The newest full batch, how many are full in a row, and its rows of usage.
-        self._full: tuple[int, int, int] | None = None
-        self._full_in_a_row = 0
+        self._batch_size: BatchSize | None = None
+        self._new_query: Callable[[int], UsageQuery] | None = None
         self._quota_table = open_quota_versions(settings.tables)
         self._quotas = QuotaSource(self._quota_table, settings.share)
         self._tables = JobTables(
@@ -200,10 +196,10 @@ class JobRun:
         rollup_ms = settings.stream.rollup_interval_ms
         poll_ms = max(settings.stream.trigger_ms, _LEAST_POLL_MS)
         self._threads = [
-            Background("reaper", self._until_due(self._purgatory.hand_out), self._failed),
-            Background("looker", self._until_due(self._purgatory.tick), self._failed),
-            Background("quota-poller", _again(self._poll_quotas, poll_ms), self._failed),
-            Background("outcomes", _again(self._append_outcomes, _OUTCOMES_POLL_MS), self._failed),
+            Background("reaper", _again(self._purgatory.hand_out, self._until_due_ms), self._failed),
+            Background("looker", _again(self._purgatory.tick, self._until_due_ms), self._failed),
+            Background("quota-poller", _again(self._poll_quotas, lambda: poll_ms), self._failed),
+            Background("outcomes", _again(self._append_outcomes, lambda: _OUTCOMES_POLL_MS), self._failed),
         ]
         # What they have not finished at the end, the next start finishes. Each of them reads a minute of usage, and
         # never both at the same time, which would take the memory of both.
@@ -212,7 +208,7 @@ class JobRun:
         if rollup_ms:
             # Its first minute the machine is left to the start of the job; then to the upkeep, which leaves few files.
             first_seconds = 1.1 * rollup_ms / 1000
-            roll_up = _alone(_again(self._roll_ups.step, rollup_ms), reading)
+            roll_up = _alone(_again(self._roll_ups.step, lambda: rollup_ms), reading)
             self._patient.append(Background("roll-up", roll_up, self._failed, first_seconds))
 
     def take_over(self) -> Recovered:
@@ -262,11 +258,9 @@ class JobRun:
         wanted = checkpoint.next_offsets().get(topic, {}) if checkpoint is not None else {}
         begin_at = self._starting_offsets(recovered, checkpoint, wanted, spans)
         offsets.begin = begin_of(topic, begin_at, spans)
-        most, query_of = settings.stream.max_offsets_per_trigger, partial(self._query_of, spark, batch, begin_at)
-        self._batch_messages = usual_batch(newest, most)
-        if self._batch_messages < most:
-            self._larger_query = query_of
-        self._query = query_of(self._batch_messages)
+        self._batch_size = BatchSize(newest, settings.stream.max_offsets_per_trigger)
+        self._new_query = partial(self._query_of, spark, batch, begin_at)
+        self._query = self._new_query(self._batch_size.messages)
         self._query.start()
         for thread in (*self._threads, *self._patient):
             thread.start()
@@ -287,26 +281,13 @@ class JobRun:
         return UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
 
     def enlarge_batches(self) -> None:
-        """Restart the query with larger batches, if a large backlog waits or many batches in a row were full.
-
-        Spark takes the size of its batches when a query starts. Both queries have the same checkpoint and id.
-        """
-        full = self._full
-        if self._query is None or self._larger_query is None or full is None:
+        """Start the query again with larger batches, if it needs them. Both queries have the same checkpoint and id."""
+        query, size, new_query = self._query, self._batch_size, self._new_query
+        if query is None or size is None or new_query is None or not size.grow_if_behind(query.waiting_after):
             return
-        batch_id, in_a_row, usage_rows = full
-        waiting = self._query.waiting_after(batch_id)
-        if waiting is None:
-            return
-        if self._full == full:
-            self._full = None
-        if wants_larger_batches(waiting, self._batch_messages, in_a_row):
-            log.info("%d messages wait: the query goes on with larger batches", waiting)
-            self._query.stop()
-            most = self._settings.stream.max_offsets_per_trigger
-            self._query = self._larger_query(larger_batch(self._batch_messages, most, usage_rows))
-            self._larger_query = None
-            self._query.start()
+        query.stop()
+        self._query = new_query(size.messages)
+        self._query.start()
 
     def has_done_a_batch(self) -> bool:
         """Whether the query has come as far as the end of a micro-batch."""
@@ -334,12 +315,10 @@ class JobRun:
 
     def _note_batch(self, report: BatchReport) -> None:
         self._has_done_a_batch = True
-        if self._larger_query is not None:
-            count = OffsetRange(report.facts.start_offsets, report.facts.end_offsets).message_count
-            is_full = count is None or count >= _FULL * self._batch_messages
-            self._full_in_a_row = self._full_in_a_row + 1 if is_full else 0
-            batch_id = report.facts.evaluation.batch_id
-            self._full = (batch_id, self._full_in_a_row, report.usage_rows) if is_full else None
+        if self._batch_size is not None:
+            facts = report.facts
+            messages = OffsetRange(facts.start_offsets, facts.end_offsets).message_count
+            self._batch_size.note(facts.evaluation.batch_id, messages, report.usage_rows)
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:
@@ -367,13 +346,9 @@ class JobRun:
     def _append_outcomes(self) -> None:
         self._tables.outcomes.append_if_due(self._clock.now())
 
-    def _until_due(self, step: Callable[[], object]) -> Callable[[], float]:
-        def stepped() -> float:
-            step()
-            now_ms, longest_ms = self._clock.now().steady_ms, self._settings.purgatory.tick_ms
-            return rest_ms(self._purgatory.next_due_ms(), now_ms, longest_ms) / 1000
-
-        return stepped
+    def _until_due_ms(self) -> int:
+        now_ms, longest_ms = self._clock.now().steady_ms, self._settings.purgatory.tick_ms
+        return rest_ms(self._purgatory.next_due_ms(), now_ms, longest_ms)
 
     def _usage_read_until_ms(self) -> int | None:
         return self._roll_ups.written_until_ms if self._settings.stream.rollup_interval_ms else None
@@ -382,12 +357,12 @@ class JobRun:
         self._failure = failure
 
 
-def _again(step: Callable[[], object], rest_ms: int) -> Callable[[], float]:
+def _again(step: Callable[[], object], rest_ms: Callable[[], int]) -> Callable[[], float]:
     """A step of `Background` that rests for so long after each."""
 
     def stepped() -> float:
         step()
-        return rest_ms / 1000
+        return rest_ms() / 1000
 
     return stepped
 

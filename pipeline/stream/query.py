@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from statistics import median
 from threading import Event
 from typing import Any, Final
@@ -43,38 +44,71 @@ _MANY_USUAL_BATCHES: Final = 16
 _MOST_USUAL_BATCHES: Final = 32
 _MOST_USAGE_ROWS: Final = 320_000
 _MOST_FULL_BATCHES: Final = 32
+_FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
 
-def usual_batch(newest: Sequence[bytes], most: int) -> int:
-    """How many messages a batch takes at most: about 4 MB. So after a start no result waits for a batch of all.
+class BatchSize:
+    """How many messages a micro-batch takes at most: about 4 MB, and more while a large backlog waits.
 
-    * `newest`: the values of some messages; without one, a message counts as 200 bytes.
-    * `most`: the most messages of any batch, > 0.
+    So after a start no result waits for a batch of all. Spark takes the size of its batches when a query starts, so the
+    query is started again for larger ones, once: they read the same messages in less time. The stream notes what it
+    has done; another thread asks for the larger size.
+
+    Args:
+        newest: The values of some messages; without one, a message counts as 200 bytes.
+        most: The most messages of any batch, > 0.
     """
-    size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
-    return min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
+
+    def __init__(self, newest: Sequence[bytes], most: int) -> None:
+        size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
+        self.messages = min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
+        self._most = most
+        self._may_grow = self.messages < most
+        self._full_in_a_row = 0
+        self._newest_full: _FullBatch | None = None
+
+    def note(self, batch_id: int, messages: int | None, usage_rows: int) -> None:
+        """Note a batch that is done.
+
+        * `messages`: that it has read; None if that is not known, which counts as a full batch.
+        * `usage_rows`: by sample window, broker and client.
+        """
+        is_full = messages is None or messages >= _FULL * self.messages
+        self._full_in_a_row = self._full_in_a_row + 1 if is_full else 0
+        self._newest_full = _FullBatch(batch_id, self._full_in_a_row, usage_rows) if is_full else None
+
+    def grow_if_behind(self, waiting_after: Callable[[int], int | None]) -> bool:
+        """Become larger, if more is waiting than such batches catch up with. True if the size has changed.
+
+        It changes once, if more than 16 batches wait behind a full one (64 MB), or if more than 32 in a row were full.
+        A larger batch has about 128 MB, which takes as long as 30 MB of messages in addition to what its own take. The
+        default heap holds it however large messages are. It holds the usage of 64 MB several times, but not that of
+        128 MB if each event is of another client: then a batch has 320 000 rows of usage, or 64 MB if that is more.
+
+        * `waiting_after`: How many messages wait behind a batch; None if that is not known yet.
+        """
+        full = self._newest_full if self._may_grow else None
+        waiting = None if full is None else waiting_after(full.batch_id)
+        if full is None or waiting is None:
+            return False
+        if self._newest_full is full:
+            self._newest_full = None
+        if waiting <= _MANY_USUAL_BATCHES * self.messages and full.in_a_row <= _MOST_FULL_BATCHES:
+            return False
+        log.info("%d messages wait: the query goes on with larger batches", waiting)
+        times = min(_MOST_USUAL_BATCHES, _MOST_USAGE_ROWS // max(full.usage_rows, 1))
+        self.messages = min(max(times, _MANY_USUAL_BATCHES) * self.messages, self._most)
+        self._may_grow = False
+        return True
 
 
-def larger_batch(usual_messages: int, most: int, usage_rows: int) -> int:
-    """How many messages a batch takes at most while a large backlog waits: about 128 MB, of many clients 64 MB.
-
-    A batch takes as long as 30 MB of messages in addition to what its own take. The default heap holds it however large
-    messages are. It holds the usage of 64 MB several times, but not that of 128 MB if each event is of another client.
-
-    * `usage_rows`: of a usual batch, by sample window, broker and client. A larger batch has at most as many per event.
-    """
-    times = min(_MOST_USUAL_BATCHES, _MOST_USAGE_ROWS // max(usage_rows, 1))
-    return min(max(times, _MANY_USUAL_BATCHES) * usual_messages, most)
-
-
-def wants_larger_batches(waiting_messages: int, usual_messages: int, full_in_a_row: int) -> bool:
-    """Whether to restart the query with larger batches, which read the same messages in less time.
-
-    True if more than 16 usual batches wait (64 MB), or if more than 32 in a row were full: they do not catch up.
-    """
-    return waiting_messages > _MANY_USUAL_BATCHES * usual_messages or full_in_a_row > _MOST_FULL_BATCHES
+@dataclass(frozen=True, slots=True)
+class _FullBatch:
+    batch_id: int
+    in_a_row: int
+    usage_rows: int
 
 
 def read_usage_topic(

@@ -5,7 +5,7 @@ import pytest
 
 from pipeline.errors import Refused
 from pipeline.stream.checkpoint import OffsetRange, Span, begin_of, gaps, refuse_gaps, starting_offsets
-from pipeline.stream.query import larger_batch, usual_batch, wants_larger_batches
+from pipeline.stream.query import BatchSize
 from tests.log_messages import messages_of
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -47,28 +47,61 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
     ],
 )
 def test_a_usual_batch_has_about_4_mb_of_messages(sizes: list[int], most: int, usual: int) -> None:
-    assert usual_batch([b"x" * size for size in sizes], most) == usual
+    assert BatchSize([b"x" * size for size in sizes], most).messages == usual
 
 
+NEWEST = [b"x" * 200]  # 20 000 messages are 4 MB
+
+
+@pytest.mark.parametrize("most", [1_000_000, 300_000, 20_001])
 @pytest.mark.parametrize(
     ("usage_rows", "times"),
     [(0, 32), (1, 32), (10_000, 32), (10_001, 31), (19_999, 16), (20_000, 16), (20_001, 16), (1_000_000, 16)],
 )
-def test_a_larger_batch_has_up_to_128_mb_of_messages_as_its_usage_allows(usage_rows: int, times: int) -> None:
-    assert larger_batch(20_000, 1_000_000, usage_rows) == times * 20_000
-    assert larger_batch(1, 1_000_000, usage_rows) == times
-    assert larger_batch(20_000, 300_000, usage_rows) == 300_000
-    assert larger_batch(20_000, 20_001, usage_rows) == 20_001
+def test_a_larger_batch_has_up_to_128_mb_of_messages_as_its_usage_allows(
+    usage_rows: int, times: int, most: int
+) -> None:
+    size = BatchSize(NEWEST, most)
+    size.note(7, 20_000, usage_rows)
+    assert size.grow_if_behind(lambda batch_id: {7: 2_000_000}[batch_id])
+    assert size.messages == min(times * 20_000, most)
+    size.note(8, size.messages, usage_rows)
+    assert not size.grow_if_behind(lambda _: 2_000_000)
 
 
 @pytest.mark.parametrize(
-    ("waiting", "in_a_row", "larger"),
-    [(16_000, 1, False), (16_001, 1, True), (0, 32, False), (0, 33, True)],
+    ("waiting", "in_a_row", "grows"),
+    [(320_000, 1, False), (320_001, 1, True), (0, 32, False), (0, 33, True), (None, 33, False)],
 )
 def test_larger_batches_are_for_a_large_backlog_and_for_one_that_lasts(
-    waiting: int, in_a_row: int, larger: bool
+    waiting: int | None, in_a_row: int, grows: bool
 ) -> None:
-    assert wants_larger_batches(waiting, 1_000, in_a_row) is larger
+    size = BatchSize(NEWEST, 1_000_000)
+    for batch_id in range(in_a_row):
+        size.note(batch_id, 20_000, 1)
+    assert size.grow_if_behind(lambda _: waiting) is grows
+    assert size.messages == (640_000 if grows else 20_000)
+
+
+@pytest.mark.parametrize(("messages", "is_full"), [(17_999, False), (18_000, True), (20_000, True), (None, True)])
+def test_only_behind_a_full_batch_a_backlog_is_looked_for_and_once(messages: int | None, is_full: bool) -> None:
+    size, asked = BatchSize(NEWEST, 1_000_000), list[int]()
+
+    def waiting_after(batch_id: int) -> int:
+        asked.append(batch_id)
+        return 0
+
+    size.note(6, 20_000, 1)
+    size.note(7, messages, 1)
+    assert not size.grow_if_behind(waiting_after)
+    assert not size.grow_if_behind(waiting_after)
+    assert asked == ([7] if is_full else [])
+
+
+def test_a_batch_of_all_there_may_be_does_not_grow() -> None:
+    size = BatchSize(NEWEST, 20_000)
+    size.note(0, 20_000, 1)
+    assert not size.grow_if_behind(lambda _: 1_000_000)
 
 
 @pytest.mark.parametrize(
