@@ -7,11 +7,15 @@ arrays of 100. Each of the following reads a topic from its first to its last of
     hand over      and the messages are given to Python as they are, in Arrow, which parses nothing
     parse only     and `from_json`
     limit          and sums per second and client, fetched with `toArrow`; no check, no clamp, no dead letters
+
+and then, in a JVM with the job's options:
+
     kquota         all checks, sums and dead letters by the job's reader on the executors, as of a large micro-batch
 
     python -m bench.catch_up [--events 1000000] [--clients 10000] [--rounds 5] [--cores 1 2]
 
-With several numbers of cores all of it, the broker too, runs on the first so many of the machine, in turns.
+Bare Spark has Java's optimizing compiler, which the job does without. With several numbers of cores all of it, the
+broker too, runs on the first so many of the machine, in turns.
 """
 
 import argparse
@@ -22,9 +26,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
@@ -44,7 +49,10 @@ from pipeline.stream.usage_columns import FIELD_RULES, ReadingRules
 _EVENT_STRUCT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
 """The fields of a usage event as a type of Spark."""
 _AGO_MS: Final = 60_000  # when the outage began
-_WARM_UP_ROUNDS: Final = 2
+_WARM_UP_ROUNDS: Final = 4  # the optimizing compiler is done
+_HEAP: Final = "2g"
+BARE_SPARK: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+"""What Spark is configured with where it is a peer: with Java's optimizing compiler, as by default."""
 # A consumer that has read to the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by
 # default. The next round on the same consumer waits for it: up to half a second per round, the same for every case.
 _FETCH_WAIT_MS: Final = 0
@@ -52,6 +60,7 @@ _RULES: Final = ReadingRules(sample_window_ms=1_000, max_event_age_ms=86_400_000
 _USUAL_BYTES: Final = {"object": 200.0, "array": 20_000.0}  # of a message
 
 Case = Callable[[DataFrame], object]
+T = TypeVar("T")
 
 
 def main() -> int:
@@ -60,7 +69,7 @@ def main() -> int:
     os.environ["JAVA_HOME"] = str(find_java().home)
     failed = 0
     for cores in arguments.cores:
-        # A process of its own: Spark's JVM lives as long as the process that has started it.
+        # A process of its own, which keeps to these cores.
         measuring = get_context("spawn").Process(target=_run, args=(arguments, cores))
         measuring.start()
         measuring.join()
@@ -72,22 +81,43 @@ def _run(arguments: argparse.Namespace, cores: int) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder) / "broker") as broker:
         _fill(broker.bootstrap_servers, arguments.events, arguments.clients)
-        spark = build_spark_session(SparkSettings(driver_memory="2g"), spark_jars())
-        try:
-            print(
-                f"on {cores} of the cores: {arguments.events} events, {arguments.clients} clients, "
-                f"median of {arguments.rounds}; k events/s"
+        print(
+            f"on {cores} of the cores: {arguments.events} events, {arguments.clients} clients, "
+            f"median of {arguments.rounds}; k events/s"
+        )
+        spark, kquota = (
+            # A process of its own for each: Spark's JVM lives as long as the process that has started it.
+            _in_a_process(_measured, broker.bootstrap_servers, conf, of_the_job, arguments.rounds)
+            for conf, of_the_job in ((BARE_SPARK, False), ({}, True))
+        )
+        names = [*spark[SHAPES[0]], *kquota[SHAPES[0]], "kquota/limit"]
+        widths = [-9, *[14] * len(names)]
+        print(line(widths, ["messages", *names]))
+        for topic in SHAPES:
+            seconds = spark[topic] | kquota[topic]
+            rates = [arguments.events / taken / 1e3 for taken in seconds.values()]
+            print(line(widths, [topic, *rates, f"{seconds['limit'] / seconds['kquota']:.2f}"]), flush=True)
+
+
+def _in_a_process(function: Callable[..., T], *args: object) -> T:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def _measured(servers: str, conf: dict[str, Any], of_the_job: bool, rounds: int) -> dict[str, dict[str, float]]:
+    """The median seconds of each case, by the shape of the messages."""
+    spark = build_spark_session(SparkSettings(driver_memory=_HEAP, conf=conf), spark_jars())
+    try:
+        return {
+            shape: _measure(
+                messages_of(spark, servers, shape).select(*RAW_COLUMNS),
+                _cases_of_the_job(shape) if of_the_job else _cases(shape),
+                rounds,
             )
-            names = [*_cases("object"), "kquota/limit"]
-            widths = [-9, *[14] * len(names)]
-            print(line(widths, ["messages", *names]))
-            for topic in SHAPES:
-                messages = messages_of(spark, broker.bootstrap_servers, topic).select(*RAW_COLUMNS)
-                seconds = _measure(messages, _cases(topic), arguments.rounds)
-                rates = [arguments.events / taken / 1e3 for taken in seconds.values()]
-                print(line(widths, [topic, *rates, f"{seconds['limit'] / seconds['kquota']:.2f}"]), flush=True)
-        finally:
-            spark.stop()
+            for shape in SHAPES
+        }
+    finally:
+        spark.stop()
 
 
 def _fill(bootstrap_servers: str, count: int, clients: int) -> None:
@@ -135,8 +165,11 @@ def _cases(shape: str) -> dict[str, Case]:
         "hand over": lambda messages: messages.select("value").toArrow(),
         "parse only": lambda messages: _discard(parsed(messages, shape)),
         "limit": limit,
-        "kquota": lambda messages: collect_on_executors(messages, _RULES, _USUAL_BYTES[shape]),
     }
+
+
+def _cases_of_the_job(shape: str) -> dict[str, Case]:
+    return {"kquota": lambda messages: collect_on_executors(messages, _RULES, _USUAL_BYTES[shape])}
 
 
 def _discard(frame: DataFrame) -> None:

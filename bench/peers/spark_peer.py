@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from kafka import KafkaConsumer
 from pyspark.sql import functions as F
 
-from bench.catch_up import by_second, messages_of
+from bench.catch_up import BARE_SPARK, by_second, messages_of
 from bench.peers.messages import MEASURES, partitions_of
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
@@ -29,7 +29,7 @@ _LOOK_SECONDS: Final = 0.02
 def main() -> None:
     servers, topic, shape, folder = sys.argv[1:]
     os.environ["JAVA_HOME"] = str(find_java().home)
-    spark = build_spark_session(SparkSettings(driver_memory="1g"), spark_jars())
+    spark = build_spark_session(SparkSettings(driver_memory="1g", conf=BARE_SPARK), spark_jars())
     consumer: Any = KafkaConsumer(bootstrap_servers=servers)
     partitions = partitions_of(consumer, topic)
     read = {str(partition.partition): 0 for partition in partitions}
