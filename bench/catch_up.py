@@ -25,7 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,6 +59,8 @@ _FETCH_WAIT_MS: Final = 0
 _RULES: Final = ReadingRules(sample_window_ms=1_000, max_event_age_ms=86_400_000)
 _USUAL_BYTES: Final = {"object": 200.0, "array": 20_000.0}  # of a message
 
+_OF_BARE_SPARK: Final = ("consume only", "hand over", "parse only", "limit")
+
 Case = Callable[[DataFrame], object]
 T = TypeVar("T")
 
@@ -67,14 +69,9 @@ def main() -> int:
     arguments = options(__doc__, events=1_000_000, clients=10_000, rounds=5, cores=[os.cpu_count() or 1])
     fetch()
     os.environ["JAVA_HOME"] = str(find_java().home)
-    failed = 0
     for cores in arguments.cores:
-        # A process of its own, which keeps to these cores.
-        measuring = get_context("spawn").Process(target=_run, args=(arguments, cores))
-        measuring.start()
-        measuring.join()
-        failed |= measuring.exitcode != 0
-    return failed
+        _in_a_process(_run, arguments, cores)  # which keeps to these cores
+    return 0
 
 
 def _run(arguments: argparse.Namespace, cores: int) -> None:
@@ -87,10 +84,10 @@ def _run(arguments: argparse.Namespace, cores: int) -> None:
         )
         spark, kquota = (
             # A process of its own for each: Spark's JVM lives as long as the process that has started it.
-            _in_a_process(_measured, broker.bootstrap_servers, conf, of_the_job, arguments.rounds)
-            for conf, of_the_job in ((BARE_SPARK, False), ({}, True))
+            _in_a_process(_measured, broker.bootstrap_servers, conf, cases, arguments.rounds)
+            for conf, cases in ((BARE_SPARK, _OF_BARE_SPARK), ({}, ("kquota",)))
         )
-        names = [*spark[SHAPES[0]], *kquota[SHAPES[0]], "kquota/limit"]
+        names = [*_OF_BARE_SPARK, "kquota", "kquota/limit"]
         widths = [-9, *[14] * len(names)]
         print(line(widths, ["messages", *names]))
         for topic in SHAPES:
@@ -104,14 +101,14 @@ def _in_a_process(function: Callable[..., T], *args: object) -> T:
         return pool.submit(function, *args).result()
 
 
-def _measured(servers: str, conf: dict[str, Any], of_the_job: bool, rounds: int) -> dict[str, dict[str, float]]:
-    """The median seconds of each case, by the shape of the messages."""
+def _measured(servers: str, conf: dict[str, Any], names: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+    """The median seconds of these cases, by the shape of the messages."""
     spark = build_spark_session(SparkSettings(driver_memory=_HEAP, conf=conf), spark_jars())
     try:
         return {
             shape: _measure(
                 messages_of(spark, servers, shape).select(*RAW_COLUMNS),
-                _cases_of_the_job(shape) if of_the_job else _cases(shape),
+                {name: _cases(shape)[name] for name in names},
                 rounds,
             )
             for shape in SHAPES
@@ -165,11 +162,8 @@ def _cases(shape: str) -> dict[str, Case]:
         "hand over": lambda messages: messages.select("value").toArrow(),
         "parse only": lambda messages: _discard(parsed(messages, shape)),
         "limit": limit,
+        "kquota": lambda messages: collect_on_executors(messages, _RULES, _USUAL_BYTES[shape]),
     }
-
-
-def _cases_of_the_job(shape: str) -> dict[str, Case]:
-    return {"kquota": lambda messages: collect_on_executors(messages, _RULES, _USUAL_BYTES[shape])}
 
 
 def _discard(frame: DataFrame) -> None:

@@ -117,7 +117,7 @@ def _processes(measured: Measured) -> list[str]:
         [peer.name, one["name"], f"{one['memory_mb']:.0f}", f"{one['cores']:.2f}"]
         for peer in PEERS
         for one in measured.get(steady_name(peer), {}).get("processes", ())
-        if one["memory_mb"]  # one without has ended while it was looked at
+        if one["memory_mb"]  # none if the process ended while it was being read
     ]
     head = ["", "process", "memory, MB", "cores"]
     return [f"**Each process under the steady load**\n\n{table(head, rows)}"] if rows else []

@@ -217,7 +217,7 @@ PEERS: Final = (
     Peer(
         BARE,
         "4.2.0: `from_json`, group by, `toArrow`, with Java's optimizing compiler, which kquota does without. It keeps "
-        "nothing, and sums nothing over two batches. It is what Spark's own functions cost at least",
+        "nothing, and sums nothing across batches. This is the least that Spark's own functions cost",
         _spark,
         lambda place: FileResults(Path(place.state)),
         is_durable=False,

@@ -3,7 +3,7 @@
 Arguments: bootstrap servers, input topic, object or array, a folder.
 
 Whenever the topic has grown it reads what is new, in one batch query, and writes the result to a file in the folder.
-There is no state, no checkpoint, and no sum over two batches: it is what Spark's own functions cost at least.
+There is no state, no checkpoint, and no sum across batches: this is the least that Spark's own functions cost.
 """
 
 import os

@@ -118,7 +118,7 @@ def _train_spark(draft: Path) -> None:
             create_topics(admin, wanted_topics(settings))
         with SparkStarter(settings) as starter:
             _stream(starter.session(), settings, broker.bootstrap_servers, str(Path(folder) / "checkpoint"))
-    # To write the archive takes the most memory, so the broker has ended before.
+    # Writing the archive takes the most memory, so the broker is stopped first.
     gateway: Any = SparkContext._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()

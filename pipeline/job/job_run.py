@@ -315,7 +315,7 @@ class JobRun:
 
     def _note_batch(self, report: BatchReport) -> None:
         self._has_done_a_batch = True
-        if self._batch_size is not None:
+        if self._batch_size is not None and self._batch_size.may_grow:
             facts = report.facts
             messages = OffsetRange(facts.start_offsets, facts.end_offsets).message_count
             self._batch_size.note(facts.evaluation.batch_id, messages, report.usage_rows)

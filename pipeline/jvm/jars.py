@@ -221,7 +221,7 @@ def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> st
         return str(error)
     if ended.returncode == 0:
         return ""
-    printed = re.sub(r"\x1b\[[0-9;]*m", "", ended.stdout + ended.stderr)  # Maven colours even what is no terminal
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", ended.stdout + ended.stderr)  # Maven prints colours to a pipe, too
     messages = [line for line in printed.splitlines() if line.strip()]
     errors = [line for line in messages if "ERROR" in line or "not found" in line or "xception" in line]
     return " ".join((errors or messages or [f"exit code {ended.returncode}"])[0].split())[:300]

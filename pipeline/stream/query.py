@@ -59,13 +59,17 @@ class BatchSize:
     Args:
         newest: The values of some messages; without one, a message counts as 200 bytes.
         most: The most messages of any batch, > 0.
+
+    Attributes:
+        messages: The size now.
+        may_grow: Whether the size can still change; if not, no batch needs to be noted.
     """
 
     def __init__(self, newest: Sequence[bytes], most: int) -> None:
         size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
         self.messages = min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
         self._most = most
-        self._may_grow = self.messages < most
+        self.may_grow = self.messages < most
         self._full_in_a_row = 0
         self._newest_full: _FullBatch | None = None
 
@@ -89,7 +93,7 @@ class BatchSize:
 
         * `waiting_after`: How many messages wait behind a batch; None if that is not known yet.
         """
-        full = self._newest_full if self._may_grow else None
+        full = self._newest_full if self.may_grow else None
         waiting = None if full is None else waiting_after(full.batch_id)
         if full is None or waiting is None:
             return False
@@ -100,7 +104,7 @@ class BatchSize:
         log.info("%d messages wait: the query goes on with larger batches", waiting)
         times = min(_MOST_USUAL_BATCHES, _MOST_USAGE_ROWS // max(full.usage_rows, 1))
         self.messages = min(max(times, _MANY_USUAL_BATCHES) * self.messages, self._most)
-        self._may_grow = False
+        self.may_grow = False
         return True
 
 

@@ -67,7 +67,7 @@ def messages(*numbers: int) -> list[Message]:
 def test_a_new_topic_has_no_mark(topic: Topic) -> None:
     writer = topic.writer()
     assert writer.partition_count == 1
-    assert (writer.open(), writer.committed()) == (None, None)  # a new broker makes the topic of offsets while it opens
+    assert (writer.open(), writer.committed()) == (None, None)  # a new broker creates its offsets topic at open
 
 
 def test_messages_and_mark_are_stored_together(topic: Topic) -> None:

@@ -53,18 +53,26 @@ def test_a_usual_batch_has_about_4_mb_of_messages(sizes: list[int], most: int, u
 NEWEST = [b"x" * 200]  # 20 000 messages are 4 MB
 
 
-@pytest.mark.parametrize("most", [1_000_000, 300_000, 20_001])
+@pytest.mark.parametrize(
+    ("usual", "newest", "most"),
+    [
+        (20_000, NEWEST, 1_000_000),
+        (20_000, NEWEST, 300_000),
+        (20_000, NEWEST, 20_001),
+        (1, [b"x" * 4_000_000], 1_000_000),
+    ],
+)
 @pytest.mark.parametrize(
     ("usage_rows", "times"),
     [(0, 32), (1, 32), (10_000, 32), (10_001, 31), (19_999, 16), (20_000, 16), (20_001, 16), (1_000_000, 16)],
 )
 def test_a_larger_batch_has_up_to_128_mb_of_messages_as_its_usage_allows(
-    usage_rows: int, times: int, most: int
+    usage_rows: int, times: int, usual: int, newest: list[bytes], most: int
 ) -> None:
-    size = BatchSize(NEWEST, most)
-    size.note(7, 20_000, usage_rows)
+    size = BatchSize(newest, most)
+    size.note(7, usual, usage_rows)
     assert size.grow_if_behind(lambda batch_id: {7: 2_000_000}[batch_id])
-    assert size.messages == min(times * 20_000, most)
+    assert size.messages == min(times * usual, most)
     size.note(8, size.messages, usage_rows)
     assert not size.grow_if_behind(lambda _: 2_000_000)
 
