@@ -1,4 +1,4 @@
-"""The process of a program: its locks, its background threads, its memory, its heartbeat, and its end.
+"""The process of a program: its locks, background threads, children by `fork()`, memory, heartbeat, and its end.
 
 The end: Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes
 itself down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called
@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, Self
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -186,6 +187,32 @@ class Background:
                 self._failed(exc)
                 return
             self._stopping.wait(rest_seconds)
+
+
+# fork(): of its parent's threads the child has only the one that called it, but it has all locks as they were held.
+
+
+class Restartable(Protocol):
+    """Something with locks or threads of its own."""
+
+    def restart(self) -> None:
+        """In a child of `fork()`: make new locks without taking an old one, and start the threads again."""
+
+
+_RESTARTED: Final[WeakKeyDictionary[Restartable, None]] = WeakKeyDictionary()
+
+
+def restart_in_children(restartable: Restartable) -> None:
+    """From now on call its `restart` in each child of this process, while it lives; who asked first is first."""
+    _RESTARTED[restartable] = None
+
+
+def _restart_all() -> None:
+    for restartable in list(_RESTARTED):
+        restartable.restart()
+
+
+os.register_at_fork(after_in_child=_restart_all)
 
 
 # Returning freed memory to the system, so that a process that runs for months does not keep its peak.

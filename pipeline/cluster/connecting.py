@@ -23,6 +23,7 @@ from kafka.net.selector import NetworkSelector
 from pipeline.cluster.acls import Acl, PermissionMissing, Resource
 from pipeline.cluster.sign_in import TokenProvider, TokenRefused
 from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable
+from pipeline.process import restart_in_children
 
 
 class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python has no types
@@ -197,6 +198,11 @@ class _CauseCollector(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
+        self.restart()
+        restart_in_children(self)
+
+    def restart(self) -> None:
+        """See `Restartable`; what the parent's threads still collected is of no use in a child."""
         self._wanted: list[list[BaseException]] = []
         self._installing = Lock()
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from pipeline.errors import Unreachable
+from pipeline.process import restart_in_children
 
 _RENEW_AFTER: Final = 0.8  # of a token's life, as sasl.login.refresh.window.factor
 _UNKNOWN_LIFE_SECONDS: Final = 60.0
@@ -66,9 +67,14 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
         self._source = source
         self._opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=source.tls))
         self._now_seconds = now_seconds
-        self._lock = Lock()
         self._token = ""
         self._renew_at = 0.0
+        self.restart()
+        restart_in_children(self)
+
+    def restart(self) -> None:
+        """See `Restartable`: the lock may be held while the endpoint is asked."""
+        self._lock = Lock()
 
     def token(self) -> str:
         """A token that has not expired; `TokenRefused` if the endpoint does not answer, or not with a token."""

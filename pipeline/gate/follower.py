@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from uuid import UUID
@@ -214,6 +215,12 @@ class Follower(Protocol):
         was deleted and recreated, a call has the flag, perhaps without a record; all that was handed over is void then.
         """
 
+    def restart(self) -> None:
+        """In a child of `fork()`, which has not got the thread: begin again at the start of the topic, if it had begun.
+
+        Everything is handed over once more. Nothing that the parent uses is touched.
+        """
+
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
         """Wait until everything that was on the topic at the start is handed over; False if that takes longer."""
 
@@ -234,13 +241,18 @@ class KafkaFollower:
     def __init__(
         self, bootstrap_servers: str, topic: str, options: Mapping[str, Any] | None = None, name: str = "throttle-view"
     ) -> None:
+        self._new_reader = partial(ThrottleTopicReader, bootstrap_servers, topic, options)
+        self._name = name
+        self._handle_records: RecordHandler = lambda _records, _is_new_topic: None
+        self._begin()
+
+    def _begin(self) -> None:
         self._state: FollowerState = "connecting"
-        self._reader = ThrottleTopicReader(bootstrap_servers, topic, options)
+        self._reader = self._new_reader()
         self._caught_up = Event()
         self._stopping = Event()
-        self._handle_records: RecordHandler = lambda _records, _is_new_topic: None
         self._first: dict[tuple[str, ClientKey], Found] = {}
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread = Thread(target=self._run, name=self._name, daemon=True)
 
     @property
     def unreadable(self) -> int:
@@ -256,6 +268,15 @@ class KafkaFollower:
         """See `Follower.start`. Starts a daemon thread and returns at once."""
         self._handle_records = handle_records
         self._thread.start()
+
+    def restart(self) -> None:
+        """See `Follower.restart`. The parent's connection stays as it is: closing it here would end it there, too."""
+        had_begun, was_closed = self._thread.ident is not None, self._stopping.is_set()
+        self._begin()
+        if was_closed:
+            self._stopping.set()
+        elif had_begun:
+            self._thread.start()
 
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
         """See `Follower.wait_until_caught_up`."""

@@ -11,7 +11,9 @@ lets every caller pass.
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from pipeline.errors import PipelineError
 from pipeline.gate.follower import Follower, FollowerState, KafkaFollower
 from pipeline.gate.throttle_state import Lease
 from pipeline.gate.waiting_room import GateLimits, Occupancy, WaitingCaller, WaitingRoom
+from pipeline.process import restart_in_children
 from purgatory.timer import Reaper
 from schemas.names import THROTTLE_TOPIC, ClientKey
 from schemas.throttle_record import ThrottleRecord
@@ -42,6 +45,10 @@ class LoopWaker:
     """Resolves futures on their own loops. Any thread may call `wake`."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """In a child of `fork()`: begin with a new lock. Calls of loops that were pending are not made there."""
         self._lock = Lock()
         self._woken: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         self._gathering = _Gathering()
@@ -114,6 +121,7 @@ class TaskPassage:
     _request_bytes: int
     _timeout_ms: int | None
     _caller: WaitingCaller | None = field(default=None, init=False)
+    _next_try: asyncio.TimerHandle = field(init=False)
 
     async def __aenter__(self) -> Passage:
         awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -123,6 +131,7 @@ class TaskPassage:
         if caller is None:
             return NOT_THROTTLED
         began_ms = self._waiting_room.now_ms()
+        self._try_later(caller, awake)
         try:
             if self._timeout_ms is None:
                 await awake
@@ -136,11 +145,22 @@ class TaskPassage:
             awake.cancel()
             self._waiting_room.leave(caller)
             raise
+        finally:
+            self._next_try.cancel()
         return Passage(was_throttled=True, waited_ms=self._waiting_room.now_ms() - began_ms)
 
     async def __aexit__(self, *_failure: object) -> None:
         if self._caller is not None:
             self._waiting_room.leave(self._caller)
+
+    def _try_later(self, caller: WaitingCaller, awake: asyncio.Future[None]) -> None:
+        self._next_try = awake.get_loop().call_later(caller.sleep_seconds(), self._try_again, caller, awake)
+
+    def _try_again(self, caller: WaitingCaller, awake: asyncio.Future[None]) -> None:
+        if not caller.try_again():
+            self._try_later(caller, awake)
+        elif not awake.done():
+            awake.set_result(None)
 
 
 class GateTimeout(PipelineError, TimeoutError):
@@ -165,6 +185,17 @@ def timed_out(waiting_room: WaitingRoom, client: ClientKey, timeout_ms: int) -> 
     lease = waiting_room.lease(client)
     remaining_ms = 0 if lease is None else max(lease.until_ms - waiting_room.now_ms(), 0)
     return GateTimeout(client.user, client.client_id, timeout_ms, remaining_ms)
+
+
+def _sleep(asleep: Lock, caller: WaitingCaller, timeout_ms: int | None) -> bool:
+    """Sleep until the caller may pass; False if it still has to wait after timeout_ms."""
+    give_up_at = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    while True:
+        seconds = min(caller.sleep_seconds(), give_up_at - time.monotonic())
+        if asleep.acquire(timeout=max(seconds, 0)) or caller.try_again():
+            return True
+        if time.monotonic() >= give_up_at:
+            return False
 
 
 log = logging.getLogger(__name__)
@@ -208,9 +239,13 @@ class Gate:
         self._follower = follower
         self._waker = LoopWaker()
         self._waiting_room = WaitingRoom(limits or GateLimits(), cluster, clock or SystemClock(), self._waker.together)
-        failed = partial(log.error, "a caller whose throttle ended could not be woken: %s")
-        self._reaper = Reaper(self._waiting_room, "gate-reaper", failed)
+        self._reaper = self._new_reaper()
         self._started = False
+        restart_in_children(self)
+
+    def _new_reaper(self) -> Reaper:
+        failed = partial(log.error, "a caller whose throttle ended could not be woken: %s")
+        return Reaper(self._waiting_room, "gate-reaper", failed)
 
     @classmethod
     def connect(
@@ -240,6 +275,18 @@ class Gate:
             self._started = True
             self._reaper.start()
             self._follower.start(self._waiting_room.apply)
+
+    def restart(self) -> None:
+        """Called in a child of `fork()`: wake the parent's callers there, make new locks, start both threads again.
+
+        Throttles that were known stay known, while the child reads the topic from its start.
+        """
+        self._waker.restart()
+        self._waiting_room.restart()
+        self._reaper = self._new_reaper()
+        if self._started and self.state != "closed":
+            self._reaper.start()
+        self._follower.restart()
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Wake all callers at once, then stop both threads. May be repeated.
@@ -299,8 +346,7 @@ class Gate:
             return
         began_ms = self._waiting_room.now_ms()
         try:
-            timeout_seconds = -1 if timeout_ms is None else max(timeout_ms, 0) / 1000
-            if not asleep.acquire(timeout=timeout_seconds) and not caller.is_completed:
+            if not _sleep(asleep, caller, timeout_ms):
                 raise timed_out(self._waiting_room, client, timeout_ms or 0)
             yield Passage(was_throttled=True, waited_ms=self._waiting_room.now_ms() - began_ms)
         finally:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.clock import Moment, wall_ms
 from pipeline.gate.follower import KafkaFollower
+from pipeline.process import restart_in_children
 from schemas.names import THROTTLE_TOPIC, ClientKey
 from schemas.throttle_record import ThrottleRecord
 
@@ -131,6 +132,7 @@ class ThrottleView:
         self.state = ThrottleState(cluster)
         self._follower = KafkaFollower(bootstrap_servers, topic, options)
         self._prune_at = time.monotonic() + _PRUNE_EVERY_SECONDS
+        restart_in_children(self)
 
     @property
     def unreadable(self) -> int:
@@ -140,6 +142,10 @@ class ThrottleView:
     def start(self) -> None:
         """Begin to follow the topic on a daemon thread; returns at once. Call it once."""
         self._follower.start(self._apply)
+
+    def restart(self) -> None:
+        """Called in a child of `fork()`: follow the topic there, too. Throttles that were known stay known."""
+        self._follower.restart()
 
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
         """Wait until everything that was on the topic at the start is known; False if that takes longer."""

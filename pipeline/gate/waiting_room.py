@@ -45,6 +45,9 @@ class RequestSizeRefused(PipelineError, ValueError):
         )
 
 
+_LONGEST_SLEEP_MS: Final = 3_600_000  # a record may name a throttle that is longer than what a lock can wait
+
+
 class Gatekeeper(Protocol):
     """What a waiting caller needs: the end of its throttle, and memory after it."""
 
@@ -101,6 +104,22 @@ class WaitingCaller(DelayedOperation):
         if moved:
             self._restart_timer()
         return False
+
+    def sleep_seconds(self) -> float:
+        """How long it may sleep before `try_again`: until its throttle ends, as known at the last try.
+
+        Mostly a thread of the gate wakes it by then; but a throttle ends even if no such thread lives.
+        """
+        return min(self.delay_ms or _LONGEST_SLEEP_MS, _LONGEST_SLEEP_MS) / 1000
+
+    def try_again(self) -> bool:
+        """Whether it may pass, now or since earlier."""
+        return self.is_completed or self.safe_try_complete() or self.is_completed
+
+    def abandon(self) -> None:
+        """Wake it, if it waits, and let go of its timer: a thread that is gone may hold the timer's lock."""
+        self.holder = None
+        self.force_complete()
 
     def on_complete(self) -> None:
         """Wake the caller."""
@@ -279,16 +298,30 @@ class WaitingRoom:
         clock: Clock,
         wake_together: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._limits = limits
         self._clock = clock
         self._wake_together = wake_together
         self._state = ThrottleState(cluster)
-        self._timer = SystemTimer(self)
-        self._purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self._timer)
-        self._memory = RequestMemory(limits, self)
-        self._callers: set[WaitingCaller] = set()
-        self._lock = Lock()
         self._closed = False
         self._prune_at_ms = 0
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        self._timer = SystemTimer(self)
+        self._purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self._timer)
+        self._memory = RequestMemory(self._limits, self)
+        self._callers: set[WaitingCaller] = set()
+        self._lock = Lock()
+
+    def restart(self) -> None:
+        """In a child of `fork()`: wake the parent's callers, and begin empty, with new locks and the known throttles.
+
+        A thread that the child has not got may hold any of the old locks, so none of them is taken.
+        """
+        callers = self._callers
+        self._begin_empty()
+        for caller in callers:
+            caller.abandon()
 
     def enter(self, client: ClientKey, size_bytes: int, wake: Callable[[], None]) -> WaitingCaller | None:
         """Begin to wait; None when the client is not throttled and may pass at once.

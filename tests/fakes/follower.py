@@ -23,6 +23,10 @@ class MemoryFollower:
             self._broker.readers.append(self._hand_over)
             self.state = "following"
 
+    def restart(self) -> None:
+        if self.state == "following":
+            self._hand_over(self._broker.records)
+
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
         del timeout_seconds
         return self.state == "following"

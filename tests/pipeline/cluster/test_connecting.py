@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from pipeline.cluster.connecting import LostWhileSigningIn, connection_error, open_client
+from pipeline.cluster.connecting import _COLLECTOR, LostWhileSigningIn, connection_error, open_client
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import ClusterUnreachable, Unreachable
+from tests.forking import in_a_child
 from tests.pipeline.cluster.refusals import refusal_of
 
 
@@ -25,6 +26,17 @@ def test_no_such_host() -> None:
     refused = refusal_of(lambda timeout_ms: open_client(KafkaAdminClient, "nohost.invalid:9092", timeout_ms))
     assert isinstance(refused, ClusterUnreachable)
     assert "nohost.invalid:9092: the host name has no address" in str(refused)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_connects_though_its_parent_was_connecting_and_collects_nothing_for_it() -> None:
+    def work() -> tuple[str, int]:
+        with pytest.raises(ClusterUnreachable) as refused:
+            open_client(KafkaAdminClient, "127.0.0.1:1", 300)
+        return str(refused.value)[:31], len(causes)
+
+    with _COLLECTOR.collecting() as causes, _COLLECTOR._installing:
+        assert in_a_child(work) == "('no Kafka broker answers at 127.', 0)"
 
 
 @pytest.mark.parametrize("make", [KafkaAdminClient, KafkaProducer, KafkaConsumer])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cluster.sign_in import TokenProvider, TokenRefused, TokenSource
+from tests.forking import in_a_child
 from tests.pipeline.cluster.token_endpoint import TokenEndpoint, token_endpoint
 
 SECRET = "k1-s3cret"  # noqa: S105 - of the test's own endpoint
@@ -45,6 +46,14 @@ def test_a_token_is_fetched_once_and_again_after_four_fifths_of_its_life(endpoin
     form = {"grant_type": ["client_credentials"], "scope": ["kafka read"]}
     assert endpoint.forms == [form, form]
     assert provider.extensions() == {"logicalCluster": "lkc-1"}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_gets_a_token_though_its_parent_was_fetching_one(endpoint: TokenEndpoint) -> None:
+    endpoint.answer = (200, b'{"access_token": "opaque", "expires_in": 10}')
+    provider = TokenProvider(source(endpoint))
+    with provider._lock:
+        assert in_a_child(provider.token) == "opaque"
 
 
 def test_without_a_claim_the_answer_says_how_long_a_token_is_valid(endpoint: TokenEndpoint) -> None:

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from pipeline.errors import PipelineError
 from pipeline.gate.gate import Gate, GateTimeout, Passage
 from pipeline.gate.waiting_room import GateDepleted
+from tests.forking import in_a_child
 from tests.pipeline.gate.gate_setting import LONG_MS, GateSetting
 from tests.waiting import PATIENCE_SECONDS, never
 
@@ -75,6 +78,27 @@ def test_the_reaper_wakes_a_caller_whose_throttle_has_ended(setting: GateSetting
     assert caller.entered.wait(PATIENCE_SECONDS)
     caller.leave()
     setting.assert_empty()
+
+
+def test_a_throttle_ends_on_time_though_no_thread_of_the_gate_lives(setting: GateSetting) -> None:
+    setting.gate._reaper.close()
+    setting.throttle(for_ms=50)
+    caller = Caller(setting.gate)
+    setting.wait_for(1)
+    setting.throttle(for_ms=100)
+    assert never(caller.entered.is_set)
+    setting.clock.advance(100)
+    assert caller.entered.wait(PATIENCE_SECONDS)
+    caller.leave()
+
+
+def test_a_throttle_may_be_longer_than_a_lock_can_wait(setting: GateSetting) -> None:
+    setting.throttle(for_ms=2**70)
+    caller = Caller(setting.gate)
+    setting.wait_for(1)
+    setting.release()
+    caller.leave()
+    assert caller.entered.is_set()
 
 
 def test_a_renewal_makes_the_waiting_thread_wait_beyond_the_first_end(setting: GateSetting) -> None:
@@ -233,3 +257,60 @@ def test_throttles_that_run_can_be_asked_for(setting: GateSetting) -> None:
     assert throttled is not None
     assert throttled.remaining_ms == 400
     assert [each.record.user for each in setting.gate.throttles()] == ["alice", "bob"]
+
+
+HELD = ["_waiting_room._lock", "_waiting_room._timer._lock", "_waiting_room._purgatory._lock", "_waker._lock"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("held", HELD)
+def test_callers_in_a_child_wait_and_pass_whatever_a_thread_of_its_parent_held(setting: GateSetting, held: str) -> None:
+    setting.throttle(for_ms=500)
+    of_the_parent = Caller(setting.gate, request_bytes=40)
+    setting.wait_for(1)
+
+    def work() -> int:
+        caller = Caller(setting.gate, request_bytes=30)
+        setting.wait_for(1)
+        used_bytes = setting.occupancy.pool_used_bytes
+        setting.clock.advance(500)
+        assert caller.entered.wait(PATIENCE_SECONDS)
+        caller.leave()
+        setting.assert_empty()
+        return used_bytes
+
+    with attrgetter(held)(setting.gate):
+        assert in_a_child(work) == "30"
+    assert not of_the_parent.entered.is_set()
+    setting.clock.advance(500)
+    of_the_parent.leave()
+    setting.assert_empty()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_leaves_the_block_in_which_it_was_made_as_its_parent_does(setting: GateSetting) -> None:
+    def release_the_caller() -> None:
+        setting.wait_for(1)
+        setting.release()
+
+    def work() -> None:
+        block.close()
+        setting.assert_empty()
+
+    setting.throttle()
+    thread = threading.Thread(target=release_the_caller)
+    thread.start()
+    with ExitStack() as block:
+        block.enter_context(setting.gate.acquire("alice", "etl", request_bytes=40))
+        thread.join(PATIENCE_SECONDS)
+        with setting.gate._waiting_room._timer._lock:
+            assert in_a_child(work) == "None"
+        assert setting.occupancy.pool_used_bytes == 40
+    setting.assert_empty()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_gate_that_is_closed_is_closed_in_a_child_too(setting: GateSetting) -> None:
+    setting.throttle()
+    setting.gate.close()
+    assert in_a_child(lambda: (setting.gate.state, threading.active_count())) == "('closed', 1)"

@@ -10,7 +10,7 @@ import pytest
 from pipeline.gate.gate import GateTimeout, LoopWaker
 from pipeline.gate.waiting_room import GateDepleted
 from tests.pipeline.gate.gate_setting import GateSetting
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, never
 
 
 @pytest.fixture
@@ -53,6 +53,27 @@ def test_tasks_of_one_client_are_all_woken_by_its_release(setting: GateSetting) 
 
     run(setting, work)
     assert passed == [True] * 50
+
+
+def test_a_task_passes_at_the_end_of_its_throttle_though_no_thread_of_the_gate_lives(setting: GateSetting) -> None:
+    passed: list[bool] = []
+
+    async def caller() -> None:
+        async with setting.gate.acquire_async("alice", "etl", request_bytes=1) as passage:
+            passed.append(passage.was_throttled)
+
+    async def work() -> None:
+        setting.gate._reaper.close()
+        setting.throttle(for_ms=50)
+        task = asyncio.create_task(caller())
+        await until(lambda: setting.occupancy.waiting == 1)
+        setting.throttle(for_ms=100)
+        assert await asyncio.to_thread(never, lambda: passed != [])
+        setting.clock.advance(100)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+    run(setting, work)
+    assert passed == [True]
 
 
 def test_a_task_whose_client_is_not_throttled_passes(setting: GateSetting) -> None:

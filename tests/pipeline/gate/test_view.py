@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
+from pipeline.clock import wall_ms
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.gate.gate import Gate
 from pipeline.gate.throttle_state import ThrottleView
 from schemas.throttle_record import ThrottleRecord
+from tests.forking import in_a_child
 from tests.pipeline.throttle.factories import record
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
@@ -69,3 +72,29 @@ def test_the_view_knows_old_and_new_records_once_they_are_committed(broker: Embe
 
     view.close()
     producer.close()
+
+
+@pytest.mark.broker
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_view_and_a_gate_follow_the_topic_in_a_child_and_in_its_parent(broker: EmbeddedBroker, topic: str) -> None:
+    view = ThrottleView(broker.bootstrap_servers, topic, cluster="c")
+    view.start()
+    gate = Gate.connect(broker.bootstrap_servers, topic=topic, cluster="c")
+    assert view.wait_until_caught_up(PATIENCE_SECONDS)
+    assert gate.wait_until_caught_up(int(PATIENCE_SECONDS * 1_000))
+    until_ms = wall_ms() + 1_000_000
+
+    def both_know_it() -> bool:
+        return view.blocked_until_ms("alice", "etl") == until_ms and gate.throttle_of("alice", "etl") is not None
+
+    def publish_and_read() -> str:
+        producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+        throttle = record(1, until_ms, throttle_time_ms=1_000_000)
+        producer.send(topic, key=throttle.key(), value=throttle.to_value()).get(PATIENCE_SECONDS)
+        wait_until(both_know_it, "the record in the child", PATIENCE_SECONDS / 2)
+        return gate.state
+
+    assert in_a_child(publish_and_read) == "following"
+    wait_until(both_know_it, "the record in the parent")
+    gate.close()
+    view.close()

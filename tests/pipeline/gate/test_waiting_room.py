@@ -163,6 +163,21 @@ def test_closing_wakes_all_callers_and_later_ones_pass(when_full: str) -> None:
     assert setting.waiting_room.leases() == []
 
 
+def test_a_restart_wakes_all_callers_and_begins_empty_with_the_known_throttles() -> None:
+    setting = Setting(when_full="wait")
+    setting.apply(until(5_000))
+    callers = [setting.must_wait("first", 100), setting.must_wait("without memory", 100)]
+    setting.waiting_room.restart()
+    assert sorted(setting.woken) == ["first", "without memory"]
+    assert setting.gauges == (0, 0, 0)
+    setting.must_wait("later", 60)
+    for caller in callers:
+        setting.waiting_room.leave(caller)
+    assert setting.gauges == (1, 1, 60)
+    setting.pass_time(4_000)
+    assert setting.woken[2:] == ["later"]
+
+
 def test_a_caller_that_comes_while_the_room_closes_passes() -> None:
     setting = Setting()
     setting.apply(until(5_000))
