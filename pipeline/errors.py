@@ -135,15 +135,26 @@ def first_line(failure: BaseException) -> str:
     return printable(first).rstrip(".") or type(failure).__name__
 
 
-def printable(text: str) -> str:
+def printable(text: str, encoding: str = "utf-8") -> str:
     r"""The text with every character escaped that a terminal or a log would not show as it is.
 
     Names of users and client-ids come from clients. A line end, an escape sequence or a mark that reverses the text
-    could forge a line or hide one. Only what people read is escaped; JSON and YAML have the names as they are.
+    could forge a line or hide one. `pipeline.documents` escapes what programs read, so that they get the same names.
 
     >>> print(printable("etl\n\x1b[2J"))
     etl\n\x1b[2J
     """
-    if text.isprintable():
+    if is_shown(text, encoding):
         return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
+    return "".join(sign if is_shown(sign, encoding) else sign.encode("unicode_escape").decode("ascii") for sign in text)
+
+
+def is_shown(text: str, encoding: str) -> bool:
+    """Whether an output of this encoding shows the text as it is."""
+    if not text.isprintable():
+        return False
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

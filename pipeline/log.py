@@ -31,7 +31,8 @@ class _LineFormatter(logging.Formatter):
         stamp = f"{time.strftime('%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}"
         line = f"{stamp} {record.levelname} {record.name.removeprefix('pipeline.')} {text}"
         if record.exc_info and logging.getLogger().isEnabledFor(logging.DEBUG):
-            line = f"{line}\n{self.formatException(record.exc_info)}"
+            trace = self.formatException(record.exc_info).split("\n")
+            line = "\n".join([line, *(f"  {printable(text)}" for text in trace)])  # so that none looks like a line
         return line
 
 

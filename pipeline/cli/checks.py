@@ -4,15 +4,15 @@ import json
 import socket
 import sys
 from dataclasses import asdict
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from pipeline.cli.options import FileSource, JobSource, Output, Source, source_of
-from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.cli.services import DEFAULT_LISTEN
 from pipeline.clock import wall_ms
-from pipeline.errors import printable
 
 if TYPE_CHECKING:
     from pipeline.job.status import JobStatus
@@ -28,7 +28,7 @@ def doctor(source: JobSource) -> None:
     wrong = 0
     for finding in diagnose(source.settings()):
         sign = {"ok": "ok   ", "warning": "warn ", "error": "ERROR"}[finding.severity]
-        sys.stdout.write(f"{sign} {finding.subject:<9} {printable(finding.text)}\n")
+        say(f"{sign} {finding.subject:<9} {finding.text}")
         wrong += finding.severity == "error"
     if wrong:
         raise typer.Exit(1)
@@ -56,7 +56,7 @@ def status(
         document = {**asdict(found), "gate": gate}
         print_rows([document], output, document=document)
     else:
-        sys.stdout.write("".join(f"{subject:<7} {printable(text)}\n" for subject, text in _lines(found, gate)))
+        say(*(f"{subject:<7} {text}" for subject, text in _lines(found, gate)))
     if is_down(settings, found.process, found.last_batch_age_ms):
         raise typer.Exit(1)
 
@@ -113,6 +113,42 @@ def _answers(address: str) -> bool:
         return False
 
 
+# `kquota size`.
+
+
+def size(
+    entities: Annotated[int, typer.Option(min=1, help="Clients that send usage: distinct <user, client-id>.")],
+    events: Annotated[int, typer.Option(min=0, help="Usage events per second, of all together.")] = 20_000,
+    output: Output = "table",
+) -> None:
+    """Print how many jobs are needed; the memory, CPU and trigger of each; and how long a restart takes.
+
+    The figures come from a benchmark on one machine; they are lines between its points. Yours may be quicker or slower.
+    What no number of jobs can hold is refused, with exit code 2.
+    """
+    from pipeline.reports.sizing import read_measured, shards_for, size_of
+
+    measured = read_measured()
+    shards = shards_for(entities, events, measured)
+    found = size_of(ceil(entities / shards), events, measured)
+    rows = [
+        {"what": "jobs (setting shard)", "needs": str(shards)},
+        {"what": "micro-batch", "needs": f"{found.batch_ms:.0f} ms"},
+        {"what": "trigger (stream.trigger_ms)", "needs": f"{found.trigger_ms} ms or more"},
+        {"what": "memory of the driver", "needs": f"{found.driver_mb:.0f} MB"},
+        {"what": "memory of Spark's JVM", "needs": f"{found.jvm_mb:.0f} MB"},
+        {"what": "cores in use", "needs": f"{found.cores:.1f}"},
+        {"what": "restart after kill -9", "needs": f"{found.back_s:.0f} s"},
+    ]
+    print_rows(rows, output)
+    if is_table(output):
+        if shards > 1:
+            sys.stderr.write(f"one driver cannot hold {entities} clients: {shards} jobs share the users, ")
+            sys.stderr.write(f"shard = 0/{shards} to {shards - 1}/{shards}; the figures are those of one\n")
+        beyond = "" if found.is_measured else "; this is beyond what was measured"
+        sys.stderr.write(f"measured on {measured.machine}, arrays of 100 events{beyond}\n")
+
+
 # `kquota config`.
 
 
@@ -130,7 +166,7 @@ def schema(indent: Annotated[int, typer.Option(help="Spaces per level of indenta
     """Print the JSON Schema of the settings file."""
     from pipeline.settings.model import Settings
 
-    sys.stdout.write(json.dumps(Settings.model_json_schema(), indent=indent) + "\n")
+    sys.stdout.write(json.dumps(Settings.model_json_schema(), indent=indent) + "\n")  # ASCII
 
 
 # `kquota jars`.
@@ -149,8 +185,8 @@ def fetch_jars(with_set: WithSet = None) -> None:
     """
     from pipeline.jvm import jars
 
-    report = jars.fetch(lambda line: typer.echo(line, err=True), *([with_set] if with_set else ()))
-    typer.echo(f"{len(report.fetched)} fetched, {len(report.cached)} from cache")
+    report = jars.fetch(remark, *([with_set] if with_set else ()))
+    say(f"{len(report.fetched)} fetched, {len(report.cached)} from cache")
 
 
 def verify_jars(with_set: WithSet = None) -> None:
@@ -159,9 +195,8 @@ def verify_jars(with_set: WithSet = None) -> None:
 
     store = JarStore(jars_of(*([with_set] if with_set else ())))
     problems = store.verify()
-    for problem in problems:
-        typer.echo(str(problem), err=True)
-    typer.echo(f"{len(store.locked) - len(problems)} of {len(store.locked)} jars are as locked")
+    remark(*map(str, problems))
+    say(f"{len(store.locked) - len(problems)} of {len(store.locked)} jars are as locked")
     if problems:
         raise typer.Exit(1)
 
@@ -186,4 +221,4 @@ def jar_paths() -> None:
     """
     from pipeline.jvm.jars import spark_jars
 
-    typer.echo(",".join(str(jar) for jar in spark_jars()))
+    say(",".join(str(jar) for jar in spark_jars()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from pipeline.cli.options import call_on_signals
+from pipeline.cli.output import remark
 from pipeline.cli.services import DEFAULT_PORT, free_port
 from pipeline.command_line import not_installed, path_text
 from pipeline.log import set_up_logging
@@ -85,22 +86,20 @@ def _run(
     count = place.choose_brokers(brokers)
     fetch_missing()
     where = path_text(place.root)
-    sys.stderr.write(f"takes about {_MEMORY} of memory, and {_DISK} of disk a minute in {where}; Ctrl-C ends it\n")
+    remark(f"takes about {_MEMORY} of memory, and {_DISK} of disk a minute in {where}; Ctrl-C ends it")
     page_port = free_port(port)
     if port is not None and page_port is None:
-        sys.stderr.write(f"no web page: {not_installed('starlette or uvicorn', 'dashboard')}\n")
+        remark(f"no web page: {not_installed('starlette or uvicorn', 'dashboard')}")
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
     heard = console.alert if alerts else None
     running = Demo(place, settings, console.listeners(), console.client_report, count, page_port, heard)
     with call_on_signals(running.stop):
         running.run(duration)
     if running.bounds is None:
-        sys.stderr.write("stopped before the demo had begun\n")
+        remark("stopped before the demo had begun")
         return
     console.summary(running.bounds())
-    sys.stderr.write(
-        f"left in {where}, for the next demo: {_left(place.root)}; delete it: rm -r {shlex.quote(where)}\n"
-    )
+    remark(f"left in {where}, for the next demo: {_left(place.root)}; delete it: rm -r {shlex.quote(where)}")
 
 
 def _left(folder: Path) -> str:

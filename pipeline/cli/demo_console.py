@@ -1,6 +1,5 @@
 """What the demo prints: throttles and a summary on stdout, its state and commands to try on stderr."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,10 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.cli.output import remark, say
 from pipeline.clock import SHOWN_DIGITS, clock_time, wall_ms
 from pipeline.demo.folder import at_the_end, while_it_runs
 from pipeline.demo.plan import STOCK_CLIENTS
-from pipeline.errors import printable
 from pipeline.job.metrics import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.explain import line_with_command
@@ -63,7 +62,7 @@ class DemoConsole:
             if not self._watched or now < self._status_due:
                 return
             self._status_due = now + _STATUS_EVERY_SECONDS
-            sys.stderr.write(self._status())
+            remark(self._status())
 
     def alert(self, alert: Mapping[str, Any]) -> None:
         """Print an alert that a webhook got: firing or resolved, its name, summary and owner."""
@@ -71,15 +70,13 @@ class DemoConsole:
         owner = f" · for {labels['owner']}" if labels.get("owner") else ""
         line = f"alert    {alert.get('status')} {labels.get('alertname')}: {summary}{owner}"
         with self._lock:
-            sys.stdout.write(f"{clock_time(wall_ms())}  {printable(line)}\n")
-            sys.stdout.flush()
+            say(f"{clock_time(wall_ms())}  {line}")
 
     def summary(self, bounds: Bounds) -> None:
         """Print the totals of each client on stdout, if there are any, and commands to try next on stderr."""
         with self._lock:
             if self._clients:
-                sys.stdout.write("".join(f"{line}\n" for line in ("", *self._summary(bounds))))
-                sys.stdout.flush()
+                say("", *self._summary(bounds))
             _propose("to try next:", at_the_end(self._decision_id, self._batches, self._candidate))
 
     def _throttles_written(self, written: pa.Table, quota_version: int) -> None:
@@ -96,8 +93,7 @@ class DemoConsole:
             is_first = self._decision_id is None
             self._decision_id = record.publication.decision_id[:SHOWN_DIGITS]
             stamp = clock_time(wall_ms())
-            sys.stdout.write(f"{stamp}  {line_with_command(record, quota_version)}\n")
-            sys.stdout.flush()
+            say(f"{stamp}  {line_with_command(record, quota_version)}")
             if is_first:
                 _propose("to try meanwhile, in another terminal in this folder:", while_it_runs())
             if (key.user, key.client_id) in _DO_NOT_LISTEN:
@@ -122,7 +118,7 @@ class DemoConsole:
         elapsed = time.monotonic() - (self._began or time.monotonic())
         throttled = sum(report.get("blocked", False) for report in self._clients.values())
         clients = f"{throttled} of {len(self._clients)} clients throttled"
-        return f"          {elapsed:4.0f} s · {self._events} usage events{state} · {clients}\n"
+        return f"          {elapsed:4.0f} s · {self._events} usage events{state} · {clients}"
 
     def _summary(self, bounds: Bounds) -> list[str]:
         elapsed = max(time.monotonic() - (self._began or time.monotonic()), 1e-9)
@@ -163,5 +159,4 @@ def _propose(when: str, commands: Sequence[str]) -> None:
 
 
 def _note(*lines: str) -> None:
-    sys.stderr.write("".join(f"          {line}\n" for line in lines))
-    sys.stderr.flush()
+    remark(*(f"          {line}" for line in lines))

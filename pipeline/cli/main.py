@@ -6,14 +6,15 @@ A stack trace is printed only with KQUOTA_LOG_LEVEL=DEBUG.
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 
 from pipeline.cli.on_demand import Group, Place, Places, group_of
-from pipeline.cli.output import discard_output
+from pipeline.cli.output import discard_output, print_what_it_can, remark, say
 from pipeline.command_line import carry_nothing, not_installed
-from pipeline.errors import PipelineError, first_line
+from pipeline.errors import PipelineError, UsageError, first_line
 from pipeline.process import exit_code_of, run_to_exit, steps_left
 
 _INTERRUPTED: Final = 130
@@ -71,6 +72,7 @@ _COMMANDS: Final[Places] = {
         "Usage and throttled time per client, and recommended quotas.",
         {"chargeback": ".reports:chargeback", "slo": ".reports:slo", "rightsizing": ".reports:rightsizing"},
     ),
+    "size": ".checks:size",
     "tables": Group(
         "Create the Delta tables of the pipeline; print SQL for views over them.",
         {"create": ".tables:create", "views": ".tables:views"},
@@ -109,7 +111,7 @@ def print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        sys.stdout.write(f"kquota {version('kafka-quota-pipeline')}\n")
+        say(f"kquota {version('kafka-quota-pipeline')}")
         raise typer.Exit
 
 
@@ -153,12 +155,14 @@ def _ended() -> int:
 def exit_code() -> int:
     """Run the command that the arguments of the process name, and return its exit code."""
     carry_nothing()
+    print_what_it_can()
     try:
+        _refuse_what_is_no_text(sys.argv)
         app()
     except SystemExit as exc:
         return exit_code_of(exc)
     except PipelineError as exc:
-        sys.stderr.write(f"kquota: {exc}\n")
+        remark(f"kquota: {exc}")
         return exc.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -169,18 +173,30 @@ def exit_code() -> int:
     return 0
 
 
+def _refuse_what_is_no_text(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text in the terminal's encoding: no table and no topic can hold such a name."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as exc:
+            encoding = sys.getfilesystemencoding()
+            fix = f"write it in {encoding}, or use another encoding: export LC_ALL=C.UTF-8"
+            msg = f"the argument {argument} is not {encoding}"
+            raise UsageError(msg, fix) from exc
+
+
 def _report_unexpected(failure: Exception) -> int:
     """Print one line for a failure that has no error class: a damaged file, a full disk, a defect of kquota.
 
     Commands import what they need when they run. One that needs Spark ends here if only the core is installed.
     """
     if os.environ.get("KQUOTA_LOG_LEVEL") == "DEBUG":
-        traceback.print_exception(failure)
+        remark(*"".join(traceback.format_exception(failure)).rstrip().split("\n"))
     if isinstance(failure, ModuleNotFoundError) and (library := str(failure.name).partition(".")[0]) in _OF_THE_JOB:
-        sys.stderr.write(f"kquota: {not_installed(library, 'job')}\n")
+        remark(f"kquota: {not_installed(library, 'job')}")
         return PipelineError.exit_code
     line = f"{type(failure).__name__}: {first_line(failure)}"
-    sys.stderr.write(f"kquota: {line}. Fix: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened\n")
+    remark(f"kquota: {line}. Fix: repeat it with KQUOTA_LOG_LEVEL=DEBUG, which shows where it happened")
     return 1
 
 

@@ -3,7 +3,6 @@
 The Kafka client takes 0.3 s to import. It is imported where it is used, so that `--help` does not wait for it.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -16,13 +15,14 @@ import typer
 from pipeline.cli.options import (
     BootstrapServers,
     ClusterSource,
+    CodecName,
     JobSource,
     MetricsPort,
     Output,
     UsageTopicName,
     wait_until_stopped,
 )
-from pipeline.cli.output import Layout, print_rows
+from pipeline.cli.output import Layout, print_rows, remark, say
 from pipeline.clock import SystemClock
 from pipeline.errors import PipelineError, Unreachable, UsageError
 from pipeline.log import set_up_logging
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_sources import Source
     from pipeline.meter.scrapes import NameMap
+    from pipeline.meter.usage_messages import UsageCodec
     from pipeline.meter.usage_topic import UsagePublisher
     from pipeline.settings.model import Settings
 
@@ -45,17 +46,19 @@ class _Meter:
     """What a meter works with while it runs."""
 
     publisher: "UsagePublisher"
+    codec: "UsageCodec"
     destination: str
     wait: Callable[[float], bool]  # see `wait_until_stopped`
     show: "Callable[[Callable[[], Iterable[Metric]]], None]"  # what is read at each scrape of its metrics
 
     def began(self, what: str, more: str = "") -> None:
         """Say what it reads, and where that goes."""
-        typer.echo(f"{what}, to {self.destination}{more}", err=True)
+        how = ", packed" if self.codec.is_packed else ""
+        remark(f"{what}, to {self.destination}{how}{more}")
 
     def ended(self, counts: Iterable[object], is_stored: bool, unstored_events: int, fix: str) -> None:
         """Say what was done. Raises `Unreachable` if not all of it is stored."""
-        typer.echo("; ".join(map(str, counts)), err=True)
+        remark("; ".join(map(str, counts)))
         if not is_stored:
             message = f"{unstored_events:,} usage events could not be stored on {self.destination}"
             raise Unreachable(message, fix)
@@ -64,6 +67,7 @@ class _Meter:
 @contextmanager
 def _metering(settings: "Settings", broker_id: str, access: "ClusterAccess") -> Iterator[_Meter]:
     """A publisher on the usage topic, and the endpoint for its metrics, until the command is to stop."""
+    from pipeline.meter.usage_messages import JSON, PACKED
     from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
     from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 
@@ -75,7 +79,8 @@ def _metering(settings: "Settings", broker_id: str, access: "ClusterAccess") -> 
         metrics_endpoint(settings.metrics, registry),
         closing(UsagePublisher(broker_id, topic, destination)) as publisher,
     ):
-        yield _Meter(publisher, destination, wait, lambda read: registry.register(ReadAtScrape(read)))
+        codec = PACKED if settings.meter.codec == "packed" else JSON
+        yield _Meter(publisher, codec, destination, wait, lambda read: registry.register(ReadAtScrape(read)))
 
 
 # `kquota meter request-log`.
@@ -111,11 +116,12 @@ def request_log(
     time_zone: Annotated[
         str | None, typer.Option(help="Time zone of the log, e.g. Europe/Berlin [default: this machine's].")
     ] = None,
+    codec: CodecName = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
-    Cluster, security, topics and log level can also stand in the settings, as for the job; flags win.
+    Cluster, security, topics, codec and log level can also stand in the settings, as for the job; flags win.
     Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
     cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic.
 
@@ -138,7 +144,7 @@ def request_log(
         raise typer.BadParameter(message)
     zone = _zone(time_zone)
     names = {"usage_topic": topic, "marker_topic": marker_topic}
-    settings = source.settings(topics=names, metrics={"port": metrics_port})
+    settings = source.settings(topics=names, metrics={"port": metrics_port}, meter={"codec": codec})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
@@ -153,7 +159,7 @@ def request_log(
         usage_topic=usage_topic,
     )
     with _metering(settings, broker_id, access) as running:
-        parser = RequestLogParser(broker_id, own, zone)
+        parser = RequestLogParser(broker_id, own, zone, running.codec)
         if not log_file.parent.is_dir():
             raise _log_unreadable(log_file, "its folder does not exist")
         try:
@@ -187,9 +193,9 @@ def reporter(
     from pipeline.meter.reporter import reporter_settings, write_reporter
 
     written = write_reporter(jar)
-    typer.echo(f"wrote {written}", err=True)
+    remark(f"wrote {written}")
     for name, value in reporter_settings(bootstrap_server or "localhost:9092", topic).items():
-        typer.echo(f"{name}={value}")
+        say(f"{name}={value}")
 
 
 def _log_unreadable(file: Path, reason: str) -> PipelineError:
@@ -241,6 +247,7 @@ def prometheus(
     ] = None,
     topic: UsageTopicName = None,
     marker_topic: MarkerTopicName = None,
+    codec: CodecName = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Scrape the quota sensors of all brokers of a cluster and send their usage, an event for each client and second.
@@ -260,7 +267,7 @@ def prometheus(
 
     names, of_cluster = sources_of(targets or [], query, name_map or [])
     topics = {"usage_topic": topic, "marker_topic": marker_topic}
-    settings = source.settings(topics=topics, metrics={"port": metrics_port})
+    settings = source.settings(topics=topics, metrics={"port": metrics_port}, meter={"codec": codec})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
@@ -268,7 +275,7 @@ def prometheus(
     with _metering(settings, SCRAPES, access) as running:
         publisher = running.publisher
         publisher.take_over()
-        scraper = ScrapeMeter(asked, names, publisher, SystemClock(), running.wait)
+        scraper = ScrapeMeter(asked, names, publisher, running.codec, SystemClock(), running.wait)
         running.show(lambda: scrape_metrics(scraper, publisher))
         running.began(f"scraping {len(scraper.targets)} brokers", f": {ACCURACY}")
         is_stored = scraper.run()
@@ -365,12 +372,12 @@ def _switch(settings: "Settings", yes: bool, output: str, *, on: bool) -> None:
     print_changes(changes, output)
     if not changes:
         what = "every client is measured" if on else "metering is off"
-        sys.stderr.write(f"nothing to write: {what} already\n")
+        remark(f"nothing to write: {what} already")
         return
     if any(change.new is not None and not change.key.user for change in changes):
-        sys.stderr.write("sensors of the default client-id have no user: their usage is charged to ANONYMOUS\n")
+        remark("sensors of the default client-id have no user: their usage is charged to ANONYMOUS")
     if not yes:
-        sys.stderr.write(f"dry run, nothing was written; values: {len(changes)}. To write them add --yes\n")
+        remark(f"dry run, nothing was written; values: {len(changes)}. To write them add --yes")
         return
     write(settings, changes)
-    sys.stderr.write(f"values written: {len(changes)}\n")
+    remark(f"values written: {len(changes)}")

@@ -1,6 +1,5 @@
 """`kquota observe`: what clients use under the brokers' own quotas, live, and what follows from it. Writes nothing."""
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +13,11 @@ import typer
 
 from pipeline.cli.meter import Query, Targets, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
-from pipeline.cli.output import Layout, fitted, print_rows, terminal_width, until_reader_goes
+from pipeline.cli.output import Layout, fitted, print_rows, remark, say, terminal_width, until_reader_goes
 from pipeline.cli.top import NEAR, Styled, full_screen, used_text
 from pipeline.clock import SystemClock, clock_time
 from pipeline.command_line import command_text
+from pipeline.documents import json_text
 from pipeline.errors import UsageError, printable
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text, rate_unit
@@ -199,8 +199,7 @@ def _screen() -> "Iterator[tuple[Show, int]]":
 
 def _print_view(progress: Progress, lines: "Sequence[Line]") -> None:
     shown = view(progress, lines, terminal_width(), _PRINTED_LINES + 3 + len(progress.states))
-    sys.stdout.write("".join(f"{line}\n" for _, line in shown) + "\n")
-    sys.stdout.flush()
+    say(*(line for _, line in shown), "")
 
 
 # The live view. Pure.
@@ -284,24 +283,22 @@ def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
 def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: str) -> None:
     from pipeline.observe.page import HEADINGS, NONE_FOUND, readable
 
-    out = sys.stdout
-    out.write(f"observed {age_text(findings.seconds * 1000)}, {findings.clients} clients\n")
+    say(f"observed {age_text(findings.seconds * 1000)}, {findings.clients} clients")
     for state in progress.states:
         if state.trouble:
-            out.write(f"{printable(state.name)}: {printable(state.trouble)}\n")
+            say(f"{state.name}: {state.trouble}")
     if progress.has_no_sensors:
         enable = command_text("meter", "enable", "--bootstrap-server", bootstrap_servers, about="cluster")
-        out.write(f"the brokers show no quota sensors: brokers measure only clients with a quota. Fix: {enable}\n")
+        say(f"the brokers show no quota sensors: brokers measure only clients with a quota. Fix: {enable}")
     for name, heading in HEADINGS.items():
         rows = readable(findings, name)
-        out.write(f"\n{heading if rows else NONE_FOUND[name]}\n")
-        out.flush()
+        say("", heading if rows else NONE_FOUND[name])
         print_rows(rows[:_SUMMARY_ROWS], "table", _FINDINGS)
         if len(rows) > _SUMMARY_ROWS:
-            out.write(f"and {len(rows) - _SUMMARY_ROWS} more: see --page and --json\n")
-    out.write("\nNot known: " + "; ".join(findings.not_known) + ".\n\nWhat next:\n")
+            say(f"and {len(rows) - _SUMMARY_ROWS} more: see --page and --json")
+    say("", f"Not known: {'; '.join(findings.not_known)}.", "", "What next:")
     for what, command in next_steps(bootstrap_servers):
-        out.write(f"  # {what}\n  {command}\n")
+        say(f"  # {what}", f"  {command}")
 
 
 def _write(
@@ -311,8 +308,8 @@ def _write(
     if json_file is not None:
         document: dict[str, Any] = {"cluster": bootstrap_servers, "sources": states, **findings.to_document()}
         document["next"] = [command for _, command in next_steps(bootstrap_servers)]
-        json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        sys.stderr.write(f"written: {json_file}\n")
+        json_file.write_text(f"{json_text(document, indent=2)}\n", encoding="utf-8")
+        remark(f"written: {json_file}")
     if page is not None:
         from pipeline.observe.page import findings_page
 

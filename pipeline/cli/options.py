@@ -2,7 +2,6 @@
 
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.output import FORMATS, format_option
+from pipeline.cli.output import FORMATS, format_option, remark
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
@@ -120,6 +119,7 @@ ClusterSource = Annotated[Source, source_of("config", "bootstrap_server", "comma
 JobSource = Annotated[Source, source_of(*_SOURCES)]
 
 UsageTopicName = Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)]
+CodecName = Annotated[str | None, typer.Option(help="How events are written: json, or packed.", show_default="json")]
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]
@@ -144,7 +144,7 @@ Html = Annotated[
 def write_page(path: Path, html: str) -> None:
     """Write a page, with a line on stderr."""
     path.write_text(html, encoding="utf-8")
-    sys.stderr.write(f"written: {path}\n")
+    remark(f"written: {path}")
 
 
 Output = Annotated[str, format_option("table, wide, csv, json or yaml.", FORMATS)]

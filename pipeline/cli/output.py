@@ -1,7 +1,9 @@
-"""How data is printed on stdout: tables for people, with printable names; CSV, JSON or YAML for programs."""
+"""How a command prints: data on stdout, as tables for people or CSV, JSON or YAML for programs; remarks on stderr.
 
-import csv
-import json
+Whatever names it has, an output changes no terminal and forges no line, and any encoding of stdout can be printed to.
+"""
+
+import io
 import os
 import re
 import select
@@ -11,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from pipeline.errors import UsageError, printable
+from pipeline.documents import UTF_8, csv_text, json_text, yaml_text
+from pipeline.errors import UsageError, is_shown, printable
 
 # The layout of a table for the width of a terminal. Pure. Lengths are counted in cells of a terminal: a Chinese
 # character takes two. What a column holds decides what may happen to it. A text is broken between words, and within a
@@ -206,6 +209,34 @@ def is_table(output: str) -> bool:
     return output in ("table", "wide")
 
 
+def print_what_it_can() -> None:
+    """Let stdout and stderr escape what their encoding cannot say, in place of an exception that ends the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(*lines: str) -> None:
+    """Print lines for people on stdout, and hand them over at once. Each is one line, whatever names it has."""
+    sys.stdout.write(_printable_lines(lines, sys.stdout))
+    sys.stdout.flush()
+
+
+def remark(*lines: str) -> None:
+    """Print lines on stderr, as `say` does."""
+    sys.stderr.write(_printable_lines(lines, sys.stderr))
+    sys.stderr.flush()
+
+
+def _printable_lines(lines: Sequence[str], stream: TextIO) -> str:
+    encoding = _encoding(stream)
+    return "".join(f"{printable(line, encoding)}\n" for line in lines)
+
+
+def _encoding(stream: TextIO) -> str:
+    return stream.encoding or UTF_8  # a stream in memory has none
+
+
 def print_rows(
     rows: Sequence[Row],
     output: str,
@@ -223,59 +254,43 @@ def print_rows(
     Args:
         output: One of `FORMATS`.
         shown: Makes a row of a table from a row, for people: units, clock times. CSV, JSON and YAML have the values
-            as they are. In CSV a list or a mapping is written as JSON, None as nothing.
+            as they are, but for escapes: see `pipeline.documents`.
         document: What JSON and YAML print in place of the rows, where rows are not enough; None = rows.
     """
     if is_table(output):
         _print_table([shown(row) for row in rows] if shown else rows, layout, wide=output == "wide")
-    elif output == "csv":
-        _print_csv(rows)
-    else:
-        sys.stdout.write(document_text(list(rows) if document is None else document, output))
+    elif output != "csv":
+        print_document(list(rows) if document is None else document, output)
+    elif rows:
+        sys.stdout.write(csv_text([rows[0], *(row.values() for row in rows)], _encoding(sys.stdout)))
 
 
-def document_text(document: Any, output: str) -> str:
-    """One value as `json` or `yaml`."""
-    if output == "json":
-        return json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n"
-    import yaml
-
-    plain = json.loads(json.dumps(document, default=str))
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True)
-    return text
+def print_document(document: Any, output: str, *, indent: int | None = 2) -> None:
+    """Print one value as `json`, in one line if there is no indent, or as `yaml`."""
+    encoding = _encoding(sys.stdout)
+    text = f"{json_text(document, encoding, indent=indent)}\n" if output == "json" else yaml_text(document, encoding)
+    sys.stdout.write(text)
 
 
 def _print_table(rows: Sequence[Row], layout: Layout, *, wide: bool) -> None:
     if not rows:
         return
+    encoding = _encoding(sys.stdout)
     columns = list(layout.columns or rows[0])
     if wide:
         columns += [key for key in rows[0] if key not in columns]
-    cells = [["" if row[key] is None else printable(str(row[key])) for key in columns] for row in rows]
+    cells = [["" if row[key] is None else printable(str(row[key]), encoding) for key in columns] for row in rows]
     width = None if wide else terminal_width()
     table = fitted(columns, cells, layout, width)
-    header, *lines = table.lines
-    typer.echo(typer.style(header, bold=True))  # bold on a terminal only
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    # No cell has the sign by now where the encoding lacks it.
+    left_out = _LEFT_OUT if is_shown(_LEFT_OUT, encoding) else "~"
+    header, *lines = (line.replace(_LEFT_OUT, left_out) for line in table.lines)
+    sys.stdout.write(f"\x1b[1m{header}\x1b[0m\n" if sys.stdout.isatty() else f"{header}\n")
+    say(*lines)
     if table.dropped:
-        sys.stderr.write(f"no room for: {', '.join(table.dropped)}; see them with -o wide\n")
+        remark(f"no room for: {', '.join(table.dropped)}; see them with -o wide")
     if table.is_shortened:
-        sys.stderr.write("names with … are shortened; see them in full with -o wide\n")
-
-
-def _print_csv(rows: Sequence[Row]) -> None:
-    if not rows:
-        return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow(
-            json.dumps(value, default=str, ensure_ascii=False)
-            if isinstance(value, bool | dict | list | tuple)
-            else value
-            for value in row.values()
-        )
+        remark(f"names with {left_out} are shortened; see them in full with -o wide")
 
 
 @contextmanager
@@ -287,7 +302,7 @@ def progress_bar(what: str, as_lines: bool = False) -> Iterator[Callable[[int, i
     if as_lines:
 
         def say(done: int, whole: int) -> None:
-            sys.stderr.write(f"{what}: {100 * done // whole} %\n")
+            remark(f"{what}: {100 * done // whole} %")
 
         yield say
         return

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from pipeline.cli.options import Html, Output, TablesSource, as_iso, covered_text, parse_range, writable, write_page
-from pipeline.cli.output import Layout, Row, document_text, is_table, print_rows
+from pipeline.cli.output import Layout, Row, is_table, print_rows
 from pipeline.command_line import command_text
+from pipeline.documents import yaml_text
 from pipeline.errors import NotFound, printable
 from quota.units import age_text, exact_text, rate_text, seconds_text
 
@@ -176,7 +177,7 @@ def _write_candidate(path: Path, quotas: "QuotaTableState", found: "Sequence[Siz
     from pipeline.tables.quotas.files import to_document
 
     rows = candidate_rows(quotas.rows, found)
-    path.write_text(document_text(to_document(rows), "yaml"), encoding="utf-8")
+    path.write_text(yaml_text(to_document(rows)), encoding="utf-8")
     changed = sum(one.new_bound != one.bound for one in found)
     sys.stderr.write(f"written: {path}, {changed} bounds changed; try it: {command_text('what-if', '-f', str(path))}\n")
 

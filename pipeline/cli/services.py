@@ -25,7 +25,7 @@ from pipeline.cli.options import (
     parse_instant,
     wait_until_stopped,
 )
-from pipeline.cli.output import print_rows
+from pipeline.cli.output import print_rows, remark
 from pipeline.clock import wall_ms
 from pipeline.command_line import TABLES_ROOT, carry, not_installed
 from pipeline.errors import Unreachable, UsageError, printable
@@ -95,8 +95,7 @@ def dashboard(
     do_without_pandas()
     server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits, name, dict(others))
     with call_on_signals(server.stop):
-        sys.stderr.write(f"dashboard: {server.address}\n")
-        sys.stderr.flush()
+        remark(f"dashboard: {server.address}")
         # A job on the same machine goes first.
         os.setpriority(os.PRIO_PROCESS, 0, max(_DASHBOARD_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         server.run()
@@ -170,6 +169,9 @@ def run(
     checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.")] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="i/n, as 0/2: decide for one of n shares of the users (docs/shards.md).")
+    ] = None,
     trigger_ms: Annotated[
         int | None, typer.Option(help="Shortest time between the starts of two micro-batches.")
     ] = None,
@@ -201,10 +203,14 @@ def run(
     settings = source.settings(
         stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
         job=job,
+        shard=shard,
         run_dir=run_dir,
         metrics={"port": metrics_port, "clients": metrics_clients or None},
     )
     set_up_logging(settings.log_level)
+    if sync and settings.shard is not None:
+        msg = f"--sync needs the usage of all users; shard {settings.shard} has a share of them"
+        raise UsageError(msg, "leave --sync out, or run one job for all users")
     refuse_without_connectors()
     with SparkStarter(settings, waits=not no_wait) as starter:  # what is imported now is imported while the JVM starts
         do_without_pandas()
@@ -214,8 +220,9 @@ def run(
         from pipeline.job.take_over import refuse_state_on_one_node
         from pipeline.metrics import metrics_endpoint
         from pipeline.settings.places import is_in_catalog
-        from pipeline.tables.from_settings import create_tables
+        from pipeline.tables.from_settings import create_tables, refuse_other_division
 
+        refuse_other_division(settings)
         if runs_in_the_cluster():
             refuse_state_on_one_node(settings)
         listeners, registry = job_metrics(
@@ -310,8 +317,7 @@ def gate(
     server = GateServer(side_car_gate, parse_listen(listen), read_token(token_file, TOKEN_VARIABLE), registry)
     with call_on_signals(server.stop):
         side_car_gate.start()
-        sys.stderr.write(f"listening on port {server.port}, following {throttle_topic} at {access.bootstrap_servers}\n")
-        sys.stderr.flush()
+        remark(f"listening on port {server.port}, following {throttle_topic} at {access.bootstrap_servers}")
         server.run()
 
 

@@ -1,12 +1,11 @@
 """`kquota tables`: create the Delta tables, print SQL for views over them; `kquota mode`: enforce or shadow."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from pipeline.cli.options import Output, TablesSource
-from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
 
@@ -46,7 +45,7 @@ def views(
     from pipeline.tables.layout import QUOTA_HISTORY, VIEWS, view_sql
 
     root = source.settings().tables.root
-    typer.echo(view_sql(QUOTA_HISTORY if quota_history else VIEWS, root, schema), nl=False)
+    say(*view_sql(QUOTA_HISTORY if quota_history else VIEWS, root, schema).splitlines())
 
 
 # `kquota mode`.
@@ -77,8 +76,8 @@ def mode(
         table.set_mode(wanted, local_audit(reason))
     state, address = table.read(), full_address(table.uri)
     if is_table(output):
-        sys.stdout.write(f"{state.mode}\n")
-        sys.stderr.write(f"quotas v{state.version} of {address}\n")
+        say(state.mode)
+        remark(f"quotas v{state.version} of {address}")
     else:
         document = {"mode": state.mode, "version": state.version, "table": address}
         print_rows([document], output, document=document)

@@ -24,15 +24,18 @@ from pipeline.cli.output import (
     Row,
     format_option,
     is_table,
+    print_document,
     print_rows,
     progress_bar,
     reader_has_gone,
+    remark,
+    say,
     until_reader_goes,
 )
 from pipeline.cli.quotas.entity import Client, ClientNames
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import command_text
-from pipeline.errors import NotFound, UsageError, printable
+from pipeline.errors import NotFound, UsageError
 from pipeline.log import set_up_logging
 from quota.units import rate_text
 from schemas.names import THROTTLE_TOPIC
@@ -100,9 +103,9 @@ def list_(
 def _watch(read: Callable[[], list[dict[str, Any]]], show: Callable[[list[dict[str, Any]]], None], output: str) -> None:
     with until_reader_goes(), wait_until_stopped() as wait:
         for number, rows in enumerate(changes(read, wait)):
-            if number:
-                sys.stdout.write("\n" if is_table(output) else "---\n" if output == "yaml" else "")
-            sys.stderr.write(f"{clock_time(wall_ms())} UTC, throttles: {len(rows)}\n")
+            if number and (is_table(output) or output == "yaml"):
+                say("---" if output == "yaml" else "")
+            remark(f"{clock_time(wall_ms())} UTC, throttles: {len(rows)}")
             show(rows)
             sys.stdout.flush()
 
@@ -121,9 +124,9 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
     """Print records; `limit` is that of recent ones, None for running throttles."""
     print_rows(rows[:limit], output, _RUNNING if limit is None else _RECENT, shown=_shown)
     if limit is not None and len(rows) > limit:
-        sys.stderr.write(f"the newest {limit} records; see more with --limit\n")
+        remark(f"the newest {limit} records; see more with --limit")
     if not rows:
-        sys.stderr.write("no throttles\n")
+        remark("no throttles")
 
 
 def _shown(row: "Row") -> "Row":
@@ -190,7 +193,10 @@ def tail(
         wanted = (client.user, client.client_id, quota_type)
         has = (record.user, record.client_id, record.quota_type)
         if all(one in {None, other} for one, other in zip(wanted, has, strict=True)):
-            sys.stdout.write(f"{record.model_dump_json() if output == 'json' else _line(tailed)}\n")
+            if output == "json":
+                print_document(record.model_dump(mode="json"), output, indent=None)
+            else:
+                say(_line(tailed))
 
     access = ClusterAccess.from_settings(settings.kafka)
     name = settings.kafka.throttle_topic
@@ -260,7 +266,7 @@ def explain(
         bars = _bars(found.story, settings.engine.sample_window_ms)
         lines = [found.title, *facts, "", found.samples, *bars, "", *found.published]
         lines += [] if found.now is None else [found.now]
-        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+        say(*lines)
     else:
         print_rows([found.document], output)
     if verify:
@@ -318,7 +324,7 @@ def _print_clients(settings: "Settings", user: str, output: str) -> None:
     if is_table(output):
         decided = next((one for one in found if one.decided_at_ms is not None), None)
         command = None if decided is None else command_text("throttles", "explain", user, decided.client_id)
-        sys.stderr.write("none of them was over a quota\n" if command is None else f"why: {printable(command)}\n")
+        remark("none of them was over a quota" if command is None else f"why: {command}")
 
 
 _BAR_WIDTH: Final = 40
@@ -358,7 +364,7 @@ def averages(
     name = "throttle_time_avg_ms"
     print_rows(rows, output, shown=lambda row: {**row, name: f"{row[name]:.1f}"}, document=document)
     if is_table(output):
-        sys.stderr.write(f"exempt requests took {exempt_percentage:.2f} % of one thread\n")
+        remark(f"exempt requests took {exempt_percentage:.2f} % of one thread")
 
 
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))
@@ -383,15 +389,15 @@ def verify(
     settings = source.settings()
     now_ms = wall_ms()
     ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
-    quotas = QuotaSource(open_quota_table(settings.tables))
+    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
     with progress_bar("replaying usage") as progress:
         found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
     rows = [{**one.key, "difference": _difference_text(one)} for one in found.mismatches[:limit]]
     print_rows(rows, output, _MISMATCHES)
-    stream = sys.stdout if is_table(output) else sys.stderr
-    stream.write(
+    told = say if is_table(output) else remark
+    told(
         f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, {found.batches} batches with usage: "
-        f"{found.decisions} decisions, {len(found.mismatches)} mismatches\n"
+        f"{found.decisions} decisions, {len(found.mismatches)} mismatches"
     )
     if found.mismatches:
         raise typer.Exit(1)
@@ -402,14 +408,14 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
 
-    quotas = QuotaSource(open_quota_table(settings.tables))
+    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
     scope = settings.scope or quotas.scope
     usage_rows, difference = verify_decision(settings.tables.root, scope, quotas.at, decision)
     recomputed = f"recomputed from {usage_rows} usage rows"
     if difference is None:
-        sys.stderr.write(f"verified: {recomputed}, same row\n")
+        remark(f"verified: {recomputed}, same row")
         return
-    sys.stderr.write(f"not verified: {recomputed}, {printable(_difference_text(difference))}\n")
+    remark(f"not verified: {recomputed}, {_difference_text(difference)}")
     raise typer.Exit(1)
 
 

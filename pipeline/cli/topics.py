@@ -3,7 +3,6 @@
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import Bundle, ClusterSource, Output
-from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
 from pipeline.errors import Refused, UsageError
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
@@ -90,8 +89,7 @@ def create(
         for spec in specs
     ]
     print_rows(rows, output, _CREATED)
-    for finding in findings:
-        typer.echo(f"{finding.severity}: {finding}. Fix: {finding.fix}", err=True)
+    remark(*(f"{finding.severity}: {finding}. Fix: {finding.fix}" for finding in findings))
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(Refused.exit_code)
 
@@ -133,10 +131,9 @@ def check(
     print_rows([asdict(finding) for finding in findings], output, _FINDINGS)
     if is_table(output):
         # Below the table, where a narrow terminal does not cut them.
-        for fix in dict.fromkeys(finding.fix for finding in findings):
-            typer.echo(fix)
+        say(*dict.fromkeys(finding.fix for finding in findings))
     if not findings:
-        typer.echo(f"the topics at {address} are as they must be", err=True)
+        remark(f"the topics at {address} are as they must be")
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(Refused.exit_code)
 
@@ -189,7 +186,7 @@ def _print_acls(
         if is_table(output):
             needs = "" if acls else "; as the settings are, it needs no right"
             lines = [f"# {role}: {purpose}{needs}", *grant_commands(acls, who, bootstrap_servers)]
-            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            say(*lines)
         rows += [
             {
                 "role": role,

@@ -1,6 +1,5 @@
 """`kquota what-if`: stored usage replayed with other quotas; `kquota simulate`: usage and quotas from files."""
 
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import Html, Output, Source, TablesSource, as_iso, covered_text, parse_range, write_page
-from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar
+from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar, remark, say
 from pipeline.clock import clock_time
-from pipeline.errors import printable
 from pipeline.process import do_without_pandas
 from pipeline.text_file import read_text_file
 from schemas.names import ClientKey
@@ -22,13 +20,14 @@ if TYPE_CHECKING:
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
-    from pipeline.settings.model import Settings
+    from pipeline.settings.model import Settings, SparkSettings
     from pipeline.throttle.shapes import Written
     from quota.snapshot import QuotaSnapshot
     from schemas.usage import UsageEvent
 
 
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
+_PLACES = ("local", "spark")
 _CANDIDATE_VERSION = 0
 _LAYOUT: Final = Layout(
     (
@@ -58,6 +57,12 @@ def what_if(
             show_default="usage where that is kept",
         ),
     ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", help="local: one process per core; spark: the executors of `spark.master`, for ranges of many days."
+        ),
+    ] = "local",
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
@@ -83,13 +88,14 @@ def what_if(
     if usage_table is not None:
         _refuse_unknown("--from", usage_table, _SOURCES)
     _refuse_unknown("--baseline", baseline, BASELINES)
+    _refuse_unknown("--on", on, _PLACES)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = source.settings()
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
     since_ms, until_ms = parse_range(since, until)
     request = _request(settings, usage_table, since_ms, until_ms, candidate)
     began = time.perf_counter()
-    results = _replay(request, progress)
+    results, ran_on = _replay(request, settings.spark if on == "spark" else None, progress)
     again, with_candidate = results[0], results[-1]
     # Without an edit in the range today's quotas are those that were in force.
     with_baseline = again if baseline == "happened" else results[-2]
@@ -107,6 +113,7 @@ def what_if(
         "replayed": f"{request.source}, {_SOURCES[request.source]}",
         "evaluations": with_candidate.evaluations,
         "usage_rows": with_candidate.rows,
+        "ran_on": ran_on,
         "seconds": round(time.perf_counter() - began, 1),
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
@@ -117,7 +124,7 @@ def what_if(
         write_page(html, page)
     broken = failures(conditions, totals)
     for sentence in broken:
-        sys.stderr.write(f"failed: {sentence}\n")
+        remark(f"failed: {sentence}")
     if broken:
         raise typer.Exit(1)
 
@@ -174,12 +181,21 @@ def _request(
     )
 
 
-def _replay(request: "ReplayRequest", as_lines: bool) -> "list[ReplayResult]":
+def _replay(
+    request: "ReplayRequest", spark: "SparkSettings | None", as_lines: bool
+) -> "tuple[list[ReplayResult], str]":
     from pipeline.replay.request import Plan
-    from pipeline.replay.run import run
 
-    with progress_bar("replaying usage", as_lines) as progress:
-        return run(Plan.of(request), progress)
+    if spark is None:
+        from pipeline.replay.run import run
+
+        with progress_bar("replaying usage", as_lines) as progress:
+            return run(Plan.of(request), progress)
+    from pipeline.replay.spark_run import replay_session, run_on_spark
+
+    plan = Plan.of(request)
+    with replay_session(spark) as session:
+        return run_on_spark(plan, session)
 
 
 def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) -> None:
@@ -188,18 +204,19 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
     if not is_table(output):
         return
     if len(rows) > limit:
-        sys.stdout.write(f"{len(rows) - limit} of {len(rows)} clients are not shown: --limit {len(rows)}\n")
+        say(f"{len(rows) - limit} of {len(rows)} clients are not shown: --limit {len(rows)}")
     about = document["about"]
-    sys.stdout.write(
+    say(
         f"{totals.throttled} of {totals.clients} clients throttled; against the usage {about['baseline']} "
         f"{totals.newly_throttled} newly, {totals.no_longer_throttled} no longer; held {totals.throttle_seconds:.1f} s "
         f"({totals.throttle_seconds_change:+.1f} s), {totals.bytes_deferred} bytes deferred "
-        f"({totals.bytes_deferred_change:+d})\n"
+        f"({totals.bytes_deferred_change:+d})"
     )
     wanted, found = (about["since_ms"], about["until_ms"]), (about["usage_since_ms"], about["usage_until_ms"])
-    sys.stderr.write(f"{covered_text(wanted, found, ': the report leaves out the rest')}\n")
-    sys.stderr.write(
-        f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; {about['seconds']} s\n"
+    remark(
+        covered_text(wanted, found, ": the report leaves out the rest"),
+        f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; "
+        f"{about['seconds']} s on {about['ran_on']}",
     )
 
 
@@ -266,7 +283,7 @@ def simulate(
 
     def show(now_ms: int, record: "Written") -> None:
         if is_table(output):
-            sys.stdout.write(f"{clock_time(now_ms)}  {line_of(record, quotas.version)}\n")
+            say(f"{clock_time(now_ms)}  {line_of(record, quotas.version)}")
         else:
             records.append(_record_row(now_ms, record))
 
@@ -274,9 +291,9 @@ def simulate(
     count = simulation.run(batches_of_events(events, trigger, settings.engine.sample_window_ms))
     clients = _client_rows(events, simulation.clients, scope == "broker")
     if is_table(output):
-        sys.stdout.write("\n")
+        say("")
     print_rows(clients, output, _CLIENTS, shown=_shown_client, document=[{"records": records, "clients": clients}])
-    sys.stderr.write(f"{len(events)} events in {count} micro-batches of {trigger} ms, {len(quotas.quotas)} quotas\n")
+    remark(f"{len(events)} events in {count} micro-batches of {trigger} ms, {len(quotas.quotas)} quotas")
 
 
 def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
@@ -296,9 +313,9 @@ def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
         found, refused = read_events(text)
         events += found
         for sentence in refused[:_SHOWN_REFUSALS]:
-            sys.stderr.write(f"refused: {path}, {printable(sentence)}\n")
+            remark(f"refused: {path}, {sentence}")
         if len(refused) > _SHOWN_REFUSALS:
-            sys.stderr.write(f"refused: {path}, {len(refused) - _SHOWN_REFUSALS} more\n")
+            remark(f"refused: {path}, {len(refused) - _SHOWN_REFUSALS} more")
     if not events or snapshot is None:
         message = "give at least one file with usage events, and one with quotas"
         raise typer.BadParameter(message)

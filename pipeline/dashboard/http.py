@@ -33,7 +33,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -432,8 +432,8 @@ async def _json_object(request: Request) -> Mapping[str, Any]:
     return body
 
 
-def _json(text: bytes) -> Response:
-    return Response(text, media_type="application/json", headers={"Cache-Control": "no-store"})
+def _json(text: bytes, status: int = 200) -> Response:
+    return Response(text, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 async def _stream(clusters: Clusters, now: Callable[[], int], request: Request) -> Response:
@@ -468,7 +468,7 @@ async def _file(name: str, _request: Request) -> Response:
 
 
 async def _openapi(clusters: Clusters, _request: Request) -> Response:
-    return JSONResponse(document(clusters.names))
+    return _json(encoded(document(clusters.names)))
 
 
 async def _names(clusters: Clusters, request: Request) -> Response:
@@ -483,14 +483,14 @@ async def _access(token: str | None, request: Request) -> Response:
 
 
 async def _healthz(_request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return _json(encoded({"status": "ok"}))
 
 
 async def _readyz(clusters: Clusters, _request: Request) -> Response:
     state = clusters.first.feed.state
     if state is None or state.health.state == "unreadable":
-        return JSONResponse({"status": "not ready", "why": "" if state is None else state.health.text}, 503)
-    return JSONResponse({"status": "ready", "health": state.health.state})
+        return _json(encoded({"status": "not ready", "why": "" if state is None else state.health.text}), 503)
+    return _json(encoded({"status": "ready", "health": state.health.state}))
 
 
 async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
@@ -499,7 +499,7 @@ async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
 
 
 async def _failed(_request: Request, exc: Any) -> Response:
-    return JSONResponse({"error": exc.message, "fix": exc.fix}, _STATUS.get(exc.exit_code, 500))
+    return _json(encoded({"error": exc.message, "fix": exc.fix}), _STATUS.get(exc.exit_code, 500))
 
 
 async def _not_ours(request: Request, exc: Any) -> Response:
@@ -507,7 +507,7 @@ async def _not_ours(request: Request, exc: Any) -> Response:
     if exc.status_code == 404 and not path.startswith("/api/") and "text/html" in request.headers.get("accept", ""):
         # The page has a sentence for it, and a link.
         return FileResponse(STATIC / "index.html", 404, media_type=_KINDS[".html"])
-    return JSONResponse({"error": f"not found: {request.method} {request.url.path}", "fix": SEE}, exc.status_code)
+    return _json(encoded({"error": f"not found: {request.method} {request.url.path}", "fix": SEE}), exc.status_code)
 
 
 # The server: all parts, on one socket.

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pipeline.clock import wall_ms
 from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles, SeenClients
 from pipeline.dashboard.recent import RecentTables, WatchedTable
 from pipeline.dashboard.state import Health, State, health
+from pipeline.documents import json_text
 from pipeline.errors import PipelineError
 from pipeline.process import JobSigns, return_freed_memory, return_unused_code
 from pipeline.settings.model import EngineSettings, PurgatorySettings
@@ -129,7 +129,7 @@ class Feed:
 
 def encoded(document: Any) -> bytes:
     """A document as JSON in UTF-8. A number that JSON does not have is an error."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str).encode()
+    return json_text(document, allow_nan=False).encode()
 
 
 # The parts of time in which the job worked: read once from `batches`, then only new rows.

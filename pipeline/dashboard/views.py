@@ -1,9 +1,7 @@
 """What answers each path of the API; but the view Client, which is in `client`, and what was, in `past`."""
 
-import csv
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from io import StringIO
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +19,7 @@ from pipeline.dashboard.recent import TIME, WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
 from pipeline.dashboard.teams import team_document
 from pipeline.dashboard.verdict import gauges, standing
+from pipeline.documents import csv_text
 from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
 from pipeline.reports.story import client_of, told
 from pipeline.settings.model import Settings
@@ -253,14 +252,12 @@ _CSV_NAMES: Final = ("user", "client_id", "level", "mode", "owner", "note", "sta
 
 def quotas_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows of the view Quotas as CSV: a bound, a rate and the used part for each quota type. Pure."""
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     figures = ("bound", "observed", "used")
-    writer.writerow([*_CSV_NAMES, *(f"{name}_{figure}" for name in QUOTA_TYPES for figure in figures)])
+    lines = [[*_CSV_NAMES, *(f"{name}_{figure}" for name in QUOTA_TYPES for figure in figures)]]
     for row in rows:
         of_types = [row["bounds"].get(name, {}).get(figure) for name in QUOTA_TYPES for figure in figures]
-        writer.writerow([row[name] for name in _CSV_NAMES] + of_types)
-    return text.getvalue()
+        lines.append([*(row[name] for name in _CSV_NAMES), *of_types])
+    return csv_text(lines)
 
 
 def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from pipeline.documents import json_text
 from pipeline.gate.follower import FollowerState
 from pipeline.gate.gate import Gate, GateTimeout, Throttled
 from pipeline.gate.waiting_room import GateDepleted
@@ -51,6 +52,13 @@ _CLIENT: Final = ("user", "client_id", "broker_id")
 _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
 
 
+class _Answer(JSONResponse):
+    """JSON that a terminal only shows, whatever names a throttle has: `curl` prints it there."""
+
+    def render(self, content: Any) -> bytes:
+        return json_text(content, allow_nan=False).encode()
+
+
 def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry | None = None) -> Starlette:
     """Make the ASGI application, with /metrics of a registry; the number of requests for throttles is added to it."""
     answers = Counter("kquota_gate_answers", "Answers to /v1/throttle.", ("answer",), registry=registry)
@@ -64,15 +72,15 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
         (go if throttled is None else stop).inc()
         if throttled is None:
-            return JSONResponse({"throttled": False})
+            return _Answer({"throttled": False})
         retry_after_seconds = max(-(-throttled.remaining_ms // 1000), 1)
-        return JSONResponse(as_json(throttled), 429, {"Retry-After": str(retry_after_seconds)})
+        return _Answer(as_json(throttled), 429, {"Retry-After": str(retry_after_seconds)})
 
     async def throttles(_request: Request) -> Response:
-        return JSONResponse({"throttles": [as_json(throttled) for throttled in gate.throttles()]})
+        return _Answer({"throttles": [as_json(throttled) for throttled in gate.throttles()]})
 
     async def healthz(_request: Request) -> Response:
-        return JSONResponse({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
+        return _Answer({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
 
     routes = [Route("/v1/throttle", throttle), Route("/v1/throttles", throttles), Route("/healthz", healthz)]
     if registry is not None:
@@ -136,12 +144,12 @@ async def _wait_in_gate(gate: Gate, query: ThrottleQuery) -> None:
 
 
 async def _refused(_request: Request, exc: Any) -> Response:
-    return JSONResponse({"error": exc.message, "fix": exc.fix}, 400)
+    return _Answer({"error": exc.message, "fix": exc.fix}, 400)
 
 
 async def _not_ours(request: Request, exc: Any) -> Response:
     error, fix = f"not found: {request.method} {request.url.path}", "GET /v1/throttle, /v1/throttles or /healthz"
-    return JSONResponse({"error": error, "fix": fix}, exc.status_code)
+    return _Answer({"error": error, "fix": fix}, exc.status_code)
 
 
 # The server.

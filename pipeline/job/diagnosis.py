@@ -35,6 +35,7 @@ from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table, recent_usage
 from quota.errors import InvalidQuotas
+from quota.snapshot import Share
 from quota.units import age_text
 
 _LITTLE_SPACE_BYTES = 1 << 30
@@ -54,7 +55,7 @@ class Diagnosis:
 
 def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
-    checks: list[Check] = [_java, _jars, _job, _disk, _store]
+    checks: list[Check] = [_java, _jars, _job, _disk, _store, _meter]
     if known_place(settings.tables.root) is not None:
         checks += [_tables, _scrapes, _clock, _quotas, _checkpoint]
     else:
@@ -132,6 +133,12 @@ def _store(settings: Settings) -> Iterator[Diagnosis]:
             yield Diagnosis("ok", "store", text)
 
 
+def _meter(settings: Settings) -> Iterator[Diagnosis]:
+    if settings.meter.codec == "packed":
+        text = "writes packed messages: each is a dead letter for a job of a release before 0.2.0"
+        yield Diagnosis("ok", "meter", text)
+
+
 def _tables(settings: Settings) -> Iterator[Diagnosis]:
     for name in TABLES:
         uri = table_uri(settings.tables.root, name)
@@ -171,19 +178,19 @@ def _quotas(settings: Settings) -> Iterator[Diagnosis]:
     table = open_quota_table(settings.tables)
     state = table.read()
     try:
-        valid_snapshot(state)
+        valid_snapshot(state, settings.share)
     except InvalidQuotas as exc:
         for problem in exc.problems:
             yield Diagnosis("error", "quotas", f"v{state.version}: {problem}")
-        yield Diagnosis("error", "quotas", _way_back(table, state.version))
+        yield Diagnosis("error", "quotas", _way_back(table, state.version, settings.share))
         return
     yield Diagnosis("ok", "quotas", f"v{state.version}: {len(state.rows)} entities, {state.scope}, {state.mode}")
 
 
-def _way_back(table: QuotaTable, invalid_version: int) -> str:
+def _way_back(table: QuotaTable, invalid_version: int, share: Share) -> str:
     """Which version the job keeps while the newest is invalid, and how to make the table valid again."""
     try:
-        kept = newest_valid(table, invalid_version - 1)
+        kept = newest_valid(table, invalid_version - 1, share)
     except InvalidQuotas:
         help_text = command_text("quotas", "sql", "--help")
         return f"no version is valid: the job does not start. Fix: delete the rows named; how: {help_text}"

@@ -4,7 +4,6 @@
 """
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from pipeline.cli.options import Bundle, Output, QuotasOutput, Source, TablesSource, source_of
-from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.cli.quotas.entity import EntityFilter, OneEntity
 from pipeline.command_line import command_text
-from pipeline.errors import NotFound, UsageError, printable
+from pipeline.errors import NotFound, UsageError
 from pipeline.text_file import read_text_file
 from quota.entity import QUOTA_TYPES, label, may_apply
 from quota.snapshot import MODES
@@ -74,14 +73,14 @@ class Edit(NamedTuple):
             edit = table.edit(change, local_audit(self.reason), self.if_version, once_stored)
         if self.output == "kafka" and not self.dry_run:
             # Kafka's line names only a part of a pair, so stderr has the changes. stdout is as Kafka's.
-            sys.stdout.write(f"{printable(str(answer))}\n")
+            say(str(answer))
             texts = entity_texts(differences(edit.before.rows, edit.rows))
-            sys.stderr.write("".join(f"{printable(text)}\n" for text in texts))
+            remark(*texts)
         else:
             _print(settings, edit, "table" if self.output == "kafka" else self.output, with_clients=self.dry_run)
         changed = edit.rows != edit.before.rows
         note = ", dry run, nothing was written" if self.dry_run else "" if changed else ", nothing to change"
-        sys.stderr.write(f"quotas v{edit.version}{note}\n")
+        remark(f"quotas v{edit.version}{note}")
         return edit
 
 
@@ -289,11 +288,11 @@ def _print(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients
         return
     print_rows([change_line(change) for change in changes], output, CHANGES)
     if with_clients and clients:
-        sys.stdout.write("\n")
+        say("")
         print_rows(clients, output, _MOVED, shown=_moved_line)
     elif with_clients:
-        sys.stderr.write("no live client changes its level or bound\n")
-    sys.stderr.write("".join(f"warning: {printable(text)}\n" for text in warnings))
+        remark("no live client changes its level or bound")
+    remark(*(f"warning: {text}" for text in warnings))
 
 
 def change_line(change: Any) -> dict[str, Any]:

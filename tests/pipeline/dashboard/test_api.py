@@ -23,8 +23,8 @@ testclient = pytest.importorskip("starlette.testclient", reason="the extra dashb
 
 from pipeline.dashboard.api import PARAMETERS  # noqa: E402
 from pipeline.dashboard.http import Clusters, build_app  # noqa: E402
-from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
-from pipeline.dashboard.views import Answers  # noqa: E402
+from pipeline.dashboard.reader import Feed, TablesReader, encoded  # noqa: E402
+from pipeline.dashboard.views import Answers, quotas_csv  # noqa: E402
 
 Client = testclient.TestClient
 
@@ -340,6 +340,13 @@ def test_quotas_come_as_csv(asked: Any) -> None:
     header, row = csv.reader(answer.text.splitlines())
     shown = dict(zip(header, row, strict=True))
     assert (shown["user"], shown["mode"], shown["consumer_byte_rate_bound"]) == ("ml", "shadow", "50000.0")
+
+
+def test_a_name_changes_no_terminal_and_runs_in_no_spreadsheet() -> None:
+    row = {"user": "=1+1", "client_id": "\x9b2J", "level": 1, "mode": "enforce", "owner": None, "note": None}
+    text = quotas_csv([{**row, "standing": "unused", "bounds": {}}])
+    assert text.splitlines()[1].startswith(r"'=1+1,\x9b2J,1,enforce,,,unused,")
+    assert encoded({"client_id": "\x9b2J"}) == rb'{"client_id":"\u009b2J"}'
 
 
 def test_versions_that_made_the_table_are_not_of_another_tool(asked: Any) -> None:

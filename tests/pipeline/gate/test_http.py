@@ -54,6 +54,13 @@ def test_a_client_that_is_not_throttled_is_a_200(client: Client) -> None:
     assert (answer.status_code, answer.json()) == (200, {"throttled": False})
 
 
+def test_a_name_changes_no_terminal(setting: GateSetting, client: Client) -> None:
+    setting.throttle(client_id="\x9b2J")
+    answer = client.get("/v1/throttles")
+    assert "\x9b" not in answer.text
+    assert [one["client_id"] for one in answer.json()["throttles"]] == ["\x9b2J"]
+
+
 def test_a_throttled_client_is_a_429_with_end_and_reason(setting: GateSetting, client: Client) -> None:
     setting.throttle(for_ms=2_000, owed_ms=7_500)
     setting.clock.advance(500)

@@ -75,7 +75,7 @@ def always(snapshot: QuotaSnapshot) -> Timeline:
 
 
 def replayed(wanted: ReplayRequest) -> list[ReplayResult]:
-    return run(Plan.of(wanted), lambda done, whole: None)
+    return run(Plan.of(wanted), lambda done, whole: None)[0]
 
 
 def windows(result: ReplayResult) -> dict[Any, int]:
