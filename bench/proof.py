@@ -206,12 +206,6 @@ CLAIMS: Final = (
         "one sum that differs by a byte",
     ),
     Claim(
-        "The meter of request logs keeps up with a busy broker",
-        "bench/meter.md",
-        found(r"on a broker, JSON \| ([\d,]+) \|", "{0} lines a second on one core"),
-        "fewer than 50,000",
-    ),
-    Claim(
         "Tables in an object store survive kills as a disk's do",
         "object-stores.md",
         killed(r"\d \| [a-z ]+", 2),

@@ -4,10 +4,9 @@ Entities take turns to send, at a steady rate, until each has sent at least once
 them are above their quota and held whenever they have sent. Then the job is killed with its JVM and started again at
 once, under the same load.
 
-    python -m bench.scale [--loads 10000:20000 …] [--seconds 45] [--write]
+    python -m bench.scale [--loads 10000:20000 …] [--seconds 45]
 
-A load is a number of entities, and how many events all of them send per second. With `--write` the figures become those
-of `kquota size` (`pipeline/reports/measured.json`).
+A load is a number of entities, and how many events all of them send per second.
 
     collect, append, decide, publish   medians of a micro-batch, ms
     batch, longest                     the four together: median and longest
@@ -20,7 +19,6 @@ of `kquota size` (`pipeline/reports/measured.json`).
                                        the most memory of its server, MB
 """
 
-import json
 import os
 import random
 import re
@@ -29,11 +27,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
-from pathlib import Path
+from dataclasses import astuple, dataclass
 from typing import Final
 
-from bench.machine import CpuMeter, arguments, cpu_spent, java_below, machine_line, memory_of
+from bench.machine import CpuMeter, arguments, cpu_spent, java_below, memory_of
 from bench.pages import line
 from bench.stage import STEPS, BatchLog, answer_ms, await_ready, bound, dashboard, staged, writer_of
 from pipeline.settings.model import TablesSettings
@@ -43,7 +40,6 @@ from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 
 LOADS: Final = ("10000:20000", "100000:20000", "1000000:20000", "100000:100000")
-MEASURED: Final = Path(__file__).parents[1] / "pipeline" / "reports" / "measured.json"
 _EVENTS_PER_MESSAGE: Final = 100
 _OFFENDERS: Final = 1_000  # entities with a bound that their first event is above
 _PATIENCE_SECONDS: Final = 120.0
@@ -112,22 +108,17 @@ class Point:
 
 
 def main() -> None:
-    given = arguments(__doc__, loads=list(LOADS), seconds=45, write=False)
+    given = arguments(__doc__, loads=list(LOADS), seconds=45)
     print(f"arrays of {_EVENTS_PER_MESSAGE} events, trigger 250 ms")
     steps = [step.removesuffix("_ms") for step in STEPS]
     names = ["batch", "longest", "driver", "JVM", "cores", "back", "state", "roll-up", "view", "server"]
     widths = [9, 8, *[9] * len(steps + names)]
     print(line(widths, ["entities", "ev/s", *steps, *names]), flush=True)
-    points = []
     for load in given.loads:
         entities, events_per_second = map(int, load.split(":"))
         point = _measure(entities, events_per_second, given.seconds)
-        points.append(point)
         figures = [*point.steps_ms.values(), *astuple(point)[3:]]
         print(line(widths, [str(entities), str(events_per_second), *figures], digits=1), flush=True)
-    if given.write:
-        measured = {"machine": machine_line(), "points": [asdict(point) for point in points]}
-        MEASURED.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
 
 
 def _measure(entities: int, events_per_second: int, seconds: int) -> Point:

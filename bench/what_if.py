@@ -118,14 +118,14 @@ def measure(root: str, seconds: int, clients: int) -> None:
     slicing = nominal_slicing(Settings())
     engine = Settings().engine
     request = ReplayRequest(root, "usage_by_second", "cluster", engine, slicing, start_ms, until_ms, timelines)
-    (live, other), ran_on = run(Plan.of(request), lambda done, whole: None)
+    live, other = run(Plan.of(request), lambda done, whole: None)
     comparisons = compare(live, live, other, recorded_outcomes(root, start_ms, until_ms, 1_000))
     totals = totals_of(comparisons)
     spent = time.perf_counter() - began
     target = TARGETS.get((seconds, clients), "no target")
     print(
         f"what-if: measured {spent:.1f} s ({target}) for {seconds / 3600:g} h × {clients} clients, {live.rows:,} rows, "
-        f"{2 * live.evaluations:,} evaluations in both replays, on {ran_on}"
+        f"{2 * live.evaluations:,} evaluations in both replays"
     )
     print(f"         {spent / seconds * 1e3:.2f} ms per second of usage; load average {os.getloadavg()[0]:.1f}")
     print(f"{totals.throttled} throttled, {totals.newly_throttled} newly, held {totals.throttle_seconds:,.0f} s")

@@ -1,19 +1,12 @@
-"""One version of the quota table as an immutable value, and the shards that its users can be divided into.
-
-Each shard decides for its users as one engine would for all, if no sensor is divided. Quotas of users, of pairs and of
-the default user make sensors that belong to one user. A quota of a client-id alone makes sensors that several users
-share: with such a row the work cannot be divided. A client without any quota may share a sensor, but nothing is ever
-decided by it.
-"""
+"""One version of the quota table as an immutable value."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Final, Literal, Self, cast
-from zlib import crc32
 
-from quota.entity import QUOTA_TYPES, Level, label, level_of
+from quota.entity import QUOTA_TYPES, Level, level_of
 from quota.errors import InvalidQuotas
 
 Mode = Literal["enforce", "shadow", "exempt"]
@@ -130,45 +123,3 @@ def _bound(value: object, column: str, where: str, problems: list[str]) -> float
             return bound
     problems.append(f"{where}: {column} is {value!r}, not a finite number above 0")
     return None
-
-
-LARGEST_COUNT: Final = 64  # the largest number of shares
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share of all users: `number` from 0 to `of` − 1. The same in every process and on every machine."""
-
-    number: int
-    of: int
-
-    def has(self, user: str) -> bool:
-        """Whether a user belongs to this share."""
-        return crc32(user.encode()) % self.of == self.number
-
-
-ALL_USERS: Final = Share(0, 1)
-
-
-def share_of(text: str) -> Share:
-    """The share that a text names: `0/2` is the first of two; `ValueError` explains what it must be."""
-    number, slash, of = text.partition("/")
-    # Not isdecimal: other alphabets have digits, too.
-    is_a_share = slash and all(part.isascii() and part.isdecimal() for part in (number, of)) and int(number) < int(of)
-    if not is_a_share or not 2 <= int(of) <= LARGEST_COUNT:
-        message = f"must be i/n, with i from 0 to n − 1 and n from 2 to {LARGEST_COUNT}, as in 0/2"
-        raise ValueError(message)
-    return Share(int(number), int(of))
-
-
-def undivided(quotas: Iterable[Quota]) -> list[str]:
-    """The quotas that make sensors of several users: a text for each, with what to do; none if work can be divided.
-
-    It can if every sensor that these quotas bound, on the enforced and on the shadow side, belongs to one user.
-    """
-    return [
-        f"the quota of {label(quota.user, quota.client_id)} names no user, so that users of several shards would share "
-        "its sensor; with shards every quota must name a user or the default user: give it one, or remove it"
-        for quota in quotas
-        if not quota.user
-    ]

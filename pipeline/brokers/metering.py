@@ -84,7 +84,7 @@ def write(settings: Settings, changes: list[Change]) -> None:
 def wanted_keys(settings: Settings) -> set[EntryKey]:
     """The keys that a sync with these settings would put on the brokers; none without a quota table."""
     try:
-        table = QuotaSource(open_quota_table(settings.tables), settings.share)
+        table = QuotaSource(open_quota_table(settings.tables))
     except TableMissing:
         return set()
     source = ChosenQuotas(table, frozenset(settings.sync.users))

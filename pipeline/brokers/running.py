@@ -48,7 +48,7 @@ _LATE_MS = 3_000
 def open_sources(settings: Settings) -> Sources:
     """Open what the sync follows. In scope `broker` no usage is needed."""
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
-    source = QuotaSource(open_quota_table(settings.tables), settings.share)
+    source = QuotaSource(open_quota_table(settings.tables))
     quotas = ChosenQuotas(source, frozenset(settings.sync.users))
     sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope)
     sources.usage()

@@ -4,7 +4,6 @@ import json
 import socket
 import sys
 from dataclasses import asdict
-from math import ceil
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
@@ -111,42 +110,6 @@ def _answers(address: str) -> bool:
             return True
     except OSError:
         return False
-
-
-# `kquota size`.
-
-
-def size(
-    entities: Annotated[int, typer.Option(min=1, help="Clients that send usage: distinct <user, client-id>.")],
-    events: Annotated[int, typer.Option(min=0, help="Usage events per second, of all together.")] = 20_000,
-    output: Output = "table",
-) -> None:
-    """Print how many jobs are needed; the memory, CPU and trigger of each; and how long a restart takes.
-
-    The figures come from a benchmark on one machine; they are lines between its points. Yours may be quicker or slower.
-    What no number of jobs can hold is refused, with exit code 2.
-    """
-    from pipeline.reports.sizing import read_measured, shards_for, size_of
-
-    measured = read_measured()
-    shards = shards_for(entities, events, measured)
-    found = size_of(ceil(entities / shards), events, measured)
-    rows = [
-        {"what": "jobs (setting shard)", "needs": str(shards)},
-        {"what": "micro-batch", "needs": f"{found.batch_ms:.0f} ms"},
-        {"what": "trigger (stream.trigger_ms)", "needs": f"{found.trigger_ms} ms or more"},
-        {"what": "memory of the driver", "needs": f"{found.driver_mb:.0f} MB"},
-        {"what": "memory of Spark's JVM", "needs": f"{found.jvm_mb:.0f} MB"},
-        {"what": "cores in use", "needs": f"{found.cores:.1f}"},
-        {"what": "restart after kill -9", "needs": f"{found.back_s:.0f} s"},
-    ]
-    print_rows(rows, output)
-    if is_table(output):
-        if shards > 1:
-            sys.stderr.write(f"one driver cannot hold {entities} clients: {shards} jobs share the users, ")
-            sys.stderr.write(f"shard = 0/{shards} to {shards - 1}/{shards}; the figures are those of one\n")
-        beyond = "" if found.is_measured else "; this is beyond what was measured"
-        sys.stderr.write(f"measured on {measured.machine}, arrays of 100 events{beyond}\n")
 
 
 # `kquota config`.

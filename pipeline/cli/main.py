@@ -72,7 +72,6 @@ _COMMANDS: Final[Places] = {
         "Usage and throttled time per client, and recommended quotas.",
         {"chargeback": ".reports:chargeback", "slo": ".reports:slo", "rightsizing": ".reports:rightsizing"},
     ),
-    "size": ".checks:size",
     "tables": Group(
         "Create the Delta tables of the pipeline; print SQL for views over them.",
         {"create": ".tables:create", "views": ".tables:views"},

@@ -15,7 +15,6 @@ import typer
 from pipeline.cli.options import (
     BootstrapServers,
     ClusterSource,
-    CodecName,
     JobSource,
     MetricsPort,
     Output,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_sources import Source
     from pipeline.meter.scrapes import NameMap
-    from pipeline.meter.usage_messages import UsageCodec
     from pipeline.meter.usage_topic import UsagePublisher
     from pipeline.settings.model import Settings
 
@@ -46,15 +44,13 @@ class _Meter:
     """What a meter works with while it runs."""
 
     publisher: "UsagePublisher"
-    codec: "UsageCodec"
     destination: str
     wait: Callable[[float], bool]  # see `wait_until_stopped`
     show: "Callable[[Callable[[], Iterable[Metric]]], None]"  # what is read at each scrape of its metrics
 
     def began(self, what: str, more: str = "") -> None:
         """Say what it reads, and where that goes."""
-        how = ", packed" if self.codec.is_packed else ""
-        remark(f"{what}, to {self.destination}{how}{more}")
+        remark(f"{what}, to {self.destination}{more}")
 
     def ended(self, counts: Iterable[object], is_stored: bool, unstored_events: int, fix: str) -> None:
         """Say what was done. Raises `Unreachable` if not all of it is stored."""
@@ -67,7 +63,6 @@ class _Meter:
 @contextmanager
 def _metering(settings: "Settings", broker_id: str, access: "ClusterAccess") -> Iterator[_Meter]:
     """A publisher on the usage topic, and the endpoint for its metrics, until the command is to stop."""
-    from pipeline.meter.usage_messages import JSON, PACKED
     from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
     from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 
@@ -79,8 +74,7 @@ def _metering(settings: "Settings", broker_id: str, access: "ClusterAccess") -> 
         metrics_endpoint(settings.metrics, registry),
         closing(UsagePublisher(broker_id, topic, destination)) as publisher,
     ):
-        codec = PACKED if settings.meter.codec == "packed" else JSON
-        yield _Meter(publisher, codec, destination, wait, lambda read: registry.register(ReadAtScrape(read)))
+        yield _Meter(publisher, destination, wait, lambda read: registry.register(ReadAtScrape(read)))
 
 
 # `kquota meter request-log`.
@@ -116,12 +110,11 @@ def request_log(
     time_zone: Annotated[
         str | None, typer.Option(help="Time zone of the log, e.g. Europe/Berlin [default: this machine's].")
     ] = None,
-    codec: CodecName = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
 
-    Cluster, security, topics, codec and log level can also stand in the settings, as for the job; flags win.
+    Cluster, security, topics and log level can also stand in the settings, as for the job; flags win.
     Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
     cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic.
 
@@ -144,7 +137,7 @@ def request_log(
         raise typer.BadParameter(message)
     zone = _zone(time_zone)
     names = {"usage_topic": topic, "marker_topic": marker_topic}
-    settings = source.settings(topics=names, metrics={"port": metrics_port}, meter={"codec": codec})
+    settings = source.settings(topics=names, metrics={"port": metrics_port})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
@@ -159,7 +152,7 @@ def request_log(
         usage_topic=usage_topic,
     )
     with _metering(settings, broker_id, access) as running:
-        parser = RequestLogParser(broker_id, own, zone, running.codec)
+        parser = RequestLogParser(broker_id, own, zone)
         if not log_file.parent.is_dir():
             raise _log_unreadable(log_file, "its folder does not exist")
         try:
@@ -247,7 +240,6 @@ def prometheus(
     ] = None,
     topic: UsageTopicName = None,
     marker_topic: MarkerTopicName = None,
-    codec: CodecName = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Scrape the quota sensors of all brokers of a cluster and send their usage, an event for each client and second.
@@ -267,7 +259,7 @@ def prometheus(
 
     names, of_cluster = sources_of(targets or [], query, name_map or [])
     topics = {"usage_topic": topic, "marker_topic": marker_topic}
-    settings = source.settings(topics=topics, metrics={"port": metrics_port}, meter={"codec": codec})
+    settings = source.settings(topics=topics, metrics={"port": metrics_port})
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
@@ -275,7 +267,7 @@ def prometheus(
     with _metering(settings, SCRAPES, access) as running:
         publisher = running.publisher
         publisher.take_over()
-        scraper = ScrapeMeter(asked, names, publisher, running.codec, SystemClock(), running.wait)
+        scraper = ScrapeMeter(asked, names, publisher, SystemClock(), running.wait)
         running.show(lambda: scrape_metrics(scraper, publisher))
         running.began(f"scraping {len(scraper.targets)} brokers", f": {ACCURACY}")
         is_stored = scraper.run()

@@ -119,7 +119,6 @@ ClusterSource = Annotated[Source, source_of("config", "bootstrap_server", "comma
 JobSource = Annotated[Source, source_of(*_SOURCES)]
 
 UsageTopicName = Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)]
-CodecName = Annotated[str | None, typer.Option(help="How events are written: json, or packed.", show_default="json")]
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]

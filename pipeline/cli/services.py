@@ -169,9 +169,6 @@ def run(
     checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.")] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
-    shard: Annotated[
-        str | None, typer.Option(help="i/n, as 0/2: decide for one of n shares of the users (docs/shards.md).")
-    ] = None,
     trigger_ms: Annotated[
         int | None, typer.Option(help="Shortest time between the starts of two micro-batches.")
     ] = None,
@@ -203,14 +200,10 @@ def run(
     settings = source.settings(
         stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
         job=job,
-        shard=shard,
         run_dir=run_dir,
         metrics={"port": metrics_port, "clients": metrics_clients or None},
     )
     set_up_logging(settings.log_level)
-    if sync and settings.shard is not None:
-        msg = f"--sync needs the usage of all users; shard {settings.shard} has a share of them"
-        raise UsageError(msg, "leave --sync out, or run one job for all users")
     refuse_without_connectors()
     with SparkStarter(settings, waits=not no_wait) as starter:  # what is imported now is imported while the JVM starts
         do_without_pandas()
@@ -220,9 +213,8 @@ def run(
         from pipeline.job.take_over import refuse_state_on_one_node
         from pipeline.metrics import metrics_endpoint
         from pipeline.settings.places import is_in_catalog
-        from pipeline.tables.from_settings import create_tables, refuse_other_division
+        from pipeline.tables.from_settings import create_tables
 
-        refuse_other_division(settings)
         if runs_in_the_cluster():
             refuse_state_on_one_node(settings)
         listeners, registry = job_metrics(

@@ -389,7 +389,7 @@ def verify(
     settings = source.settings()
     now_ms = wall_ms()
     ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
-    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
+    quotas = QuotaSource(open_quota_table(settings.tables))
     with progress_bar("replaying usage") as progress:
         found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
     rows = [{**one.key, "difference": _difference_text(one)} for one in found.mismatches[:limit]]
@@ -408,7 +408,7 @@ def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
 
-    quotas = QuotaSource(open_quota_table(settings.tables), settings.share)
+    quotas = QuotaSource(open_quota_table(settings.tables))
     scope = settings.scope or quotas.scope
     usage_rows, difference = verify_decision(settings.tables.root, scope, quotas.at, decision)
     recomputed = f"recomputed from {usage_rows} usage rows"

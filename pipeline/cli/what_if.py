@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
-    from pipeline.settings.model import Settings, SparkSettings
+    from pipeline.settings.model import Settings
     from pipeline.throttle.shapes import Written
     from quota.snapshot import QuotaSnapshot
     from schemas.usage import UsageEvent
 
 
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
-_PLACES = ("local", "spark")
 _CANDIDATE_VERSION = 0
 _LAYOUT: Final = Layout(
     (
@@ -57,12 +56,6 @@ def what_if(
             show_default="usage where that is kept",
         ),
     ] = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on", help="local: one process per core; spark: the executors of `spark.master`, for ranges of many days."
-        ),
-    ] = "local",
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
@@ -88,14 +81,13 @@ def what_if(
     if usage_table is not None:
         _refuse_unknown("--from", usage_table, _SOURCES)
     _refuse_unknown("--baseline", baseline, BASELINES)
-    _refuse_unknown("--on", on, _PLACES)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = source.settings()
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
     since_ms, until_ms = parse_range(since, until)
     request = _request(settings, usage_table, since_ms, until_ms, candidate)
     began = time.perf_counter()
-    results, ran_on = _replay(request, settings.spark if on == "spark" else None, progress)
+    results = _replay(request, progress)
     again, with_candidate = results[0], results[-1]
     # Without an edit in the range today's quotas are those that were in force.
     with_baseline = again if baseline == "happened" else results[-2]
@@ -113,7 +105,6 @@ def what_if(
         "replayed": f"{request.source}, {_SOURCES[request.source]}",
         "evaluations": with_candidate.evaluations,
         "usage_rows": with_candidate.rows,
-        "ran_on": ran_on,
         "seconds": round(time.perf_counter() - began, 1),
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
@@ -181,21 +172,12 @@ def _request(
     )
 
 
-def _replay(
-    request: "ReplayRequest", spark: "SparkSettings | None", as_lines: bool
-) -> "tuple[list[ReplayResult], str]":
+def _replay(request: "ReplayRequest", as_lines: bool) -> "list[ReplayResult]":
     from pipeline.replay.request import Plan
+    from pipeline.replay.run import run
 
-    if spark is None:
-        from pipeline.replay.run import run
-
-        with progress_bar("replaying usage", as_lines) as progress:
-            return run(Plan.of(request), progress)
-    from pipeline.replay.spark_run import replay_session, run_on_spark
-
-    plan = Plan.of(request)
-    with replay_session(spark) as session:
-        return run_on_spark(plan, session)
+    with progress_bar("replaying usage", as_lines) as progress:
+        return run(Plan.of(request), progress)
 
 
 def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) -> None:
@@ -215,8 +197,7 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
     wanted, found = (about["since_ms"], about["until_ms"]), (about["usage_since_ms"], about["usage_until_ms"])
     remark(
         covered_text(wanted, found, ": the report leaves out the rest"),
-        f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; "
-        f"{about['seconds']} s on {about['ran_on']}",
+        f"{about['replayed']}: {about['evaluations']} evaluations, {about['usage_rows']} rows; {about['seconds']} s",
     )
 
 

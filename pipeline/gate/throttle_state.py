@@ -34,7 +34,7 @@ class ThrottleState:
     """Until when each client is blocked, from the records of one topic, each once and in the order of the topic.
 
     Of a client the last record counts. Its `publish_seq` is not compared: it begins again with a new life of the job,
-    whose tables and topics were recreated, and each shard of a job counts for itself.
+    whose tables and topics were recreated.
 
     It fails open: a throttle ends at its own end even if no further record comes, and a client without records is
     not blocked. Any thread may read while one thread applies records.

@@ -35,7 +35,6 @@ from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table, recent_usage
 from quota.errors import InvalidQuotas
-from quota.snapshot import Share
 from quota.units import age_text
 
 _LITTLE_SPACE_BYTES = 1 << 30
@@ -55,7 +54,7 @@ class Diagnosis:
 
 def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
-    checks: list[Check] = [_java, _jars, _job, _disk, _store, _meter]
+    checks: list[Check] = [_java, _jars, _job, _disk, _store]
     if known_place(settings.tables.root) is not None:
         checks += [_tables, _scrapes, _clock, _quotas, _checkpoint]
     else:
@@ -133,12 +132,6 @@ def _store(settings: Settings) -> Iterator[Diagnosis]:
             yield Diagnosis("ok", "store", text)
 
 
-def _meter(settings: Settings) -> Iterator[Diagnosis]:
-    if settings.meter.codec == "packed":
-        text = "writes packed messages: each is a dead letter for a job of a release before 0.2.0"
-        yield Diagnosis("ok", "meter", text)
-
-
 def _tables(settings: Settings) -> Iterator[Diagnosis]:
     for name in TABLES:
         uri = table_uri(settings.tables.root, name)
@@ -178,19 +171,19 @@ def _quotas(settings: Settings) -> Iterator[Diagnosis]:
     table = open_quota_table(settings.tables)
     state = table.read()
     try:
-        valid_snapshot(state, settings.share)
+        valid_snapshot(state)
     except InvalidQuotas as exc:
         for problem in exc.problems:
             yield Diagnosis("error", "quotas", f"v{state.version}: {problem}")
-        yield Diagnosis("error", "quotas", _way_back(table, state.version, settings.share))
+        yield Diagnosis("error", "quotas", _way_back(table, state.version))
         return
     yield Diagnosis("ok", "quotas", f"v{state.version}: {len(state.rows)} entities, {state.scope}, {state.mode}")
 
 
-def _way_back(table: QuotaTable, invalid_version: int, share: Share) -> str:
+def _way_back(table: QuotaTable, invalid_version: int) -> str:
     """Which version the job keeps while the newest is invalid, and how to make the table valid again."""
     try:
-        kept = newest_valid(table, invalid_version - 1, share)
+        kept = newest_valid(table, invalid_version - 1)
     except InvalidQuotas:
         help_text = command_text("quotas", "sql", "--help")
         return f"no version is valid: the job does not start. Fix: delete the rows named; how: {help_text}"

@@ -18,7 +18,6 @@ from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
 from pipeline.process import Background, return_freed_memory
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.settings.places import other_jobs
 from pipeline.stream.checkpoint import (
     Checkpoint,
     OffsetLog,
@@ -36,7 +35,7 @@ from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.query import BatchSize, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.from_settings import claim_shards, claim_tables, open_quota_versions, open_upkeep, open_writer
+from pipeline.tables.from_settings import claim_tables, open_quota_versions, open_upkeep, open_writer
 from pipeline.tables.object_store import has_scheme
 from pipeline.tables.port import TableWriter, noting
 from pipeline.tables.quotas.source import QuotaSource
@@ -164,7 +163,7 @@ class JobRun:
         self._batch_size: BatchSize | None = None
         self._new_query: Callable[[int], UsageQuery] | None = None
         self._quota_table = open_quota_versions(settings.tables)
-        self._quotas = QuotaSource(self._quota_table, settings.share)
+        self._quotas = QuotaSource(self._quota_table)
         self._tables = JobTables(
             self._open_writer, settings.job, place.cluster, settings.stream.sensor_state_interval_ms
         )
@@ -174,7 +173,6 @@ class JobRun:
             marker_topic=settings.kafka.marker_topic,
             access=place.access,
             transaction_timeout_ms=settings.kafka.transaction_timeout_ms,
-            others=other_jobs(settings.job, settings.share),
         )
         self._enforcement = assemble(
             settings,
@@ -216,10 +214,8 @@ class JobRun:
 
         Raises:
             Conflict: The tables are another job's, or another driver has taken over.
-            Conflict, Refused: The users are, or can, not be divided so.
         """
         settings = self._settings
-        claim_shards(self._quota_table, settings)
         claim_tables(settings.tables, settings.job)
         recovered = take_over(self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings)
         if recovered.batches:

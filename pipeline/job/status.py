@@ -153,7 +153,7 @@ class Reading:
             process=job_process(settings.run_dir, settings.job, root),
             waited_ms=last_beat_ms(settings.run_dir, settings.job, root),
             quotas=newest,
-            in_force=newest_valid(table, newest.version, settings.share),
+            in_force=newest_valid(table, newest.version),
             batch=newest_batch_under(root),
             throttles=running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms),
         )

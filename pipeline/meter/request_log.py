@@ -23,7 +23,7 @@ from pydantic_core import from_json
 
 from pipeline.cluster.acls import METER_IDENTITIES
 from pipeline.meter.long_line import Line, LongLine
-from pipeline.meter.usage_messages import JSON, Client, Element, RequestUsage, UsageCodec, new_client
+from pipeline.meter.usage_messages import Client, Element, RequestUsage, element_of, new_client
 from pipeline.meter.usage_topic import UsageTopic
 
 # Requests that are not usage of clients: those of the cluster itself, and what meters send.
@@ -312,17 +312,15 @@ class RequestLogParser:
         broker_id: str,
         own_traffic: OwnTraffic | None = None,
         time_zone: tzinfo | None = None,
-        codec: UsageCodec = JSON,
     ) -> None:
         self.counts = LineCounts()
-        self.codec = codec
         self._broker_id = broker_id
         self._own_traffic = own_traffic or OwnTraffic()
         self._time_zone = time_zone
         self._clients: dict[tuple[str, str | None], Client] = {}
 
     def elements(self, lines: Iterable[Line], report: Callable[[MalformedLine, bytes], None]) -> Iterator[Element]:
-        """The events of the lines that are a client's request, in the codec.
+        """The events of the lines that are a client's request.
 
         Args:
             lines: As they are in the log, without line ends.
@@ -347,7 +345,7 @@ class RequestLogParser:
             return None
         try:
             usage = self._usage(*_parts(text, begin), long)
-            element = None if usage is None else self.codec.element(usage)
+            element = None if usage is None else element_of(usage)
         except Exception as exc:  # whatever one line is, the others are read
             self.counts.malformed += 1
             self.counts.uncharged_bytes += len(text) if long is None else long.size_bytes

@@ -72,7 +72,7 @@ class RequestMeter:
         self._wait = wait
         self._pool = MemoryPool(pool_bytes, pool_bytes, SystemMonotonicClock())
         self._held: list[Allocation] = []
-        self._batch = UsageBatch(publisher.partition_count, parser.codec)
+        self._batch = UsageBatch(publisher.partition_count)
         self._place: LogPlace | None = None
         self._begun_ms: int | None = None
         self._stored_ms = self._now_ms()

@@ -22,14 +22,14 @@ from pipeline.command_line import command_text
 from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer, Scrape, ScrapeFailed, Shown, Source
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, is_without_labels
-from pipeline.meter.usage_messages import Message, UsageCodec, messages_of
+from pipeline.meter.usage_messages import Message, messages_of
 from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher, delivery_metrics
 from schemas.usage import LARGEST_MEASURE
 
 logger = logging.getLogger(__name__)
 
 ACCURACY: Final = "usage is up to 11 s late, sums are right to 3 %, those of bursts to 7 %"
-"""What is said of usage from scrapes, everywhere alike (docs/bench/scrapes.md)."""
+"""What is said of usage from scrapes, everywhere alike."""
 
 INTERVAL_MS: Final = 2_000
 """From one round to the next."""
@@ -161,7 +161,6 @@ class ScrapeMeter:
         sources: Iterable[Source],
         names: NameMap,
         publisher: UsagePublisher,
-        codec: UsageCodec,
         clock: Clock,
         wait: Callable[[float], bool],
         seed: int | None = None,
@@ -172,7 +171,6 @@ class ScrapeMeter:
         ]
         self.targets = [target for one in self._asked for target in one.targets.values()]
         self._publisher = publisher
-        self._codec = codec
         self._messages: list[Message] = []
         self.unstored_events = 0
         """Events that are not known to be stored."""
@@ -325,7 +323,7 @@ class ScrapeMeter:
             if not used:
                 return True
             usage = pa.concat_tables(used)
-            self._messages = messages_of(usage, self._publisher.partition_count, self._codec)
+            self._messages = messages_of(usage, self._publisher.partition_count)
             self.unstored_events = usage.num_rows
         self._is_tried = True
         if not self._publisher.publish(self._messages, self.unstored_events, NO_PLACE, self._now_ms()):

@@ -8,7 +8,7 @@ which no scrape shows. Two sums follow from rates, and the larger one is charged
   is the usage, half a window late. It is 1.00 of it for a client that sends all the time, 1.05 for one with at most a
   request a second, and 1.09 for a burst of one second after a rest: while a rate rises W is 10 to 11 s, later it may be
   11 to 12 s. How many requests there were is not in the rate, so no rule is exact for all of them. `RISE_SECONDS` takes
-  back what bursts have too much, and `MEAN_BIAS` puts what is left in the middle: ±2.5 % (docs/bench/scrapes.md).
+  back what bursts have too much, and `MEAN_BIAS` puts what is left in the middle: ±2.5 %.
 * **What is there at once.** At the first scrape after a burst the mean has charged nearly nothing of it, but the last
   12 s had 10.5 s times the rate, to 5 %, if the client rested before; if not, more. What was charged in these 12 s is
   taken off, and it is never further ahead of the mean than that.

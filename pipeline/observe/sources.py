@@ -24,7 +24,7 @@ from pipeline.meter import scrape_sources
 from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ScrapeMeter
 from pipeline.meter.scrapes import NameMap
-from pipeline.meter.usage_messages import JSON, Message
+from pipeline.meter.usage_messages import Message
 from pipeline.meter.usage_topic import NO_PLACE, SCRAPES, UsagePublisher
 from pipeline.observe.observation import SECOND_MS
 from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
@@ -106,7 +106,7 @@ class ScrapedSource:
         self._clock, self._memory = clock, _Memory()
         publisher = UsagePublisher(SCRAPES, self._memory, "memory")
         publisher.take_over()
-        self._meter = ScrapeMeter(asked, names, publisher, JSON, clock, lambda _seconds: False)
+        self._meter = ScrapeMeter(asked, names, publisher, clock, lambda _seconds: False)
 
     def take(self) -> pa.Table:
         """The usage since the last call, `USAGE_SCHEMA` in windows of one second. Waits some milliseconds at most."""

@@ -19,7 +19,7 @@ from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
 from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
-from quota.snapshot import ALL_USERS, Quota, QuotaSnapshot, Share, undivided
+from quota.snapshot import Quota, QuotaSnapshot
 from quota.throttle_time import Slicing
 
 if TYPE_CHECKING:
@@ -189,10 +189,6 @@ class ReplayRequest:
         """The first instant whose usage is read: the windows of the start, or the warm-up, begin there."""
         return begin_ms(self.settings, self.since_ms, self.start)
 
-    def can_be_divided(self) -> bool:
-        """Whether the users can be divided between processes: see `quota.snapshot`."""
-        return not undivided(self.all_quotas())
-
     def all_quotas(self) -> Iterator[Quota]:
         """Of all replays and times."""
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
@@ -200,33 +196,22 @@ class ReplayRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one process does: one replay (its position in `ReplayRequest.quotas`), for a share of the users."""
-
-    replay: int
-    share: Share
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """What is replayed, and how it is divided.
+    """What is replayed, and how it is cut.
 
     Attributes:
-        request: With the usage that all parts read: the files of one version of the table, by addresses that are valid
-            in every working folder, as executors have one of their own. A later part begins minutes after the first
-            one, when the log of the table may have forgotten the version.
-        parts: Can be replayed independently of each other. Together they are all replays of all users.
+        request: With the usage that all replays read: the files of one version of the table. The last slice is read
+            minutes after the first one, when the log of the table may have forgotten the version.
         slices: The range with its warm-up in pieces that fit into memory, epoch by epoch.
     """
 
     request: ReplayRequest
-    parts: tuple[Part, ...]
     slices: tuple[Slice, ...]
     uri: str
 
     @classmethod
     def of(cls, request: ReplayRequest, slice_ms: int | None = None) -> "Plan":
-        """Cut the range into slices of about `slice_ms` (None = `slice_length_ms`); each replay is one part.
+        """Cut the range into slices of about `slice_ms` (None = `slice_length_ms`).
 
         Raises:
             UsageError: The source has one row per second, and the sample windows are not whole seconds.
@@ -242,19 +227,8 @@ class Plan:
         if slice_ms is None:
             rows = table.estimated_rows(request.begin_ms, request.until_ms)
             slice_ms = slice_length_ms(whole_ms, rows * len(request.quotas))  # each row is there for each replay
-        parts = tuple(Part(replay, ALL_USERS) for replay in range(len(request.quotas)))
         pinned = replace(request, usage=table)
-        return cls(pinned, parts, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
-
-    def for_processes(self, processes: int) -> "Plan":
-        """The same, divided so that as many processes, at least 1, have something to do.
-
-        If there are more processes than replays, the users are divided between them, if the quotas allow it.
-        """
-        replays = len(self.request.quotas)
-        shares = max(processes // replays, 1) if self.request.can_be_divided() else 1
-        parts = (Part(replay, Share(number, shares)) for replay in range(replays) for number in range(shares))
-        return replace(self, parts=tuple(parts))
+        return cls(pinned, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
 
 
 def begin_ms(settings: EngineSettings, since_ms: int, start: Start | None) -> int:

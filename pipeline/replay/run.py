@@ -1,22 +1,14 @@
-"""Replays of a range of stored usage on the cores of this machine."""
+"""Replays of a range of stored usage."""
 
-import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, pairwise
-from multiprocessing import get_context
-from multiprocessing.queues import Queue
 from operator import is_
-from queue import Empty
-from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
-from pipeline.replay.request import Part, Plan, ReplayRequest, Start, Timeline, usage_not_kept
+from pipeline.replay.request import Plan, ReplayRequest, Start, Timeline, usage_not_kept
 from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, UsageBatch, UsageReader
 from pipeline.throttle.assembly import engine_of
 from pipeline.throttle.shapes import bounds_of, entities_of, int64s, types_of
@@ -26,32 +18,43 @@ from quota.resolution import recorded_keys
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 
+Progress = Callable[[int, int], None]
+"""Called with how many slices are done and how many there are, over all replays."""
 
-def replay_part(plan: Plan, part: Part, slice_done: Callable[[], None]) -> ReplayResult:
-    """Replay the whole range: rates, buckets, and every throttle with its looks and renewals.
 
-    A throttle depends on all usage before it, so one process goes through the whole range in order. It reads the usage
-    slice by slice, so that memory does not grow with the range.
+def run(plan: Plan, progress: Progress) -> list[ReplayResult]:
+    """All replays of a range: rates, buckets, and every throttle with its looks and renewals.
+
+    A throttle depends on all usage before it, so the whole range is replayed in order. The usage is read slice by
+    slice, so that memory does not grow with the range. Each batch is read and decided once for all replays that bound
+    the same types.
+
+    Raises:
+        NotFound: The range has no usage.
     """
-    return _replayed(plan, [part], slice_done)[0]
+    quotas = plan.request.quotas
+    groups = [quotas] if are_alike(quotas) else [(one,) for one in quotas]
+    done, whole = count(1), len(groups) * len(plan.slices)
+    found = [result for group in groups for result in _replayed(plan, group, lambda: progress(next(done), whole))]
+    if not found[0].evaluations:
+        raise usage_not_kept(plan.uri)
+    return found
 
 
-def _replayed(plan: Plan, parts: Sequence[Part], slice_done: Callable[[], None]) -> list[ReplayResult]:
-    """The results of parts that `are_alike`: each batch is read and decided once for all of them."""
-    reader = UsageReader(plan.request, parts[0].share, len(parts))
-    replays = _Replays(plan.request, [plan.request.quotas[part.replay] for part in parts], reader)
+def _replayed(plan: Plan, quotas: Sequence[Timeline], slice_done: Callable[[], None]) -> list[ReplayResult]:
+    """The results of replays that `are_alike`: each batch is read and decided once for all of them."""
+    reader = UsageReader(plan.request, len(quotas))
+    replays = _Replays(plan.request, quotas, reader)
     for batches in reader.read(plan.slices):
         for batch in batches:
             replays.decide(batch)
-        for _ in parts:
-            slice_done()
+        slice_done()
     return replays.results()
 
 
-def are_alike(plan: Plan) -> bool:
-    """Whether one engine can decide for all parts: they have the same users, and always bound the same types."""
-    snapshots = (snapshot for timeline in plan.request.quotas for snapshot in timeline.snapshots)
-    return len({part.share for part in plan.parts}) == len({recorded_keys(snapshot) for snapshot in snapshots}) == 1
+def are_alike(quotas: Sequence[Timeline]) -> bool:
+    """Whether one engine can decide for all replays: their quotas always bound the same types."""
+    return len({recorded_keys(snapshot) for timeline in quotas for snapshot in timeline.snapshots}) == 1
 
 
 class _Replays:
@@ -96,8 +99,7 @@ class _Replays:
         if not self._in_force:
             self._put_in_force(first)
         self._engine.restore_each(start.buckets)
-        is_ours = [self.reader.share.has(user) for user in start.throttles["user"].to_pylist()]
-        throttles = start.throttles.filter(pa.array(is_ours, pa.bool_()))
+        throttles = start.throttles
         clients = [ClientKey(**row) for row in throttles.select(ClientKey._fields).to_pylist()]
         replays = np.arange(len(self._quotas))
         numbers = np.array([self.reader.number_of(one) for one in clients], np.int64)
@@ -149,78 +151,3 @@ class _Replays:
             names = entities_of([clients[number // len(snapshots)] for number in held])
             self._engine.resolve_again(np.array(held), names, batch.at_ms)
             self._holds.look_after_edit(batch.at_ms)
-
-
-_WORTH_PROCESSES_MS: Final = 1_800_000
-_POLL_SECONDS: Final = 0.2
-_LAST_REPORT_SECONDS: Final = 30.0
-
-Progress = Callable[[int, int], None]
-"""Called with how many slices are done and how many there are, over all parts."""
-
-
-def run(plan: Plan, progress: Progress, worth_ms: int = _WORTH_PROCESSES_MS) -> tuple[list[ReplayResult], str]:
-    """All replays of a range. The parts of a long range are shared by one process per core.
-
-    Processes and not threads, because the work is many short NumPy calls that hold the interpreter's lock.
-
-    Raises:
-        NotFound: The range has no usage.
-    """
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2 or plan.request.until_ms - plan.request.since_ms < worth_ms:
-        done, whole = count(1), len(plan.parts) * len(plan.slices)
-        pieces = [plan.parts] if are_alike(plan) else [(part,) for part in plan.parts]
-        found = [one for parts in pieces for one in _replayed(plan, parts, lambda: progress(next(done), whole))]
-        return joined(plan, found), "one process"
-    plan = plan.for_processes(cores)
-    processes = min(cores, len(plan.parts))
-    context = get_context("spawn")
-    queue: Queue[None] = context.Queue()
-    with ProcessPoolExecutor(processes, context, _report_to, (queue,)) as pool:
-        futures = [pool.submit(_replay_reporting, plan, part) for part in plan.parts]
-        follow(futures, queue, progress, len(plan.parts) * len(plan.slices))
-        return joined(plan, [future.result() for future in futures]), f"{processes} processes"
-
-
-def joined(plan: Plan, results: Iterable[ReplayResult]) -> list[ReplayResult]:
-    """The results of all parts, in the order of `plan.parts`, as one per replay; `NotFound` if there are no batches."""
-    of_replay = [ReplayResult() for _ in plan.request.quotas]
-    for part, result in zip(plan.parts, results, strict=True):
-        of_replay[part.replay].add_users(result)
-    if not of_replay[0].evaluations:
-        raise usage_not_kept(plan.uri)
-    return of_replay
-
-
-def follow(futures: Sequence[Future[ReplayResult]], queue: "Queue[None]", progress: Progress, whole: int) -> None:
-    """Wait for all parts, or for the first that fails, and pass on what they report: `whole` slices."""
-    done, waiting = 0, True
-    while waiting:
-        waiting = bool(wait(futures, _POLL_SECONDS, FIRST_EXCEPTION).not_done)
-        waiting = waiting and not any(future.done() and future.exception() for future in futures)
-        while not queue.empty():
-            queue.get()
-            done += 1
-            progress(done, whole)
-    if any(future.exception() for future in futures):
-        return
-    with suppress(Empty):  # reports still on their way: a process hands over its result on another one
-        while done < whole:
-            queue.get(timeout=_LAST_REPORT_SECONDS)
-            done += 1
-            progress(done, whole)
-
-
-_queue: "Queue[None] | None" = None
-"""In a process of the pool: where slices that are done are reported."""
-
-
-def _report_to(queue: "Queue[None]") -> None:
-    global _queue  # noqa: PLW0603 - a pool hands a queue to its processes only when they start
-    _queue = queue
-
-
-def _replay_reporting(plan: Plan, part: Part) -> ReplayResult:
-    queue = _queue
-    return replay_part(plan, part, (lambda: None) if queue is None else (lambda: queue.put(None)))

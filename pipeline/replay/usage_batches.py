@@ -34,7 +34,6 @@ from quota.replay import (
     replay,
     with_time_epoch,
 )
-from quota.snapshot import ALL_USERS, Share
 from quota.usage import Usage
 from schemas.names import ClientKey
 
@@ -81,11 +80,10 @@ class UsageReader:
     """Reads the usage of a request in batches, in the order they are decided, and numbers the clients.
 
     Args:
-        share: Of the users: no others are read.
         replays: How many replays the rows are for.
     """
 
-    def __init__(self, request: "ReplayRequest", share: Share = ALL_USERS, replays: int = 1) -> None:
+    def __init__(self, request: "ReplayRequest", replays: int = 1) -> None:
         self._request = request
         self._time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
         self.table = request.usage or TimeSlices(table_uri(request.root, request.source), self._time, _NAMES)
@@ -95,7 +93,6 @@ class UsageReader:
         # Request times that no quota bounds are null: reading them takes time.
         self._reads_times = any(quota.bounds[REQUEST] is not None for quota in request.all_quotas())
         self._w = request.settings.sample_window_ms
-        self.share = share
         self._replays = replays
         self.numbers: dict[ClientKey, int] = {}
         """The number of every client known so far, in the order of the numbers."""
@@ -151,29 +148,17 @@ class UsageReader:
             yield UsageBatch(instant, time_epoch, None, *piece)
 
     def _pieces(self, rows: pa.Table, first: Ints, evaluated_at_ms: Ints) -> Iterator[tuple[NumberedUsage, Ints]]:
-        """Of the rows from each of these on, up to the next one, those of our users, and the bytes of each.
+        """The rows from each of these on, up to the next one, and the bytes of each.
 
         `evaluated_at_ms` has the instant of each row.
         """
         ends = np.append(first, rows.num_rows)
-        kept = self._kept(rows)
-        if not kept.all():
-            rows = rows.filter(pa.array(kept)).combine_chunks()
-            ends, evaluated_at_ms = np.append(0, np.cumsum(kept))[ends], evaluated_at_ms[kept]
         checked = Usage.read(rows, self._by_broker, self._w, evaluated_at_ms)
         usage = NumberedUsage.of(checked, self._numbered(rows), self._replays)
         produced, fetched, _ = checked.measures
         used_bytes = np.repeat(produced.values + fetched.values, self._replays)
         for begin, end in pairwise((ends * self._replays).tolist()):
             yield usage.rows(begin, end), used_bytes[begin:end]
-
-    def _kept(self, rows: pa.Table) -> Flags:
-        if self.share == ALL_USERS:
-            return np.ones(rows.num_rows, np.bool_)
-        users = rows["user"].combine_chunks()
-        has = np.array([self.share.has(user) for user in users.dictionary.to_pylist()], np.bool_)
-        kept: Flags = has[users.indices.to_numpy(zero_copy_only=False)]
-        return kept
 
     def _numbered(self, rows: pa.Table) -> Ints:
         names = self._names
@@ -334,14 +319,6 @@ class ReplayResult:
     has_batch: Flags = field(default_factory=lambda: np.zeros(BINS, np.bool_))
     evaluations: int = 0
     rows: int = 0
-
-    def add_users(self, other: "ReplayResult") -> None:
-        """Add the result for other users. Both saw the same batches."""
-        self.outcomes |= other.outcomes
-        self.throttle_ms_by_bin = self.throttle_ms_by_bin + other.throttle_ms_by_bin
-        self.has_batch = self.has_batch | other.has_batch
-        self.evaluations = other.evaluations
-        self.rows += other.rows
 
 
 # How long clients were really throttled in a range, by the stored rows of `decisions` and `throttle_events`.

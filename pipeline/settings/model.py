@@ -17,14 +17,10 @@ from pipeline.settings.places import (
     CatalogRoot,
     StoreAddress,
     StoreSettings,
-    folder_of,
     is_in_catalog,
-    job_of,
     refuse_unfit_place,
-    shard_at,
 )
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import ALL_USERS, Share, share_of
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
@@ -68,16 +64,6 @@ class AlertsSettings(Branch):
     state_file: Path | None = Field(None, description="null: <run_dir>/<job>.alerts.json")
 
 
-class MeterSettings(Branch):
-    """`kquota meter`, which turns a broker's request log into usage events."""
-
-    codec: Literal["json", "packed"] = Field(
-        "json",
-        description="how the events of a message are written; json: an array of objects; packed: columns, which the "
-        "job reads several times as fast",
-    )
-
-
 _UNCAPPED_THROTTLE_MS: Final = 3_600_000
 _LEAST_DRIVER_MIB: Final = 472
 _MEBIBYTES: Final = {"m": 1, "g": 1024}
@@ -95,12 +81,6 @@ def _known_cap(cap: object) -> object:
         message = "must be sample_window, window, none or milliseconds above 0"
         raise ValueError(message)
     return cap_ms
-
-
-def _known_shard(shard: object) -> object:
-    if shard is not None:
-        share_of(str(shard))
-    return shard
 
 
 def _enough_memory(memory: str | None) -> str | None:
@@ -312,13 +292,8 @@ class Settings(Branch):
 
     job: str = Field(
         "kquota",
-        pattern=r"^[a-z0-9][a-z0-9-]{0,47}$",  # 41 characters, and the suffix of a shard
+        pattern=r"^[a-z0-9][a-z0-9-]{0,47}$",
         description="its name, also of lock, group and transactions",
-    )
-    shard: Annotated[str | None, BeforeValidator(_known_shard)] = Field(
-        None,
-        description="i/n, as 0/2: this job decides for one of n shares of the users, with folders of its own below "
-        "those of `tables.root` and `stream.checkpoint`; null: for all users",
     )
     cluster: str | None = Field(None, description="written to every row; null: the broker's cluster id")
     scope: Literal["cluster", "broker"] | None = Field(
@@ -332,16 +307,10 @@ class Settings(Branch):
     stream: StreamSettings = StreamSettings()
     engine: EngineSettings = EngineSettings()
     purgatory: PurgatorySettings = PurgatorySettings()
-    meter: MeterSettings = MeterSettings()
     sync: SyncSettings = SyncSettings()
     metrics: MetricsSettings = MetricsSettings()
     alerts: AlertsSettings = AlertsSettings()
     spark: SparkSettings = SparkSettings()
-
-    @property
-    def share(self) -> Share:
-        """The users for whom this job decides."""
-        return ALL_USERS if self.shard is None else share_of(self.shard)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -361,14 +330,8 @@ class Settings(Branch):
 
 
 def _derived(settings: Settings) -> dict[str, Any]:
-    """What a shard, an object store or a catalog makes of the values given; `ValueError` if they do not fit."""
-    derived: dict[str, Any] = {}
+    """What an object store or a catalog makes of the values given; `ValueError` if they do not fit."""
     tables, stream = settings.tables, settings.stream
-    share = _share(settings)
-    if share is not None:
-        derived = {"shard": f"{share.number}/{share.of}", "job": job_of(settings.job, share)}
-        tables = tables.model_copy(update={"root": folder_of(tables.root, share)})
-        stream = stream.model_copy(update={"checkpoint": folder_of(stream.checkpoint, share)})
     refuse_unfit_place(tables.root, tables.location, tables.writer, has_root="root" in tables.model_fields_set)
     tables = tables.model_copy(update=_in_store(tables, ("root", "location"), settings.store))
     stream = stream.model_copy(update=_in_store(stream, ("checkpoint",), settings.store))
@@ -376,20 +339,7 @@ def _derived(settings: Settings) -> dict[str, Any]:
         tables = tables.model_copy(update={"root": CatalogRoot(tables.root, tables.location)})
         if "trigger_ms" not in stream.model_fields_set:
             stream = stream.model_copy(update={"trigger_ms": TRIGGER_MS})
-    return derived | {"tables": tables, "stream": stream}
-
-
-def _share(settings: Settings) -> Share | None:
-    """The shard that is set, or whose folder the tables are in."""
-    root, shard = settings.tables.root, settings.shard
-    if shard is not None and is_in_catalog(root):
-        msg = f"'shard' {shard} is set, but tables in a catalog have no place for several shards"
-        raise ValueError(msg)
-    found = shard_at(root)
-    if shard is not None and found not in {None, share_of(shard)}:
-        msg = f"'shard' {shard} is not that of 'tables.root' {root}"
-        raise ValueError(msg)
-    return found if shard is None else share_of(shard)
+    return {"tables": tables, "stream": stream}
 
 
 def _in_store(branch: Branch, keys: Iterable[str], store: StoreSettings) -> dict[str, StoreAddress]:

@@ -41,8 +41,6 @@ _LARGEST_BYTES: Final = (
     (100_000, 1_310),
     (EVENTS_OF_DRIVER, 436),
 )
-# An event of a packed message costs the driver less than this share of one in JSON; see docs/measured.md.
-_PACKED_SHARE: Final = 0.3
 # Of a topic that was empty at the start. If its first messages are larger, the driver leaves them to the executors.
 _EVENTS_PER_MESSAGE: Final = 1.0
 _BYTES_PER_EVENT: Final = 200.0
@@ -81,13 +79,12 @@ class Collector:
             batch = collect_on_executors(frame, self._rules, self._bytes_per_message)
         if message_count:
             self._learn(batch, message_count)
-        return batch.for_share(self._rules.share)
+        return batch
 
     def _learn(self, batch: CollectedBatch, message_count: int) -> None:
-        event_count = batch.good_count + batch.others_count + batch.dead_count
-        weighed_count = event_count - (1 - _PACKED_SHARE) * batch.packed_event_count
-        self._events_per_message = weighed_count / message_count
-        self._bytes_per_event = batch.size_bytes / max(weighed_count, message_count)
+        event_count = batch.good_count + batch.dead_count
+        self._events_per_message = event_count / message_count
+        self._bytes_per_event = batch.size_bytes / max(event_count, message_count)
 
     def is_small(self, message_count: int) -> bool:
         """Whether the driver reads a batch of so many messages: not if they hold much, or are large."""
@@ -175,19 +172,19 @@ def _read_where_they_are(raw: DataFrame, rules: ReadingRules, most_bytes: int) -
         read = partial(read_partition, rules=rules, most_bytes=most_bytes)
         rows = _task_per_core(raw).mapInArrow(read, PART).toArrow()
     except (Py4JJavaError, PySparkException) as exc:
-        if unfit := executor_python_unfit(raw.sparkSession.sparkContext, exc, NEEDED_TO_READ):
+        if unfit := _executor_python_unfit(raw.sparkSession.sparkContext, exc):
             raise unfit from exc
         raise
     return from_partitions(rows)
 
 
-def executor_python_unfit(context: Any, failure: Exception, needed: Sequence[str]) -> Unreachable | None:
+def _executor_python_unfit(context: Any, failure: Exception) -> Unreachable | None:
     """The error of executors whose Python lacks a package, has another version, or is not there; None if it fits."""
     found = _UNFIT.search(str(failure))
     if found is None:
         return None
     return Unreachable(
         f"the executors of {context.master} cannot run this job's Python, '{context.pythonExec}': {found[0]}",
-        f"give every worker that Python in the driver's version, with {', '.join(needed)} (the easiest is to "
+        f"give every worker that Python in the driver's version, with {', '.join(NEEDED_TO_READ)} (the easiest is to "
         "install kafka-quota-pipeline for it), and name it in PYSPARK_PYTHON",
     )

@@ -27,7 +27,7 @@ class DeadLetter(NamedTuple):
 
     Attributes:
         element_index: Its place in an array, from 0; None if the whole message is refused.
-        value: The unchanged bytes of the message or element; of a packed event its fields as JSON.
+        value: The unchanged bytes of the message or element.
     """
 
     place: int

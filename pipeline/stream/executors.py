@@ -333,8 +333,6 @@ def _remove(folder: Path, lock: FileLock) -> None:
 
 NEEDED_TO_READ: Final = ("msgspec", "numpy", "pyarrow", "pydantic")
 """What the Python of executors must have to read usage. It is machine code, which cannot be imported from a zip."""
-NEEDED_TO_REPLAY: Final = ("deltalake", "numpy", "pyarrow", "pydantic")
-"""The same for a replay."""
 _NAME: Final = "kquota.zip"
 
 

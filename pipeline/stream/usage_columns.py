@@ -1,7 +1,7 @@
 """Usage in columns: the fields of an event with their rules, its time, rows of usage, and their sums.
 
-No field, type, range or cause is written twice: `usage_reader` and `packed` take them from here, and they come from
-the model `UsageEvent`.
+No field, type, range or cause is written twice: `usage_reader` takes them from here, and they come from the model
+`UsageEvent`.
 
 Event times are limited twice; see docs/design.md, "Event time". An event is never later than its record, nor later
 than the driver's clock when its batch is collected. The evaluation follows the newest event time, and never goes back:
@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from pydantic.fields import FieldInfo
 
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letter_rows, merge_letters
-from quota.snapshot import ALL_USERS, Share
 from schemas.columns import columns
 from schemas.usage import UsageEvent
 
@@ -71,22 +70,18 @@ class ReadingRules:
     Attributes:
         sample_window_ms: Span of a sample window, > 0; windows start at multiples of it since the epoch.
         max_event_age_ms: An event may be dated this long before its record's append time; an older one is refused.
-        share: Whose usage counts. Of other users only the number of events and the newest event time are kept.
         letters_per_message: Most rows of `dead_letters` for one message, > 0; the last one counts what is left out.
     """
 
     sample_window_ms: int
     max_event_age_ms: int
-    share: Share = ALL_USERS
     letters_per_message: int = 100
 
     @classmethod
     def from_settings(cls, settings: "Settings") -> Self:
         """The rules of a job."""
         stream = settings.stream
-        return cls(
-            settings.engine.sample_window_ms, stream.max_event_age_ms, settings.share, stream.dead_letters_per_message
-        )
+        return cls(settings.engine.sample_window_ms, stream.max_event_age_ms, stream.dead_letters_per_message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +163,8 @@ def too_old(max_event_age_ms: int) -> str:
 class CollectedBatch:
     """What was read of the messages of a micro-batch, or of some of them.
 
-    Every element of every message is in exactly one of the counts good, others and dead. Every message without
-    elements is in exactly one of the counts ignored and dead.
+    Every element of every message is in exactly one of the counts good and dead. Every message without elements is in
+    exactly one of the counts ignored and dead.
 
     Attributes:
         usage: `USAGE_SCHEMA`, one row per sample window, broker, user and client-id; in no particular order.
@@ -189,15 +184,7 @@ class CollectedBatch:
     dead_count: int = 0
     newest_event_ms: int | None = None
     newest_append_ms: int | None = None
-    packed_event_count: int = 0
-    others_count: int = 0
     size_bytes: int = 0
-
-    def for_share(self, share: Share) -> Self:
-        """What the job of a share keeps: all shards read the same faults, the first one writes them."""
-        if not share.number:
-            return self
-        return replace(self, dead_letters=self.dead_letters.slice(0, 0), dead_count=0, ignored_count=0)
 
 
 _COUNTS: Final = tuple(one.name for one in fields(CollectedBatch) if one.type is int)
@@ -254,14 +241,10 @@ class EventTimes:
         """Which of them are refused for their age."""
         return self.sent_ms < self.appended_at_ms - max_event_age_ms
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Self:
-        """Those of some of the events."""
-        return type(self)(self.sent_ms[mask], self.appended_at_ms[mask])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundEvents:
-    """What some messages of one kind hold.
+    """What some messages hold.
 
     Attributes:
         columns: Of good events, the columns `COUNTED` of `EVENT_SCHEMA`, null where absent.
@@ -273,40 +256,21 @@ class FoundEvents:
     letters: Sequence[DeadLetter]
     dead_count: int
     ignored_count: int
-    packed_count: int = 0
 
     def batch(self, messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
-        """The same as part of a batch, not summed: a row of usage for each event of the share's own users.
-
-        All shards read the same messages. The newest event of a batch dates its evaluation, whoever sent it: so a
-        shard decides at the same instant as one job for all users would.
-        """
-        columns, times = self.columns, self.times
-        if rules.share.of > 1:
-            is_own = _are_of(rules.share, columns["user"])
-            columns = {name: columns[name].filter(pa.array(is_own)) for name in COUNTED}
-            times = times.where(is_own)
-        event_count, own_count = len(self.times.sent_ms), len(times.sent_ms)
+        """Make it part of a batch, not summed: a row of usage for each event."""
+        times, count = self.times, len(self.times.sent_ms)
         return CollectedBatch(
-            usage=_usage_rows(columns, times, rules.sample_window_ms) if own_count else USAGE_SCHEMA.empty_table(),
+            usage=_usage_rows(self.columns, times, rules.sample_window_ms) if count else USAGE_SCHEMA.empty_table(),
             dead_letters=letter_rows(messages, self.letters),
-            good_count=own_count,
+            good_count=count,
             clamped_count=int((times.sent_ms > times.appended_at_ms).sum()),
             ignored_count=self.ignored_count,
             dead_count=self.dead_count,
-            newest_event_ms=int(self.times.counted_ms().max()) if event_count else None,
+            newest_event_ms=int(times.counted_ms().max()) if count else None,
             newest_append_ms=pc.max(messages["appended_at_ms"]).as_py(),
-            packed_event_count=self.packed_count,
-            others_count=event_count - own_count,
             size_bytes=pc.sum(pc.binary_length(messages["value"])).as_py() or 0,
         )
-
-
-def _are_of(share: Share, users: Any) -> npt.NDArray[np.bool_]:
-    encoded = users.dictionary_encode()
-    is_own = np.fromiter(map(share.has, encoded.dictionary.to_pylist()), np.bool_, len(encoded.dictionary))
-    places: npt.NDArray[np.int32] = encoded.indices.to_numpy()
-    return is_own[places]
 
 
 def _usage_rows(events: Mapping[str, pa.Array], times: EventTimes, sample_window_ms: int) -> pa.Table:
@@ -368,8 +332,6 @@ def limit_event_times(
         return batch, None
     is_ahead = pc.greater(batch.usage["last_event_ms"], limit_ms)
     ahead = batch.usage.filter(is_ahead)
-    if not ahead.num_rows:  # the newest event is of a user of another share
-        return replace(batch, newest_event_ms=limit_ms), None
     newest_ms = pc.max(ahead["last_event_ms"]).as_py()
     limited = _set_back(ahead, limit_ms, sample_window_ms)
     event_count = pc.sum(limited["clamped_count"]).as_py() - pc.sum(ahead["clamped_count"]).as_py()

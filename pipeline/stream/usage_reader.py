@@ -1,8 +1,8 @@
 """The reader of usage: messages in; summed usage, dead letters and counts out.
 
 `read_usage` is called by the driver for small batches, and by Spark's executors for large ones (`collect`). A message
-is one JSON object, an array of objects, or packed (`packed`). What is JSON, and what is a usage event, is decided here
-and in `FIELD_RULES`, and in no other place:
+is one JSON object or an array of objects. What is JSON, and what is a usage event, is decided here and in
+`FIELD_RULES`, and in no other place:
 
 * JSON is that of RFC 8259, with at most `MOST_LEVELS` nested levels. Anything else is one dead letter.
 * Each element of an array is taken or refused by itself. An element with bytes that are not UTF-8 is refused.
@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 
 from pipeline import process
 from pipeline.stream.dead_letters import DeadLetter, Refused, letters_of_elements
-from pipeline.stream.packed import PACKED_BEGIN, read_packed
 from pipeline.stream.usage_columns import (
     COUNTED,
     EVENT_SCHEMA,
@@ -147,14 +146,13 @@ def _slices(values: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
 
 
 def _read(messages: pa.Table, rules: ReadingRules) -> Iterator[CollectedBatch]:
-    is_packed = pc.starts_with(messages["value"], PACKED_BEGIN)
-    nulls = messages.filter(is_packed.is_null())
+    is_null = pc.is_null(messages["value"])
+    nulls = messages.filter(is_null)
     if nulls.num_rows:
         yield CollectedBatch(ignored_count=nulls.num_rows, newest_append_ms=pc.max(nulls["appended_at_ms"]).as_py())
-    for read, mask in ((read_packed, is_packed), (_read_json, pc.invert(is_packed))):
-        if pc.any(mask).as_py():
-            some = messages.filter(mask)
-            yield read(some, rules).batch(some, rules)
+        messages = messages.filter(pc.invert(is_null))
+    if messages.num_rows:
+        yield _read_json(messages, rules).batch(messages, rules)
 
 
 def _read_json(messages: pa.Table, rules: ReadingRules) -> FoundEvents:

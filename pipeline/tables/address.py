@@ -6,7 +6,7 @@ from typing import Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, TableMissing
-from pipeline.settings.places import CatalogRoot, CatalogTable, StoreAddress, above_shard, is_in_catalog
+from pipeline.settings.places import CatalogRoot, CatalogTable, StoreAddress, is_in_catalog
 
 QUOTAS: Final = "quotas"
 """The name of the quota table."""
@@ -48,20 +48,9 @@ def local_folder(root: str) -> Path | None:
 
 
 def table_uri(root: str, name: str) -> str:
-    """Address of a table under a root (a folder, `s3://…`, `abfss://…`); for a root in a catalog, by its location.
-
-    All shards of a job have one quota table, above their own roots.
-    """
+    """Address of a table under a root (a folder, `s3://…`, `abfss://…`); for a root in a catalog, by its location."""
     place = place_of(root)
-    if name == QUOTAS:
-        place = shared_root(place)
     return place.below(name) if isinstance(place, StoreAddress) else f"{place.rstrip('/')}/{name}"
-
-
-def shared_root(root: str) -> str:
-    """The root that all shards of a job have in common; without shards the root itself."""
-    above = above_shard(root)
-    return StoreAddress(above, root.store) if isinstance(root, StoreAddress) else above
 
 
 def is_local(address: str) -> bool:

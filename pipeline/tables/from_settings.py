@@ -5,19 +5,16 @@ session open such tables by their address: see `pipeline.tables.address`.
 """
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pipeline.errors import Conflict, Refused, TableMissing
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.errors import TableMissing
+from pipeline.settings.model import TablesSettings
 from pipeline.settings.places import CatalogRoot
-from pipeline.tables.address import OWNER, OWNER_TABLE, TablesInCatalog, is_local, place_of, shared_root, table_uri
+from pipeline.tables.address import OWNER, OWNER_TABLE, is_local, place_of, table_uri
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import RolledTable, TableWriter, tables_of_another_job
-from pipeline.tables.quotas.source import QuotaVersions, newest_valid
-from pipeline.tables.quotas.table import QuotaTable, local_audit
-from quota.errors import InvalidQuotas
-from quota.snapshot import undivided
+from pipeline.tables.quotas.source import QuotaVersions
+from pipeline.tables.quotas.table import QuotaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,44 +149,3 @@ def owner_of(root: str) -> str | None:
         return open_table(table_uri(root, OWNER_TABLE)).metadata().configuration.get(OWNER)
     except TableMissing:
         return None
-
-
-def refuse_other_division(settings: Settings) -> None:
-    """Check what `claim_shards` checks, before anything is made; without a quota table all is well."""
-    with suppress(TableMissing, TablesInCatalog):
-        _is_new(QuotaTable(settings.tables.root), settings)
-
-
-def claim_shards(table: QuotaVersions, settings: Settings) -> None:
-    """Write by how many jobs the users are divided into the quota table at the first start, and check it later.
-
-    Tables in a catalog are those of one job for all users; nothing is written there. `Conflict` if they are divided in
-    another way, or one job for all users has written the tables; `Refused` if a quota names no user at the first start.
-    """
-    if isinstance(table, QuotaTable) and _is_new(table, settings):
-        count = settings.share.of
-        table.set_shards(count, local_audit(f"the users are divided by {count} jobs"))
-
-
-def _is_new(table: QuotaTable, settings: Settings) -> bool:
-    """Whether the division is not yet in the table; raises as `claim_shards`."""
-    share, stored = settings.share, table.shards()
-    if share.of == stored:
-        return False
-    above = shared_root(settings.tables.root)
-    if stored > 1 or owner_of(above) is not None:
-        message = f"the users of {above} are divided as for {_divided(stored)}; this is {_divided(share.of)}"
-        why = "a running division cannot be changed, as each shard has the rates and the debts of its own users"
-        how = "start as before, or with other tables, another checkpoint and another throttle topic (docs/shards.md)"
-        raise Conflict(message, f"{why}: {how}")
-    with suppress(InvalidQuotas):  # the job reports it when it reads them
-        snapshot = newest_valid(table, table.read().version)
-        if problems := undivided(snapshot.quotas):
-            more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-            rows = f"quotas v{snapshot.version} has rows for all users, which shards cannot divide: {problems[0]}{more}"
-            raise Refused(rows, "change the rows, or run one job without --shard")
-    return True
-
-
-def _divided(count: int) -> str:
-    return "one job for all users" if count == 1 else f"one of {count}"

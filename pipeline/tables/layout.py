@@ -14,7 +14,7 @@ from deltalake import DeltaTable, Field
 from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
-from pipeline.tables.address import QUOTAS, full_address, is_local, place_of, table_uri
+from pipeline.tables.address import full_address, is_local, place_of, table_uri
 from pipeline.tables.object_store import delta_rs_options
 from pipeline.tables.opening import open_table
 from pipeline.tables.queries import column_names
@@ -203,6 +203,4 @@ def view_sql(file: str, root: str, schema: str) -> str:
         raise UsageError(message, "move the tables to another folder, or register them by hand and drop these lines")
     folder = _CHECKOUT if _CHECKOUT.exists() else _PACKAGED
     text = (folder / file).read_text(encoding="utf-8")
-    # The quota table of a shard is above its root.
-    text = text.replace(f"${{tables_root}}/{QUOTAS}", table_uri(root, QUOTAS))
     return text.replace("${schema}", schema).replace("${tables_root}", root)

@@ -4,7 +4,7 @@ The marker is the committed offset of the consumer group `kquota-<job>` on the m
 to publish. It moves in the same Kafka transaction as the records, so the two cannot disagree.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -36,7 +36,6 @@ class KafkaThrottleTopic:
 
     Args:
         many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
-        others: Jobs that write the same topic, each for clients of its own. Their records are not this job's.
     """
 
     def __init__(
@@ -47,12 +46,10 @@ class KafkaThrottleTopic:
         access: ClusterAccess,
         transaction_timeout_ms: int,
         many: int = MANY,
-        others: Collection[str] = (),
     ) -> None:
         self._job = job
         self._topic = topic
         self._access = access
-        self._others = frozenset(others)
         self._many = many
         self._columns = ColumnSender(topic, transaction_timeout_ms / 1000)
         identity = f"kquota-{job}"
@@ -115,8 +112,7 @@ class KafkaThrottleTopic:
                     with suppress(UnreadableRecord):
                         sequence = ThrottleRecord.from_value(record.value).publish_seq
                         job = (dict(record.headers).get(JOB_HEADER) or b"").decode()
-                        if job not in self._others:
-                            highest = max(highest, TopicEnd(sequence, job))
+                        highest = max(highest, TopicEnd(sequence, job))
             if highest != _EMPTY:
                 return highest
         return _EMPTY

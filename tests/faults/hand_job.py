@@ -41,7 +41,6 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.reading import read_table
 from pipeline.throttle.assembly import Ports, assemble
-from quota.snapshot import ALL_USERS, Share
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
@@ -103,7 +102,6 @@ class HandJob:
         folder: For its tables.
         rates: The default quotas of every user.
         in_memory: All tables but the quotas are kept in memory, which is several times as fast.
-        share: The users for whom it decides.
 
     Attributes:
         starts: When it was started, by its steady clock.
@@ -112,10 +110,7 @@ class HandJob:
         listeners: Hear what it does; to be set before `start`.
     """
 
-    def __init__(
-        self, folder: Path, rates: dict[str, float], in_memory: bool = False, share: Share = ALL_USERS
-    ) -> None:
-        self.share = share
+    def __init__(self, folder: Path, rates: dict[str, float], in_memory: bool = False) -> None:
         self.settings = Settings(
             job=JOB,
             cluster="test",
@@ -179,7 +174,7 @@ class HandJob:
         """A new process, as `JobRun` makes it. Without its checkpoint it begins a new query where the tables end."""
         settings, self._is_alive = self.settings, False
         self._note_clock()
-        self.quotas = QuotaSource(self.quota_table, self.share)
+        self.quotas = QuotaSource(self.quota_table)
         self._polled: list[Path] = []
         self.tables = JobTables(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
         self.topic = KilledTopic(self.broker, JOB)

@@ -1,6 +1,5 @@
 """Programs on a real Spark cluster: the wheel under spark-submit, and what-if on its executors."""
 
-import json
 import os
 import re
 import signal
@@ -8,17 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copytree
-from typing import Any
 
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import spark_jars
-from pipeline.tables.quotas.edit import QuotaChange
 from tests.faults.rig import rig
-from tests.pipeline.replay.kept import KeptJob
-from tests.quota.factories import usage_row
 from tests.spark_cluster.programs import app, installed_wheel, python_without_us
 from tests.spark_cluster.standalone import StandaloneCluster, spark_home, standalone_cluster
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -100,90 +94,6 @@ def test_standalone_has_no_deploy_mode_cluster_for_python(cluster: StandaloneClu
     done = submit(cluster, tmp_path, "--master", cluster.master, "--deploy-mode", "cluster", str(app(tmp_path)), "run")
     assert done.returncode != 0
     assert "not supported for python applications on standalone clusters" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
-    """Twenty minutes in which four users use 3 kB/s under a bound of 5 kB/s."""
-    job = KeptJob(str(tmp_path_factory.mktemp("kept")), QuotaChange("<default>", "", {"producer_byte_rate": 5_000.0}))
-    for _ in range(1_200):
-        job.clock.advance(1_000)
-        users = [f"u{number}" for number in range(4)]
-        job.batch([usage_row(job.clock.wall_ms, user=user, produced_bytes=3_000) for user in users])
-    job.flush()
-    candidate = Path(job.root) / "candidate.yaml"
-    candidate.write_text("quotas:\n- {user: <default>, client_id: '', producer_byte_rate: 2000}\n", encoding="utf-8")
-    return job
-
-
-def what_if(kept: KeptJob, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """From the folder above the tables, whose root is a relative one."""
-    ends = ["--since", str(kept.clock.wall_ms - 900_000), "--until", str(kept.clock.wall_ms + 1)]
-    command = [sys.executable, "-m", "pipeline.cli.main", "what-if", "-f", f"{kept.root}/candidate.yaml"]
-    return subprocess.run(
-        [*command, "--from", "usage", *ends, "--tables", Path(kept.root).name, "-o", "json", *words],
-        cwd=Path(kept.root).parent,
-        env={**os.environ, "PYTHONPATH": os.getcwd(), **variables},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-
-
-def on_executors(cluster: StandaloneCluster, python: Path) -> dict[str, str]:
-    conf = json.dumps({"spark.executor.memory": "600m"})
-    return {
-        "KQUOTA_SPARK__MASTER": cluster.master,
-        "KQUOTA_SPARK__CONF": conf,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": str(python),
-    }
-
-
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)
-    return dict(found)
-
-
-def test_what_if_takes_its_own_code_to_the_executors_and_comes_to_the_same(
-    cluster: StandaloneCluster, kept: KeptJob, tmp_path: Path
-) -> None:
-    there = document(what_if(kept, "--on", "spark", **on_executors(cluster, python_without_us(tmp_path))))
-    here = document(what_if(kept))
-    assert f"at {cluster.master}, 2 tasks" in there["about"]["ran_on"]
-    for of_the_run in ("ran_on", "seconds"):
-        del there["about"][of_the_run], here["about"][of_the_run]
-    assert there == here
-    assert here["totals"]["throttled"] == 4
-
-
-def test_executors_without_the_packages_that_a_replay_needs_are_named_in_one_line(
-    cluster: StandaloneCluster, kept: KeptJob, tmp_path: Path
-) -> None:
-    alone = python_without_us(tmp_path, with_packages=False)
-    done = what_if(kept, "--on", "spark", **on_executors(cluster, alone))
-    assert done.returncode == 6
-    told = done.stderr.splitlines()[-1]
-    assert told.startswith(f"kquota: the executors of {cluster.master} cannot run this job's Python, '{alone}': ")
-    assert re.search("No module named '(deltalake|numpy|pyarrow|pydantic|yaml)'", told)
-
-
-def test_executors_that_do_not_have_the_tables_are_named_in_one_line(
-    cluster: StandaloneCluster, kept: KeptJob, tmp_path: Path
-) -> None:
-    # A mount that the machines of the executors do not have: it is gone when their Python starts.
-    mount = copytree(kept.root, tmp_path / "mount")
-    unmounting = tmp_path / "unmounting-python"
-    unmounting.write_text(f'#!/bin/sh\nrm -rf {mount}\nexec {python_without_us(tmp_path)} "$@"\n', encoding="utf-8")
-    unmounting.chmod(0o755)
-    done = what_if(kept, "--on", "spark", "--tables", str(mount), **on_executors(cluster, unmounting))
-    assert done.returncode == 6, done.stderr
-    told = done.stderr.splitlines()[-1]
-    reason = "[Errno 2] Failed to open local file '"
-    assert told.startswith(f"kquota: the executors of {cluster.master} cannot read {mount}/usage: {reason}")
-    assert told.endswith("or leave out --on spark")
 
 
 READING = r"""

@@ -39,7 +39,7 @@ ANSWERS: Final = {
     "Can two brokers give a client twice its quota, and what stops that?": r"all brokers one level",
     "How do I change 500 quotas from git?": r"kquota quotas apply -f",
     "How do I undo an edit?": r"kquota quotas rollback N",
-    "How big a machine for 50 000 clients and 100 000 events/s?": r"kquota size --entities 50000 --events 100000",
+    "How big a machine for 50 000 clients and 100 000 events/s?": r"How big a machine",
     "How do I upgrade, and go back?": r"install the wheel of before|the older wheel",
     "What is lost if the disk is?": r"usage that is still on the topic is counted again",
     "What do you do that Kafka's quotas, Cruise Control, a proxy do not?": r"Cruise Control moves partitions",

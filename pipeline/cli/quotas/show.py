@@ -169,7 +169,7 @@ def effective(
         raise UsageError(message, "write the user, and the client-id after it if it has one")
     client_id = client_id or ""
     settings = source.settings()
-    snapshot = QuotaSource(open_quota_table(settings.tables), settings.share).pin()
+    snapshot = QuotaSource(open_quota_table(settings.tables)).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     found = resolved(snapshot, user, client_id, clients)
     levels, by_type = [row.document() for row in found.levels], [_quota_row(one) for one in found.by_type]

@@ -99,17 +99,6 @@ def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, column
         raise edit_refused([Mistake(f"Invalid config(s): {','.join(absent)}")], fix)
 
 
-def refuse_undivided(rows: Iterable[QuotaValues], before: Iterable[QuotaValues]) -> None:
-    """Refuse (`Refused`) new quotas without a user, where the users are divided by several jobs."""
-    present = {(row["user"], row["client_id"]) for row in before}
-    entities = [(row["user"], row["client_id"]) for row in rows if not row["user"]]
-    found = [label(*entity) for entity in entities if entity not in present]
-    if found:
-        fix = "the users are divided by several jobs (shards), and users of two of them would share its sensor"
-        mistakes = [Mistake(f"the quota of {one} names neither a user nor the default user") for one in found]
-        raise edit_refused(mistakes, fix)
-
-
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
     """The rows with all columns of `QuotaRow`.
 

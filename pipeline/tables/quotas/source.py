@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol
 from pipeline.errors import TableMissing
 from pipeline.tables.quotas.table import QuotaTableState
 from quota.errors import InvalidQuotas
-from quota.snapshot import ALL_USERS, QuotaSnapshot, Share, undivided
+from quota.snapshot import QuotaSnapshot
 
 log = logging.getLogger(__name__)
 Scope = Literal["cluster", "broker"]
@@ -33,9 +33,6 @@ class QuotaSource:
     If the newest version is invalid at the start, the newest valid version before it is in force. Several threads may
     use one object.
 
-    Args:
-        share: For whom the job decides. For a share of the users a version with a quota that names no user is invalid.
-
     Attributes:
         scope: The property `kquota.scope` of the newest valid version seen so far.
 
@@ -43,16 +40,15 @@ class QuotaSource:
         InvalidQuotas: No version that can still be read is valid.
     """
 
-    def __init__(self, table: QuotaVersions, share: Share = ALL_USERS) -> None:
+    def __init__(self, table: QuotaVersions) -> None:
         self._table = table
-        self._share = share
         self._lock = Lock()
         self._cache: OrderedDict[int, QuotaSnapshot] = OrderedDict()
         self._refused_version = -1
         self._seen_version = -1
         newest = table.read()
         self.scope: Scope = "broker" if newest.scope == "broker" else "cluster"
-        self._pinned = self._valid(newest) or newest_valid(table, newest.version, share)
+        self._pinned = self._valid(newest) or newest_valid(table, newest.version)
         self._keep(self._pinned)
 
     def is_refused(self) -> bool:
@@ -81,13 +77,13 @@ class QuotaSource:
         """The version with this number, for a batch that was decided with it."""
         with self._lock:
             if version not in self._cache:
-                self._keep(_snapshot(self._table.read(version)))
+                self._keep(valid_snapshot(self._table.read(version)))
             self._cache.move_to_end(version)
             return self._cache[version]
 
     def _valid(self, stored: QuotaTableState) -> QuotaSnapshot | None:
         try:
-            snapshot = valid_snapshot(stored, self._share)
+            snapshot = valid_snapshot(stored)
         except InvalidQuotas as exc:
             if stored.version != self._refused_version:
                 self._refused_version = stored.version
@@ -102,7 +98,7 @@ class QuotaSource:
             self._cache.popitem(last=False)
 
 
-def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -> QuotaSnapshot:
+def newest_valid(table: QuotaVersions, version: int) -> QuotaSnapshot:
     """The newest valid version up to a given one, inclusive; see `QuotaSource`.
 
     If none that is kept is valid, `InvalidQuotas` has what is wrong with the newest of them.
@@ -110,7 +106,7 @@ def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -
     first: InvalidQuotas | None = None
     for candidate in range(version, -1, -1):
         try:
-            return valid_snapshot(table.read(candidate), share)
+            return valid_snapshot(table.read(candidate))
         except InvalidQuotas as exc:
             first = first or exc
         except TableMissing:
@@ -118,14 +114,7 @@ def newest_valid(table: QuotaVersions, version: int, share: Share = ALL_USERS) -
     raise first or InvalidQuotas(version, ["no version of it is kept"])
 
 
-def valid_snapshot(stored: QuotaTableState, share: Share = ALL_USERS) -> QuotaSnapshot:
-    """A version as quotas; `InvalidQuotas` if rows are none, or have no user where the users are divided."""
-    snapshot = _snapshot(stored)
-    if share.of > 1 and (problems := undivided(snapshot.quotas)):
-        raise InvalidQuotas(snapshot.version, problems)
-    return snapshot
-
-
-def _snapshot(stored: QuotaTableState) -> QuotaSnapshot:
+def valid_snapshot(stored: QuotaTableState) -> QuotaSnapshot:
+    """A version as quotas; `InvalidQuotas` if rows are none."""
     mode: Literal["enforce", "shadow"] = "shadow" if stored.mode == "shadow" else "enforce"
     return QuotaSnapshot.from_rows(stored.rows, version=stored.version, mode=mode)

@@ -22,7 +22,7 @@ from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race
 from pipeline.tables.queries import answer, rows_of, rows_where
-from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, refuse_undivided, validated
+from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
 from schemas.rows import QuotaRow
 
 # The commits of the quota table, and who made them and why.
@@ -80,7 +80,6 @@ def _commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
 
 
 _ATTEMPTS: Final = 5
-_SHARDS: Final = "kquota.shards"
 Outcome = TypeVar("Outcome")
 
 
@@ -190,15 +189,6 @@ class QuotaTable:
         """Set the property `kquota.mode`, `enforce` or `shadow` for all rows; raises as `edit`. Returns the version."""
         return self._set_property("kquota.mode", mode, audit)
 
-    def shards(self) -> int:
-        """By how many jobs the users are divided (property `kquota.shards`); 1 for one job."""
-        with reading(self.uri):
-            return _shards(open_table(self.uri))
-
-    def set_shards(self, count: int, audit: EditAudit) -> None:
-        """Set by how many jobs the users are divided, and allow no new quota without a user; raises as `edit`."""
-        self._set_property(_SHARDS, str(count), audit)
-
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
         with reading(self.uri):
@@ -238,8 +228,6 @@ class QuotaTable:
             diff = command_text("quotas", "diff", str(if_version), str(before.version))
             raise Conflict(message, f"see what changed: {diff}")
         rows = validated(change(before.rows), (*before.rows, *once_stored))
-        if _shards(table) > 1:
-            refuse_undivided(rows, before.rows)
         return QuotaEdit(before, tuple(rows), before.version)
 
     def _committed(self, attempt: Callable[[DeltaTable], Outcome]) -> Outcome:
@@ -252,10 +240,6 @@ class QuotaTable:
                 except (DeltaError, OSError) as exc:
                     raise TableUnwritable(self.uri, first_line(exc)) from exc
         raise lost_race(self.uri, _ATTEMPTS)
-
-
-def _shards(table: DeltaTable) -> int:
-    return int(table.metadata().configuration.get(_SHARDS, "1"))
 
 
 def _state(table: DeltaTable) -> QuotaTableState:

@@ -11,7 +11,7 @@ from pipeline.cluster import connecting
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.job.lock import JobLock
 from pipeline.meter.scrape_meter import ACCURACY
-from pipeline.settings.model import KafkaSettings, MeterSettings, Settings, StreamSettings, TablesSettings
+from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -171,16 +171,3 @@ def test_a_store_that_can_not_be_used_is_told_once_for_each_address(store: Objec
 @pytest.fixture
 def _obstore() -> None:
     pytest.importorskip("obstore", reason="needs the package obstore: pip install '.[object-store]'")
-
-
-def test_packed_messages_are_told_with_the_jobs_that_can_not_read_them(tmp_path: Path) -> None:
-    tables = TablesSettings(root=str(tmp_path / "tables"))
-    found = {
-        codec: [finding.text for finding in diagnose(settings) if finding.subject == "meter"]
-        for codec, settings in {
-            "json": Settings(tables=tables, run_dir=tmp_path),
-            "packed": Settings(tables=tables, run_dir=tmp_path, meter=MeterSettings(codec="packed")),
-        }.items()
-    }
-    told = "writes packed messages: each is a dead letter for a job of a release before 0.2.0"
-    assert found == {"json": [], "packed": [told]}

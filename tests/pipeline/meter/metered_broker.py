@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa
-
 from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
 from tests.topic_reading import read_topic
 
@@ -20,12 +18,9 @@ def all_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
 
 
 def events_of(value: bytes) -> list[dict[str, Any]]:
-    """The events of a message, in JSON or packed, without the fields that are null."""
-    if value.startswith(b"["):
-        found: list[dict[str, Any]] = json.loads(value)
-        return found
-    rows = pa.ipc.open_stream(value).read_all().to_pylist()
-    return [{name: field for name, field in row.items() if field is not None} for row in rows]
+    """The events of a message."""
+    found: list[dict[str, Any]] = json.loads(value)
+    return found
 
 
 def produced_bytes(values: Iterable[bytes]) -> dict[tuple[str, str, str], int]:

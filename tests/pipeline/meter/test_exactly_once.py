@@ -1,6 +1,5 @@
 """A meter that is killed at random moments, while its log is written, rolled and compressed: the topic has all once."""
 
-import itertools
 import os
 import random
 import signal
@@ -87,10 +86,10 @@ class Metered:
             file.writelines(self.lines.take(LINES_A_STEP))
         return LINES_A_STEP
 
-    def start(self, failpoint: str = "", codec: str = "json") -> "subprocess.Popen[str]":
+    def start(self, failpoint: str = "") -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", "pipeline.cli.main", "meter", "request-log", str(self.log)]
         command += ["--broker-id", self.topic, "--topic", self.topic, "--from-beginning", "--time-zone", "UTC"]
-        command += ["--bootstrap-server", self.broker.bootstrap_servers, "--codec", codec]
+        command += ["--bootstrap-server", self.broker.bootstrap_servers]
         environment = {**os.environ, VARIABLE: failpoint} if failpoint else None
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -135,22 +134,21 @@ def finish(metered: Metered, meter: "subprocess.Popen[str]") -> None:
 
 @pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.long)])
 def test_after_kills_at_random_moments_the_topic_has_every_byte_once(metered: Metered, kills: int) -> None:
-    """Each meter has another codec than the one before."""
-    chance, codecs = random.Random(kills), itertools.cycle(("json", "packed"))
+    chance = random.Random(kills)
     with metered.written():
         # Two that are sure to fall between the events and the end of their transaction, and right after it.
         for place in ("transaction.sent:3", "transaction.committed:2"):
-            with metered.start(place, next(codecs)) as meter:
+            with metered.start(place) as meter:
                 meter.communicate(timeout=PATIENCE_SECONDS)
                 assert meter.returncode == -signal.SIGKILL
         for _ in range(kills):
-            with metered.start(codec=next(codecs)) as meter:
+            with metered.start() as meter:
                 assert meter.stderr is not None
                 if chance.random() < 0.8:
                     assert "following" in meter.stderr.readline()
                 time.sleep(chance.uniform(0, 0.8))
                 meter.kill()
-    with metered.start(codec=next(codecs)) as meter:
+    with metered.start() as meter:
         finish(metered, meter)
 
     used, wanted = metered.used(), metered.lines.used

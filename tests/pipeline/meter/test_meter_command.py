@@ -91,9 +91,3 @@ def test_a_time_zone_that_does_not_exist_is_refused_before_it_connects(tmp_path:
     answer = metered(tmp_path, "--bootstrap-server", "127.0.0.1:1", "--time-zone", "Nowhere")
     assert answer.exit_code == 2
     assert "use a name of the tz database" in " ".join(answer.stderr.split())
-
-
-def test_a_codec_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    answer = metered(tmp_path, "--bootstrap-server", "127.0.0.1:1", "--codec", "avro")
-    assert answer.exit_code == 2
-    assert answer.stderr.startswith("kquota: flag: 'meter.codec' must be 'json' or 'packed'; got 'avro'. Fix: ")

@@ -14,7 +14,6 @@ from pipeline.errors import UsageError
 from pipeline.meter.scrape_meter import ScrapeMeter
 from pipeline.meter.scrape_sources import PrometheusSource, ScrapeFailed
 from pipeline.meter.scrapes import NameMap
-from pipeline.meter.usage_messages import JSON
 from pipeline.meter.usage_topic import SCRAPES, UsagePublisher
 from tests.deploy.running_prometheus import running_prometheus
 from tests.fakes.clock import ManualClock
@@ -39,7 +38,7 @@ class Metered:
         self.clock, self.broker = clock, UsageBroker()
         publisher = UsagePublisher(SCRAPES, MemoryUsageTopic(self.broker), "topic")
         publisher.take_over()
-        self.meter = ScrapeMeter([source], NameMap(), publisher, JSON, clock, lambda _: True, seed=1)
+        self.meter = ScrapeMeter([source], NameMap(), publisher, clock, lambda _: True, seed=1)
 
     def round(self) -> None:
         """One answer more."""

@@ -11,7 +11,6 @@ from pipeline.meter import scrape_meter, scrape_sources
 from pipeline.meter.scrape_meter import ScrapeMeter, scrape_metrics
 from pipeline.meter.scrape_sources import Address, ExporterSource, addresses, with_brokers
 from pipeline.meter.scrapes import NameMap
-from pipeline.meter.usage_messages import JSON, PACKED, UsageCodec
 from pipeline.meter.usage_topic import SCRAPES, UsagePublisher
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
@@ -35,14 +34,14 @@ def produce(rate: object, user: str = "alice", client_id: str = "etl") -> str:
 class Run:
     """A meter on a clock that is moved by hand, with real connections."""
 
-    def __init__(self, *targets: tuple[str, str], broker: UsageBroker | None = None, codec: UsageCodec = JSON) -> None:
+    def __init__(self, *targets: tuple[str, str], broker: UsageBroker | None = None) -> None:
         self.broker = broker or UsageBroker()
         self.clock = ManualClock(START_MS)
         self.topic = MemoryUsageTopic(self.broker)
         self.publisher = UsagePublisher(SCRAPES, self.topic, "topic")
         self.publisher.take_over()
         asked = [ExporterSource(*target) for target in targets]
-        self.meter = ScrapeMeter(asked, NameMap(), self.publisher, codec, self.clock, lambda _: True, seed=1)
+        self.meter = ScrapeMeter(asked, NameMap(), self.publisher, self.clock, lambda _: True, seed=1)
 
     def round(self, seconds: float = 3.0) -> None:
         """Every target is scraped that answers, and what it shows is stored."""
@@ -78,8 +77,7 @@ def good() -> Iterator[Exporter]:
         yield served
 
 
-@pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])
-def test_usage_of_each_client_and_second_is_an_event(codec: UsageCodec) -> None:
+def test_usage_of_each_client_and_second_is_an_event() -> None:
     with exporter(page(b"")) as served:
         served.show(
             produce(1000),
@@ -87,7 +85,7 @@ def test_usage_of_each_client_and_second_is_an_event(codec: UsageCodec) -> None:
             'kafka_server_request_request_time{user="alice",client_id="etl"} 10',
             produce(0, "bob"),
         )
-        run = Run(("3", served.url), codec=codec)
+        run = Run(("3", served.url))
         for _ in range(5):
             run.round()
     events = [event for message in run.broker.messages for event in events_of(message.value)]

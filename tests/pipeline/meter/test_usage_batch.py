@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from pipeline.meter.usage_messages import (
     COLUMN_MEASURES,
-    JSON,
     MAX_MESSAGE_BYTES,
-    PACKED,
     Message,
     RequestUsage,
     UsageBatch,
-    UsageCodec,
     client_columns,
+    element_of,
     messages_of,
     new_client,
 )
@@ -95,16 +93,14 @@ def events_by_message(messages: Sequence[Message]) -> list[tuple[int, list[dict[
     return [(message.partition, events_of(message.value)) for message in sorted(messages, key=lambda one: one[0])]
 
 
-@pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])
 @given(ROWS.filter(bool))
-def test_columns_become_the_messages_that_the_same_events_become(codec: UsageCodec, rows: Sequence[Row]) -> None:
-    batch = UsageBatch(3, codec, max_events=1_000)
-    batch.add(codec.element(RequestUsage(CLIENTS[row[0]], *row[1:], 0, False)) for row in rows)
-    assert events_by_message(messages_of(usage_of(rows), 3, codec)) == events_by_message(batch.messages())
+def test_columns_become_the_messages_that_the_same_events_become(rows: Sequence[Row]) -> None:
+    batch = UsageBatch(3, max_events=1_000)
+    batch.add(element_of(RequestUsage(CLIENTS[row[0]], *row[1:], 0, False)) for row in rows)
+    assert events_by_message(messages_of(usage_of(rows), 3)) == events_by_message(batch.messages())
 
 
-@pytest.mark.parametrize("codec", [JSON, PACKED], ids=["json", "packed"])
-def test_columns_become_messages_that_are_not_too_large(codec: UsageCodec) -> None:
+def test_columns_become_messages_that_are_not_too_large() -> None:
     small, large = ([(at, 5, 1, None, None)] * count for at, count in ((0, 2_500), (4, 50)))
-    assert [len(message.value) <= MAX_MESSAGE_BYTES for message in messages_of(usage_of(large), 3, codec)] == [True] * 4
-    assert len(messages_of(usage_of(small), 3, codec)) == 3
+    assert [len(message.value) <= MAX_MESSAGE_BYTES for message in messages_of(usage_of(large), 3)] == [True] * 4
+    assert len(messages_of(usage_of(small), 3)) == 3

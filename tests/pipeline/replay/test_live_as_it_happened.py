@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.replay.request import Coverage, Plan, ReplayRequest, Timeline, live_timeline, newest_start
-from pipeline.replay.run import are_alike, joined, replay_part, run
+from pipeline.replay.run import are_alike, run
 from pipeline.replay.usage_batches import Outcome, Source, recorded_outcomes
 from pipeline.tables.address import table_uri
 from pipeline.tables.usage_roll_ups import by_second
@@ -78,8 +78,7 @@ def replayed_and_recorded(
         (timeline,),
         start=newest_start(root, settings.engine, covered.since_ms) if has_start else None,
     )
-    # In this process also if the range is long: test_parts.py shows that processes come to the same.
-    ((live,), _) = run(Plan.of(request), lambda done, whole: None, worth_ms=10**15)
+    (live,) = run(Plan.of(request), lambda done, whole: None)
     window_ms = settings.engine.sample_window_ms
     return live.outcomes, recorded_outcomes(root, covered.since_ms, covered.until_ms, window_ms)
 
@@ -143,14 +142,10 @@ def test_a_start_is_the_same_for_replays_together_alone_and_in_parts(indebted: t
         ReplayRequest(root, "usage", "cluster", *rule, timelines, start=start)
         for timelines in (tuple(quotas), tuple(quotas[:1]), tuple(quotas[1:]))
     ]
-    plans = [Plan.of(request) for request in requests]
-    assert are_alike(plans[0])
-    together, *alone = ([one.outcomes for one in run(plan, lambda done, whole: None)[0]] for plan in plans)
+    assert are_alike(requests[0].quotas)
+    replays = (run(Plan.of(request), lambda done, whole: None) for request in requests)
+    together, *alone = ([one.outcomes for one in found] for found in replays)
     assert together == [found for (found,) in alone]
-    divided = plans[0].for_processes(6)
-    parts = joined(divided, [replay_part(divided, part, lambda: None) for part in divided.parts])
-    assert [one.outcomes for one in parts] == together
-    assert len(divided.parts) == 6
     assert 0 < together[1][BOB].throttle_ms < 0.7 * together[0][BOB].throttle_ms, "a raise halves what he owes"
 
 

@@ -1,14 +1,11 @@
-"""A range read and divided in any way gives what it gives in one piece: here, in processes, and on Spark."""
+"""A range that is read in slices gives what it gives in one piece."""
 
 import tempfile
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from queue import Queue
 from random import Random
 from shutil import rmtree
-from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -17,19 +14,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.request import Plan, ReplayRequest, Timeline, slice_length_ms, warm_up_ms
-from pipeline.replay.run import are_alike, follow, joined, replay_part, run
+from pipeline.replay.run import are_alike, run
 from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from quota.errors import InvalidUsage
-from quota.snapshot import QuotaSnapshot, Share
+from quota.snapshot import QuotaSnapshot
 from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
-from tests.quota.factories import quota_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from tests.object_store import ObjectStore
+    pass
 
 # Seeds do not shrink to anything smaller.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -46,7 +40,7 @@ def facts(results: list[ReplayResult]) -> list[object]:
 
 
 def replayed(plan: Plan) -> list[ReplayResult]:
-    return joined(plan, [replay_part(plan, part, lambda: None) for part in plan.parts])
+    return run(plan, unheard)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -55,44 +49,26 @@ def replayed(plan: Plan) -> list[ReplayResult]:
     seed=st.integers(0, 10**9),
     slice_ms=st.integers(2_500, 90_000),
     window_ms=st.sampled_from([1_000, 3_000]),
-    processes=st.integers(1, 7),
     shares=st.booleans(),
 )
-def test_a_range_in_any_slices_and_parts_comes_to_what_one_run_comes_to(
-    source: Source, seed: int, slice_ms: int, window_ms: int, processes: int, shares: bool
+def test_a_range_in_any_slices_comes_to_what_one_slice_comes_to(
+    source: Source, seed: int, slice_ms: int, window_ms: int, shares: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
         request = History(Random(seed), source, window_ms, shares).write(root)
-        plan = Plan.of(request, slice_ms).for_processes(processes)
+        plan = Plan.of(request, slice_ms)
         assert facts(replayed(plan)) == facts(in_one_piece(request))
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_these_histories_have_all_that_is_hard_to_divide(source: Source, tmp_path: Path) -> None:
-    shared = divided = edited = held = 0
+    edited = held = 0
     for seed in range(4):
         request = History(Random(seed), source, 1_000, seed % 2 == 0).write(str(tmp_path / str(seed)))
-        plan = Plan.of(request, 5_000).for_processes(6)
-        shared += not request.can_be_divided()
-        divided += len(plan.parts) == 6
+        plan = Plan.of(request, 5_000)
         edited += len(request.quotas[0].snapshots) > 1
         held += any(outcome.throttle_ms > 5_000 for outcome in replayed(plan)[0].outcomes.values())
-    assert (shared, divided) == (2, 2)
     assert min(edited, held) > 0
-
-
-def test_processes_divide_the_users_unless_a_quota_bounds_a_client_id_of_several(tmp_path: Path) -> None:
-    request = History(Random(1), "usage_by_second", 1_000).write(str(tmp_path))
-    own, shared = (
-        QuotaSnapshot.from_rows([quota_row(user, client_id, producer_byte_rate=1.0)], 1)
-        for user, client_id in (("u", "a"), ("", "a"))
-    )
-    plan = Plan.of(with_quotas(request, own, own))
-    assert [(part.replay, part.share) for part in plan.parts] == [(0, Share(0, 1)), (1, Share(0, 1))]
-    assert [(part.replay, part.share) for part in plan.for_processes(5).parts] == [
-        (replay, Share(number, 2)) for replay in (0, 1) for number in (0, 1)
-    ]
-    assert len(Plan.of(with_quotas(request, own, shared)).for_processes(5).parts) == 2
 
 
 def test_parts_find_a_table_under_a_relative_root_also_from_another_folder(
@@ -137,17 +113,6 @@ def test_slices_are_as_long_as_memory_and_a_progress_bar_allow(hours: int, clien
     assert slice_length_ms(hours * 3_600_000, hours * 3_600 * clients) == pytest.approx(longest_ms, rel=0.01)
 
 
-def test_a_pool_comes_to_the_same_and_reports_every_slice(tmp_path: Path) -> None:
-    request = History(Random(3), "usage_by_second", 1_000).write(str(tmp_path))
-    plan = Plan.of(request, 20_000)
-    reported: list[tuple[int, int]] = []
-    found, ran_on = run(plan, lambda done, whole: reported.append((done, whole)), worth_ms=0)
-    assert facts(found) == facts(in_one_piece(request))
-    assert ran_on.endswith("processes")
-    assert [done for done, _ in reported] == list(range(1, len(reported) + 1))
-    assert reported[-1][0] == reported[-1][1]
-
-
 def test_a_stored_row_after_its_own_evaluation_is_refused(tmp_path: Path) -> None:
     request = History(Random(1), "usage", 1_000, False).write(str(tmp_path))
     uri = table_uri(str(tmp_path), "usage")
@@ -171,52 +136,16 @@ def test_replays_that_are_decided_together_come_to_what_each_comes_to_alone(sour
         live, candidate = request.quotas
         request = replace(request, quotas=(live, Timeline((0,), live.snapshots[-1:]), candidate))
         plan = Plan.of(request, 30_000)
-        together += are_alike(plan)
-        edited += are_alike(plan) and len(live.snapshots) > 1
-        assert facts(run(plan, unheard)[0]) == facts(in_one_piece(request))
+        together += are_alike(request.quotas)
+        edited += are_alike(request.quotas) and len(live.snapshots) > 1
+        assert facts(run(plan, unheard)) == facts(in_one_piece(request))
     assert 0 < edited < together < len(seeds)
 
 
-def test_a_report_that_comes_after_the_result_is_counted() -> None:
-    late: Any = Queue()
-    reported: list[tuple[int, int]] = []
-    result: Future[ReplayResult] = Future()
-    result.set_result(ReplayResult())
-    timer = Timer(0.2, lambda: late.put(None))
-    timer.start()
-    follow([result], late, lambda done, whole: reported.append((done, whole)), 1)
-    timer.join()
-    assert reported == [(1, 1)]
-
-
-@pytest.mark.parametrize("worth_ms", [0, 2**62], ids=["processes", "one process"])
-def test_a_table_that_grows_meanwhile_is_read_as_it_was_also_when_its_log_has_forgotten_that(
-    worth_ms: int, tmp_path: Path
-) -> None:
+def test_a_table_that_grows_meanwhile_is_read_as_it_was_also_when_its_log_has_forgotten_that(tmp_path: Path) -> None:
     request = History(Random(4), "usage", 1_000).write(str(tmp_path))
     plan, whole = Plan.of(request), facts(in_one_piece(request))
     uri = table_uri(str(tmp_path), "usage")
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append")
     rmtree(Path(uri, "_delta_log"))
-    assert facts(run(plan, unheard, worth_ms)[0]) == whole
-
-
-def test_processes_read_a_table_in_a_store(store: "ObjectStore", tmp_path: Path) -> None:
-    request, root = History(Random(3), "usage_by_second", 1_000).write(str(tmp_path)), store.address("parts")
-    rows = DeltaTable(table_uri(str(tmp_path), request.source)).to_pyarrow_table()
-    write_deltalake(table_uri(root, request.source), rows, storage_options=store.aws_environment)
-    found, _ = run(Plan.of(replace(request, root=root)), unheard, worth_ms=0)
-    assert facts(found) == facts(in_one_piece(request))
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("source", SOURCES)
-def test_spark_comes_to_the_same(source: Source, spark: "SparkSession", tmp_path: Path) -> None:
-    from pipeline.replay.spark_run import run_on_spark  # noqa: PLC0415 - loads pyspark
-
-    request = History(Random(5), source, 1_000).write(str(tmp_path))
-    plan = Plan.of(request, 7_000)
-    found, ran_on = run_on_spark(plan, spark)
-    assert facts(found) == facts(in_one_piece(request))
-    tasks = len(plan.for_processes(spark.sparkContext.defaultParallelism).parts)
-    assert ran_on == f"Spark {spark.version} at local[*], {tasks} tasks"
+    assert facts(run(plan, unheard)) == whole

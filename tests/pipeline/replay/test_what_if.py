@@ -75,7 +75,7 @@ def always(snapshot: QuotaSnapshot) -> Timeline:
 
 
 def replayed(wanted: ReplayRequest) -> list[ReplayResult]:
-    return run(Plan.of(wanted), lambda done, whole: None)[0]
+    return run(Plan.of(wanted), lambda done, whole: None)
 
 
 def windows(result: ReplayResult) -> dict[Any, int]:

@@ -108,7 +108,7 @@ def replayed(settings: Settings, batches: list[SimulatedBatch], quotas: QuotaSna
         request = ReplayRequest(
             root, "usage", "cluster", settings.engine, nominal_slicing(settings), T0_MS, T0_MS + 900_000, (timeline,)
         )
-        ((result,), _) = run(Plan.of(request), lambda done, whole: None)
+        (result,) = run(Plan.of(request), lambda done, whole: None)
     return {client: outcome.throttle_ms for client, outcome in result.outcomes.items()}
 
 

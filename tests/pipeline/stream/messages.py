@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.stream.collect import collect_on_driver, collect_on_executors
-from pipeline.stream.usage_columns import EVENT_SCHEMA, GROUP_KEYS, CollectedBatch, ReadingRules
+from pipeline.stream.usage_columns import GROUP_KEYS, CollectedBatch, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 
 APPENDED_AT_MS = 1_700_000_010_000
@@ -40,14 +40,6 @@ def message(**fields: Any) -> bytes:
 def array(*elements: Any) -> bytes:
     """A message of several elements."""
     return json.dumps(elements).encode()
-
-
-def packed(*events: dict[str, Any], schema: pa.Schema = EVENT_SCHEMA, compression: str | None = None) -> bytes:
-    """A packed message of several events."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_batch(pa.RecordBatch.from_pylist(list(events), schema))
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def the_row(batch: CollectedBatch) -> dict[str, Any]:

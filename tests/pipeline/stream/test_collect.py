@@ -1,7 +1,6 @@
 """A batch is the same, whether the driver reads it or the executors; and which of them does."""
 
 import json
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -10,15 +9,14 @@ from pyspark.sql import SparkSession
 from pipeline.stream import collect, usage_reader
 from pipeline.stream.collect import Collector, largest_bytes
 from pipeline.stream.usage_columns import CollectedBatch
-from quota.snapshot import Share
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     RULES,
     array,
     collect_twice,
     event,
+    fetched,
     message,
-    packed,
     raw_frame,
     usage,
 )
@@ -49,8 +47,7 @@ def test_driver_and_executors_read_the_same(spark: SparkSession) -> None:
     raw = raw_frame(spark, MIXED).repartition(3)
     whole = collect_twice(raw, RULES)
     assert (whole.good_count, whole.dead_count, whole.ignored_count) == (17, 8, 3)
-    parts = [collect_twice(raw, replace(RULES, share=Share(number, 2))) for number in range(2)]
-    assert {key: row for part in parts for key, row in usage(part).items()} == usage(whole)
+    assert usage(whole) == usage(usage_reader.read_usage(fetched(MIXED), RULES))
     empty = collect_twice(raw_frame(spark, []), RULES)
     assert (empty.usage.num_rows, empty.dead_letters.num_rows, empty.newest_event_ms) == (0, 0, None)
 
@@ -58,7 +55,7 @@ def test_driver_and_executors_read_the_same(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_a_message_too_large_to_fetch_is_read_where_it_is(spark: SparkSession) -> None:
     largest = largest_bytes(0)
-    large = packed(*[event(client_id=str(number), broker_id="1" * 400) for number in range(400)])
+    large = array(*[event(client_id=str(number), broker_id="1" * 400) for number in range(400)])
     assert len(large) > largest
     fits = message() + b" " * (largest - len(message()))
     values = [fits, fits + b" ", None, message(), fits + b"x", large]
@@ -98,8 +95,6 @@ def test_the_driver_reads_a_batch_while_its_messages_hold_few_events(spark: Spar
     many = json.dumps([json.loads(message())] * 100).encode()
     collector(raw_frame(spark, [many, many]), 2)
     assert [collector.is_small(count) for count in (3_000, 3_001)] == [True, False]
-    collector(raw_frame(spark, [packed(*[event()] * 1_000)] * 2), 2)
-    assert [collector.is_small(count) for count in (1_000, 1_001)] == [True, False]
 
 
 def test_the_first_batch_is_estimated_from_a_sample() -> None:
@@ -121,13 +116,10 @@ def test_messages_that_the_driver_would_not_fetch_go_to_the_executors_at_once(sp
 
 
 @pytest.mark.spark
-def test_a_batch_of_unknown_size_is_collected_and_a_shard_learns_from_all_users(spark: SparkSession) -> None:
+def test_a_batch_of_unknown_size_is_collected(spark: SparkSession) -> None:
     raw = raw_frame(spark, [array(event(), 7, event(user="bob")), None])
-    for number in range(2):
-        collector = Collector(replace(RULES, share=Share(number, 2)))
-        for message_count in (None, 2):
-            batch = collector(raw, message_count)
-            assert (batch.dead_letters.num_rows, batch.dead_count, batch.ignored_count) == (
-                (0, 0, 0) if number else (1, 1, 1)
-            )
-        assert [collector.is_small(count) for count in (200_000, 200_001)] == [True, False]
+    collector = Collector(RULES)
+    for message_count in (None, 2):
+        batch = collector(raw, message_count)
+        assert (batch.dead_letters.num_rows, batch.dead_count, batch.ignored_count) == (1, 1, 1)
+    assert [collector.is_small(count) for count in (200_000, 200_001)] == [True, False]

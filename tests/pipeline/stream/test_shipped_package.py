@@ -4,9 +4,7 @@ import subprocess
 from pathlib import Path
 from zipfile import ZipFile
 
-import pytest
-
-from pipeline.stream.executors import NEEDED_TO_READ, NEEDED_TO_REPLAY, zip_package
+from pipeline.stream.executors import NEEDED_TO_READ, zip_package
 from tests.spark_cluster.programs import python_without_us
 from tests.waiting import PATIENCE_SECONDS
 
@@ -24,13 +22,10 @@ def answer(python: Path, search_path: str, program: str) -> "subprocess.Complete
 
 
 READER = ("pipeline.stream.usage_reader",)
-REPLAY = ("pipeline.replay.run", "pipeline.replay.usage_batches")
 
 
-@pytest.mark.parametrize(("modules", "needed"), [(READER, NEEDED_TO_READ), (REPLAY, NEEDED_TO_REPLAY)])
-def test_a_python_with_the_needed_packages_runs_from_the_zip_alone(
-    modules: tuple[str, ...], needed: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_python_with_the_needed_packages_runs_from_the_zip_alone(tmp_path: Path) -> None:
+    modules, needed = READER, NEEDED_TO_READ
     python, shipped = python_without_us(tmp_path), zip_package(tmp_path)
     program = (
         f"import sys, {', '.join(modules)}; print({modules[0]}.__file__);"

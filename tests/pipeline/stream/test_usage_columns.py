@@ -3,7 +3,6 @@
 import pyarrow as pa
 
 from pipeline.stream.usage_columns import FIELD_RULES, LARGEST_SUM, USAGE_SCHEMA, merge_batches, merge_usage
-from quota.snapshot import Share
 from schemas.usage import LARGEST_MEASURE, UsageEvent
 from tests.pipeline.stream.messages import array, counts, event, message, read, usage
 
@@ -68,11 +67,3 @@ def test_parts_merged_are_the_batch_read_at_once() -> None:
     parts = [read(value) for value in values]
     whole = read(*values)
     assert (usage(merge_batches(parts)), counts(merge_batches(parts))) == (usage(whole), counts(whole))
-
-
-def test_the_first_share_writes_the_dead_letters_and_no_other() -> None:
-    batch = read(message(), array(event(), 7), None, b"no JSON")
-    for number in range(2):
-        kept = batch.for_share(Share(number, 2))
-        found = (kept.dead_letters.num_rows, kept.dead_count, kept.ignored_count, kept.good_count)
-        assert found == ((0, 0, 0, 2) if number else (2, 2, 1, 2))

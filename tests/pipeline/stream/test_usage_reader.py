@@ -13,7 +13,6 @@ from pipeline.stream import usage_reader
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.usage_columns import LARGEST_SUM, USAGE_SCHEMA
 from pipeline.stream.usage_reader import NO_JSON, NO_OBJECT, NO_OBJECTS, NO_UTF8
-from quota.snapshot import Share
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,
@@ -27,7 +26,6 @@ from tests.pipeline.stream.messages import (
     event,
     fetched,
     message,
-    packed,
     read,
     records,
     the_row,
@@ -268,8 +266,8 @@ def test_a_thousand_bad_messages_among_good_ones_are_all_accounted_for() -> None
 
 
 def test_null_and_empty_array_are_ignored_and_counted() -> None:
-    batch = read(None, b"[]", b" [ ]\n", message(), packed())
-    assert (batch.ignored_count, batch.good_count, batch.dead_count) == (4, 1, 0)
+    batch = read(None, b"[]", b" [ ]\n", message())
+    assert (batch.ignored_count, batch.good_count, batch.dead_count) == (3, 1, 0)
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -364,7 +362,7 @@ def test_usage_of_a_backlog_counts_however_late_it_is_read() -> None:
 
 
 def test_the_newest_append_time_is_of_all_messages_whatever_they_hold() -> None:
-    for newest in (message(), None, b"no JSON", packed(event()), b"[]"):
+    for newest in (message(), None, b"no JSON", array(event()), b"[]"):
         assert read(message(), newest, message(), appended_at_ms=[5, 9, 7]).newest_append_ms == 9
 
 
@@ -398,8 +396,8 @@ MIXED = [
     *[message(user=name) for name in ("alice", "bob", "carol", "dave", "é", "😀", "\\", "7")],
     array(*[event(user=name, throttle_exempt=True, io_time_ns=5) for name in ("alice", "bob", "é", "7")]),
     array(event(), 7, event(user="bob", client_id=5), event(user="")),
-    packed(*[event(user=name) for name in ("alice", "bob", "😀")], event(user="")),
-    packed(),
+    array(*[event(user=name) for name in ("alice", "bob", "😀")], event(user="")),
+    array(),
     message(event_time_ms=APPENDED_AT_MS + 7, user="dave"),
     message(event_time_ms=APPENDED_AT_MS - DAY_MS - 1),
     user(b'"\xff"'),
@@ -429,18 +427,6 @@ def test_a_partition_that_is_read_batch_by_batch_holds_the_same() -> None:
         whole = usage_reader.read_usage(fetched(MIXED).take(small), RULES)
         assert found_count == large_count
         assert (usage(found), dead(found), counts(found)) == (usage(whole), dead(whole), counts(whole))
-
-
-def test_the_shares_of_a_batch_are_the_whole_of_it() -> None:
-    whole = read(*MIXED)
-    parts = [read(*MIXED, rules=replace(RULES, share=Share(number, 3))) for number in range(3)]
-    assert {key: row for part in parts for key, row in usage(part).items()} == usage(whole)
-    assert sum(part.usage.num_rows for part in parts) == whole.usage.num_rows
-    for part in parts:
-        assert part.good_count + part.others_count == whole.good_count
-        assert part.newest_event_ms == whole.newest_event_ms == APPENDED_AT_MS
-        assert part.dead_letters.equals(whole.dead_letters)
-    assert all(part.good_count for part in parts)
 
 
 _ENDS = st.sampled_from([bytes([one]) for one in b' \t\r\n{}[]"-09ntfleN.x\x00\xff\xef'])
