@@ -221,15 +221,6 @@ os.register_at_fork(after_in_child=_restart_all)
 _MALLOC: Final = (("MALLOC_ARENA_MAX", -8, 2), ("MALLOC_MMAP_THRESHOLD_", -3, 524_288))
 
 
-def return_memory_at_once() -> None:
-    """Make pyarrow return freed memory to the system at once. Must be called before pyarrow is imported.
-
-    Otherwise the job keeps the memory of its largest read of a table, tens of MB, until it ends. A value that the user
-    has set is kept. Computations on millions of rows become 10 to 20 % slower; a micro-batch has far fewer rows.
-    """
-    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
-
-
 def share_one_allocator() -> None:
     """Make pyarrow use the C library's allocator, with two arenas. Must be called before pyarrow is imported.
 
@@ -373,11 +364,3 @@ class JobSigns:
 
     process: Callable[[], str | None]
     last_wait_ms: Callable[[], int | None] = lambda: None
-
-    def is_idle(self, now_ms: int) -> bool:
-        """Whether the job runs here and waits for usage, so that no batch is no failure.
-
-        It decides about alerts, so it is patient: up to `LATE_AFTER_MS` a job that waited still counts as waiting.
-        """
-        waited_ms = self.last_wait_ms()
-        return waited_ms is not None and now_ms - waited_ms <= LATE_AFTER_MS and self.process() is not None

@@ -17,7 +17,6 @@ NAMES = {
     "kquota operator",
     "kquota topics",
     "kquota topics create and check",
-    "kquota alerts run and test, where alerts.topic is set",
     "kquota quotas import --from-cluster",
     "kquota quotas sync",
     "kquota what-if",

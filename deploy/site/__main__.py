@@ -35,7 +35,6 @@ _PROGRAMS: Final = {
     "The gate": ("gate",),
     "The sync": ("brokers",),
     "The dashboard": ("dashboard",),
-    "The alerts": ("alerts",),
 }
 _LIMITS: Final = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "pattern": "must match `{}`"}
 _ITEM: Final = re.compile(r"^( *)(\*|\d+\.) ")

@@ -43,9 +43,6 @@ def demo(
     port: Annotated[
         int, typer.Option(help="Port of the page; a free one if it is taken.", min=1, max=65_535)
     ] = DEFAULT_PORT,
-    alerts: Annotated[
-        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, and print the alerts that a webhook gets.")
-    ] = False,
 ) -> None:
     """Start a real Kafka broker, ten clients and the job; show who is throttled, why, until when.
 
@@ -61,7 +58,7 @@ def demo(
     place = DemoFolder(folder.absolute())
     # Before anything heavy is imported: a second demo is refused at once.
     with place.claimed():
-        _run(place, duration, fresh, brokers, trigger_ms, port if dashboard else None, alerts)
+        _run(place, duration, fresh, brokers, trigger_ms, port if dashboard else None)
 
 
 def _run(
@@ -71,7 +68,6 @@ def _run(
     brokers: int | None,
     trigger_ms: int,
     port: int | None,
-    alerts: bool,
 ) -> None:
     do_without_pandas()
     from pipeline.cli.demo_console import DemoConsole
@@ -91,8 +87,7 @@ def _run(
     if port is not None and page_port is None:
         remark(f"no web page: {not_installed('starlette or uvicorn', 'dashboard')}")
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
-    heard = console.alert if alerts else None
-    running = Demo(place, settings, console.listeners(), console.client_report, count, page_port, heard)
+    running = Demo(place, settings, console.listeners(), console.client_report, count, page_port)
     with call_on_signals(running.stop):
         running.run(duration)
     if running.bounds is None:

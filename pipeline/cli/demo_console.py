@@ -64,14 +64,6 @@ class DemoConsole:
             self._status_due = now + _STATUS_EVERY_SECONDS
             remark(self._status())
 
-    def alert(self, alert: Mapping[str, Any]) -> None:
-        """Print an alert that a webhook got: firing or resolved, its name, summary and owner."""
-        labels, summary = alert["labels"], alert.get("annotations", {}).get("summary", "")
-        owner = f" · for {labels['owner']}" if labels.get("owner") else ""
-        line = f"alert    {alert.get('status')} {labels.get('alertname')}: {summary}{owner}"
-        with self._lock:
-            say(f"{clock_time(wall_ms())}  {line}")
-
     def summary(self, bounds: Bounds) -> None:
         """Print the totals of each client on stdout, if there are any, and commands to try next on stderr."""
         with self._lock:

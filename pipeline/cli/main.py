@@ -54,10 +54,6 @@ _COMMANDS: Final[Places] = {
             "sync": ".quotas.sync:sync",
         },
     ),
-    "alerts": Group(
-        "Send alerts of throttles, clients near their bounds, and trouble.",
-        {"run": ".services:run_alerts", "test": ".services:send_test", "silence": ".services:silence"},
-    ),
     "throttles": Group(
         "See who is throttled, and why.",
         {

@@ -122,9 +122,6 @@ UsageTopicName = Annotated[str | None, typer.Option(help="The usage topic.", sho
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]
-MetricsClients = Annotated[
-    bool, typer.Option("--metrics-clients", help="Also metrics by user and client-id, a series for each.")
-]
 
 
 def writable(param: typer.CallbackParam, path: Path | None) -> Path | None:

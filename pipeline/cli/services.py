@@ -1,4 +1,4 @@
-"""Programs that run until they are stopped: `kquota run`, `dashboard`, `gate` and `alerts`."""
+"""Programs that run until they are stopped: `kquota run`, `dashboard` and `gate`."""
 
 import logging
 import os
@@ -16,32 +16,25 @@ from pipeline.cli.options import (
     ClusterSource,
     FileSource,
     JobSource,
-    MetricsClients,
     MetricsPort,
-    Output,
-    Source,
     as_iso,
     call_on_signals,
-    parse_instant,
-    wait_until_stopped,
 )
-from pipeline.cli.output import print_rows, remark
+from pipeline.cli.output import remark
 from pipeline.clock import wall_ms
 from pipeline.command_line import TABLES_ROOT, carry, not_installed
-from pipeline.errors import Unreachable, UsageError, printable
+from pipeline.errors import UsageError, printable
 from pipeline.log import set_up_logging
-from pipeline.process import do_without_pandas, return_memory_at_once, return_query_memory_soon, share_one_allocator
+from pipeline.process import do_without_pandas, return_query_memory_soon, share_one_allocator
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.settings.model import Settings
     from pipeline.stream.micro_batch import BatchReport
 
 DEFAULT_PORT: Final = 8788
 DEFAULT_LISTEN: Final = "127.0.0.1:8787"
 _DASHBOARD_NICENESS: Final = 10
-_ALERTS_NICENESS: Final = 5
 
 
 def _token_option(variable: str) -> Any:
@@ -148,20 +141,18 @@ def link(
     """Print the address of a page for an application team: whether it is throttled, why, and what to do.
 
     It shows one user, or one client, and works for some days. It is signed with the dashboard's token, so give the same
-    one. The address begins with alerts.external_url; without that, it is the one on this machine.
+    one. The address is the one on this machine.
     """
     from pipeline.dashboard.links import TOKEN_VARIABLE, About, link_text
     from pipeline.web import read_token
 
-    settings = source.settings()
+    source.settings()
     token = read_token(token_file, TOKEN_VARIABLE)
-    address = settings.alerts.external_url or f"http://127.0.0.1:{DEFAULT_PORT}/"
+    address = f"http://127.0.0.1:{DEFAULT_PORT}/"
     end_ms = wall_ms() + days * 86_400_000
     text = link_text(address, token, About(cluster, user, client_id), end_ms)
     sys.stdout.write(f"{text}\n")
     sys.stderr.write(f"it works until {as_iso(end_ms)} UTC; whoever has it sees the throttles of {printable(user)}\n")
-    if settings.alerts.external_url is None:
-        sys.stderr.write("for other machines set alerts.external_url to the address of the dashboard\n")
 
 
 def run(
@@ -176,14 +167,10 @@ def run(
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
     ] = False,
     metrics_port: MetricsPort = None,
-    metrics_clients: MetricsClients = False,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard`, too.")] = False,
     dashboard_port: Annotated[
         int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
     ] = DEFAULT_PORT,
-    alerts: Annotated[
-        bool, typer.Option("--alerts", help="Run `kquota alerts run`, too, for the receivers of the settings.")
-    ] = False,
     sync: Annotated[
         bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
     ] = False,
@@ -201,7 +188,7 @@ def run(
         stream={"trigger_ms": trigger_ms, "checkpoint": checkpoint},
         job=job,
         run_dir=run_dir,
-        metrics={"port": metrics_port, "clients": metrics_clients or None},
+        metrics={"port": metrics_port},
     )
     set_up_logging(settings.log_level)
     refuse_without_connectors()
@@ -226,7 +213,6 @@ def run(
                 create_tables(settings.tables)
             with (
                 _dashboard(dashboard_port, source.config, settings.tables.root) if dashboard else nullcontext(),
-                running_alerts(settings, source) if alerts else nullcontext(),
                 sync_beside(settings, running.stop) if sync else nullcontext(),
             ):
                 running.run(starter)
@@ -276,7 +262,6 @@ def gate(
         int, typer.Option(help="Bound of waiting requests; each is charged 16 KiB.", min=16_384)
     ] = 67_108_864,
     token_file: Annotated[Path | None, _token_option("KQUOTA_GATE_TOKEN")] = None,
-    metrics_clients: MetricsClients = False,
 ) -> None:
     """Answer over HTTP whether a client is throttled, until when and why. Requests may wait until it is not.
 
@@ -297,15 +282,14 @@ def gate(
         from pipeline.web import parse_listen, read_token
     except ModuleNotFoundError as exc:
         raise not_installed(exc.name or "starlette", "gate") from exc
-    settings = source.settings(cluster=cluster, metrics={"clients": metrics_clients or None})
+    settings = source.settings(cluster=cluster)
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
     throttle_topic = topic or settings.kafka.throttle_topic
     follower = KafkaFollower(access.bootstrap_servers, throttle_topic, access.client_options())
     side_car_gate = Gate(follower, GateLimits(pool_bytes, max_request_bytes=16_384), settings.cluster)
     registry = new_registry("gate")
-    by_client = settings.metrics.clients
-    registry.register(ReadAtScrape(lambda: gate_metrics(side_car_gate, by_client)))
+    registry.register(ReadAtScrape(lambda: gate_metrics(side_car_gate)))
     server = GateServer(side_car_gate, parse_listen(listen), read_token(token_file, TOKEN_VARIABLE), registry)
     with call_on_signals(server.stop):
         side_car_gate.start()
@@ -313,7 +297,7 @@ def gate(
         server.run()
 
 
-# The dashboard and the alerts of a job: processes of their own, which end with it.
+# The dashboard of a job: a process of its own, which ends with it.
 
 
 def free_port(wanted: int | None) -> int | None:
@@ -334,25 +318,6 @@ def _dashboard(port: int, config: Path | None, tables_root: str) -> AbstractCont
     return _running("dashboard", "--port", port, "--tables", tables_root, *given)
 
 
-def running_alerts(settings: "Settings", source: Source) -> AbstractContextManager[None]:
-    """Within the block `kquota alerts run` runs. Its metrics, if the job has some, get a free port.
-
-    Raises:
-        UsageError: No receiver is set, or one cannot be used.
-    """
-    from pipeline.alerts.receivers import receivers_of
-
-    receivers_of(settings)  # refused here, where the operator sees it
-    options = {
-        "--config": source.config,
-        "--command-config": source.command_config,
-        "--bootstrap-server": settings.kafka.bootstrap_servers,
-        "--metrics-port": None if settings.metrics.port is None else 0,
-    }
-    given = [part for option, value in options.items() if value is not None for part in (option, value)]
-    return _running("alerts", "run", "--tables", settings.tables.root, *given)
-
-
 @contextmanager
 def _running(*arguments: object) -> Iterator[None]:
     from pipeline.demo.process import spawn, terminate
@@ -363,70 +328,3 @@ def _running(*arguments: object) -> Iterator[None]:
         yield
     finally:
         terminate(child, 5.0)
-
-
-def run_alerts(source: JobSource, metrics_port: MetricsPort = None) -> None:
-    """Read the tables and send alerts to the receivers of the settings, until SIGTERM or Ctrl-C.
-
-    An alert is sent when it begins, when it ends, and again after alerts.repeat_ms. Alerts that last and messages that
-    have not arrived are kept in a file, so a restart repeats little and loses nothing. Ends with 2 without receivers,
-    and with 4 if another process sends the same alerts.
-    """
-    return_memory_at_once()
-    from pipeline.alerts import alerter
-    from pipeline.job.status import signs_of
-    from pipeline.metrics import metrics_endpoint, new_registry
-
-    settings = source.settings(metrics={"port": metrics_port})
-    set_up_logging(settings.log_level)
-    do_without_pandas()
-    os.nice(_ALERTS_NICENESS)  # a job on the same machine goes first
-    signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
-    registry = new_registry("alerts")
-    with wait_until_stopped() as wait, metrics_endpoint(settings.metrics, registry):
-        alerter.run_alerts(settings, signs, registry, wait)
-
-
-def send_test(source: ClusterSource, output: Output = "table") -> None:
-    """Send one test alert to each receiver of the settings, once, and print what it answered.
-
-    Ends with 6 if one does not take it.
-    """
-    from pipeline.alerts.alerter import try_receivers
-
-    rows = [
-        {
-            "receiver": receiver.name,
-            "at": receiver.place,
-            "result": "taken" if answer.verdict == "taken" else "not taken",
-            "answer": answer.text,
-            "took_ms": took_ms,
-        }
-        for receiver, answer, took_ms in try_receivers(source.settings(), wall_ms())
-    ]
-    print_rows(rows, output)
-    if failed := [str(row["receiver"]) for row in rows if row["result"] != "taken"]:
-        msg = f"the test alert did not arrive at {', '.join(failed)}"
-        raise Unreachable(msg, "the column answer has the reason")
-
-
-def silence(
-    fingerprint: Annotated[str, typer.Argument(help="That of an alert, as each message has it.")],
-    span: Annotated[str, typer.Option("--for", help="How long: 30m, 4h, 2d; 0m ends the silence.", show_default=False)],
-    source: FileSource,
-) -> None:
-    """Silence one alert until an end. It is sent after that if it still is so; its end is sent as ever.
-
-    Run it where `kquota alerts run` runs, with the same settings. That needs no restart.
-    """
-    from pipeline.alerts import alerter
-
-    if not re.fullmatch(r"\d{1,4}[mhd]", span):
-        msg = f"cannot read --for {span[:40]}; use 30m, 4h or 2d"
-        raise UsageError(msg, "for example --for 4h")
-    now_ms = wall_ms()
-    span_ms = now_ms - parse_instant("--for", span, now_ms)
-    about, end_ms = alerter.silence(source.settings(), fingerprint, span_ms, now_ms)
-    what = "" if about is None else f": {about.annotations.get('summary', 'not sent yet')}"
-    until = f"is silenced until {as_iso(end_ms)} UTC" if end_ms > now_ms else "is no longer silenced"
-    sys.stdout.write(f"{fingerprint} {until}{what}\n")

@@ -1,4 +1,4 @@
-"""`kquota topics`: create the topics of the job and of alerts, check existing ones, and print the ACLs of each role.
+"""`kquota topics`: create the topics of the job, check existing ones, and print the ACLs of each role.
 
 The Kafka client takes 0.3 s to import, so it is imported where it is used, and `--help` never waits for it.
 """
@@ -33,7 +33,6 @@ LongestThrottleMs = Annotated[
     int | None, typer.Option(min=1, help="Largest cap of a throttle; default: by the settings.", show_default=False)
 ]
 _NAMES: Final = {"usage_topic": USAGE_TOPIC, "throttle_topic": THROTTLE_TOPIC, "marker_topic": MARKER_TOPIC}
-_ALERTS_TOPIC: Final = typer.Option(help="Topic for alerts; default: by the settings, else none.", show_default=False)
 
 
 def _name_option(name: str, default: str) -> tuple[Any, None]:
@@ -44,12 +43,8 @@ def _name_option(name: str, default: str) -> tuple[Any, None]:
 TopicSettings = Annotated[
     dict[str, Any],
     Bundle(
-        {name: _name_option(name, default) for name, default in _NAMES.items()}
-        | {"alerts_topic": (Annotated[str | None, _ALERTS_TOPIC], None)},
-        lambda _context, given: {
-            "topics": {name: given[name] for name in _NAMES},
-            "alerts": {"topic": given["alerts_topic"]},
-        },
+        {name: _name_option(name, default) for name, default in _NAMES.items()},
+        lambda _context, given: {"topics": {name: given[name] for name in _NAMES}},
     ),
 ]
 """Names of topics, as settings."""
@@ -71,11 +66,11 @@ def create(
     from pipeline.cluster import topics
     from pipeline.cluster.acls import Acl
     from pipeline.cluster.connecting import permission_missing
-    from pipeline.cluster.topics import alerts_topics, wanted_topics
+    from pipeline.cluster.topics import wanted_topics
     from pipeline.errors import TopicNotCreated
 
     settings = source.settings(**topic_settings)
-    specs = (*wanted_topics(settings, cores, longest_throttle_ms), *alerts_topics(settings))
+    specs = wanted_topics(settings, cores, longest_throttle_ms)
     with _connected(settings.kafka) as (address, admin, options):
         try:
             done = topics.create_topics(admin, specs, replication_factor)
@@ -106,7 +101,7 @@ def check(
     principal: Annotated[str | None, typer.Option(help="With --acls: who gets the rights, as User:kquota.")] = None,
     role: Annotated[
         list[str] | None,
-        typer.Option(help="With --acls: only job, meter, gate, operator, import, sync or alerts; may be repeated."),
+        typer.Option(help="With --acls: only job, meter, gate, operator, import or sync; may be repeated."),
     ] = None,
     job: Annotated[str | None, typer.Option(help="With --acls: name of the job.")] = None,
     output: Output = "table",
@@ -117,14 +112,14 @@ def check(
     does not let this user see the topics.
     """
     from pipeline.cluster import topics
-    from pipeline.cluster.topics import alerts_topics, resource_names, wanted_topics
+    from pipeline.cluster.topics import resource_names, wanted_topics
 
     settings = source.settings(**topic_settings, job=job)
     kafka = settings.kafka
     if acls or principal or role:
         _print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092", output)
         return
-    specs = (*wanted_topics(settings, cores, longest_throttle_ms), *alerts_topics(settings))
+    specs = wanted_topics(settings, cores, longest_throttle_ms)
     with _connected(kafka) as (address, admin, options):
         _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pipeline.errors import Unreachable
 
-Role = Literal["job", "meter", "gate", "operator", "import", "sync", "alerts"]
+Role = Literal["job", "meter", "gate", "operator", "import", "sync"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
 METER_IDENTITIES: Final = "kquota-meter."
 """Group and transactional id of a meter are this and the broker's id. No job has a full stop in its name."""
@@ -20,7 +20,6 @@ ROLES: Final[Mapping[Role, str]] = {
     "operator": "kquota topics create and check",
     "import": "kquota quotas import --from-cluster",
     "sync": "kquota quotas sync",
-    "alerts": "kquota alerts run and test, where alerts.topic is set",
 }
 
 
@@ -51,13 +50,12 @@ ALTER_QUOTAS: Final = Acl("cluster", "kafka-cluster", "AlterConfigs")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the resources of an installation are called; None = no topic receives alerts."""
+    """What the resources of an installation are called."""
 
     usage_topic: str
     throttle_topic: str
     marker_topic: str
     job: str
-    alerts_topic: str | None = None
 
 
 def marker_acls(
@@ -72,13 +70,12 @@ def marker_acls(
 
 
 def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
-    """The rights that a role needs, no others; none for alerts without a topic.
+    """The rights that a role needs, no others.
 
     The job reads its topics' settings before it starts, and the throttle topic when its publish marker has expired.
     """
     usage, throttle, marker = names.usage_topic, names.throttle_topic, names.marker_topic
-    alerts = () if names.alerts_topic is None else (names.alerts_topic,)
-    all_topics = (usage, throttle, marker, *alerts)
+    all_topics = (usage, throttle, marker)
     rights: Mapping[Role, tuple[Acl, ...]] = {
         "job": (
             Acl("topic", usage, "Read"),
@@ -98,7 +95,6 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
         ),
         "import": (DESCRIBE_QUOTAS,),
         "sync": (DESCRIBE_QUOTAS, ALTER_QUOTAS),
-        "alerts": tuple(Acl("topic", topic, "Write") for topic in alerts),
     }
     return rights[role]
 

@@ -36,7 +36,7 @@ class TopicSpec:
     """
 
     name: str
-    purpose: Literal["usage", "throttle", "marker", "alerts", "demo"]
+    purpose: Literal["usage", "throttle", "marker", "demo"]
     partitions: int
     partition_rule: Literal["exactly", "at_least", "any"]
     required: Mapping[str, str]
@@ -82,7 +82,7 @@ def topic_specs(
 
 def create_command(bootstrap_servers: str, specs: Iterable[TopicSpec]) -> str:
     """The command of kquota that creates these topics, with the names that are not the usual ones."""
-    usual: dict[str, str] = {"usage": USAGE_TOPIC, "throttle": THROTTLE_TOPIC, "marker": MARKER_TOPIC, "alerts": ""}
+    usual: dict[str, str] = {"usage": USAGE_TOPIC, "throttle": THROTTLE_TOPIC, "marker": MARKER_TOPIC}
     names = [
         argument
         for spec in specs
@@ -197,13 +197,7 @@ def wanted_topics(
     )
 
 
-def alerts_topics(settings: Settings) -> tuple[TopicSpec, ...]:
-    """The topic that receives alerts, if the settings name one; the job does not use it."""
-    topic, week_ms = settings.alerts.topic, 7 * 24 * HOUR_MS  # so that no weekend is missed
-    return () if topic is None else (TopicSpec(topic, "alerts", 1, "any", {}, {"retention.ms": str(week_ms)}),)
-
-
 def resource_names(settings: Settings) -> Names:
     """The names of the resources that this job and what runs next to it use in the cluster."""
     kafka = settings.kafka
-    return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job, settings.alerts.topic)
+    return Names(kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic, settings.job)

@@ -16,7 +16,7 @@ from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path
 from pipeline.demo.plan import DEMO_QUOTAS, demo_users
 from pipeline.errors import Conflict, UsageError
 from pipeline.process import LockHeld, ProcessLock
-from pipeline.settings.model import AlertsSettings, Settings
+from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
 from schemas.names import USAGE_TOPIC
 
@@ -50,7 +50,6 @@ class DemoFolder:
     archives_log = _In("class-archives.log")
     sync_log = _In("sync.log")
     dashboard_log = _In("dashboard.log")
-    alerts_log = _In("alerts.log")
     settings_file = _In("kquota.toml")
     """The settings with which every command works on this demo's broker and tables."""
     candidate = _In("candidate.yaml")
@@ -143,18 +142,9 @@ def write_settings(folder: DemoFolder, settings: Settings) -> None:
             "tables": {"root": settings.tables.root},
             "stream": {"checkpoint": stream.checkpoint, "trigger_ms": stream.trigger_ms},
             "sync": {"users": list(settings.sync.users)},
-            **_alerts(settings.alerts),
         }
     )
     folder.settings_file.write_text(_HEAD + text, encoding="utf-8")
-
-
-def _alerts(alerts: AlertsSettings) -> dict[str, Any]:
-    if not alerts.webhooks:
-        return {}
-    link = {} if alerts.external_url is None else {"external_url": alerts.external_url}
-    urls = {name: url.get_secret_value() for name, url in alerts.webhooks.items()}
-    return {"alerts": link, "alerts.webhooks": urls}
 
 
 def write_candidate(folder: DemoFolder) -> None:

@@ -10,18 +10,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from shlex import quote
 from threading import Event, Thread
 from typing import IO, Any, Final
 
 import pyarrow as pa
-from pydantic import SecretStr
 
 from pipeline.brokers import metering
 from pipeline.cluster.access import ClusterAccess
@@ -38,7 +36,7 @@ from pipeline.job.job import Job, step
 from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners, both
 from pipeline.meter.reporter import REPORTER_PREFIX
-from pipeline.settings.model import AlertsSettings, Settings, TablesSettings
+from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
 from pipeline.tables.from_settings import create_tables, open_quota_table
 from pipeline.tables.quotas.source import QuotaSource
@@ -77,7 +75,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
     metering.write(settings, metering.plan(settings, enable=True)[0])
 
 
-# Processes around the job: stock clients, quota sync, the page, the alerts.
+# Processes around the job: stock clients, quota sync, and the page.
 
 Child = subprocess.Popen[bytes]
 
@@ -220,50 +218,6 @@ class Load:
                 self._report(report)
 
 
-# Where the demo's alerts go: a webhook on this machine, in the place of your chat or your Alertmanager.
-
-_MOST_BYTES: Final = 10_000_000
-
-Heard = Callable[[Mapping[str, Any]], None]
-"""Takes one alert of a message, as Alertmanager's webhooks have it. Called from threads of the receiver."""
-
-
-@contextmanager
-def alert_receiver(heard: Heard) -> Iterator[str]:
-    """Listen within the block, on a free port of this machine only; gives the URL that takes messages."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(heard))
-    thread = Thread(target=server.serve_forever, name="demo-alerts", daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/alerts"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _handler(heard: Heard) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            try:
-                size = int(self.headers.get("Content-Length", ""))
-                message: Any = json.loads(self.rfile.read(size)) if 0 <= size <= _MOST_BYTES else None
-                alerts = [{**alert, "labels": {**alert["labels"]}} for alert in message["alerts"]]
-            except (ValueError, TypeError, KeyError):
-                self.send_error(400)
-                return
-            for alert in alerts:
-                heard(alert)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing: the demo prints the alerts itself."""
-
-    return Handler
-
-
 @dataclass
 class Demo:
     """Runs the demo until it is stopped or its time is up.
@@ -274,7 +228,6 @@ class Demo:
         client_report: See `Load`.
         brokers: How many; as many as in the demo before in this folder.
         dashboard_port: Where the page listens, on this machine only; None = no page.
-        alert_heard: Called with each alert that `kquota alerts run` sends; None = it does not run.
         bounds: What each client may use now; None before there are tables. See `client_bounds`.
     """
 
@@ -284,7 +237,6 @@ class Demo:
     client_report: ClientReports
     brokers: int = 1
     dashboard_port: int | None = None
-    alert_heard: Heard | None = None
     bounds: Callable[[], dict[tuple[str, str], float | None]] | None = field(default=None, init=False)
     _job: Job | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -304,17 +256,11 @@ class Demo:
             if self.dashboard_port is not None:
                 log.info("dashboard: http://127.0.0.1:%d/ (in a few seconds)", self.dashboard_port)
             settings = demo_settings(self.settings, self.folder, cluster)
-            if self.alert_heard is not None:
-                url = stack.enter_context(alert_receiver(self.alert_heard))
-                settings = settings.model_copy(update={"alerts": self._alerts(url)})
             with step("topics and tables"):
                 prepare(self.folder, settings, self.brokers)
             if self.dashboard_port is not None:
                 page = start_command(self.folder, self.folder.dashboard_log, "dashboard", "--port", self.dashboard_port)
                 stack.callback(terminate, page, _STOP_SECONDS)
-            if self.alert_heard is not None:
-                alerts = start_command(self.folder, self.folder.alerts_log, "alerts", "run")
-                stack.callback(terminate, alerts, _STOP_SECONDS)
             self.bounds = partial(client_bounds, settings.tables)
             if self._stopped:
                 return
@@ -333,10 +279,6 @@ class Demo:
             Thread(target=run_load, name="demo-load", daemon=True).start()
             job.run(starter)
 
-    def _alerts(self, url: str) -> AlertsSettings:
-        page = None if self.dashboard_port is None else f"http://127.0.0.1:{self.dashboard_port}"
-        return AlertsSettings(webhooks={"demo": SecretStr(url)}, external_url=page)
-
 
 def start_over(folder: DemoFolder, job: str) -> None:
     """Delete what earlier demos have left. Other files stay.
@@ -344,14 +286,10 @@ def start_over(folder: DemoFolder, job: str) -> None:
     The locks of the demo's job and brokers are held meanwhile; if one runs, that is a `Conflict`, and nothing is
     deleted.
     """
-    from pipeline.alerts.alerter import silences_path, state_path  # noqa: PLC0415 - no other demo needs it
-
     brokers = folder.brokers(max(folder.former_brokers(), 1))
-    of_alerts = Settings(job=job, run_dir=folder.root)
     data = (
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
         *(folder.sync_log, folder.settings_file, folder.candidate),
-        *(folder.alerts_log, state_path(of_alerts), silences_path(of_alerts)),
         *(folder.stock_client(client.client_id) for client in STOCK_CLIENTS),
     )
     with ExitStack() as held:

@@ -48,7 +48,6 @@ LONG_POLL_BYTES: Final = 16_384
 
 MAX_WAIT_MS: Final = 60_000
 _USAGE: Final = "GET /v1/throttle?user=NAME&client_id=NAME&wait_ms=MILLISECONDS"
-_CLIENT: Final = ("user", "client_id", "broker_id")
 _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
 
 
@@ -127,7 +126,7 @@ def as_json(throttled: Throttled) -> dict[str, Any]:
     reason = ("quota_type", "observed", "bound", "window_ms", "cause", "decision_id")
     return {
         "throttled": True,
-        **{name: getattr(record, name) for name in _CLIENT},
+        **{name: getattr(record, name) for name in ("user", "client_id", "broker_id")},
         "throttled_until_ms": record.throttled_until_ms,
         "remaining_ms": throttled.remaining_ms,
         # A throttle may be shorter than what the client owes. The rest comes as a renewal.
@@ -190,8 +189,8 @@ class GateServer(WebServer):
 # Metrics, read from the gauges of the gate at each scrape.
 
 
-def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:
-    """The gauges of a gate, now; with `clients` also how much longer each throttled client must wait."""
+def gate_metrics(gate: Gate) -> Iterable[Metric]:
+    """The gauges of a gate, now."""
     stats = gate.stats()
     occupancy, depleted_ratio = stats.occupancy, stats.occupancy.pool_depleted_percent / 100
     state = GaugeMetricFamily("kquota_gate_state", "1 for the state that the gate is in.", labels=["state"])
@@ -211,10 +210,3 @@ def gate_metrics(gate: Gate, clients: bool = False) -> Iterable[Metric]:
         ("pool_depleted_ratio", "Share of the last minute in which the pool refused.", depleted_ratio),
     ):
         yield GaugeMetricFamily(f"kquota_gate_{name}", documentation, value)
-    if clients:
-        name, text, labels = "client_remaining_seconds", "How much longer a client must wait.", _CLIENT
-        remaining = GaugeMetricFamily(f"kquota_gate_{name}", text, labels=labels)
-        for throttled in gate.throttles():
-            names = [getattr(throttled.record, label) for label in labels]
-            remaining.add_metric(names, throttled.remaining_ms / 1000)
-        yield remaining

@@ -188,6 +188,7 @@ class JobRun:
             quota_version=lambda: self._quotas.pin().version,
             quotas_refused=self._quotas.is_refused,
             spark_progress=lambda: self._query.progress() if self._query is not None else None,
+            owed=lambda clients: self._enforcement.decider.owed(clients, clock.now()),
         )
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
         upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)

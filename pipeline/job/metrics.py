@@ -1,54 +1,33 @@
-"""The metrics of the job: batches, records, commits, purgatory, Spark's progress, and clients if asked for."""
+"""The metrics of the job: batches, records, commits, purgatory, Spark's progress, and clients that were throttled."""
 
 import logging
 import weakref
+from collections import Counter as Counting
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from threading import Lock
 from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pipeline.clock import Clock, SystemClock, wall_ms
-from pipeline.errors import PipelineError
-from pipeline.job.overview import Overview, overview_of
+from pipeline.clock import Clock, SystemClock
 from pipeline.metrics import ColumnHistogram, ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.query import messages_behind
 from pipeline.throttle.purgatory import Announce
+from pipeline.throttle.shapes import CLIENTS, entities_of
 from quota.entity import QUOTA_TYPES
+from schemas.names import ClientKey
 from schemas.throttle_record import Verb, verb_of
 
 log = logging.getLogger(__name__)
-
-LABELS: Final = ("user", "client_id", "broker_id", "quota_type", "mode", "owner")
-
-
-def client_metrics(read: Callable[[], Overview]) -> Iterable[Metric]:
-    """How near each sensor is to its bound, and how many of its clients are throttled; nothing if unreadable.
-
-    For those who ask for them. They are read from the tables at each scrape, so the job does nothing for them.
-    """
-    try:
-        state = read()
-    except PipelineError as exc:
-        log.warning("no metrics by client: %s", exc)
-        return
-    used = GaugeMetricFamily("kquota_client_used_ratio", "Rate divided by bound, at the newest batch.", labels=LABELS)
-    held = GaugeMetricFamily("kquota_client_throttled", "Clients of the sensor that are throttled.", labels=LABELS)
-    for line in state.lines:
-        names = [str(getattr(line, name)) for name in LABELS]
-        used.add_metric(names, line.used)
-        held.add_metric(names, line.throttled_clients)
-    yield used
-    yield held
-
 
 Progress = Mapping[str, Any]
 """`StreamingQuery.lastProgress` as a mapping: https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html"""
@@ -92,6 +71,7 @@ class RunGauges:
         next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
         quotas_refused: Whether there is a newer version, which is not valid.
         spark_progress: Spark's progress of the newest micro-batch: empty before the first one, None without a query.
+        owed: What clients of `CLIENTS` use and owe now, as `QuotaEngine.evaluate` gives it.
     """
 
     held: Callable[[], int]
@@ -100,6 +80,7 @@ class RunGauges:
     quota_version: Callable[[], int]
     quotas_refused: Callable[[], bool] = lambda: False
     spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
+    owed: Callable[[pa.Table], pa.Table] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +125,105 @@ def job_metrics(settings: Settings, others: Listeners) -> tuple[Listeners, Colle
     registry = new_registry("job")
     if settings.metrics.port is None:
         return others, registry
-    if settings.metrics.clients:
-        registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(settings, wall_ms()))))
     return both(others, JobMetrics(registry, SystemClock()).listeners), registry
+
+
+MOST_CLIENTS: Final = 1_000
+"""The most clients that have series."""
+IDLE_MS: Final = 900_000
+"""A client loses its series when its last throttle ended this long ago."""
+_LABELS: Final = (*CLIENTS.names, "quota_type")
+
+
+@dataclass(slots=True)
+class _Client:
+    """The throttles of one client: counts by quota type, and the throttle that runs, or the last one."""
+
+    throttles: Counting[str] = field(default_factory=Counting)
+    held_ms: Counting[str] = field(default_factory=Counting)
+    held_type: str = ""
+    since_ms: int = 0
+    until_ms: int = 0
+
+    def settle(self, now_ms: int) -> None:
+        """Count the time for which it was held since the last call."""
+        self.held_ms[self.held_type] += max(min(now_ms, self.until_ms) - self.since_ms, 0)
+        self.since_ms = now_ms
+
+
+class ThrottledClients:
+    """Series of clients that were throttled: how often, for how long, and their share of their bound now.
+
+    Those with the most throttles keep their series. When there is no room, a client that is throttled takes the place
+    of the one with the fewest throttles that is not held. The throttles of clients without series are counted together.
+    Nothing is read from tables. Any thread may call any method.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._clients: dict[ClientKey, _Client] = {}
+        self._unlisted = 0
+
+    def announce(self, written: pa.Table, now_ms: int) -> None:
+        """Take records of `WRITTEN` that were written now, by the steady clock."""
+        names = (*CLIENTS.names, "quota_type", "action", "cause", "extends", "throttle_time_ms")
+        rows = zip(*(written[name].to_pylist() for name in names), strict=True)
+        with self._lock:
+            leaving = self._leaving(now_ms)
+            for *key, quota_type, action, cause, extends, throttle_ms in rows:
+                begins = verb_of(action, cause, extends) == "throttle"
+                client = self._entry(ClientKey(*key), leaving) if begins else self._clients.get(ClientKey(*key))
+                if client is None:
+                    self._unlisted += begins
+                    continue
+                client.settle(now_ms)
+                client.throttles[quota_type] += begins
+                client.held_type, client.until_ms = quota_type, now_ms + throttle_ms
+
+    def read(self, now_ms: int, owed: Callable[[pa.Table], pa.Table] | None) -> Iterable[Metric]:
+        """The series now; without `owed`, while the query is down, none of shares."""
+        throttles = CounterMetricFamily("kquota_client_throttles", "Throttles that began.", labels=_LABELS)
+        held = CounterMetricFamily("kquota_client_held_seconds", "Time for which it was held.", labels=_LABELS)
+        share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_LABELS)
+        with self._lock:
+            for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
+                self._forget(key)
+            series = []
+            for key, client in self._clients.items():
+                client.settle(now_ms)
+                series += [(*key, quota_type) for quota_type in client.throttles | client.held_ms if quota_type]
+                for quota_type in client.throttles:
+                    throttles.add_metric([*key, quota_type], client.throttles[quota_type])
+                    held.add_metric([*key, quota_type], client.held_ms[quota_type] / 1000)
+            clients, unlisted = list(self._clients), self._unlisted
+        shown = set(series)
+        rows = owed(entities_of(clients)).to_pylist() if owed is not None and clients else []
+        for row in rows:
+            labels = tuple(row[name] for name in _LABELS)
+            if row["bound"] is not None and labels in shown:
+                share.add_metric(labels, row["observed"] / row["bound"])
+        yield from (throttles, held, share)
+        what = "Throttles that began, of clients without series."
+        yield CounterMetricFamily("kquota_unlisted_client_throttles", what, unlisted)
+
+    def _leaving(self, now_ms: int) -> list[ClientKey]:
+        """Clients that may lose their series, those with the fewest throttles last."""
+        if len(self._clients) < MOST_CLIENTS:
+            return []
+        free = [(client.throttles.total(), key) for key, client in self._clients.items() if client.until_ms <= now_ms]
+        return [key for _, key in sorted(free, reverse=True)]
+
+    def _entry(self, key: ClientKey, leaving: list[ClientKey]) -> _Client | None:
+        if key in self._clients:
+            return self._clients[key]
+        if len(self._clients) >= MOST_CLIENTS:
+            if not leaving:
+                return None
+            self._forget(leaving.pop())
+        return self._clients.setdefault(key, _Client())
+
+    def _forget(self, key: ClientKey) -> None:
+        self._unlisted += self._clients.pop(key).throttles.total()
 
 
 class JobMetrics:
@@ -157,6 +234,8 @@ class JobMetrics:
         self._gauges: weakref.ref[RunGauges] | None = None
         registry.register(ReadAtScrape(self._read_run))
         registry.register(ReadAtScrape(self._read_time))
+        registry.register(ReadAtScrape(self._read_clients))
+        self._clients = ThrottledClients()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self._starts = counter("kquota_query_starts", "Starts of the streaming query.")
         self._batches = counter("kquota_batches", "Micro-batches.")
@@ -227,6 +306,7 @@ class JobMetrics:
         is_throttle = pc.equal(written["action"], "throttle")
         self._delay.observe(_seconds(written["throttle_time_ms"].filter(is_throttle)))
         self._lateness.observe(_seconds(written["lateness_ms"].drop_null()))
+        self._clients.announce(written, self._clock.now().steady_ms)
 
     def _committed(self, table: str) -> None:
         self._commits.labels(table).set(self._now_seconds())
@@ -243,6 +323,10 @@ class JobMetrics:
                 "Time of the newest micro-batch, minus the wall clock; below 0 = that long ago.",
                 ahead_seconds,
             )
+
+    def _read_clients(self) -> Iterable[Metric]:
+        gauges = None if self._gauges is None else self._gauges()
+        return self._clients.read(self._clock.now().steady_ms, None if gauges is None else gauges.owed)
 
     def _read_run(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()

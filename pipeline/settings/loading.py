@@ -87,7 +87,7 @@ def _nearest_variable(name: str, known: Iterable[str]) -> str | None:
     return None if found is None else PREFIX + found
 
 
-_HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "alerts.webhooks", "alerts.signing_keys", "store")
+_HOLDS_SECRETS: Final = ("kafka.client", "spark.conf", "store")
 
 
 def load_settings(file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:

@@ -27,43 +27,6 @@ if TYPE_CHECKING:
     from quota.throttle_time import ThrottleCaps
 
 
-class AlertsSettings(Branch):
-    """What `kquota alerts` looks for, and who receives it."""
-
-    webhooks: dict[str, SecretStr] = Field(
-        default_factory=dict,
-        description="name of a receiver -> its http or https URL, all or part of it as ${env:NAME} or ${file:/path}",
-    )
-    signing_keys: dict[str, SecretStr] = Field(
-        default_factory=dict,
-        description="name of a webhook -> ${env:NAME} or ${file:/path} of the key its messages are signed with",
-    )
-    topic: str | None = Field(None, min_length=1, description="a Kafka topic that gets the alerts too; null: none")
-    external_url: str | None = Field(
-        None, pattern=r"^https?://", description="address of the dashboard, for links in messages"
-    )
-    runbook_url: str | None = Field(
-        None,
-        pattern=r"^https?://",
-        description="address of docs/runbook.md at yours, for links in messages; null: none",
-    )
-    near_bound_percent: int = Field(80, ge=1, le=1_000, description="KquotaNearBound: percent of T that fires it")
-    at_bound_percent: int = Field(95, ge=1, le=1_000, description="KquotaAtBound: percent of T that fires it")
-    hysteresis_percent: int = Field(5, ge=0, le=100, description="percent of T below that, at which both end")
-    pending_ms: int = Field(30_000, ge=0, description="minimum duration before both fire")
-    stalled_after_ms: int = Field(60_000, ge=1_000, description="KquotaStalled: no micro-batch for longer")
-    dead_letters_ms: int = Field(300_000, ge=1_000, description="KquotaDeadLetters: refused messages in such a span")
-    resolve_after_ms: int = Field(60_000, ge=0, description="an alert ends after so long without its condition")
-    repeat_ms: int = Field(14_400_000, ge=1_000, description="repeat interval of an alert that is still firing")
-    look_every_ms: int = Field(2_000, ge=100, description="interval between two looks at the tables")
-    timeout_ms: int = Field(10_000, ge=100, description="how long a receiver may take to answer")
-    longest_retry_ms: int = Field(60_000, ge=100, description="longest rest before a message is sent again")
-    queue_messages: int = Field(
-        1_000, ge=1, description="most messages that wait for one receiver; then the oldest is dropped and counted"
-    )
-    state_file: Path | None = Field(None, description="null: <run_dir>/<job>.alerts.json")
-
-
 _UNCAPPED_THROTTLE_MS: Final = 3_600_000
 _LEAST_DRIVER_MIB: Final = 472
 _MEBIBYTES: Final = {"m": 1, "g": 1024}
@@ -254,9 +217,6 @@ class MetricsSettings(Branch):
     port: int | None = Field(
         None, ge=0, le=65_535, description="null: no metrics; 0: any free one. Each program on a machine needs its own"
     )
-    clients: bool = Field(
-        False, description="also metrics by user and client-id: as many series as there are clients near their bounds"
-    )
 
 
 class SparkSettings(Branch):
@@ -309,7 +269,6 @@ class Settings(Branch):
     purgatory: PurgatorySettings = PurgatorySettings()
     sync: SyncSettings = SyncSettings()
     metrics: MetricsSettings = MetricsSettings()
-    alerts: AlertsSettings = AlertsSettings()
     spark: SparkSettings = SparkSettings()
 
     @model_validator(mode="wrap")

@@ -141,9 +141,13 @@ class Decider:
     def look(self, throttles: pa.Table, now: Moment) -> tuple[Evaluation, pa.Table]:
         """What each of these clients of `HELD` owes now, of `REASONS`, and the facts to recompute it from."""
         with self._lock:
-            passed_ms = max(now.steady_ms - self._steady_at_last_ms, 0)
-            seen = replace(self._last, evaluated_at_ms=self._last.evaluated_at_ms + passed_ms)
+            seen = replace(self._last, evaluated_at_ms=self._evaluated_at_ms(now))
             return seen, reasons_of(self._engine, throttles, seen.evaluated_at_ms)
+
+    def owed(self, clients: pa.Table, now: Moment) -> pa.Table:
+        """What clients of `CLIENTS` use and owe now, of every quota type: see `QuotaEngine.evaluate`. Reads only."""
+        with self._lock:
+            return self._engine.evaluate(clients, evaluated_at_ms=self._evaluated_at_ms(now))
 
     def standing(self, throttles: pa.Table) -> Standing:
         """What is in force now for each of these rows of `HELD` or `PUBLICATIONS`."""
@@ -177,6 +181,10 @@ class Decider:
         """Drop sensors that have been idle for an hour of event time; returns how many."""
         with self._lock:
             return self._engine.expire_idle(self._last.evaluated_at_ms)
+
+    def _evaluated_at_ms(self, now: Moment) -> int:
+        """The instant of looks: the newest batch's, and the steady time that has passed since."""
+        return self._last.evaluated_at_ms + max(now.steady_ms - self._steady_at_last_ms, 0)
 
     def _violations(self, decisions: pa.Table, evaluated_at_ms: int) -> pa.Table:
         """The throttles that applied decisions ask for: their own O, T and W; bucket and debt as evaluated."""

@@ -47,7 +47,7 @@ class Program:
     @property
     def name(self) -> str:
         """Of the program: the first word, and of a group the second too."""
-        two = self.words[0] in {"alerts", "meter", "quotas", "topics"}
+        two = self.words[0] in {"meter", "quotas", "topics"}
         return " ".join(self.words[: 2 if two else 1])
 
     @property

@@ -59,7 +59,7 @@ def deployed(ports: Mapping[str, int]) -> str:
         ports: Of each program of kquota, where it serves its metrics on this machine.
     """
     text = (DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8")
-    for name, documented in (("job", 9464), ("meter", 9465), ("sync", 9466), ("alerts", 9467), ("gate", 8787)):
+    for name, documented in (("job", 9464), ("meter", 9465), ("sync", 9466), ("gate", 8787)):
         assert f"127.0.0.1:{documented}" in text
         text = text.replace(f'["127.0.0.1:{documented}"]', f'["127.0.0.1:{ports[name]}"]')
     text = text.replace("scrape_interval: 5s", "scrape_interval: 500ms").replace(

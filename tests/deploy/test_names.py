@@ -29,7 +29,7 @@ from tests.deploy.commands import (
 ROOT = DEPLOY.parent
 FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
 SETTINGS_FILES = sorted(DEPLOY.rglob("kquota.toml"))
-PROGRAMS = {"run", "gate", "meter request-log", "quotas sync", "dashboard", "alerts run", "topics create"}
+PROGRAMS = {"run", "gate", "meter request-log", "quotas sync", "dashboard", "topics create"}
 # What each program serves; that it does so is tested in test_health.py and beside the program.
 SERVED = {
     "gate": {"/healthz", "/metrics"},
@@ -37,7 +37,6 @@ SERVED = {
     "run": {"/metrics"},
     "meter request-log": {"/metrics"},
     "quotas sync": {"/metrics"},
-    "alerts run": {"/metrics"},
 }
 ALL = list(programs())
 # From the restart rules of docs/runbook.md: a restart mends neither settings nor a second driver nor refused data.

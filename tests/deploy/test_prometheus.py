@@ -1,6 +1,6 @@
 """The alerts of deploy/prometheus, tested by promtool; and every PromQL text of deploy, run on a real Prometheus.
 
-It scrapes a real gate (a process), and the metrics of a job, a meter, a sync and an alerter, fed by real parts.
+It scrapes a real gate (a process), and the metrics of a job, a meter and a sync, fed by real parts.
 """
 
 import json
@@ -16,12 +16,9 @@ import httpx
 import pytest
 import yaml
 
-from pipeline.alerts.alerter import AlertsMetrics
-from pipeline.alerts.judging import ALERTS
 from pipeline.brokers.running import SyncMetrics
-from pipeline.clock import SystemClock, wall_ms
-from pipeline.job.metrics import JobMetrics, client_metrics
-from pipeline.job.overview import overview_of
+from pipeline.clock import SystemClock
+from pipeline.job.metrics import JobMetrics
 from pipeline.meter.log_follower import FollowerCounts
 from pipeline.meter.request_log import LineCounts
 from pipeline.meter.request_meter import MeterGauges, meter_metrics
@@ -61,6 +58,11 @@ def test_promtool_finds_that_every_alert_fires_when_it_should_and_only_then() ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_amtool_takes_the_alertmanager_with_one_receiver() -> None:
+    command = [program("amtool"), "check-config", str(RULES.with_name("alertmanager.yml"))]
+    assert "1 receivers" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_every_alert_says_how_bad_it_is_what_is_so_and_what_to_do() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
@@ -75,7 +77,7 @@ def runbook() -> dict[str, str]:
 
 
 def test_every_alert_has_its_part_of_the_runbook_and_every_part_an_alert() -> None:
-    assert sorted(runbook()) == sorted({rule["alert"] for rule in rules()} | set(ALERTS))
+    assert sorted(runbook()) == sorted({rule["alert"] for rule in rules()})
 
 
 @pytest.mark.parametrize("alert", sorted(runbook()))
@@ -93,7 +95,7 @@ def test_an_alert_links_to_its_part_of_the_runbook_and_to_a_silence_of_itself(ru
 
 @contextmanager
 def served_job(folder: Path) -> Iterator[int]:
-    """A job with a throttled client and a dead letter, which also tells of its clients."""
+    """A job with a throttled client and a dead letter."""
     registry = new_registry("job")
     job: HandJob = new_job(folder)
     job.listeners = JobMetrics(registry, SystemClock()).listeners
@@ -103,7 +105,7 @@ def served_job(folder: Path) -> Iterator[int]:
     job.step()
     job.clock.advance(20_000)
     job.step()  # looks, and renews
-    registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(job.settings, job.clock.wall_ms))))
+    throttle_one(job)
     with metrics_endpoint(ANY_PORT, registry) as port:
         assert port is not None
         yield port
@@ -124,17 +126,6 @@ def served_sync() -> Iterator[int]:
     registry = new_registry("sync")
     control = BrokerSync(budget=AlterBudget(5), adopt=False, num_samples=11, sample_window_ms=1_000)
     SyncMetrics(registry, SystemClock()).period_done(control, 2)
-    with metrics_endpoint(ANY_PORT, registry) as port:
-        assert port is not None
-        yield port
-
-
-@contextmanager
-def served_alerts() -> Iterator[int]:
-    registry = new_registry("alerts")
-    metrics = AlertsMetrics(registry)
-    metrics.of_receiver("ops")
-    metrics.looked({}, [("ops", 0)], wall_ms())
     with metrics_endpoint(ANY_PORT, registry) as port:
         assert port is not None
         yield port
@@ -169,16 +160,15 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             "job": stack.enter_context(served_job(folder)),
             "meter": stack.enter_context(served_meter()),
             "sync": stack.enter_context(served_sync()),
-            "alerts": stack.enter_context(served_alerts()),
             "gate": stack.enter_context(real_gate()),
         }
         yield stack.enter_context(running_prometheus(folder, deployed(ports)))
 
 
 def test_a_real_prometheus_reads_every_program(prometheus: Prometheus) -> None:
-    wait_until(lambda: len(prometheus.query('up{job="kquota"} == 1')) == 5, "all five programs to be scraped")
+    wait_until(lambda: len(prometheus.query('up{job="kquota"} == 1')) == 4, "all four programs to be scraped")
     programs = {one["metric"]["program"] for one in prometheus.query("kquota_build_info == 1")}
-    assert programs == {"job", "meter", "sync", "alerts", "gate"}
+    assert programs == {"job", "meter", "sync", "gate"}
 
 
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in rules()])
@@ -194,7 +184,7 @@ def test_an_expression_of_the_dashboard_shows_something(prometheus: Prometheus, 
     wait_until(lambda: bool(prometheus.query(expression)), f"a value of {expression}")
 
 
-def test_prometheus_evaluates_all_rules_and_finds_the_throttled_client_at_its_bound(
+def test_prometheus_evaluates_all_rules_and_finds_the_throttled_client_near_its_bound(
     prometheus: Prometheus,
 ) -> None:
     wait_until(
@@ -202,6 +192,6 @@ def test_prometheus_evaluates_all_rules_and_finds_the_throttled_client_at_its_bo
         "every rule to be evaluated without an error",
     )
     assert {rule["name"] for rule in prometheus.rules()} == {rule["alert"] for rule in rules()}
-    at_bound = next(rule for rule in prometheus.rules() if rule["name"] == "KquotaAtBound")
-    wait_until(lambda: bool(prometheus.query('ALERTS{alertname="KquotaAtBound"}')), "the alert to be pending")
-    assert at_bound["labels"] == {"severity": "warning"}
+    near_bound = next(rule for rule in prometheus.rules() if rule["name"] == "KquotaNearBound")
+    wait_until(lambda: bool(prometheus.query('ALERTS{alertname="KquotaNearBound"}')), "the alert to be pending")
+    assert near_bound["labels"] == {"severity": "info"}

@@ -204,6 +204,7 @@ class HandJob:
             self.purgatory.next_due_ms,
             lambda: self.clock.now().steady_ms,
             lambda: self.quotas.pin().version,
+            owed=lambda clients: self.decider.owed(clients, self.clock.now()),
         )
         self.listeners.began(self.gauges)
         self._is_alive = True

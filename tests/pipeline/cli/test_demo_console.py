@@ -90,13 +90,3 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     console.summary(dict.fromkeys([("alice", "etl"), ("erp", "exporter")]))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {row[0]: row[4] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "2", "erp/exporter": "3"}
-
-
-@pytest.mark.parametrize(("owner", "ending"), [({"owner": "ops"}, " · for ops"), ({}, "")])
-def test_an_alert_is_a_line_with_its_state_name_summary_and_owner(
-    owner: dict[str, str], ending: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    labels, annotations = {"alertname": "KquotaThrottled", **owner}, {"summary": "a\x1b[2Jb is throttled"}
-    DemoConsole(CANDIDATE, watched=False).alert({"status": "firing", "labels": labels, "annotations": annotations})
-    line = capsys.readouterr().out.partition("  ")[2]
-    assert line == f"alert    firing KquotaThrottled: a\\x1b[2Jb is throttled{ending}\n"

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from pipeline.cli.main import app
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
 
-NAMES = Names("u", "t", "m", "j1", "a")
+NAMES = Names("u", "t", "m", "j1")
 
 
 def test_a_command_grants_all_operations_on_one_resource() -> None:
@@ -40,7 +40,7 @@ def test_every_role_names_its_own_resources_and_none_twice() -> None:
     for role in ROLES:
         acls = acls_of(role, NAMES)
         assert len(set(acls)) == len(acls) > 0
-        assert {acl.name for acl in acls} <= {"u", "t", "m", "a", "kquota-j1", "kquota-meter.", "kafka-cluster"}
+        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter.", "kafka-cluster"}
     assert acls_of("meter", NAMES) == (
         Acl("topic", "u", "Write"),
         Acl("topic", "m", "Read"),
@@ -49,9 +49,6 @@ def test_every_role_names_its_own_resources_and_none_twice() -> None:
     )
     assert acls_of("sync", NAMES) == (DESCRIBE_QUOTAS, ALTER_QUOTAS)
     assert acls_of("gate", NAMES) == (Acl("topic", "t", "Read"),)
-    assert acls_of("alerts", NAMES) == (Acl("topic", "a", "Write"),)
-    assert Acl("topic", "a", "Create") in acls_of("operator", NAMES)
-    assert all(acl.name != "a" for acl in acls_of("job", NAMES))
 
 
 def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> None:
@@ -73,15 +70,5 @@ def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> Non
         ("Read", "topic", "quota.throttle.v1")
     ]
 
-    alerts = invoke(app, ["topics", "check", "--role", "alerts", "--alerts-topic", "told"])
-    assert alerts.stdout.splitlines()[1:] == [
-        "kafka-acls --bootstrap-server BROKER:9092 --add --allow-principal User:kquota-alerts --operation Write "
-        "--topic told"
-    ]
-    without = invoke(app, ["topics", "check", "--role", "alerts"])
-    assert without.stdout.splitlines() == [
-        "# alerts: kquota alerts run and test, where alerts.topic is set; as the settings are, it needs no right"
-    ]
-
     unknown = invoke(app, ["topics", "check", "--role", "root"])
-    assert "unknown role 'root'; roles are job, meter, gate, operator, import, sync, alerts" in str(unknown.exception)
+    assert "unknown role 'root'; roles are job, meter, gate, operator, import, sync" in str(unknown.exception)

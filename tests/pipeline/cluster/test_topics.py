@@ -185,25 +185,6 @@ def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker)
     assert "error: topic 't.usage': 'message.timestamp.type' is CreateTime, not LogAppendTime" in unfit.stderr
 
 
-@pytest.mark.broker
-def test_the_topic_of_the_alerts_is_created_and_checked_where_it_is_named(admin: Any, broker: EmbeddedBroker) -> None:
-    names = ["--usage-topic", "t.usage", "--throttle-topic", "t.throttle", "--marker-topic", "t.marker"]
-    common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2", *names]
-    invoke = CliRunner().invoke
-
-    created = invoke(app, ["topics", "create", *common, "--alerts-topic", "t.alerts"])
-    assert (created.exit_code, created.stdout.count("created")) == (0, 4)
-    assert invoke(app, ["topics", "check", *common, "--alerts-topic", "t.alerts"]).exit_code == 0
-
-    delete(admin, ["t.alerts"])
-    assert invoke(app, ["topics", "check", *common]).exit_code == 0, "the job does not need it"
-    (missing,) = json.loads(
-        invoke(app, ["topics", "check", *common, "--alerts-topic", "t.alerts", "-o", "json"]).stdout
-    )
-    assert (missing["topic"], missing["severity"], missing["got"]) == ("t.alerts", "error", "none")
-    assert missing["fix"].endswith("--alerts-topic t.alerts")
-
-
 def test_the_command_that_creates_topics_names_those_that_have_other_names() -> None:
     usual = create_command("broker:9092", topic_specs(1, 1_000))
     assert usual.endswith("kquota topics create --bootstrap-server broker:9092")

@@ -149,15 +149,6 @@ def test_the_command_prints_a_link_that_opens(
     assert "it works until 2023-11-17T22:13:20 UTC" in answer.stderr
 
 
-def test_the_address_of_the_dashboard_is_that_of_the_settings(
-    link_words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KQUOTA_ALERTS__EXTERNAL_URL", "https://kquota.example/")
-    answer = kquota(*link_words)
-    assert answer.stdout.startswith("https://kquota.example/me?user=alice&token=")
-    assert "alerts.external_url" not in answer.stderr
-
-
 @pytest.mark.parametrize(
     ("token", "what"), [(None, "the dashboard has no token"), ("secret", "the dashboard's token is too short")]
 )

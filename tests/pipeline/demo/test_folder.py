@@ -76,8 +76,7 @@ def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoF
     notes = demo.root / "notes.txt"
     notes.touch()
     stock = (demo.stock_client(client.client_id) for client in STOCK_CLIENTS)
-    of_alerts = (demo.root / "kquota.alerts.json", demo.root / "kquota.alerts.silences.json")
-    for path in (demo.settings_file, demo.candidate, demo.sync_log, *stock, *of_alerts):
+    for path in (demo.settings_file, demo.candidate, demo.sync_log, *stock):
         path.touch()
     start_over(demo, "kquota")
     locks = {"kquota.lock", "kquota.pid", "demo.lock", "demo.pid"}

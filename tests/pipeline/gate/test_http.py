@@ -240,15 +240,7 @@ def test_metrics_are_the_gauges_of_the_gate_and_how_it_has_answered(setting: Gat
     assert (told["kquota_gate_throttled_clients"], told["kquota_gate_pool_size_bytes"]) == ("1.0", "32768.0")
     assert told['kquota_gate_answers_total{answer="go"}'] == "1.0"
     assert told['kquota_gate_answers_total{answer="throttled"}'] == "2.0"
-    assert "alice" not in answer.text, "no client is named unless that was asked for"
-
-
-def test_metrics_by_client_say_how_much_longer_each_must_wait(setting: GateSetting) -> None:
-    setting.throttle(for_ms=2_000, owed_ms=7_500)
-    registry = CollectorRegistry()
-    registry.register(ReadAtScrape(lambda: gate_metrics(setting.gate, clients=True)))
-    labels = {"user": "alice", "client_id": "etl", "broker_id": ""}
-    assert registry.get_sample_value("kquota_gate_client_remaining_seconds", labels) == 2.0
+    assert "alice" not in answer.text
 
 
 def test_metrics_need_the_token_as_throttles_do_and_are_not_there_without_a_registry(setting: GateSetting) -> None:

@@ -4,15 +4,16 @@ import gc
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pipeline.job.metrics import JobMetrics, Listeners, both, client_metrics, job_metrics
-from pipeline.job.overview import overview_of
-from pipeline.metrics import ReadAtScrape
+from pipeline.job.metrics import IDLE_MS, MOST_CLIENTS, JobMetrics, Listeners, ThrottledClients, both, job_metrics
 from pipeline.settings.model import MetricsSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import read_table
+from pipeline.throttle.shapes import WRITTEN, entities_of, table_of
+from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import throttle_one
 
@@ -122,26 +123,49 @@ def test_a_run_that_has_ended_is_not_kept_and_tells_nothing(job: HandJob, regist
     assert value(registry, "purgatory_size") == 1, "taken up from the tables"
 
 
-def test_no_name_of_a_client_is_in_the_metrics_of_a_job(job: HandJob, registry: CollectorRegistry) -> None:
-    assert job.messages
+def test_a_throttled_client_has_series_until_it_has_been_idle_for_a_quarter_of_an_hour(
+    job: HandJob, registry: CollectorRegistry
+) -> None:
+    labels = {"user": "alice", "client_id": "etl", "broker_id": "", "quota_type": "producer_byte_rate"}
+    owed = job.decider.owed(entities_of([ClientKey("", "alice", "etl")]), job.clock.now()).to_pylist()[0]
+    assert value(registry, "client_throttles_total", **labels) == 1
+    assert value(registry, "client_share", **labels) == owed["observed"] / owed["bound"] > 1
+    rows = read_table(table_uri(job.settings.tables.root, "throttle_events")).to_pylist()
+    held_seconds = (job.clock.wall_ms - min(row["throttled_until_ms"] - row["throttle_time_ms"] for row in rows)) / 1000
+    assert value(registry, "client_held_seconds_total", **labels) == held_seconds > 0
+    end_ms = max(row["throttled_until_ms"] for row in rows)
+    job.clock.advance(end_ms + IDLE_MS - job.clock.wall_ms)
+    assert value(registry, "client_throttles_total", **labels) == 1
+    job.clock.advance(1)
     assert b"alice" not in generate_latest(registry)
 
 
-def test_by_client_the_metrics_are_the_lines_of_top(job: HandJob) -> None:
-    registry = CollectorRegistry()
-    registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(job.settings, job.clock.wall_ms))))
-    names = {"user": "alice", "client_id": "", "broker_id": "", "quota_type": "producer_byte_rate"}
-    (line,) = overview_of(job.settings, job.clock.wall_ms).lines
-    labels = {**names, "mode": "enforce", "owner": ""}
-    assert value(registry, "client_used_ratio", **labels) == line.used
-    assert value(registry, "client_throttled", **labels) == 1
+def throttled(name: str) -> pa.Table:
+    """The record that begins a throttle of a second."""
+    texts = {"broker_id": "", "user": name, "client_id": "", "quota_type": "request_percentage"}
+    return table_of(
+        WRITTEN,
+        1,
+        {**texts, "action": "throttle", "cause": "violation", "extends": False, "throttle_time_ms": 1_000},
+    )
 
 
-def test_tables_that_can_not_be_read_leave_the_other_metrics_alone(tmp_path: Path) -> None:
-    registry = CollectorRegistry()
-    settings = Settings().model_copy(update={"tables": Settings().tables.model_copy(update={"root": str(tmp_path)})})
-    registry.register(ReadAtScrape(lambda: client_metrics(lambda: overview_of(settings, 0))))
-    assert generate_latest(registry) == b""
+def listed(clients: ThrottledClients, now_ms: int) -> dict[str, float]:
+    """Throttles by user; "" for those of clients without series."""
+    samples = [sample for metric in clients.read(now_ms, None) for sample in metric.samples]
+    return {one.labels.get("user", ""): one.value for one in samples if one.name.endswith("_throttles_total")}
+
+
+def test_where_there_are_too_many_the_clients_that_are_held_or_throttled_most_keep_their_series() -> None:
+    clients, names = ThrottledClients(), [f"user {number}" for number in range(MOST_CLIENTS)]
+    for again in (names, names[1:]):
+        clients.announce(pa.concat_tables(map(throttled, again)), 0)
+    clients.announce(throttled("while all are held"), 999)
+    assert (len(listed(clients, 999)), listed(clients, 999)[""]) == (MOST_CLIENTS + 1, 1)
+    clients.announce(throttled("when none is held"), 1_000)
+    found = listed(clients, 1_000)
+    assert (found["when none is held"], found["user 1"], found.get("user 0")) == (1, 2, None)
+    assert (len(found), found[""]) == (MOST_CLIENTS + 1, 2)
 
 
 def test_only_a_job_with_a_port_fills_a_registry() -> None:
