@@ -30,11 +30,14 @@ that user that had one of these as its quota would fall under the new entry. So 
 with and without the entries, about every client that an entry could concern. If the answer differs for any of them, in
 sensor or bound, there is no entry, and the sensor is reported.
 
-Which clients these are: a row is found by names, so clients whose names are in no row all get the same answer. It is
-enough to ask about the names of all rows, and about one name that is in none.
+Which clients these are: a row is found by names, so clients with names that are in no row all get the same answer. It
+is enough to ask about the client-ids in rows of the sensor's user and of the default user, and about one name that is
+in none. An entry hides only rows of less specific levels, and those are of defaults: so an answer does not depend on
+which other sensors have entries.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -170,11 +173,14 @@ def own_entries(
 
     Args:
         snapshot: the quotas in force.
-        sensors: tags and quota type of each, "" for a part that is no tag; each once. Pass those that have an entry
-            already too, as long as they need it: an edit of the quotas can make it harmful.
+        sensors: tags and quota type of each, "" for a part that is no tag; each once. After an edit of the quotas pass
+            those that have an entry too, as long as they need it: the edit can make it harmful.
     """
-    enforced = replace(snapshot, quotas=tuple(quota for quota in snapshot.quotas if quota.mode != "shadow"))
-    probes = {sensor: _probes(enforced, sensor) for sensor in sensors}
+    users = {DEFAULT, "", *(sensor.user for sensor in sensors)}
+    found = (quota for quota in snapshot.quotas if quota.mode != "shadow" and quota.user in users)
+    enforced = replace(snapshot, quotas=tuple(found))
+    names = _client_ids_by_user(enforced)
+    probes = {sensor: _probes(names, sensor) for sensor in sensors}
     clients = sorted({client for of_sensor in probes.values() for client in of_sensor})
     before = _resolve(enforced, clients)
     bounds: dict[EntryKey, float] = {}
@@ -199,14 +205,21 @@ def own_entries(
     return tuple(granted), tuple(refused[sensor] for sensor in sensors if sensor in refused)
 
 
-def _probes(snapshot: QuotaSnapshot, sensor: EntryKey) -> list[_Client]:
+def _client_ids_by_user(snapshot: QuotaSnapshot) -> dict[str, set[str]]:
+    names: dict[str, set[str]] = {}
+    for quota in snapshot.quotas:
+        names.setdefault(quota.user, set()).add(quota.client_id)
+    return names
+
+
+def _probes(names: Mapping[str, set[str]], sensor: EntryKey) -> list[_Client]:
     if sensor.user and sensor.client_id:
         return [(sensor.user, sensor.client_id)]
     if sensor.user:
-        names = {quota.client_id for quota in snapshot.quotas} - {DEFAULT}
-        return [(sensor.user, name) for name in sorted({*names, "", _UNNAMED})]
-    names = {quota.user for quota in snapshot.quotas} - {DEFAULT, ""}
-    return [(name, sensor.client_id) for name in sorted({*names, _UNNAMED})]
+        named = {*names.get(sensor.user, ()), *names.get(DEFAULT, ())} - {DEFAULT}
+        return [(sensor.user, name) for name in sorted({*named, "", _UNNAMED})]
+    # An entry of a client-id hides the default client-id alone, which made the sensor.
+    return [(_UNNAMED, sensor.client_id)]
 
 
 _Resolved = dict[tuple[str, str, str], tuple[int | None, _Answer]]
@@ -250,30 +263,74 @@ def _with_rows(snapshot: QuotaSnapshot, bounds: dict[EntryKey, float]) -> QuotaS
     return replace(snapshot, quotas=tuple(rows.values()))
 
 
-class OwnGrants:
-    """The answers of `own_entries` under the quotas in force, kept because asking is dear."""
+@dataclass(frozen=True, slots=True)
+class OwnLimits:
+    """The largest numbers of own entries: of one user, and of all users together. Clients can make up client-ids.
 
-    def __init__(self) -> None:
-        self._snapshot = QuotaSnapshot(0, ())
-        self.granted: dict[EntryKey, BrokerEntry] = {}
-        self.refused: dict[EntryKey, Refused] = {}
+    Sensors of a client-id alone count as those of one user.
+    """
+
+    per_user: int = 100
+    in_all: int = 5_000
+
+
+class OwnGrants:
+    """Which sensors of defaults have an entry of their own: as many as the limits allow, and none that does harm.
+
+    The answers of `own_entries` are kept until the quotas change, because asking is dear. An answer depends on no other
+    entry, so only new sensors are asked for.
+
+    Attributes:
+        granted: the entries.
+        refused: the sensors whose entry would do harm.
+        left_out: by user, how many of the sensors that asked last found no room.
+    """
+
+    def __init__(self, limits: OwnLimits | None = None) -> None:
+        self._limits = limits or OwnLimits()
+        self.load(QuotaSnapshot(0, ()))
 
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Put other quotas in force, and forget all answers."""
         self._snapshot = snapshot
-        self.granted, self.refused = {}, {}
+        self.granted: dict[EntryKey, BrokerEntry] = {}
+        self.refused: dict[EntryKey, Refused] = {}
+        self.left_out: Counter[str] = Counter()
+        self._of_user: Counter[str] = Counter()
 
-    def ask(self, keys: Iterable[EntryKey]) -> None:
-        """Ask for these too. Those that asked before cost nothing, but a new entry can make another one harmful."""
-        asked = self.granted.keys() | self.refused.keys()
-        new = [key for key in dict.fromkeys(keys) if key not in asked]
-        if new:
-            granted, refused = own_entries(self._snapshot, [*self.granted, *new])
-            self.granted = {entry.key: entry for entry in granted}
-            self.refused.update({one.key: one for one in refused})
+    def ask(self, keys: Iterable[EntryKey], most: int | None = None) -> None:
+        """Ask for these too, who should come first first; for at most so many new ones, and the others ask again."""
+        taken, self.left_out = Counter(self._of_user), Counter()
+        in_all, new = len(self.granted), list[EntryKey]()
+        for key in dict.fromkeys(keys):
+            if key in self.granted or key in self.refused:
+                continue
+            if in_all >= self._limits.in_all or taken[key.user] >= self._limits.per_user:
+                self.left_out[key.user] += 1
+            else:
+                taken[key.user] += 1
+                in_all += 1
+                new.append(key)
+        if not new:
+            return
+        granted, refused = own_entries(self._snapshot, new[:most])
+        self.granted.update((entry.key, entry) for entry in granted)
+        self._of_user.update(entry.key.user for entry in granted)
+        self.refused.update((one.key, one) for one in refused)
+
+    def make_room(self, quiet: Iterable[EntryKey]) -> None:
+        """Give up entries, in this order, one for each sensor that found no room and that this helps."""
+        short, is_full = Counter(self.left_out), len(self.granted) >= self._limits.in_all
+        may_take_any = [user for user in short if is_full and self._of_user[user] < self._limits.per_user]
+        for key in quiet:
+            user = key.user if short[key.user] else next((one for one in may_take_any if short[one]), None)
+            if user is not None:
+                short[user] -= 1
+                self.forget([key])
 
     def forget(self, keys: Iterable[EntryKey]) -> None:
         """These sensors need no entry any more."""
         for key in keys:
-            self.granted.pop(key, None)
+            if self.granted.pop(key, None) is not None:
+                self._of_user -= Counter([key.user])
             self.refused.pop(key, None)

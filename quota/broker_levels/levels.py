@@ -172,9 +172,17 @@ class EntityLevels:
 
     def no_longer_needed(self, at_ms: int) -> list[EntryKey]:
         """The own entries of sensors that are quiet and were not over T lately."""
-        quiet = at_ms - self._state.used_at_ms >= _RULES.quiet_ms
         not_over = at_ms - self._state.over_at_ms >= _RULES.remember_ms
-        return self._keys_of((self._standing == Standing.OWN) & quiet & not_over)
+        return self._keys_of(self._is_quiet_own(at_ms) & not_over)
+
+    def quiet_own(self, at_ms: int) -> list[tuple[int, EntryKey]]:
+        """The own entries of sensors that are quiet, and since when."""
+        quiet = self._is_quiet_own(at_ms)
+        return list(zip(self._state.used_at_ms[quiet].tolist(), self._keys_of(quiet), strict=True))
+
+    def _is_quiet_own(self, at_ms: int) -> Flags:
+        quiet: Flags = at_ms - self._state.used_at_ms >= _RULES.quiet_ms
+        return quiet & (self._standing == Standing.OWN)
 
     def drop(self, keys: Iterable[EntryKey]) -> None:
         """Forget these rows."""

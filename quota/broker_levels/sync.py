@@ -28,6 +28,7 @@ from quota.broker_levels.entries import (
     EntryKey,
     EntryKind,
     OwnGrants,
+    OwnLimits,
     as_brokers_take,
     broker_entries,
 )
@@ -41,7 +42,7 @@ from quota.errors import InvalidArgument
 from quota.snapshot import QuotaSnapshot
 
 ALTERS_PER_SECOND: Final = 2_000
-EXPIRE_EVERY_MS: Final = 600_000
+EXPIRE_EVERY_MS: Final = 60_000
 
 
 class AlterBudget:
@@ -93,6 +94,7 @@ class BrokerSync:
         adopt: write where others wrote, too. What stood there then is what is given back.
         num_samples: N of the brokers, `quota.window.num`.
         sample_window_ms: w of the brokers, `quota.window.size.seconds` · 1000.
+        own_limits: how many sensors of defaults may have an entry of their own.
     """
 
     def __init__(
@@ -101,13 +103,14 @@ class BrokerSync:
         adopt: bool = False,
         num_samples: int = NUM_SAMPLES,
         sample_window_ms: int = SAMPLE_WINDOW_MS,
+        own_limits: OwnLimits | None = None,
     ) -> None:
         self._budget = budget or AlterBudget()
         self._usage = BrokerUsage(num_samples, sample_window_ms)
         self._levels = {name: EntityLevels(at, self._usage) for at, name in enumerate(QUOTA_TYPES)}
         self._expired_at_ms = 0
         self._broker_ids: tuple[str, ...] = ()
-        self._holdings, self._grants, self._retries = BrokerHoldings(adopt), OwnGrants(), WriteRetries()
+        self._holdings, self._grants, self._retries = BrokerHoldings(adopt), OwnGrants(own_limits), WriteRetries()
         self._snapshot: QuotaSnapshot | None = None
         self._mirror = self._is_observed = self._is_compared = False
         self._at_ms = self._ahead_ms = 0
@@ -235,6 +238,11 @@ class BrokerSync:
         return tuple(sorted((*self._retries.refusals, *of_sensors), key=lambda refusal: refusal.key))
 
     @property
+    def left_out(self) -> Mapping[str, int]:
+        """By user, how many sensors of defaults need an entry of their own and get none: there is no room for more."""
+        return self._grants.left_out
+
+    @property
     def unplaced_bytes(self) -> int:
         """Bytes, produced and fetched, of usage that counted on no broker, since the start."""
         return self._usage.unplaced_bytes
@@ -243,8 +251,8 @@ class BrokerSync:
         holdings = self._holdings
         entries = {entry.key: entry for entry in broker_entries(snapshot, self._mirror)}
         if not self._mirror:
-            has_own = (key for key, owned in holdings.owned.items() if owned.kind is EntryKind.OWN)
-            self._grants.ask(key for key in has_own if key not in entries)
+            own = {key: one for key, one in holdings.owned.items() if one.kind is EntryKind.OWN and key not in entries}
+            self._grants.ask(sorted(own, key=lambda key: -(own[key].over_at_ms or 0)))
         wanted = {**self._metering(entries), **self._grants.granted, **entries}
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted
@@ -282,7 +290,10 @@ class BrokerSync:
             for at in np.flatnonzero(of_type.is_candidate & (of_type.cause == Cause.TOGETHER_ABOVE)).tolist()
         )
         grants, before = self._grants, set(self._grants.granted)
-        grants.ask([key for _, key in asking if key not in grants.refused][:MOST_ASKS])
+        grants.ask((key for _, key in asking), MOST_ASKS)
+        if grants.left_out:
+            quiet = sorted(chain.from_iterable(levels.quiet_own(self._at_ms) for levels in self._levels.values()))
+            grants.make_room(key for _, key in quiet)
         for levels in self._levels.values():
             grants.forget(levels.no_longer_needed(self._at_ms))
         asked = (*grants.granted, *grants.refused)
@@ -294,6 +305,8 @@ class BrokerSync:
             else:
                 self._holdings.wanted.pop(key, None)
         gone = [key for key in changed if key not in grants.granted]
+        for key in gone:
+            self._retries.forget(key)
         for name, levels in self._levels.items():
             levels.drop(key for key in gone if key.quota_type == name)
         self._review(changed)

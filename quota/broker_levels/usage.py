@@ -21,7 +21,7 @@ from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import LEVELS_OF_DEFAULTS
 from quota.rates import SampleWindows
 from quota.resolution import Side
-from quota.sensors import IDLE_MS, SensorGroups, SensorTable, TypeSensors
+from quota.sensors import SensorGroups, SensorTable, TypeSensors
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BYTES, EntityNames, Usage
 
@@ -30,6 +30,7 @@ SAMPLE_WINDOW_MS: Final = 1000
 RECENT_SAMPLES: Final = 3  # the sample windows of the recent rate: the mean of two to three seconds
 
 _MIN_CAPACITY: Final = 64
+_SHORTEST_IDLE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class BrokerUsage:
 
     def __init__(self, num_samples: int, sample_window_ms: int) -> None:
         self._n, self._w = num_samples, sample_window_ms
+        self.idle_ms = max(2 * num_samples * sample_window_ms, _SHORTEST_IDLE_MS)
+        """How long after its last usage a sensor is forgotten: no window counts it by then."""
         self._snapshot: QuotaSnapshot | None = None
         self._brokers: tuple[str, ...] = ()
         self.unplaced_bytes = 0
@@ -227,11 +230,11 @@ class BrokerUsage:
         return self._rates_of(quota_type, at_ms // self._w).view(cells, at_ms)
 
     def expire(self, used: Ids, at_ms: int) -> bool:
-        """Drop the sensors that had no usage for an hour and are not in `used`. Returns whether numbers changed."""
+        """Drop the sensors that had no usage for `idle_ms` and are not in `used`. Returns whether numbers changed."""
         numbers = self._sensors.numbers
         numbers.used_at_ms[used] = at_ms
-        kept = numbers.used_at_ms[: len(self.tags)] >= at_ms - IDLE_MS
-        if not self._sensors.expire_idle(at_ms, IDLE_MS):
+        kept = numbers.used_at_ms[: len(self.tags)] >= at_ms - self.idle_ms
+        if not self._sensors.expire_idle(at_ms, self.idle_ms):
             return False
         self._cells = self._cells[: len(kept)][kept]
         self.tags = [tags for tags, stays in zip(self.tags, kept.tolist(), strict=True) if stays]

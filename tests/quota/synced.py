@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.entries import EntryKey, OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from quota.broker_levels.writes import LEVELS, Change
 from quota.entity import QUOTA_TYPES
@@ -48,11 +48,12 @@ class Synced:
         brokers: Sequence[str] = ("1", "2"),
         adopt: bool = False,
         budget: AlterBudget | None = None,
+        own_limits: OwnLimits | None = None,
     ) -> None:
         self.now_ms = START_MS
         self.brokers = brokers
         self.ledger = WriteLedger(dict(held or {}))
-        self.sync = BrokerSync(adopt=adopt, budget=budget)
+        self.sync = BrokerSync(adopt=adopt, budget=budget, own_limits=own_limits)
         self.load(*rows)
         self.describe()
 
@@ -73,8 +74,8 @@ class Synced:
             self.ledger.held[key] = value
         self.describe()
 
-    def restart(self, adopt: bool = False) -> None:
-        self.sync = BrokerSync(adopt=adopt)
+    def restart(self, adopt: bool = False, own_limits: OwnLimits | None = None) -> None:
+        self.sync = BrokerSync(adopt=adopt, own_limits=own_limits)
         self.ledger.restart(self.sync, self.now_ms)
         self.load(*self._rows, mode=self._mode, mirror=self._mirror)
         self.describe()
@@ -102,7 +103,7 @@ class Synced:
 
         Args:
             seconds: how many.
-            loads: of each user what it produces per second on each broker.
+            loads: of each user, or `user/client-id`, what it produces per second on each broker.
 
         Returns:
             All that was written.
@@ -110,8 +111,9 @@ class Synced:
         written = []
         for _ in range(seconds):
             used = [
-                usage_row(self.now_ms + 900, broker_id=broker, user=user, produced_bytes=amount)
-                for user, amounts in loads.items()
+                usage_row(self.now_ms + 900, broker_id=broker, user=user, client_id=client_id, produced_bytes=amount)
+                for client, amounts in loads.items()
+                for user, _, client_id in [client.partition("/")]
                 for broker, amount in zip(self.brokers, amounts, strict=True)
             ]
             self.sync.record(table(used))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from quota.broker_levels.entries import OwnLimits
 from quota.broker_levels.writes import DriftKind
 from tests.quota.factories import quota_row
 from tests.quota.synced import D, Synced, key_of, levels_of, told
@@ -141,6 +142,74 @@ def test_a_row_for_a_sensor_with_an_entry_takes_it_over() -> None:
     synced.load(OF_DEFAULT, quota_row("carol", producer_byte_rate=100.0))
     assert synced.period() == []
     assert synced.sync.owned[key_of("carol")].kind == "level"
+
+
+# How many of them.
+
+OF_EACH_PAIR = quota_row(D, D, producer_byte_rate=100.0)
+
+
+def own_of(synced: Synced) -> set[str]:
+    """`user/client-id` of the entries of sensors of defaults that are on the brokers."""
+    return {f"{key.user}/{key.client_id}" for key in synced.ledger.held if D not in key}
+
+
+def test_a_user_that_makes_up_client_ids_gets_as_many_entries_as_a_user_may_have() -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=OwnLimits(per_user=5))
+    for second in range(60):
+        synced.use(1, {f"mallory/{second + later}": (90, 90) for later in range(20)})
+        assert len(own_of(synced)) <= 5
+    assert len(own_of(synced)) == 5
+    assert synced.sync.left_out["mallory"] >= 5
+    synced.use(20, {"carol/etl": (90, 90), **{f"mallory/{number}": (90, 90) for number in range(60, 80)}})
+    assert "carol/etl" in own_of(synced)
+    assert synced.sync.left_out.keys() == {"mallory"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "granted", "left_out"),
+    [
+        (OwnLimits(per_user=2), {"a/4", "a/3", "b/9"}, {"a": 2}),
+        (OwnLimits(in_all=2), {"b/9", "a/4"}, {"a": 3}),
+        (OwnLimits(per_user=1, in_all=1), {"b/9"}, {"a": 4}),
+        (OwnLimits(per_user=0), set(), {"a": 4, "b": 1}),
+        (OwnLimits(), {"a/1", "a/2", "a/3", "a/4", "b/9"}, {}),
+    ],
+)
+def test_the_largest_offenders_get_the_entries_and_the_others_are_counted(
+    limits: OwnLimits, granted: set[str], left_out: dict[str, int]
+) -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=limits)
+    load = {"a/1": (70, 70), "a/2": (75, 75), "a/3": (80, 80), "a/4": (90, 90), "b/9": (95, 95)}
+    synced.use(20, load)
+    assert (own_of(synced), dict(synced.sync.left_out)) == (granted, left_out)
+
+
+@pytest.mark.parametrize("limits", [OwnLimits(per_user=2), OwnLimits(in_all=2)])
+def test_entries_of_quiet_sensors_make_room_for_those_that_found_none(limits: OwnLimits) -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=limits)
+    synced.use(20, {"a/1": (90, 90), "a/2": (90, 90)})
+    assert synced.use(90, {"a/2": (90, 90)}) == []
+    assert own_of(synced) == {"a/1", "a/2"}, "it stays while it takes no room from others"
+    synced.use(20, {"a/2": (90, 90), "a/3": (90, 90)})
+    assert own_of(synced) == {"a/2", "a/3"}
+    assert synced.sync.left_out == {}
+
+
+def test_a_quiet_sensor_of_another_user_makes_no_room_where_a_user_has_all_it_may_have() -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=OwnLimits(per_user=1))
+    synced.use(20, {"a/1": (90, 90), "b/1": (90, 90)})
+    synced.use(80, {"b/1": (90, 90), "b/2": (90, 90)})
+    assert own_of(synced) == {"a/1", "b/1"}
+
+
+def test_after_a_restart_with_less_room_those_that_were_over_last_keep_their_entries() -> None:
+    synced = Synced(OF_EACH_PAIR)
+    synced.use(20, {"a/1": (90, 90), "a/3": (90, 90)})
+    synced.use(20, {"a/2": (90, 90)})
+    synced.restart(own_limits=OwnLimits(per_user=1))
+    synced.use(2, {})
+    assert own_of(synced) == {"a/2"}
 
 
 # Restarts.

@@ -8,7 +8,6 @@ import pytest
 from quota.broker_levels.entries import as_brokers_take
 from quota.broker_levels.usage import NO_SENSOR, BrokerUsage
 from quota.errors import InvalidUsage
-from quota.sensors import IDLE_MS
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
 
@@ -106,11 +105,11 @@ def test_a_broker_that_comes_back_has_nothing_and_the_others_keep_what_they_had(
     assert (sums(usage, "alice"), sums(usage, "bob")) == ([0.0, 6.0, 7.0], [8.0, 0.0, 0.0])
 
 
-def test_sensors_that_are_idle_for_an_hour_are_dropped_and_the_others_renumbered() -> None:
+def test_sensors_that_no_window_counts_any_more_are_dropped_and_the_others_renumbered() -> None:
     usage = loaded()
     usage.record(table([row("alice", "1", 5), row("bob", "1", 6)]))
     usage.record(table([row("carol", "2", 7, NOW_MS + 5_000)]))
-    now_ms = NOW_MS + 500 + IDLE_MS + 1
+    now_ms = NOW_MS + 500 + 60_000 + 1
     kept = np.array([usage.sensor(("bob", ""))])
     assert usage.expire(kept, now_ms)
     assert usage.tags == [("bob", ""), ("carol", "")]

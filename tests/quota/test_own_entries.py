@@ -127,6 +127,8 @@ def test_entries_change_neither_sensor_nor_bound_of_any_client(
         if mode != "shadow"
     ]
     granted, refused = own_entries(QuotaSnapshot.from_rows(given_rows, 1), [EntryKey(*one, PRODUCER) for one in tags])
+    apart = [own_entries(QuotaSnapshot.from_rows(given_rows, 1), [EntryKey(*one, PRODUCER)]) for one in tags]
+    assert granted == tuple(entry for entries, _ in apart for entry in entries), "an answer depends on no other entry"
     own = [quota_row(entry.key.user, entry.key.client_id, producer_byte_rate=entry.bound) for entry in granted]
     assert len(granted) + len(refused) == len(tags)
     assert resolved(loaded(*given_rows, *own)) == resolved(loaded(*given_rows))
