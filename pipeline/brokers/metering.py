@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.brokers.changes import ChangeWriter, KafkaQuotas
-from pipeline.brokers.running import cluster_name, running_sync, sync_lock
+from pipeline.brokers.lock import running_sync, sync_lock
+from pipeline.brokers.running import cluster_name
 from pipeline.brokers.sync import ChosenQuotas
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess

@@ -4,13 +4,13 @@ And what a sync would do now, without writing anything: for dry runs, difference
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from pathlib import Path
 from threading import Event
 from typing import Final, Literal
 
@@ -18,15 +18,16 @@ from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.brokers.changes import KafkaQuotas
+from pipeline.brokers.lock import NoteFile, SyncNote, running_sync, sync_lock
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower, drift_line
 from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.command_line import command_text
-from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_line
-from pipeline.process import Background, LockHeld, ProcessLock, holder_of
+from pipeline.errors import ClusterUnreachable, PipelineError, first_line
+from pipeline.process import Background
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import local_folder, table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import BrokerQuotasTable, state_of, trim_changes
 from pipeline.tables.enforced import NAME
 from pipeline.tables.from_settings import open_quota_table
@@ -34,7 +35,7 @@ from pipeline.tables.queries import TableRows
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.upkeep import clean, compact
-from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.entries import EntryKey, EntryKind, OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from quota.broker_levels.writes import Change, Drift, Owned, Refusal
 from quota.units import age_text
@@ -62,6 +63,7 @@ def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> Br
         adopt=adopt,
         num_samples=settings.engine.num_samples,
         sample_window_ms=settings.engine.sample_window_ms,
+        own_limits=OwnLimits(settings.sync.own_entries_per_user, settings.sync.own_entries),
     )
 
 
@@ -69,41 +71,6 @@ def cluster_name(settings: Settings, access: ClusterAccess) -> str:
     """The name of the cluster in the tables: its id, if the settings name none."""
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         return settings.cluster or str(admin.describe_cluster()["cluster_id"])
-
-
-# One sync per set of tables: a lock file next to them, where they are on a local disk.
-#
-# A sync that starts from elsewhere is not stopped by it but fences the first one: by the epoch in the table.
-
-_LOCK: Final = ".kquota-sync.lock"
-
-
-@contextmanager
-def sync_lock(tables_root: str) -> Iterator[None]:
-    """Hold the lock. Raises `Conflict` if another process holds it."""
-    path = _lock_file(tables_root)
-    if path is None:
-        yield
-        return
-    try:
-        lock = ProcessLock(path).__enter__()
-    except LockHeld as exc:
-        message = f"another sync of these tables runs ({path} is held by process {exc.holder})"
-        fix = f"stop the other one (kill {exc.holder}), or start this one with another --tables"
-        raise Conflict(message, fix) from exc
-    with lock:
-        yield
-
-
-def running_sync(tables_root: str) -> str | None:
-    """The process of this machine that holds the lock, as text; None if none does."""
-    path = _lock_file(tables_root)
-    return None if path is None else holder_of(path)
-
-
-def _lock_file(tables_root: str) -> Path | None:
-    folder = local_folder(tables_root)
-    return None if folder is None else folder / _LOCK
 
 
 # Metrics of `kquota quotas sync`, of every period.
@@ -123,6 +90,8 @@ class SyncMetrics:
         self._owned = Gauge("kquota_sync_owned_values", "Values on the brokers that are kquota's.", registry=registry)
         self._drifts = Gauge("kquota_sync_drifts", "Values that others wrote and the sync leaves.", registry=registry)
         self._refused = Gauge("kquota_sync_refused_values", "Values that cannot be written.", registry=registry)
+        text = "Clients of defaults that need an entry of their own and get none: there is no room for more."
+        self._left_out = Gauge("kquota_sync_left_out_clients", text, registry=registry)
         text = "Usage so far that names no broker of the cluster."
         self._unplaced = Gauge("kquota_sync_unplaced_bytes", text, registry=registry)
 
@@ -134,6 +103,7 @@ class SyncMetrics:
         self._owned.set(len(control.owned))
         self._drifts.set(len(control.drifts))
         self._refused.set(len(control.refused))
+        self._left_out.set(control.left_out.total())
         self._unplaced.set(control.unplaced_bytes)
 
     def period_failed(self) -> None:
@@ -185,8 +155,13 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), failed)
         upkeep.start()
         try:
-            metrics = metrics or SyncMetrics(CollectorRegistry(), SystemClock())
-            _run_periods(sync, control, metrics, settings.sync.period_ms / 1000, wait)
+            metrics, notes = metrics or SyncMetrics(CollectorRegistry(), SystemClock()), NoteFile(settings)
+
+            def step() -> None:
+                metrics.period_done(control, sync.step())
+                notes.write(_note_of(control))
+
+            _run_periods(step, metrics, settings.sync.period_ms / 1000, wait)
             if settings.sync.restore_on_stop:
                 log.info("every level is back at its bound: %d changes", sync.restore())
         finally:
@@ -212,14 +187,28 @@ def _taken_over(
     return sync, control
 
 
-def _run_periods(
-    sync: BrokerQuotaSync, control: BrokerSync, metrics: SyncMetrics, period_seconds: float, wait: Wait
-) -> None:
+_MOST_USERS: Final = 3
+
+
+def _note_of(control: BrokerSync) -> SyncNote:
+    return SyncNote(
+        process=str(os.getpid()),
+        at_ms=wall_ms(),
+        owned_values=len(control.owned),
+        own_entries=sum(one.kind is EntryKind.OWN for one in control.owned.values()),
+        left_out=control.left_out.total(),
+        left_out_by_user=dict(control.left_out.most_common(_MOST_USERS)),
+        drifts=len(control.drifts),
+        refused_values=len(control.refused),
+    )
+
+
+def _run_periods(step: Callable[[], None], metrics: SyncMetrics, period_seconds: float, wait: Wait) -> None:
     failures, has_looked, logged = 0, False, ""
     while True:
         began = time.monotonic()
         try:
-            metrics.period_done(control, sync.step())
+            step()
         except PipelineError as exc:
             metrics.period_failed()
             if _is_final(exc, has_looked):
@@ -352,6 +341,11 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
     see = command_text("quotas", "diff", "--brokers")
     if plan.changes and process is None:
         yield "warning", f"values that the brokers must get: {len(plan.changes)}. Fix: start it again; see {see}"
+    note, _ = NoteFile(settings).read(now_ms)
+    if process is not None and note is not None and note.left_out:
+        fix = "give such a user one quota for all its client-ids, or raise own_entries_per_user and own_entries"
+        text = f"entries of clients that a default bounds: {note.own_entries}; {note.left_out_text}"
+        yield "warning", f"{text}. Each broker gives them the whole bound. Fix: {fix} under [sync] in the settings"
     for drift in plan.drifts[:_SHOWN]:
         yield "warning", f"{drift_line(drift)}. Fix: remove it there, or start the sync with --adopt"
     if len(plan.drifts) > _SHOWN:

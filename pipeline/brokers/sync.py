@@ -66,6 +66,7 @@ class SyncLog:
     def __init__(self) -> None:
         self._drifts: frozenset[Drift] = frozenset()
         self._refused: frozenset[tuple[EntryKey, str]] = frozenset()
+        self._left_out: set[str] = set()
         self._has_unplaced = False
 
     def changes(self, written: Written) -> None:
@@ -87,6 +88,10 @@ class SyncLog:
                 whom = "the brokers refuse" if one.by == "broker" else "cannot have an entry of its own:"
                 log.warning("%s: %s %s", key_text(one.key), whom, one.reason)
         self._refused = frozenset(refused)
+        for user in [user for user in control.left_out if user not in self._left_out][:MOST_LINES]:
+            text = "more clients of %s need an entry of their own than there is room for; kquota status has the numbers"
+            log.warning(text, f"user '{user}'" if user else "no user")
+            self._left_out.add(user)
         if control.unplaced_bytes and not self._has_unplaced:
             self._has_unplaced = True
             text = (

@@ -14,6 +14,7 @@ from pipeline.cli.services import DEFAULT_LISTEN
 from pipeline.clock import wall_ms
 
 if TYPE_CHECKING:
+    from pipeline.brokers.lock import SyncNote
     from pipeline.job.status import JobStatus
 
 
@@ -41,26 +42,31 @@ _CONNECT_SECONDS: Final = 0.2
 def status(
     source: Annotated[Source, source_of("config", "bootstrap_server", "tables")], output: Output = "table"
 ) -> None:
-    """Print whether the job runs, its last batch, the quotas in force, how many clients are held, and addresses.
+    """Print whether job and sync run, the last batch, the quotas in force, how many clients are held, and addresses.
 
-    Reads the tables and the job's lock, not the cluster. It looks for the gate where `kquota gate` listens by default.
+    Reads the tables and what lies next to them, not the cluster. It looks for the gate where `kquota gate` listens by
+    default.
     Exit codes: 0 the job is up; 1 it is down.
     """
+    from pipeline.brokers.lock import NoteFile
     from pipeline.job.status import is_down, status_of
 
     settings = source.settings()
     found = status_of(settings, wall_ms())
+    note, is_syncing = NoteFile(settings).read(wall_ms())
     gate = f"http://{DEFAULT_LISTEN}" if _answers(DEFAULT_LISTEN) else None
     if not is_table(output):
-        document = {**asdict(found), "gate": gate}
+        sync = None if note is None else {"state": "up" if is_syncing else "down", **asdict(note)}
+        document = {**asdict(found), "sync": sync, "gate": gate}
         print_rows([document], output, document=document)
     else:
-        say(*(f"{subject:<7} {text}" for subject, text in _lines(found, gate)))
+        lines = _lines(found, _sync_text(note, is_syncing), gate)
+        say(*(f"{subject:<7} {text}" for subject, text in lines))
     if is_down(settings, found.process, found.last_batch_age_ms):
         raise typer.Exit(1)
 
 
-def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
+def _lines(found: "JobStatus", sync: str, gate: str | None) -> list[tuple[str, str]]:
     quotas = f"v{found.quotas} in force"
     if found.last_batch_quotas not in {None, found.quotas}:
         quotas += f", the last batch was decided with v{found.last_batch_quotas}"
@@ -72,6 +78,7 @@ def _lines(found: "JobStatus", gate: str | None) -> list[tuple[str, str]]:
         ("quotas", quotas),
         ("mode", found.mode),
         ("held", f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"),
+        ("sync", sync),
         ("kafka", found.bootstrap_servers or "not given"),
         ("gate", gate or f"none at {DEFAULT_LISTEN}"),
         ("tables", found.tables),
@@ -90,6 +97,15 @@ def _process_text(found: "JobStatus") -> str:
     if found.activity == "unknown" and (looked_ms is None or looked_ms < 0):
         return f"{up}; it has not yet looked for usage: it starts, or hangs"
     return f"{up}; {looked}: a batch takes long, or it hangs" if found.activity == "unknown" else up
+
+
+def _sync_text(note: "SyncNote | None", is_syncing: bool) -> str:
+    if note is None:
+        return "up; no period has ended yet" if is_syncing else "none on this machine"
+    state = f"up, process {note.process}" if is_syncing else "down on this machine"
+    values = f"values that are kquota's on the brokers: {note.owned_values}"
+    own = f"for clients that a default bounds: {note.own_entries}" if note.own_entries or note.left_out else ""
+    return "; ".join(filter(None, (state, values, own, note.left_out_text)))
 
 
 def _batch_text(found: "JobStatus") -> str:

@@ -208,6 +208,10 @@ class SyncSettings(Branch):
     alters_per_second: int = Field(5_000, ge=1, description="most values that it changes per second")
     restore_on_stop: bool = Field(False, description="at a clean stop, put T in place of every lower level")
     users: tuple[str, ...] = Field((), description="whose rows it puts on the brokers; none = all rows")
+    own_entries_per_user: int = Field(
+        100, ge=0, description="most entries on the brokers for clients of one user that a default bounds"
+    )
+    own_entries: int = Field(5_000, ge=0, description="most such entries, of all users together")
 
 
 class MetricsSettings(Branch):

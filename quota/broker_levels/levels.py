@@ -181,8 +181,9 @@ class EntityLevels:
         return list(zip(self._state.used_at_ms[quiet].tolist(), self._keys_of(quiet), strict=True))
 
     def _is_quiet_own(self, at_ms: int) -> Flags:
-        quiet: Flags = at_ms - self._state.used_at_ms >= _RULES.quiet_ms
-        return quiet & (self._standing == Standing.OWN)
+        is_quiet = at_ms - self._state.used_at_ms >= _RULES.quiet_ms
+        quiet_own: Flags = is_quiet & (self._standing == Standing.OWN)
+        return quiet_own
 
     def drop(self, keys: Iterable[EntryKey]) -> None:
         """Forget these rows."""

@@ -14,6 +14,7 @@ How it is used, each period of a second:
    again, and `observe` finds out whether it got there.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -238,7 +239,7 @@ class BrokerSync:
         return tuple(sorted((*self._retries.refusals, *of_sensors), key=lambda refusal: refusal.key))
 
     @property
-    def left_out(self) -> Mapping[str, int]:
+    def left_out(self) -> Counter[str]:
         """By user, how many sensors of defaults need an entry of their own and get none: there is no room for more."""
         return self._grants.left_out
 
@@ -251,8 +252,8 @@ class BrokerSync:
         holdings = self._holdings
         entries = {entry.key: entry for entry in broker_entries(snapshot, self._mirror)}
         if not self._mirror:
-            own = {key: one for key, one in holdings.owned.items() if one.kind is EntryKind.OWN and key not in entries}
-            self._grants.ask(sorted(own, key=lambda key: -(own[key].over_at_ms or 0)))
+            had = {key: one for key, one in holdings.owned.items() if one.kind is EntryKind.OWN and key not in entries}
+            self._grants.ask(sorted(had, key=lambda key: -(had[key].over_at_ms or 0)))
         wanted = {**self._metering(entries), **self._grants.granted, **entries}
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted

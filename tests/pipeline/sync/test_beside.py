@@ -6,9 +6,10 @@ from threading import Event
 
 import pytest
 
+from pipeline.brokers.lock import running_sync as holder_of_lock
+from pipeline.brokers.lock import sync_lock
 from pipeline.brokers.native import NativeQuotas
-from pipeline.brokers.running import running_sync as holder_of_lock
-from pipeline.brokers.running import sync_beside, sync_lock
+from pipeline.brokers.running import sync_beside
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict

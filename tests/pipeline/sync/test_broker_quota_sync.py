@@ -16,7 +16,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import DeltaRsReader
-from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.entries import EntryKey, OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from tests.fakes.clock import ManualClock
 from tests.fakes.cluster_quotas import FakeQuotas
@@ -50,11 +50,13 @@ class Setting:
         rows = [{"broker_id": name, "user": "alice", "produced_bytes": each_bytes} for name in ("1", "2")]
         self.usage.append(self.clock.wall_ms, *rows)
 
-    def start(self, adopt: bool = False, alters_per_second: int = 2_000) -> BrokerQuotaSync:
+    def start(
+        self, adopt: bool = False, alters_per_second: int = 2_000, own_limits: OwnLimits | None = None
+    ) -> BrokerQuotaSync:
         quotas = QuotaSource(QuotaTable(self.root))
         sources = Sources(quotas, lambda: UsageFollower(self.usage.uri, 15_000), self.scope)
         table = BrokerQuotasTable(self.root, "c1")
-        control = BrokerSync(adopt=adopt, budget=AlterBudget(alters_per_second))
+        control = BrokerSync(AlterBudget(alters_per_second), adopt, own_limits=own_limits)
         sync = BrokerQuotaSync(control, sources, table, self.brokers, self.clock, 10_000)
         sync.take_over()
         return sync
@@ -289,6 +291,21 @@ def test_usage_from_before_the_start_counts_on_its_broker(tmp_path: Path, caplog
     setting.use(1_000_000)
     setting.start().step()
     assert "names no broker" not in caplog.text
+
+
+def test_a_user_with_clients_that_get_no_entry_is_named_in_the_log_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting(str(tmp_path), scope="cluster")
+    setting.edit(**{"<default>": MB})
+    sync = setting.start(own_limits=OwnLimits(in_all=1))
+    for second in range(30):
+        users = ("carol", "dave") if second != 20 else ("carol",)
+        rows = [{"broker_id": one, "user": user, "produced_bytes": 900_000} for user in users for one in ("1", "2")]
+        setting.usage.append(setting.clock.wall_ms, *rows)
+        setting.pass_time(sync)
+    assert caplog.text.count("need an entry of their own") == 1
+    assert "more clients of user 'dave' need an entry of their own than there is room for" in caplog.text
 
 
 def run_levels(setting: Setting, sync: BrokerQuotaSync, seconds: int, ahead_ms: int, time_epoch: int = 0) -> list[int]:
