@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from pipeline.demo.broker import BrokerOptions
 from pipeline.jvm.jars import fetch
@@ -36,6 +36,10 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("kquota")
+# For who only asks whether a test fails (tests/mutations): the same examples, and the first failure is enough.
+settings.register_profile(
+    "first-failure", settings.get_profile("kquota"), phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)
 
 USERS = {"alice": "alice-secret", "bob": "bob-secret", "carol": "carol-secret"}
 

@@ -75,6 +75,7 @@ def a_record(**changes: Any) -> ThrottleRecord:
 
 @given(st.lists(records(), max_size=5), st.sampled_from([1, 30]), NAMES)
 @example([a_record(user='a","b', client_id="a\\"), a_record(user='b"')], 30, "nightly")
+@example([a_record(tokens=0.0), a_record(tokens=-0.0)], 30, "nightly")
 def test_records_by_columns_are_the_bytes_of_the_records_one_by_one(
     some: list[ThrottleRecord], times: int, job: str
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from quota.snapshot import QuotaSnapshot
 from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
 
 # alice may produce 1 000 B/s: 10 000 B in one instant are free, each 1 000 B more cost a second.
@@ -137,6 +138,16 @@ def test_a_batch_that_pinned_its_quotas_before_an_edit_throttles_nobody_the_edit
     loop.advance(60_000, step_ms=50)
     assert {record.user for record in loop.records} == {"bob"}
     assert len(loop.purgatory) == 0
+
+
+def test_an_edit_that_a_batch_has_put_in_force_lets_go_whom_it_touches_at_the_next_poll() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=20_000)
+    loop.advance(100)
+    loop.quotas = QuotaSnapshot.from_rows([quota("alice", 1_000_000.0)], version=2)
+    loop.batch(bob=1)
+    assert loop.purgatory.quotas_changed(loop.quotas) == 1
+    assert loop.told()[-1] == ("release", "quota_changed", 0)
 
 
 def test_after_a_step_back_a_throttle_counts_from_when_what_was_left_is_published() -> None:

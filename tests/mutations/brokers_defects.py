@@ -1,0 +1,250 @@
+"""Defects of what is written to the brokers, and of usage that is scraped from them."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_SYNC: Final = "tests/quota/test_broker_sync.py"
+_LEVELS: Final = "tests/quota/test_broker_sync_levels.py"
+_RESTARTS: Final = "tests/quota/test_broker_sync_restarts.py"
+_DRIFT: Final = "tests/quota/test_broker_drift.py"
+_ENTRIES: Final = "tests/quota/test_broker_entries.py"
+_CONTROL: Final = "tests/quota/test_level_control.py"
+_OWN: Final = "tests/quota/test_own_entries.py"
+_RATES: Final = "tests/pipeline/meter/test_scraped_rates.py"
+_PAGES: Final = "tests/pipeline/meter/test_scrapes.py"
+_METER: Final = "tests/pipeline/meter/test_scrape_meter.py"
+
+DEFECTS: Final = (
+    Defect(
+        "what others wrote on the brokers is written over",
+        "BrokerHoldings._judge_new",
+        ("if held is not None and not self._adopt:", "if False:"),
+        _DRIFT,
+    ),
+    Defect(
+        "what someone changed on the brokers is not reported",
+        "BrokerHoldings._judge",
+        ("return Drift(key, held, owned.value, value, DriftKind.CHANGED), None", "return None, None"),
+        _DRIFT,
+    ),
+    Defect(
+        "a refused write is tried again each period",
+        "WriteRetries.refuse",
+        ("now_ms + wait_ms)", "now_ms)"),
+        _DRIFT,
+    ),
+    Defect(
+        "a write that was not answered is no longer ours when it turns up",
+        "BrokerHoldings.observe",
+        ("if arrived is not None and not is_ours:", "if False:"),
+        _RESTARTS,
+    ),
+    Defect(
+        "a sync writes before it knows what the brokers hold",
+        "BrokerSync.period",
+        ("or not self._is_observed ", ""),
+        _SYNC,
+    ),
+    Defect(
+        "moves of levels come before edits when the budget is short",
+        "BrokerSync._choose",
+        ("np.full(len(due), np.inf)", "np.full(len(due), 1e-9)"),
+        _SYNC,
+    ),
+    Defect(
+        "a budget of writes is saved up over hours",
+        "AlterBudget.choose",
+        (
+            "min(self._left + self._per_second * (since_ms / 1000.0), float(self._per_second))",
+            "self._left + self._per_second * (since_ms / 1000.0)",
+        ),
+        "tests/quota/test_alter_budget.py",
+    ),
+    Defect(
+        "a clock that goes back gives writes to the budget",
+        "AlterBudget.choose",
+        ("max(now_ms - self._counted_at_ms, 0)", "abs(now_ms - self._counted_at_ms)"),
+        "tests/quota/test_alter_budget.py",
+    ),
+    Defect(
+        "in shadow mode the brokers go on enforcing",
+        "broker_entries",
+        ('quota.mode == "enforce"', 'quota.mode != "exempt"'),
+        f"{_ENTRIES} {_SYNC}",
+    ),
+    Defect(
+        "a shadow row becomes an entry on the brokers",
+        "quota.broker_levels:_bounds_of",
+        ('if quota.mode != "enforce":', 'if quota.mode == "exempt":'),
+        _ENTRIES,
+    ),
+    Defect(
+        "a level is rounded up above the bound",
+        "writable_levels",
+        ("np.minimum(np.ceil(level), bound)", "np.ceil(level)"),
+        _ENTRIES,
+    ),
+    Defect(
+        "an entry that would change another client's quota is written",
+        "own_entries",
+        ("if client is not None:", "if False:"),
+        _OWN,
+    ),
+    Defect(
+        "a level moves as soon as the demand does",
+        "LevelRules",
+        ("alter_interval_ms: int = 10_000", "alter_interval_ms: int = 0"),
+        f"{_CONTROL} {_LEVELS}",
+    ),
+    Defect(
+        "a broker that throttles is asked for what it gives until its mute ends",
+        "LevelRules",
+        ("saturated_hold_ms: int = 5_000", "saturated_hold_ms: int = 0"),
+        _CONTROL,
+    ),
+    Defect(
+        "a level stays below an even share when a broker leaves",
+        "propose",
+        (" | (level < even * (1 - _ROUNDING))", ""),
+        f"{_CONTROL} {_LEVELS}",
+    ),
+    Defect(
+        "usage from before the last write says which broker throttles",
+        "_saturated_until",
+        (" & (view.last_ms >= state.altered_at_ms[:, None])", ""),
+        _CONTROL,
+    ),
+    Defect(
+        "metering hides a row of the table",
+        "metering_entries",
+        "lambda original, keys, types: original((), types)",
+        "tests/quota/test_metering.py",
+    ),
+    Defect(
+        "the sync takes the rows of all users, not of those that are chosen",
+        "ChosenQuotas._chosen",
+        "lambda original, this, snapshot: snapshot",
+        "tests/pipeline/sync/test_chosen_quotas.py",
+    ),
+    Defect(
+        "after a gap in the scrapes all of it is charged at the last rate",
+        "ScrapedUsage.observe",
+        ("min(since_ms, self.window_ms) / 1000", "since_ms / 1000"),
+        _RATES,
+    ),
+    Defect(
+        "fractions of scraped bytes are lost each time",
+        "ScrapedUsage.take",
+        ("taken = until[-1]", "taken = self._charged"),
+        _RATES,
+    ),
+    Defect(
+        "a burst is charged only when the mean has seen it",
+        "ScrapedUsage.observe",
+        ("np.maximum(self._charged, before + rates * _YOUNG_SECONDS)", "self._charged"),
+        _RATES,
+    ),
+    Defect(
+        "a clock that goes back charges a client",
+        "ScrapedUsage.observe",
+        ("if since_ms <= 0:", "if False:"),
+        _RATES,
+    ),
+    Defect(
+        "one sensor under two names is charged twice",
+        "SensorTable._add",
+        ("if known is not None:", "if False:"),
+        _PAGES,
+    ),
+    Defect(
+        "a value that is no rate is charged",
+        "SensorTable.read",
+        ("is_good = (per_second >= 0) & (per_second <= LARGEST_MEASURE)", "is_good = per_second == per_second"),
+        _PAGES,
+    ),
+    Defect(
+        "quotes that JMX puts around a client-id are part of its name",
+        "_unquoted",
+        "lambda original, value: value",
+        _PAGES,
+    ),
+    Defect(
+        "percent of a user's name stays encoded as Kafka has it",
+        "NameMap.sensor_of",
+        ('unquote(user, errors="strict")', "user"),
+        _PAGES,
+    ),
+    Defect(
+        "two targets that show one broker are both charged",
+        "Target.is_of_the_broker_of",
+        "lambda original, *_: False",
+        _METER,
+    ),
+    Defect(
+        "scraped events that could not be stored are forgotten",
+        "ScrapeMeter._store",
+        ("            return False", "            self._is_tried = False\n            return False"),
+        _METER,
+    ),
+    Defect(
+        "a request that a client made is in another partition than its last one",
+        "pipeline.meter:new_client",
+        ("zlib.crc32(entity)", "id(entity)"),
+        "tests/pipeline/meter/test_usage_batch.py",
+    ),
+    Defect(
+        "a message of usage grows beyond what a broker takes",
+        "_cuts",
+        ("max(min(fits, begin + _MOST_ROWS), begin + 1)", "begin + _MOST_ROWS"),
+        "tests/pipeline/meter/test_usage_batch.py",
+    ),
+    Defect(
+        "a broker that is being restarted counts as gone",
+        "GONE_AFTER_MS",
+        ("60_000", "0"),
+        "tests/pipeline/sync/test_broker_quota_sync.py::test_a_broker_that_is_being_restarted_still_counts",
+    ),
+    Defect(
+        "two batches of one instant are taken for one by the sync",
+        "UsageFollower._rows_after",
+        ("else known.evaluated_at_ms\n", "else known.evaluated_at_ms + 1\n"),
+        "tests/pipeline/sync/test_usage_follower.py",
+    ),
+    Defect(
+        "the sync waits for the old time when event time begins anew",
+        "UsageFollower._rows_after",
+        ("begins = known is None or newest.time_epoch != known.time_epoch or newest < known", "begins = known is None"),
+        "tests/pipeline/sync/test_usage_follower.py",
+    ),
+    Defect(
+        "a sync that was superseded goes on",
+        "BrokerQuotasTable.refuse_fenced",
+        "lambda original, *_: None",
+        "tests/pipeline/sync/test_broker_quota_sync.py",
+    ),
+    Defect(
+        "a request has more values than a controller takes",
+        "pipeline.brokers:batches_of",
+        ("values + len(values_of_entity) > _MOST_VALUES or ", ""),
+        "tests/pipeline/brokers/test_requests.py",
+    ),
+    Defect(
+        "a name that is too long is sent, and the broker closes the connection",
+        "unsendable",
+        "lambda original, changes: []",
+        "tests/pipeline/brokers/test_requests.py",
+    ),
+    Defect(
+        "imported bounds are those of one broker",
+        "imported",
+        ("key: value * factor", "key: value"),
+        "tests/pipeline/tables/quotas/test_native.py",
+    ),
+    Defect(
+        "an import takes the bounds of metering for quotas",
+        "imported",
+        ("if not is_metering(EntryKey(*names, key), value)", "if True"),
+        "tests/pipeline/brokers/test_metering.py",
+    ),
+)

@@ -1,0 +1,147 @@
+"""Defects of what meets the cluster: topics, transactions, sign-in, rights."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_PROPERTIES: Final = "tests/pipeline/cluster/test_client_properties.py"
+_TLS: Final = "tests/pipeline/cluster/test_tls.py"
+_TOPICS: Final = "tests/pipeline/cluster/test_topics.py"
+_OAUTH: Final = "tests/pipeline/cluster/test_oauth.py"
+_REFUSALS: Final = "tests/pipeline/cluster/test_refusals.py"
+_CONNECTING: Final = "tests/pipeline/cluster/test_connecting.py"
+
+DEFECTS: Final = (
+    Defect(
+        "records of throttles may be deleted before the throttles end",
+        "topic_specs",
+        ("max(HOUR_MS, 2 * longest_throttle_ms)", "HOUR_MS"),
+        _TOPICS,
+    ),
+    Defect(
+        "what only warrants a warning about a topic refuses the start",
+        "pipeline.cluster:refuse_unfit",
+        (' if finding.severity == "error"', ""),
+        _TOPICS,
+    ),
+    Defect(
+        "the command that creates topics forgets their other names",
+        "create_command",
+        ("if spec.name != usual.get(spec.purpose, spec.name)", "if False"),
+        _TOPICS,
+    ),
+    Defect(
+        "cleanup.policy=delete,compact is refused, as if the order mattered",
+        "pipeline.cluster.topics:_words",
+        "lambda original, value: value",
+        _TOPICS,
+        is_slow=True,
+    ),
+    Defect(
+        "a usage topic with the clients' own times is only warned of",
+        "_check_settings",
+        ('"error" if key in spec.required and not harmless else "warning"', '"warning"'),
+        _TOPICS,
+        is_slow=True,
+    ),
+    Defect(
+        "a security setting that is not known is passed over",
+        "read_sign_in",
+        ("for key in ours if key not in known]", "for key in ours if False]"),
+        _PROPERTIES,
+    ),
+    Defect(
+        "certificates are used where no TLS is spoken",
+        "read_sign_in",
+        ('tls=tls if protocol.endswith("SSL") else None', "tls=tls"),
+        _PROPERTIES,
+    ),
+    Defect(
+        "bootstrap.servers in client.properties ends every command",
+        "ClusterAccess.client_options",
+        ('options.pop("bootstrap_servers", None)', "pass"),
+        "tests/pipeline/cluster/test_access.py",
+    ),
+    Defect(
+        "a secret with a quote in it ends the quotes around it",
+        "pipeline.cluster:resolved",
+        (' if key == "sasl.jaas.config" else found', " if False else found"),
+        "tests/pipeline/cluster/test_properties_file.py",
+    ),
+    Defect(
+        "a broker's name is not checked against its certificate",
+        "read_tls",
+        ('check_hostname=algorithm == "https"', "check_hostname=False"),
+        f"{_TLS} tests/pipeline/cluster/test_handshakes.py",
+    ),
+    Defect(
+        "the password of a key is asked for at the terminal, or the key is read without it",
+        "Tls.java_properties",
+        ("if self.key_password is not None:", "if False:"),
+        f"{_TLS} {_PROPERTIES}",
+    ),
+    Defect(
+        "a certificate without its key is taken",
+        "read_tls",
+        ("if not mistakes and bool(chain) != bool(keys):", "if False:"),
+        _TLS,
+    ),
+    Defect(
+        "a token is fetched for each connection",
+        "TokenProvider.token",
+        ("if now >= self._renew_at:", "if True:"),
+        _OAUTH,
+    ),
+    Defect(
+        "a token is used until it has expired",
+        "_RENEW_AFTER",
+        ("0.8", "1.0"),
+        _OAUTH,
+    ),
+    Defect(
+        "a refused call names every right of the command, not the one that is missing",
+        "permission_missing",
+        ("named or acls", "acls"),
+        _REFUSALS,
+    ),
+    Defect(
+        "a wrong password is told as a cluster that is away",
+        "pipeline.cluster:_refusal",
+        ("if refused is not None:", "if False:"),
+        _REFUSALS,
+    ),
+    Defect(
+        "a client that could not connect leaves its thread and its sockets behind",
+        "_make_or_close",
+        ("            made.close()", "            pass"),
+        _CONNECTING,
+    ),
+    Defect(
+        "rights on a group of names are granted for one name",
+        "grant_commands",
+        ('* (pattern == "prefixed")', "* 0"),
+        "tests/pipeline/cluster/test_acls.py",
+    ),
+    Defect(
+        "a port that accepts connections and says nothing holds a command for ever",
+        "BoundedHandshakes.wait_read",
+        "lambda original, this, fileobj, timeout_at=None: super(BoundedHandshakes, this).wait_read(fileobj, timeout_at"
+        " if timeout_at is not None or not isinstance(fileobj, ssl.SSLSocket) else time.monotonic() + 900)",
+        "tests/pipeline/cluster/test_handshakes.py",
+        is_slow=True,
+    ),
+    Defect(
+        "the marker moves past a record that has expired",
+        "MarkedTransactions.commit",
+        ("future.get(timeout=max(deadline - time.monotonic(), 0))", "pass"),
+        "tests/pipeline/throttle/test_trouble.py::test_the_marker_does_not_move_past_a_record_that_has_expired",
+        is_slow=True,
+    ),
+    Defect(
+        "a broker that no longer answers is waited for without end",
+        "MarkedTransactions._wait",
+        ("result.wait(self._timeout_ms)", "result.wait(900_000)"),
+        "tests/pipeline/throttle/test_trouble.py::test_a_call_that_a_broker_no_longer_answers_is_told",
+        is_slow=True,
+    ),
+)

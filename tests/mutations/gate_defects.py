@@ -1,0 +1,143 @@
+"""Defects of the gate: leases, waiting, memory, the topic that is followed, the side-car."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_STATE: Final = "tests/pipeline/gate/test_throttle_state.py"
+_ROOM: Final = "tests/pipeline/gate/test_waiting_room.py"
+_BYTES: Final = "tests/pipeline/gate/test_waiting_room_bytes.py"
+_CALLER: Final = "tests/pipeline/gate/test_waiting_caller.py"
+_READER: Final = "tests/pipeline/gate/test_topic_reader.py"
+_TAIL: Final = "tests/pipeline/gate/test_tail.py"
+_HTTP: Final = "tests/pipeline/gate/test_http.py"
+
+DEFECTS: Final = (
+    Defect(
+        "a gate on a machine whose clock is behind holds its clients for longer than was published",
+        "lease_end_ms",
+        (
+            "min(record.throttled_until_ms - now.wall_ms, record.throttle_time_ms)",
+            "(record.throttled_until_ms - now.wall_ms)",
+        ),
+        _STATE,
+    ),
+    Defect(
+        "a gate ignores the records of a job that counts them anew",
+        "ThrottleState.apply",
+        (
+            '        if record.action == "release":',
+            "        if key in of_cluster and of_cluster[key].record.publish_seq > record.publish_seq:\n"
+            '            return False\n        if record.action == "release":',
+        ),
+        _STATE,
+    ),
+    Defect(
+        "a release of one cluster lets go who is held by another",
+        "ThrottleState.apply",
+        ("self._clusters.setdefault(record.cluster, {})", 'self._clusters.setdefault("", {})'),
+        _STATE,
+    ),
+    Defect(
+        "on a named broker the whole cluster's throttle does not count",
+        "ThrottleState.lease_of",
+        ('(client, client._replace(broker_id="")) if client.broker_id else (client,)', "(client,)"),
+        _STATE,
+    ),
+    Defect(
+        "throttles that have ended are kept for ever",
+        "ThrottleState.prune",
+        ("if lease.until_ms <= now_ms]", "if lease.until_ms < 0]"),
+        _STATE,
+    ),
+    Defect(
+        "callers of a topic that is gone wait for the end of its throttles",
+        "WaitingRoom.apply",
+        ("self._state.forget() if is_new_topic else ()", "()"),
+        _ROOM,
+    ),
+    Defect(
+        "a caller that comes while the room closes waits",
+        "WaitingRoom.enter",
+        ("if self._closed:", "if False:"),
+        _ROOM,
+    ),
+    Defect(
+        "a caller whose throttle ends while it comes in stays on its keys",
+        "WaitingRoom.enter",
+        ("if caller.is_completed:", "if False:"),
+        _ROOM,
+    ),
+    Defect(
+        "bytes that become free wake nobody who waits for them",
+        "WaitingRoom.leave",
+        ("each.safe_try_complete()", "pass"),
+        _BYTES,
+    ),
+    Defect(
+        "a client whose own throttle is over waits for another client's bytes",
+        "WaitingRoom.find_memory",
+        ("self._memory.serve_own(caller.client)", "pass"),
+        _BYTES,
+    ),
+    Defect(
+        "bytes are charged until a caller wakes, not until its work is done",
+        "WaitingCaller.on_complete",
+        "lambda original, this: (original(this), this._gatekeeper._memory.give_back(this))",
+        _BYTES,
+    ),
+    Defect(
+        "a caller that is woken while its end moves leaves a timer behind",
+        "WaitingCaller._restart_timer",
+        ("            if self.is_completed:", "            if False:"),
+        _CALLER,
+    ),
+    Defect(
+        "a renewal that comes before a caller wakes does not make it wait on",
+        "WaitingCaller.run",
+        "lambda original, this: this.force_complete()",
+        f"{_CALLER} {_ROOM}",
+    ),
+    Defect(
+        "a topic that was made anew is read on from the old place",
+        "ThrottleTopicReader.poll",
+        ("if records and records[0].offset < self._next.get(partition, 0):", "if False:"),
+        _READER,
+    ),
+    Defect(
+        "a longer topic with another id is taken for the old one",
+        "ThrottleTopicReader.add_partitions",
+        ("if self._topic_id not in {None, topic_id}:", "if False:"),
+        _READER,
+    ),
+    Defect(
+        "of the first reading a client's record with the highest number counts, not its last",
+        "KafkaFollower._gather",
+        ("last.partition == one.partition or ", ""),
+        _READER,
+    ),
+    Defect(
+        "a throttle after a release is told as an extension",
+        "RunningDecisions.extends",
+        ("before = self._running.pop(key, None)", "before = self._running.get(key)"),
+        _TAIL,
+    ),
+    Defect(
+        "the tail shows records partition by partition",
+        "ThrottleTail.step",
+        ("found.sort(key=lambda one: (one.record.cluster, one.record.publish_seq))", "pass"),
+        _TAIL,
+    ),
+    Defect(
+        "Retry-After is rounded down, so a client comes back too early",
+        "pipeline.gate:build_app",
+        ("-(-throttled.remaining_ms // 1000)", "throttled.remaining_ms // 1000"),
+        _HTTP,
+    ),
+    Defect(
+        "the gate answers who has no token",
+        "pipeline.gate:build_app",
+        ("Middleware(Guard, token=token)", "Middleware(Guard, token=None)"),
+        _HTTP,
+    ),
+)

@@ -1,0 +1,231 @@
+"""Defects of the job as a process: locks, restarts, upkeep, diagnosis, settings, logs."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_LOCK: Final = "tests/pipeline/job/test_lock.py"
+_RESTARTS: Final = "tests/pipeline/job/test_restarts.py"
+_UPKEEP: Final = "tests/pipeline/job/test_upkeep.py"
+_STATUS: Final = "tests/pipeline/job/test_status.py"
+_BEAT: Final = "tests/pipeline/job/test_heartbeat.py"
+_DOCTOR: Final = "tests/pipeline/job/test_diagnosis.py"
+_SETTINGS: Final = "tests/pipeline/settings/test_loading.py"
+_VARIABLES: Final = "tests/pipeline/settings/test_environment.py"
+_LOG: Final = "tests/pipeline/test_log.py"
+
+DEFECTS: Final = (
+    Defect(
+        "a second driver with another run folder takes the tables of the first",
+        "JobLock.__init__",
+        ("self._paths.append(neighbour)", "pass"),
+        _LOCK,
+    ),
+    Defect(
+        "a lock whose process id could not be written stays held",
+        "ProcessLock.__enter__",
+        ("            self._lock.release()", "            pass"),
+        "tests/pipeline/test_process_lock.py",
+    ),
+    Defect(
+        "who looks for the holder of a lock makes the lock",
+        "holder_of",
+        ("os.open(path, os.O_RDONLY)", "os.open(path, os.O_RDONLY | os.O_CREAT)"),
+        "tests/pipeline/test_process_lock.py",
+    ),
+    Defect(
+        "a cluster that is away ends the job",
+        "Job._run_with_restarts",
+        (
+            "failures = 0 if outage else 1 if was_healthy else failures + 1",
+            "failures = 1 if was_healthy else failures + 1",
+        ),
+        _RESTARTS,
+    ),
+    Defect(
+        "what fails alike at each start is tried again and again",
+        "Job._run_with_restarts",
+        ("if at_start is not None and at_start == before and not _may_pass(failure):", "if False:"),
+        _RESTARTS,
+    ),
+    Defect(
+        "a store that fails twice alike at the start ends the job",
+        "_may_pass",
+        "lambda original, failure: False",
+        _RESTARTS,
+    ),
+    Defect(
+        "a clock that was set back stops the query until it shows the old time again",
+        "Job._watch",
+        ("if set_back_ms > _LONGEST_PAUSE_MS:", "if False:"),
+        f"{_RESTARTS}::test_a_clock_that_is_set_back_by_more_than_three_seconds_ends_the_run",
+    ),
+    Defect(
+        "an ended run of the query stays in memory",
+        "Job._run_with_restarts",
+        (
+            "            del failure\n            gc.collect()\n            if self._stopping",
+            "            if self._stopping",
+        ),
+        f"{_RESTARTS}::test_a_restart_keeps_nothing_of_the_run_before",
+    ),
+    Defect(
+        "a job that was down deletes what its next start needs",
+        "Upkeep._retention_end_ms",
+        ("wall_ms if newest_ms is None else min(wall_ms, newest_ms)", "wall_ms"),
+        _UPKEEP,
+    ),
+    Defect(
+        "a clock that is ahead deletes usage early",
+        "Upkeep._retention_end_ms",
+        ("min(wall_ms, newest_ms)", "newest_ms"),
+        _UPKEEP,
+    ),
+    Defect(
+        "usage goes before it is rolled up",
+        "Upkeep._kept_from_ms",
+        ("kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)", "kept_from_ms"),
+        _UPKEEP,
+    ),
+    Defect(
+        "a table whose upkeep fails keeps the others from theirs",
+        "log_failures",
+        ("except (PipelineError, DeltaError, OSError, ValueError) as exc:", "except ZeroDivisionError as exc:"),
+        _UPKEEP,
+    ),
+    Defect(
+        "idle sensors are never dropped",
+        "Decider.expire_idle",
+        "lambda original, this: 0",
+        _UPKEEP,
+    ),
+    Defect(
+        "a rest lasts until something is due, however long that is",
+        "pipeline.job:rest_ms",
+        ("min(max(due_ms - now_ms, 1), longest_ms)", "max(due_ms - now_ms, 1)"),
+        "tests/pipeline/job/test_rests.py",
+    ),
+    Defect(
+        "a job that waited a while ago counts as idle, though it hangs",
+        "FRESH_MS",
+        ("3_000", "30_000"),
+        _BEAT,
+    ),
+    Defect(
+        "a heart beats no more when the clock was set back",
+        "Heartbeat.is_due",
+        ("not 0 <= now_ms - self._last_ms < BEAT_EVERY_MS", "now_ms - self._last_ms >= BEAT_EVERY_MS"),
+        _BEAT,
+    ),
+    Defect(
+        "a wait that was seen while the tables were read has a negative age",
+        "status_from",
+        ("if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:", "if False:"),
+        _STATUS,
+    ),
+    Defect(
+        "an invalid version of the quotas is shown as the one in force",
+        "Reading.of",
+        (
+            "newest_valid(table, newest.version, settings.share)",
+            "newest_valid(table, newest.version, settings.share).__class__(newest.version, ())",
+        ),
+        _STATUS,
+    ),
+    Defect(
+        "a job on another machine is down, though it writes batches",
+        "is_down",
+        (
+            "return not (is_elsewhere and batch_age_ms is not None and batch_age_ms <= stalled_after_ms(settings))",
+            "return True",
+        ),
+        _STATUS,
+    ),
+    Defect(
+        "the doctor asks a dead broker again and again",
+        "diagnose",
+        ("if check is _cluster and isinstance(exc, Unreachable):", "if False:"),
+        f"{_DOCTOR}::test_a_dead_broker_is_asked_once_and_not_for_long",
+    ),
+    Defect(
+        "the doctor compares a checkpoint with rows that come later, and finds a killed job's unfit",
+        "_checkpoint",
+        ("for table in (usage, batches))", "for table in (batches,))"),
+        f"{_DOCTOR}::test_the_checkpoint_of_a_job_that_was_killed_fits_its_tables",
+    ),
+    Defect(
+        "time that is ahead of the wall clock is not seen",
+        "pipeline.process:ahead_ms",
+        "lambda original, *_: 0",
+        f"{_DOCTOR} {_STATUS}",
+    ),
+    Defect(
+        "the environment wins over flags",
+        "load_settings",
+        (
+            "_over(_over(_of_file(file), _of_environment()), given)",
+            "_over(_over(_of_file(file), given), _of_environment())",
+        ),
+        _SETTINGS,
+    ),
+    Defect(
+        "a setting with a mistyped name is passed over",
+        "unknown_variables",
+        "lambda original, names: {}",
+        _VARIABLES,
+    ),
+    Defect(
+        "a value that was given to an unknown key is printed, though it may be a password",
+        "pipeline.settings:_mistakes",
+        ("if is_unknown:\n            # Its value", "if False:\n            # Its value"),
+        f"{_VARIABLES} {_SETTINGS}",
+    ),
+    Defect(
+        "values of spark.conf, which may be secrets, are printed",
+        "_HOLDS_SECRETS",
+        ('"spark.conf", ', ""),
+        _SETTINGS,
+    ),
+    Defect(
+        "tables in a folder that Delta takes for another one are accepted",
+        "_refuse_unfit_folder",
+        ("if found is not None:", "if False:"),
+        _SETTINGS,
+    ),
+    Defect(
+        "a heap is accepted with which Spark does not start",
+        "_enough_memory",
+        "lambda original, memory: memory",
+        _SETTINGS,
+    ),
+    Defect(
+        "a place in the code fills the log with its warnings",
+        "CutShort.filter",
+        ("return lines <= _LINES_PER_SPAN", "return True"),
+        _LOG,
+    ),
+    Defect(
+        "a record that cannot be formatted is an exception",
+        "_LineFormatter.format",
+        ("except Exception as exc:", "except ZeroDivisionError as exc:"),
+        _LOG,
+    ),
+    Defect(
+        "names with control characters go raw into lines and tables",
+        "printable",
+        "lambda original, text: text",
+        "tests/pipeline/cli/test_names_in_output.py tests/pipeline/throttle/test_log_line.py",
+    ),
+    Defect(
+        "a failpoint counts every place, not its own",
+        "failpoint",
+        ("if _armed is not None and _armed.name == name:", "if _armed is not None:"),
+        "tests/pipeline/test_failpoints.py",
+    ),
+    Defect(
+        "a command ends with the interpreter's exit code, not with its own",
+        "_LastStep.__call__",
+        ("os._exit(self.code)", "pass"),
+        "tests/pipeline/test_process_end.py",
+    ),
+)

@@ -1,0 +1,327 @@
+"""Defects of the decisions: rates, buckets, resolution, throttle times, snapshots, names, levels of brokers."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_RATES: Final = "tests/quota/test_rates.py"
+_BUCKETS: Final = "tests/quota/test_buckets.py"
+_ENGINE: Final = "tests/quota/test_engine.py"
+_MODEL: Final = "tests/quota/test_engine_equals_model.py"
+_RESOLUTION: Final = "tests/quota/test_resolution.py"
+_SNAPSHOT: Final = "tests/quota/test_snapshot.py"
+_SLICING: Final = "tests/quota/test_slicing.py"
+_TIMES: Final = "tests/quota/test_throttle_time.py"
+_UNITS: Final = "tests/quota/test_units.py"
+
+DEFECTS: Final = (
+    Defect(
+        "the rate of a young sensor is taken over the time it has been in use, not over N − 1 windows",
+        "SampleWindows.observed",
+        ("short = (self._n - 1) * self._w", "short = 0"),
+        _RATES,
+    ),
+    Defect(
+        "a window counts for one sample window too long",
+        "SampleWindows.observed",
+        ("after = np.where(is_oldest, within, _UNTOUCHED)", "after = np.where(is_oldest, _UNTOUCHED, _UNTOUCHED)"),
+        _RATES,
+    ),
+    Defect(
+        "a client exactly at its bound is over quota",
+        "SampleWindows.violated",
+        ("observed > bound[suspects]", "observed >= bound[suspects]"),
+        f"{_ENGINE}::test_many_sensors_at_once_equal_few_at_a_time",
+    ),
+    Defect(
+        "a violation in the last part of a sample window is missed",
+        "SampleWindows.violated",
+        ("+ now_ms % self._w, 1)", "+ self._w, 1)"),
+        _RATES,
+    ),
+    Defect(
+        "after a gap that is longer than the ring old usage counts on",
+        "SampleWindows.advance",
+        (
+            "first = max(self._newest + 1, newest - self._n)",
+            "first = newest if newest - self._newest > self._n else self._newest + 1",
+        ),
+        f"{_ENGINE} {_RATES}",
+    ),
+    Defect(
+        "a sum of usage that is too large becomes negative, and its offender is none",
+        "SampleWindows.add",
+        ("of_window[of_window < 0] = LARGEST_SUM", "pass"),
+        f"{_ENGINE}::test_sums_stop_at_the_largest_number_and_an_offender_stays_one",
+    ),
+    Defect(
+        "sums are exact only as far as a double is",
+        "_EXACT_IN_FLOAT",
+        ("1 << 53", "1 << 62"),
+        f"{_ENGINE}::test_sums_are_exact_where_a_float_is_not",
+    ),
+    Defect(
+        "times of the two kinds of threads become negative when their sum is too large",
+        "_both",
+        ("np.where(both < 0, LARGEST_SUM, both) if len(both) and both.min() < 0 else both", "both"),
+        f"{_ENGINE}::test_times_of_both_kinds_of_threads_stop_at_the_largest_number_and_are_owed",
+    ),
+    Defect(
+        "a type without requests touches its sensor",
+        "quota.usage:_measure",
+        ("present = column.is_valid().to_numpy(zero_copy_only=False)", "pass"),
+        f"{_ENGINE}::test_null_leaves_the_sensor_alone_and_zero_touches_it",
+    ),
+    Defect(
+        "a sensor with late usage alone gets a first decision by its rate",
+        "QuotaEngine._record_all",
+        ("if piece.window is not None:", "if True:"),
+        f"{_ENGINE}::test_a_sensor_whose_usage_is_all_late_gets_no_first_decision",
+    ),
+    Defect(
+        "a batch may be evaluated before the one before it",
+        "QuotaEngine._check_instant",
+        "lambda original, *_: None",
+        f"{_ENGINE}::test_time_does_not_go_back",
+    ),
+    Defect(
+        "clients without usage in a batch are decided with it",
+        "QuotaEngine._violations",
+        ("rows = rows[present[rows]]", "pass"),
+        f"{_MODEL} {_ENGINE}",
+    ),
+    Defect(
+        "an entity whose sensor was dropped goes on with another one's",
+        "EntityDirectory.follow_sensors",
+        ("np.where(kept, np.cumsum(kept) - 1, UNRESOLVED)", "np.arange(len(kept))"),
+        f"{_MODEL}::test_sensors_that_expire_start_anew_and_the_others_stay",
+    ),
+    Defect(
+        "throttle times are rounded down, not as Java rounds",
+        "java_round",
+        ("x - floor >= 0.5", "x - floor >= 2"),
+        _TIMES,
+    ),
+    Defect(
+        "a throttle time is computed in another order than Kafka's",
+        "throttle_time_ms",
+        ("(observed - bound) / bound * window_ms", "(observed - bound) * window_ms / bound"),
+        "tests/conformance/test_replay.py",
+    ),
+    Defect(
+        "request time is capped at the whole window, not at one sample window",
+        "ThrottleCaps",
+        ('request_percentage: Cap = "sample_window"', 'request_percentage: Cap = "window"'),
+        _TIMES,
+    ),
+    Defect(
+        "what a client owes is X alone, its debt is forgotten",
+        "owed_time_ms",
+        (
+            "np.maximum(throttle_time_ms(observed, finite, window_ms), debt_time_ms(tokens, finite))",
+            "throttle_time_ms(observed, finite, window_ms)",
+        ),
+        _BUCKETS,
+    ),
+    Defect(
+        "debts are forgotten after one burst, not after ten",
+        "MAX_DEBT_BURSTS",
+        ("10.0", "1.0"),
+        _BUCKETS,
+    ),
+    Defect(
+        "usage that is too old for a throttle lifts a debt that was larger",
+        "_charged",
+        ("np.minimum(tokens, burst * -most_bursts)", "burst * -most_bursts"),
+        _BUCKETS,
+    ),
+    Defect(
+        "late usage refills the bucket to now first",
+        "record_piece",
+        (
+            "sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms,",
+            "sensors.buckets.charge(charged, charge, bound, instant.now_ms,",
+        ),
+        _BUCKETS,
+    ),
+    Defect(
+        "a debt is forgotten when its quota has no bound for a while",
+        "TokenBuckets.below_burst",
+        ("np.isinf(bound) | ", ""),
+        _BUCKETS,
+    ),
+    Defect(
+        "a bucket is refilled twice when time goes back",
+        "TokenBuckets.charge",
+        ("self._refilled_at_ms[sensors] += since_ms", "self._refilled_at_ms[sensors] = refill_to_ms"),
+        _BUCKETS,
+    ),
+    Defect(
+        "shadow quotas are enforced",
+        "Resolution._see",
+        ("if side is Side.ENFORCED:", "if side is None:"),
+        _RESOLUTION,
+    ),
+    Defect(
+        "a quota of the default client-id holds for clients without a client-id, too",
+        "Resolution.resolve",
+        ("(kinds != LevelKind.USER) & client_id_named", "kinds != LevelKind.USER"),
+        _RESOLUTION,
+    ),
+    Defect(
+        "a type without any quota records usage",
+        "recorded_keys",
+        "lambda original, snapshot: frozenset(product(Side, range(len(QUOTA_TYPES))))",
+        _MODEL,
+    ),
+    Defect(
+        "an exempt row does not take its client out of wider quotas",
+        "quota.resolution:_bounds_of",
+        ("return (np.inf,) * len(QUOTA_TYPES)", "return (_HIDDEN,) * len(QUOTA_TYPES)"),
+        _RESOLUTION,
+    ),
+    Defect(
+        "of several rows of a client the least specific one holds",
+        "Resolution._quota_of_tags",
+        ("tagged & (quota == NO_QUOTA)", "tagged & (seen[level] != NO_QUOTA)"),
+        _RESOLUTION,
+    ),
+    Defect(
+        "clients without a quota share no sensor where only users have quotas",
+        "_tag_kinds",
+        ("kinds or LevelKind.CLIENT", "LevelKind.CLIENT"),
+        _RESOLUTION,
+    ),
+    Defect(
+        "of equal throttle times the producer's applies, not the request's",
+        "TIE_ORDER",
+        ("(2, 0, 1)", "(0, 1, 2)"),
+        _ENGINE,
+    ),
+    Defect(
+        "a bound may be infinite",
+        "quota:_bound",
+        ("math.isfinite(bound) and bound > 0", "bound > 0"),
+        _SNAPSHOT,
+    ),
+    Defect(
+        "of two rows of one entity the second one is passed over in silence",
+        "QuotaSnapshot.from_rows",
+        ('problems.append(f"row {number}: {entity} is in row {first} too")', "pass"),
+        _SNAPSHOT,
+    ),
+    Defect(
+        "a table in shadow mode ends exemptions",
+        "_read_row",
+        ('if mode == "enforce":', 'if mode != "shadow":'),
+        _SNAPSHOT,
+    ),
+    Defect(
+        "a lower bound shortens a throttle",
+        "Slicing.at_edit",
+        (" & ~bound_fell", ""),
+        _SLICING,
+    ),
+    Defect(
+        "a throttle that nearly ended begins again for a moment",
+        "TIMES_SOON",
+        ("= 2", "= 1"),
+        _SLICING,
+    ),
+    Defect(
+        "a client that ignores its throttle gets a record with every batch",
+        "Slicing.is_published",
+        (" & (longer_ms >= -(-slice_ms // _EXTENSION_PART))", ""),
+        _SLICING,
+    ),
+    Defect(
+        "a slice may be shorter than three looks ahead",
+        "Slicing.slices_ms",
+        ("np.maximum(cap_ms, 3 * self.lead_ms)", "cap_ms"),
+        _SLICING,
+    ),
+    Defect(
+        "a broker that throttles a client is asked for no more than it gave",
+        "broker_levels",
+        ("np.sort(np.where(saturated, np.inf, demand), axis=1)", "np.sort(demand, axis=1)"),
+        "tests/quota/test_broker_level.py",
+    ),
+    Defect(
+        "names that differ in trailing zero bytes are taken for one",
+        "NameColumn._hash",
+        ("(length.astype(np.uint64) * factor for", "(length.astype(np.uint64) * np.uint64(0) * factor for"),
+        "tests/quota/test_names.py",
+    ),
+    Defect(
+        "the names of an earlier table are taken for those of this one",
+        "_is_same",
+        ("return all((a and a.address) == (b and b.address) for a, b in pairs)", "return len(list(pairs)) > 0"),
+        "tests/quota/test_names.py",
+    ),
+    Defect(
+        "a table of names that grew does not find what it had",
+        "KeyIndex._insert",
+        ("self._place(np.arange(before, dtype=np.int64))", "pass"),
+        "tests/quota/test_key_index.py",
+    ),
+    Defect(
+        "a byte rate with a unit is rounded to whole bytes",
+        "_whole_bytes",
+        ("if not is_whole:", "if False:"),
+        _UNITS,
+    ),
+    Defect(
+        "a rate is shown as 1000.0 of a unit",
+        "rate_unit",
+        (">= _ONE_OF_THE_NEXT", "> _ONE_OF_THE_NEXT"),
+        _UNITS,
+    ),
+    Defect(
+        "a rate just above its bound is shown as equal to it",
+        "against_bound",
+        ("range(1, 20)", "range(1, 2)"),
+        f"{_UNITS} tests/pipeline/throttle/test_log_line.py",
+    ),
+    Defect(
+        "an age before now is shown with a minus sign",
+        "age_text",
+        ("max(int(age_ms), 0)", "int(age_ms)"),
+        _UNITS,
+    ),
+    Defect(
+        "a suggested bound may be smaller than what was used",
+        "rounded_up",
+        ("math.ceil(", "math.floor("),
+        _UNITS,
+    ),
+    Defect(
+        "a row without an owner hides the owner of a wider one",
+        "Owners.__init__",
+        (' if row.get("owner")', ""),
+        "tests/quota/test_owners.py",
+    ),
+    Defect(
+        "a client is named among those that share its own sensor",
+        "quota:effective",
+        (" - {(user, client_id)}", ""),
+        "tests/quota/test_effective.py",
+    ),
+    Defect(
+        "a level that names the client-id is shown for clients without one",
+        "can_name",
+        "lambda original, *_: True",
+        "tests/quota/test_effective.py",
+    ),
+    Defect(
+        "a bound below one request of a client is not warned of",
+        "_largest_requests",
+        "lambda original, usage: {}",
+        "tests/quota/test_bound_warnings.py",
+    ),
+    Defect(
+        "a quota that is not enforced is warned of as if it stopped clients",
+        "bound_warnings",
+        ('row["new_mode"] == "enforce" and ', ""),
+        "tests/quota/test_bound_warnings.py",
+    ),
+)

@@ -1,0 +1,70 @@
+"""Defects of records that cross a boundary."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_EVENT: Final = "tests/schemas/test_usage_event.py"
+_RECORD: Final = "tests/schemas/test_throttle_record.py"
+_RECORDS: Final = "tests/schemas/test_throttle_records.py"
+_ARROW: Final = "tests/schemas/test_arrow.py"
+
+DEFECTS: Final = (
+    Defect(
+        "a name's length is counted in characters, not in bytes",
+        "MaxUtf8Bytes._checked",
+        ("len(value.encode())", "len(value)"),
+        _EVENT,
+    ),
+    Defect(
+        "null in place of an optional field is refused",
+        "_unless_null",
+        ("default if value is None else value", "value"),
+        _EVENT,
+    ),
+    Defect(
+        "a measure may be as large as its sums can hold once",
+        "LARGEST_MEASURE",
+        ("2**40", "2**62"),
+        "tests/schemas/test_generated_files.py",
+    ),
+    Defect(
+        "a reader refuses records of a newer writer",
+        "ThrottleRecord.from_value",
+        ("{name: parsed[name] for name in cls.model_fields if name in parsed}", "parsed"),
+        _RECORD,
+    ),
+    Defect(
+        "names with quotes break the JSON of records that are written by columns",
+        "_is_plain",
+        "lambda original, names: True",
+        _RECORDS,
+    ),
+    Defect(
+        "of figures that are equal but for their sign all are written as the first one",
+        "_texts_of",
+        ("if is_float or column.null_count", "if column.null_count"),
+        _RECORDS,
+    ),
+    Defect(
+        "rows go into the partition of the day that clients' events have",
+        "conform",
+        ("day_ms = _DECIDED_AT if _DECIDED_AT in times else", "day_ms ="),
+        _ARROW,
+    ),
+    Defect(
+        "milliseconds are taken for microseconds",
+        "_instants",
+        (
+            'milliseconds = epoch_ms.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))',
+            'milliseconds = epoch_ms.cast(pa.int64()).cast(pa.timestamp("us", "UTC"))',
+        ),
+        _ARROW,
+    ),
+    Defect(
+        "decisions about names that run together have one id",
+        "_framed",
+        ('.astype(f">u{_LENGTH_BYTES}")', '.astype(f">u{_LENGTH_BYTES}") * 0'),
+        "tests/schemas/test_decision_id_column.py",
+    ),
+)

@@ -1,0 +1,259 @@
+"""Defects of reading usage, of micro-batches, and of starts."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_READER: Final = "tests/pipeline/stream/test_usage_reader.py"
+_COLUMNS: Final = "tests/pipeline/stream/test_usage_columns.py"
+_LIMIT: Final = "tests/pipeline/stream/test_event_time_limit.py"
+_LETTERS: Final = "tests/pipeline/stream/test_dead_letters.py"
+_CHECKPOINT: Final = "tests/pipeline/stream/test_checkpoint.py"
+_OFFSETS: Final = "tests/pipeline/stream/test_starting_offsets.py"
+_OUTCOMES: Final = "tests/pipeline/stream/test_outcomes.py"
+_JOB: Final = "tests/faults/test_hand_job.py"
+
+DEFECTS: Final = (
+    Defect(
+        "an element that is refused spoils the good ones of its array",
+        "pipeline.stream:_elements",
+        ("return _Message(events, letters, len(refused))", "return _Message([], letters, len(refused))"),
+        _READER,
+    ),
+    Defect(
+        "a message that is not UTF-8 ends the batch",
+        "_read_with_causes",
+        ('value.decode(errors="surrogateescape")', "value.decode()"),
+        _READER,
+    ),
+    Defect(
+        "NaN and Infinity are read as numbers",
+        "_no_constant",
+        "lambda original, name: 0.0",
+        _READER,
+    ),
+    Defect(
+        "an integer of thousands of digits ends the batch",
+        "_scanned",
+        (
+            "        except ValueError:  # Python reads integers of at most 4300 digits\n            continue",
+            "        except RecursionError:\n            continue",
+        ),
+        _READER,
+    ),
+    Defect(
+        "a message of more levels than a reader can hold is read",
+        "_parsed",
+        ("and _levels(value) > MOST_LEVELS", "and False"),
+        _READER,
+    ),
+    Defect(
+        "what stands behind the JSON of a message is passed over",
+        "_parsed",
+        ("if _after_blanks(text, end) != len(text):", "if False:"),
+        _READER,
+    ),
+    Defect(
+        "true counts as the number 1",
+        "_number_check",
+        ("if type(value) is not int:", "if not isinstance(value, int):"),
+        _READER,
+    ),
+    Defect(
+        "half a character in a name is taken for a name",
+        "_name_check",
+        ("if not _is_unicode(name):", "if False:"),
+        _READER,
+    ),
+    Defect(
+        "a long name in other letters passes the quick step, which counts characters",
+        "_decoded",
+        (r'if len(value) > _SHORTEST_LIMIT and (b"\\" in value or not value.isascii()):', "if False:"),
+        _READER,
+    ),
+    Defect(
+        "an event that is older than a day counts",
+        "EventTimes.are_too_old",
+        "lambda original, this, max_event_age_ms: this.sent_ms < 0",
+        _READER,
+    ),
+    Defect(
+        "an event that is dated after its record counts as of its date",
+        "EventTimes.counted_ms",
+        "lambda original, this: this.sent_ms",
+        _READER,
+    ),
+    Defect(
+        "the bytes of exempt requests do not count, either",
+        "_exempt_apart",
+        (
+            "return {**charged,",
+            'return {"produced_bytes": pc.if_else(is_exempt, nothing, events["produced_bytes"]), **charged,',
+        ),
+        _READER,
+    ),
+    Defect(
+        "an event without a measure counts as a request of size 0",
+        "_filled",
+        (
+            "column if default is None or not column.null_count else column.fill_null(default)",
+            "column.fill_null(0 if default is None else default)",
+        ),
+        _READER,
+    ),
+    Defect(
+        "what is read in slices is not what is read at once: the last slice is lost",
+        "_slices",
+        ("[*begins, len(sizes)][1:]", "[*begins, begins[-1] if len(begins) > 1 else len(sizes)][1:]"),
+        _READER,
+    ),
+    Defect(
+        "a sum that is too large ends the batch",
+        "merge_usage",
+        ('pc.min_element_wise(grouped[f"{name}_sum"], float(LARGEST_SUM), skip_nulls=False)', 'grouped[f"{name}_sum"]'),
+        f"{_COLUMNS} {_READER}",
+    ),
+    Defect(
+        "a sum is 0 where no event had the measure",
+        "merge_usage",
+        ("float(LARGEST_SUM), skip_nulls=False)", "float(LARGEST_SUM), skip_nulls=False).fill_null(0)"),
+        _COLUMNS,
+    ),
+    Defect(
+        "events that are set back to the driver's clock stay in their later window",
+        "_set_back",
+        ('pc.min_element_wise(ahead["sample_start_ms"], limit_start_ms)', 'ahead["sample_start_ms"]'),
+        _LIMIT,
+    ),
+    Defect(
+        "a warning about clocks is logged with every batch",
+        "_WARNING_INTERVAL_MS",
+        ("60_000", "0"),
+        "tests/pipeline/stream/test_clock_ahead.py",
+    ),
+    Defect(
+        "a message of junk becomes as many dead letters as it has elements",
+        "letters_of_elements",
+        ("list(refused[:per_message])", "list(refused)"),
+        _LETTERS,
+    ),
+    Defect(
+        "refused elements without a row are counted nowhere",
+        "causes_of",
+        ("more = dead_count - letters.num_rows", "more = 0"),
+        _LETTERS,
+    ),
+    Defect(
+        "a checkpoint that is older than the tables is taken",
+        "Checkpoint.check",
+        ("elif batch_id > self.planned:", "elif False:"),
+        _CHECKPOINT,
+    ),
+    Defect(
+        "a checkpoint of another job is taken",
+        "Checkpoint.check",
+        ("if self.committed >= 0:", "if False:"),
+        _CHECKPOINT,
+    ),
+    Defect(
+        "usage that was deleted before it was read is passed over in silence",
+        "gaps",
+        ("elif offset < span.begin:", "elif False:"),
+        _OFFSETS,
+    ),
+    Defect(
+        "a usage topic that was made anew is read from a place that it does not have",
+        "gaps",
+        ("elif offset > span.end:", "elif False:"),
+        _OFFSETS,
+    ),
+    Defect(
+        "a new checkpoint leaves out partitions that were added meanwhile",
+        "starting_offsets",
+        ("for partition, span in spans.items()", "for partition, span in spans.items() if partition in stored"),
+        _OFFSETS,
+    ),
+    Defect(
+        "outcomes that wait for the next batch are lost when none comes",
+        "MicroBatch.__call__",
+        ("if has_begun_throttle or not batch.usage.num_rows:", "if has_begun_throttle:"),
+        _OUTCOMES,
+    ),
+    Defect(
+        "a start completes only the newest of the batches that waited",
+        "Outcomes.complete",
+        ("for outcome in missing:", "for outcome in missing[-1:]:"),
+        _OUTCOMES,
+    ),
+    Defect(
+        "a start reads no windows from before the oldest batch that it decides again",
+        "read_stored_usage",
+        ("oldest = missing[0].evaluation if missing else newest.evaluation", "oldest = newest.evaluation"),
+        _OUTCOMES,
+    ),
+    Defect(
+        "buckets are stored before the outcomes of the batches before",
+        "SensorStateTable.write_if_due",
+        ("self._outcomes.append()", "pass"),
+        _OUTCOMES,
+    ),
+    Defect(
+        "usage that has waited for a start alarms as a job that is too slow",
+        "MicroBatch._publish",
+        ("logging.INFO if waited else logging.WARNING", "logging.WARNING"),
+        "tests/pipeline/stream/test_old_batches.py",
+    ),
+    Defect(
+        "without a snapshot a start knows the debts of the last windows only",
+        "_usage_since",
+        (
+            "if snapshot is None:\n",
+            "if snapshot is None:\n"
+            '        return with_time_epoch(tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", '
+            "oldest.evaluated_at_ms - rate_span_ms)]))\n",
+        ),
+        f"{_JOB}::test_a_debt_that_no_snapshot_has_outlives_a_restart",
+    ),
+    Defect(
+        "time goes back when usage and log are gone at a start",
+        "rebuild",
+        ("or _newest_row(tables.batches)", "or None"),
+        f"{_JOB}::test_time_does_not_go_back_when_usage_and_the_log_of_the_tables_are_gone",
+    ),
+    Defect(
+        "two batches of two queries at one instant change places at a restart",
+        "rebuild",
+        ("last_query_id = newest.evaluation.query_id", 'last_query_id = ""'),
+        f"{_JOB}::test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it",
+    ),
+    Defect(
+        "the engine keeps full buckets that a snapshot does not have",
+        "SensorStateTable.write_if_due",
+        ("if is_new:\n            decider.restore_buckets(buckets)", "if False:\n            pass"),
+        f"{_JOB}::test_late_usage_meets_the_same_bucket_with_and_without_a_restart",
+    ),
+    Defect(
+        "a snapshot that is stored already changes the buckets",
+        "SensorStateTable.write_if_due",
+        ("if is_new:", "if True:"),
+        f"{_JOB}::test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_lowered_in_between",
+    ),
+    Defect(
+        "numbers of records are given again when their rows have been trimmed",
+        "DeltaOutbox.newest",
+        ("return -1 if recorded is None else recorded,", "return -1,"),
+        f"{_JOB}::test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimmed",
+    ),
+    Defect(
+        "a driver that was taken over takes the tables back by a restart in its process",
+        "DriverEpoch.raise_in",
+        ("if self._raised is not None:", "if False:"),
+        "tests/pipeline/tables/test_driver_epoch.py",
+    ),
+    Defect(
+        "with a first batch of unknown size the driver reads what it cannot hold",
+        "OffsetRange.message_count",
+        ("return count if self.start or count >= 0 else None", "return count"),
+        "tests/pipeline/stream/test_offset_log.py",
+    ),
+)

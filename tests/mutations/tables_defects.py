@@ -1,0 +1,228 @@
+"""Defects of the tables: guarded appends, opening, quota edits, files, history, upkeep."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_CONTRACT: Final = "tests/pipeline/tables/test_writer_contract.py"
+_DELTA_RS: Final = "tests/pipeline/tables/test_delta_rs.py"
+_OPENING: Final = "tests/pipeline/tables/test_opening.py"
+_LAYOUT: Final = "tests/pipeline/tables/test_layout.py"
+_SOURCE: Final = "tests/pipeline/tables/quotas/test_source.py"
+_TABLE: Final = "tests/pipeline/tables/quotas/test_table.py"
+_EDIT: Final = "tests/pipeline/tables/quotas/test_edit.py"
+_FILES: Final = "tests/pipeline/cli/test_quota_files.py"
+_READING: Final = "tests/pipeline/tables/quotas/test_file_reading.py"
+_HISTORY: Final = "tests/pipeline/cli/test_quota_history.py"
+
+DEFECTS: Final = (
+    Defect(
+        "a batch that is written again is stored twice",
+        "is_written",
+        ("if _has_reached(recorded(guard), versions[guard]):", "if False:"),
+        _CONTRACT,
+    ),
+    Defect(
+        "a driver that another one has followed writes on",
+        "pipeline.tables.port:is_fenced",
+        ("epoch + 1", "epoch + 2"),
+        _CONTRACT,
+    ),
+    Defect(
+        "two drivers may take one epoch",
+        "refuse_taken_epoch",
+        ("_has_reached(recorded_epoch, epoch)", "_has_reached(recorded_epoch, epoch + 1)"),
+        _CONTRACT,
+    ),
+    Defect(
+        "an append without rows makes a commit",
+        "DeltaRsWriter.append",
+        ("if not rows.num_rows:", "if False:"),
+        _CONTRACT,
+    ),
+    Defect(
+        "the newest instant is the largest of all time epochs",
+        "newest_instant_in",
+        "lambda original, *a: (one := original(*a)) and one._replace(time_epoch=0)",
+        _CONTRACT,
+    ),
+    Defect(
+        "an append ends the job when the log was cleaned below its handle",
+        "DeltaRsWriter.append",
+        ("if not is_trusted:", "if True:"),
+        _DELTA_RS,
+    ),
+    Defect(
+        "a handle is trusted for longer than the log keeps its entries",
+        "_TRUSTED_SECONDS",
+        ("30.0", "300.0"),
+        _DELTA_RS,
+    ),
+    Defect(
+        "a damaged log is taken for a missing table",
+        "open_table",
+        ("if version is not None and any(text in str(exc) for text in _NO_SUCH_VERSION):", "if True:"),
+        _OPENING,
+    ),
+    Defect(
+        "a version whose file was cleaned away is taken for a damaged one",
+        "unreadable",
+        ('"Object at location" in str(failure) and "not found" in str(failure)', "False"),
+        _OPENING,
+    ),
+    Defect(
+        "new quota tables have no constraints",
+        "pipeline.tables.layout:_create",
+        ("table.alter.add_constraint(missing)", "pass"),
+        _LAYOUT,
+    ),
+    Defect(
+        "a creation that was interrupted leaves the rest of the tables missing",
+        "pipeline.tables.layout:create_missing",
+        ("for definition in definitions if", "for definition in list(definitions)[:3] if"),
+        _LAYOUT,
+    ),
+    Defect(
+        "an edit that could not be read at once takes effect only with the next one",
+        "QuotaSource.poll",
+        (
+            "stored = self._table.read(version)\n            self._seen_version = version",
+            "self._seen_version = version\n            stored = self._table.read(version)",
+        ),
+        _SOURCE,
+    ),
+    Defect(
+        "a bad row of the quota table ends the job",
+        "QuotaSource._valid",
+        ("            return None", "            raise"),
+        _SOURCE,
+    ),
+    Defect(
+        "an invalid version is refused in silence",
+        "QuotaSource._valid",
+        ("if stored.version != self._refused_version:", "if False:"),
+        _SOURCE,
+    ),
+    Defect(
+        "the mode of the table is not read: all of it enforces",
+        "pipeline.tables.quotas.source:_snapshot",
+        ('"shadow" if stored.mode == "shadow" else "enforce"', '"enforce"'),
+        _SOURCE,
+    ),
+    Defect(
+        "an edit that changes nothing makes a version",
+        "QuotaTable.edit",
+        ("if edit.rows == edit.before.rows:", "if False:"),
+        _TABLE,
+    ),
+    Defect(
+        "an edit for another version of the table is made all the same",
+        "QuotaTable._changed",
+        ("if if_version is not None and if_version != before.version:", "if False:"),
+        _TABLE,
+    ),
+    Defect(
+        "an edit takes no lock",
+        "QuotaTable.lock",
+        ('if "://" in self.uri:', "if True:"),
+        _TABLE,
+    ),
+    Defect(
+        "a row that is exempt goes with its last bound",
+        "pipeline.tables.quotas.edit:_change",
+        ('if row["mode"] != "exempt" and all(', "if all("),
+        _TABLE,
+    ),
+    Defect(
+        "an edit of one entity drops a row of another that has two",
+        "altered",
+        ("repeated.append(dict(row))", "pass"),
+        _EDIT,
+    ),
+    Defect(
+        "a fraction that SQL has stored keeps everybody from editing",
+        "validated",
+        ('[] if row in stored[row["user"], row["client_id"]] else _bound_mistakes(row)', "_bound_mistakes(row)"),
+        _EDIT,
+    ),
+    Defect(
+        "what is not set can be removed",
+        "refuse_absent",
+        "lambda original, *_: None",
+        _EDIT,
+    ),
+    Defect(
+        "a file that names no owner takes the owner away",
+        "applied",
+        (
+            "{**row, **quota.bounds, **quota.labels}",
+            "{**row, 'owner': None, 'note': None, **quota.bounds, **quota.labels}",
+        ),
+        _FILES,
+    ),
+    Defect(
+        "a file keeps the bounds that it no longer names",
+        "applied",
+        (
+            "{**row, **quota.bounds, **quota.labels}",
+            "{**row, **{name: one for name, one in quota.bounds.items() if one is not None}, **quota.labels}",
+        ),
+        _FILES,
+    ),
+    Defect(
+        "apply removes nothing where it shall prune",
+        "applied",
+        ("if not prune or entity in wanted", "if True"),
+        _FILES,
+    ),
+    Defect(
+        "an empty file removes all quotas where apply shall prune",
+        "_applier",
+        ("and not left and not allow_empty", "and False"),
+        _FILES,
+    ),
+    Defect(
+        "of a key that is given twice in a quota file the last one counts in silence",
+        "_refuse_repeated",
+        "lambda original, *_: None",
+        _READING,
+    ),
+    Defect(
+        "mistakes in a quota file have no lines",
+        "with_lines",
+        "lambda original, mistakes, text: list(mistakes)",
+        _READING,
+    ),
+    Defect(
+        "a rollback cannot take back what SQL has stored",
+        "QuotaTable._changed",
+        ("(*before.rows, *once_stored)", "before.rows"),
+        _HISTORY,
+    ),
+    Defect(
+        "the edit that set a bound is looked for one version too early",
+        "origin_of",
+        ("QuotaOrigin(earlier + 1, before", "QuotaOrigin(earlier, before"),
+        "tests/pipeline/tables/quotas/test_origin.py",
+    ),
+    Defect(
+        "trimming deletes the rows at the instant, too",
+        "rows_before",
+        ("AND {column} < {before_ms}", "AND {column} <= {before_ms}"),
+        "tests/pipeline/tables/test_maintenance.py",
+    ),
+    Defect(
+        "a day that is sorted loses the rows of its last users",
+        "pipeline.tables:_spans",
+        ("        yield users[first], users[-1]", "        pass"),
+        "tests/pipeline/tables/test_sorted_days.py",
+    ),
+    Defect(
+        "throttles that were released are taken up at a start",
+        "last_throttles",
+        "lambda original, table, since_ms: table.newest_of_each(['broker_id', 'user', 'client_id'], 'publish_seq',"
+        " [name for name in original(table, since_ms).column_names if name not in"
+        " ('broker_id', 'user', 'client_id', 'publish_seq')])",
+        "tests/pipeline/tables/test_last_throttles.py",
+    ),
+)

@@ -1,0 +1,168 @@
+"""Defects of the life of a throttle: what is published, renewed, released, and exactly once."""
+
+from typing import Final
+
+from tests.mutations.planting import Defect
+
+_LIFECYCLE: Final = "tests/pipeline/throttle/test_lifecycle.py"
+_PURGATORY: Final = "tests/pipeline/throttle/test_purgatory.py"
+_PUBLISHER: Final = "tests/pipeline/throttle/test_publisher.py"
+_OBJECTS: Final = "tests/pipeline/throttle/test_columns_equal_objects.py"
+_DECIDER: Final = "tests/pipeline/throttle/test_decider.py"
+_LINE: Final = "tests/pipeline/throttle/test_log_line.py"
+_CONTRACT: Final = "tests/pipeline/throttle/test_topic_contract.py"
+
+DEFECTS: Final = (
+    Defect(
+        "an extension gets a decision of its own",
+        "violations_to_publish",
+        ('pc.if_else(extends, running.decision_id, violations["decision_id"])', 'violations["decision_id"]'),
+        _LIFECYCLE,
+    ),
+    Defect(
+        "how late a look was handed out is not told",
+        "pipeline.throttle:look",
+        ('np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)', "np.zeros_like(due_ms)"),
+        _LIFECYCLE,
+    ),
+    Defect(
+        "the end of a throttle moves with the machine's clock",
+        "ThrottlePurgatory.hand_out",
+        ("self._clock.now().steady_ms", "self._clock.now().wall_ms"),
+        _PURGATORY,
+    ),
+    Defect(
+        "a throttle that was made longer while its look waited is looked at all the same",
+        "DueClients._cancel",
+        ("self._handle[clients] = self._place[clients] = _NONE", "self._handle[clients] = _NONE"),
+        "tests/pipeline/throttle/test_ledger.py",
+    ),
+    Defect(
+        "after a restart a throttle is looked at before what is overdue",
+        "_held_until",
+        ("np.maximum(end_ms - lead_ms, now.steady_ms)", "end_ms"),
+        _PURGATORY,
+    ),
+    Defect(
+        "an edit that meets a batch in flight is never settled",
+        "ThrottlePurgatory.quotas_changed",
+        (" and snapshot.version <= self._settled_version", ""),
+        f"{_PURGATORY}::test_an_edit_that_a_batch_has_put_in_force_lets_go_whom_it_touches_at_the_next_poll",
+    ),
+    Defect(
+        "a look counts from a batch with older quotas, and goes on under them",
+        "Decider.decide",
+        ("self._engine.load_quotas(self._in_force)", "pass"),
+        f"{_PURGATORY} tests/faults/test_hand_job.py"
+        "::test_a_throttle_shortened_by_an_edit_ends_while_a_batch_with_older_quotas_is_under_way",
+    ),
+    Defect(
+        "batches without usage hold a throttled client for ever",
+        "Decider.decide",
+        ("if begins_epoch or evaluation.evaluated_at_ms > self._last.evaluated_at_ms:", "if True:"),
+        _DECIDER,
+    ),
+    Defect(
+        "a look sees usage that may still be lost",
+        "Decider.decide",
+        ("wait_until_stored()", "pass"),
+        _DECIDER,
+    ),
+    Defect(
+        "an edit of the level alone touches no throttle",
+        "Standing.is_changed",
+        ("return is_other_level | is_other_bound", "return is_other_bound"),
+        _OBJECTS,
+    ),
+    Defect(
+        "after an append with an unknown outcome the publisher goes on",
+        "Publisher.write",
+        ("self._append_undecided = True", "self._append_undecided = False"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "after a transaction that failed all transactions stay small",
+        "Publisher._transact",
+        ("min(2 * self._most_records, _MOST_RECORDS)", "self._most_records"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "without a marker all stored records are published again",
+        "Publisher._missing_from",
+        ("marker = end.publish_seq + 1", "marker = 0"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "a job takes another job's topic for its own",
+        "Publisher._missing_from",
+        ('if end.job not in {"", self._job}:', "if False:"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "a job numbers its records from 0 on a topic that holds higher numbers",
+        "Publisher._missing_from",
+        ("self._next_seq = marker", "pass"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "after a week without records all kept ones are published again",
+        "Publisher._missing_from",
+        ("since_ms = 0 if marker else now.wall_ms - _RETENTION_MS", "since_ms = 0"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "a pause longer than the transaction time-out is taken for a second driver",
+        "Publisher._transact",
+        ("if self._outbox.is_fenced():", "if True:"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "a publisher goes on although another driver has the tables",
+        "Publisher._transact",
+        ("if self._outbox.is_fenced():", "if False:"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "two drivers with tables of their own fence each other for ever",
+        "Publisher._catch_up",
+        ("if self._was_fenced and marker is not None and marker > self._next_seq:", "if False:"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "a record that the topic can never take is tried again for ever",
+        "Publisher._publish",
+        ("self._topic.publish([], last.publish_seq + 1)", "pass"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "the measured time to publish is its median, not its p99",
+        "RenewLead.observe",
+        ("len(ordered) * 99 // 100", "len(ordered) * 50 // 100"),
+        "tests/pipeline/throttle/test_renew_lead.py",
+    ),
+    Defect(
+        "a name with a line break writes a log line of its own",
+        "line_of",
+        ("printable(who)", "who"),
+        _LINE,
+    ),
+    Defect(
+        "a release does not say what is still owed",
+        "line_of",
+        (' if reason.owed_ms else ""', ' if False else ""'),
+        _LINE,
+    ),
+    Defect(
+        "the setting that carries no debt does not reach the engine",
+        "engine_of",
+        ("carry_debt=settings.carry_debt", "carry_debt=True"),
+        "tests/pipeline/throttle/test_assembly.py",
+    ),
+    Defect(
+        "the end of the topic counts records of transactions that were aborted",
+        "KafkaThrottleTopic.end",
+        ('isolation_level="read_committed"', 'isolation_level="read_uncommitted"'),
+        _CONTRACT,
+        is_slow=True,
+    ),
+)
