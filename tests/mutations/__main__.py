@@ -65,10 +65,10 @@ class Ran:
 class Workshop:
     """A copy of the tree in which one defect at a time is planted."""
 
-    def __init__(self, folder: Path, tree: Tree) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._copy = folder / "tree"
-        self._tree = tree
+        self._tree = Tree(self._copy)
         self._changed_at = int(time.time())
         shutil.copytree(ROOT, self._copy, ignore=shutil.ignore_patterns(*_NOT_COPIED), symlinks=True)
         (self._copy / ".venv").symlink_to(sys.prefix)
@@ -132,11 +132,10 @@ def main() -> int:
     chosen = [defect for defect in DEFECTS if given.only in defect.what or given.only in defect.finder]
     chosen = [defect for defect in chosen if given.all or not defect.is_slow]
     seeded = [what for what in MUTATIONS if given.only in what or given.only in _VERIFIER]
-    tree = Tree()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         free: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(given.jobs):
-            free.put(Workshop(Path(folder) / str(number), tree))
+            free.put(Workshop(Path(folder) / str(number)))
         without = pool.submit(_without, free, chosen)
         by_verifier = pool.submit(_by_verifier, free, seeded)
         outcomes = list(pool.map(lambda defect: _looked_for(free, defect), chosen))

@@ -74,10 +74,7 @@ DEFECTS: Final = (
     Defect(
         "JSON of programs has what is made for people",
         "print_rows",
-        (
-            "document_text(list(rows) if document is None else document, output)",
-            "document_text([shown(row) if shown else row for row in rows] if document is None else document, output)",
-        ),
+        "lambda original, rows, *a, shown=None, **k: original([shown(r) for r in rows] if shown else rows, *a, **k)",
         _OUTPUT,
     ),
     Defect(

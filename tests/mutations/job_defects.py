@@ -125,11 +125,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "an invalid version of the quotas is shown as the one in force",
-        "Reading.of",
-        (
-            "newest_valid(table, newest.version, settings.share)",
-            "newest_valid(table, newest.version, settings.share).__class__(newest.version, ())",
-        ),
+        "status_from",
+        ("quotas=read.in_force.version", "quotas=read.quotas.version"),
         _STATUS,
     ),
     Defect(

@@ -105,8 +105,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "the mode of the table is not read: all of it enforces",
-        "pipeline.tables.quotas.source:_snapshot",
-        ('"shadow" if stored.mode == "shadow" else "enforce"', '"enforce"'),
+        "valid_snapshot",
+        ("mode=mode", 'mode="enforce"'),
         _SOURCE,
     ),
     Defect(
