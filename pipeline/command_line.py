@@ -18,8 +18,10 @@ from pipeline.errors import PipelineError
 CONFIG: Final = "KQUOTA_CONFIG"
 COMMAND_CONFIG: Final = "KQUOTA_COMMAND_CONFIG"
 TABLES_ROOT: Final = "KQUOTA_TABLES__ROOT"
-About = Literal["tables", "cluster", "program"]
-"""What a command needs to find: the tables, the cluster, or neither."""
+JOB: Final = "KQUOTA_JOB"
+RUN_DIR: Final = "KQUOTA_RUN_DIR"
+About = Literal["tables", "cluster", "job", "program"]
+"""What a command needs to find: the tables, the cluster, both of a job and its name, or nothing."""
 
 DISTRIBUTION: Final = "kafka-quota-pipeline"
 """The name under which pip knows kquota."""
@@ -29,6 +31,13 @@ _NAME: Final = "kquota"
 _VARIABLES: Final[Mapping[About, Mapping[str, str]]] = {
     "tables": {CONFIG: "--config", TABLES_ROOT: "--tables"},
     "cluster": {CONFIG: "--config", COMMAND_CONFIG: "--command-config"},
+    "job": {
+        CONFIG: "--config",
+        COMMAND_CONFIG: "--command-config",
+        TABLES_ROOT: "--tables",
+        JOB: "--job",
+        RUN_DIR: "--run-dir",
+    },
     "program": {},
 }
 

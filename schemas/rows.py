@@ -48,6 +48,11 @@ class BatchRow(c.PipelineRow):
     processed_at_ms: c.EpochMs = c.field("When it was collected, by the driver's wall clock.")
     start_offsets: c.Text = c.field("First offset of each partition, inclusive: JSON as Spark prints it.")
     end_offsets: c.Text = c.field("End offset of each partition, exclusive: JSON as Spark prints it.")
+    topic_ids: c.Text | None = c.field(
+        "Id of each topic of the job (KIP-516), as kafka-topics prints it: JSON. The offsets are those of that usage "
+        "topic. Null = not known.",
+        default=None,
+    )
     quota_version: c.Number = c.field("Version of the quota table it was decided with.")
     engine_settings: c.Text = c.field("The engine's settings, as a JSON object.")
     good_count: c.Count = c.field("Events that were used, late and clamped ones included.")

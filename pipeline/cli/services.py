@@ -22,7 +22,7 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.output import remark
 from pipeline.clock import wall_ms
-from pipeline.command_line import TABLES_ROOT, carry, not_installed
+from pipeline.command_line import JOB, RUN_DIR, TABLES_ROOT, carry, not_installed
 from pipeline.errors import UsageError, printable
 from pipeline.log import set_up_logging
 from pipeline.process import do_without_pandas, return_query_memory_soon, share_one_allocator
@@ -190,6 +190,9 @@ def run(
         run_dir=run_dir,
         metrics={"port": metrics_port},
     )
+    for variable, given in ((JOB, job), (RUN_DIR, run_dir)):
+        if given is not None:
+            carry(variable, given)
     set_up_logging(settings.log_level)
     refuse_without_connectors()
     with SparkStarter(settings, waits=not no_wait) as starter:  # what is imported now is imported while the JVM starts

@@ -12,17 +12,20 @@ from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
+from pipeline.cluster.topic_ids import topic_ids
 from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.job.lock import job_process
 from pipeline.job.status import is_down
+from pipeline.job.take_over import refuse_other_messages
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
-from pipeline.stream.checkpoint import Checkpoint, open_without_spark, refuse_gaps, spans_of
+from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.checkpoint import Checkpoint, open_without_spark, spans_of
 from pipeline.stream.session import jar_sets
 from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -221,15 +224,19 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _offsets(settings: Settings) -> Iterator[Diagnosis]:
-    """Of the checkpoint, where it and its tables can be read without Spark."""
-    folder, topic = settings.stream.checkpoint, settings.kafka.usage_topic
-    files = open_without_spark(folder)
+    """The messages that a checkpoint goes on with, where it and its tables can be read without Spark."""
+    topic = settings.kafka.usage_topic
+    files = open_without_spark(settings.stream.checkpoint)
     checkpoint = None if files is None else Checkpoint.read(files)
     if checkpoint is None:
         return
-    wanted = checkpoint.next_offsets().get(topic, {})
+    batch = newest_batch_under(settings.tables.root)
+    before = {} if batch is None else BatchFacts.from_row(batch).ids_of_topics
+    access = ClusterAccess.from_settings(settings.kafka)
     try:
-        refuse_gaps(topic, folder, wanted, spans_of(ClusterAccess.from_settings(settings.kafka), topic))
+        with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+            now = topic_ids(admin, [topic])
+        refuse_other_messages(settings, checkpoint, spans_of(access, topic), before, now)
     except PipelineError as exc:
         yield Diagnosis("error", "checkpoint", str(exc))
     else:

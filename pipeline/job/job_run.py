@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
-from pipeline.errors import PipelineError
+from pipeline.cluster.topic_ids import JobTopics, TopicIds, is_other
+from pipeline.errors import PipelineError, Unreachable
 from pipeline.job.metrics import Listeners, RunGauges
-from pipeline.job.take_over import take_over
+from pipeline.job.take_over import refuse_other_messages, take_over
 from pipeline.process import Background, return_freed_memory
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.checkpoint import (
@@ -25,7 +26,6 @@ from pipeline.stream.checkpoint import (
     Span,
     begin_of,
     open_checkpoint,
-    refuse_gaps,
     spans_and_newest,
     starting_offsets,
 )
@@ -134,6 +134,7 @@ _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _OUTCOMES_POLL_MS: Final = 250  # no batch may come after one whose outcome waits
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
+_TOPICS_POLL_MS: Final = 5_000  # for a job without new usage: each batch looks at the ids of the topics, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,9 @@ class JobRun:
             Ports(self._tables.throttle_events, topic, clock, listeners.announce),
         )
         self._purgatory = self._enforcement.purgatory
+        kafka = settings.kafka
+        self._ids = TopicIds(place.access, (kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic))
+        self._topics = JobTopics(settings, self._ids)
         self._gauges = RunGauges(
             held=self._purgatory.__len__,
             next_due_ms=self._purgatory.next_due_ms,
@@ -199,6 +203,7 @@ class JobRun:
             Background("looker", _again(self._purgatory.tick, self._until_due_ms), self._failed),
             Background("quota-poller", _again(self._poll_quotas, lambda: poll_ms), self._failed),
             Background("outcomes", _again(self._append_outcomes, lambda: _OUTCOMES_POLL_MS), self._failed),
+            Background("topics", _again(self._check_topics, lambda: _TOPICS_POLL_MS), self._failed),
         ]
         # What they have not finished at the end, the next start finishes. Each of them reads a minute of usage, and
         # never both at the same time, which would take the memory of both.
@@ -218,6 +223,7 @@ class JobRun:
         """
         settings = self._settings
         claim_tables(settings.tables, settings.job)
+        self._topics.begin()
         recovered = take_over(self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings)
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
@@ -247,13 +253,13 @@ class JobRun:
             clock=self._clock,
             settings=settings,
             recovered=recovered,
+            topics=self._topics,
             report=self._note_batch,
         )
         batch.complete_stored()
         checkpoint = Checkpoint.read(files)
         topic = settings.kafka.usage_topic
-        wanted = checkpoint.next_offsets().get(topic, {}) if checkpoint is not None else {}
-        begin_at = self._starting_offsets(recovered, checkpoint, wanted, spans)
+        begin_at = self._starting_offsets(recovered, checkpoint, spans)
         offsets.begin = begin_of(topic, begin_at, spans)
         self._batch_size = BatchSize(newest, settings.stream.max_offsets_per_trigger)
         self._new_query = partial(self._query_of, spark, batch, begin_at)
@@ -309,6 +315,7 @@ class JobRun:
         with suppress(PipelineError):  # the next start appends what is missing
             self._tables.outcomes.append()
         self._purgatory.close()
+        self._ids.close()
 
     def _note_batch(self, report: BatchReport) -> None:
         self._has_done_a_batch = True
@@ -322,17 +329,23 @@ class JobRun:
         writer = open_writer(self._settings.tables, self._settings.job, name)
         return noting(writer, partial(self._listeners.committed, name))
 
-    def _starting_offsets(
-        self, recovered: Recovered, checkpoint: Checkpoint | None, wanted: Mapping[str, int], spans: Mapping[str, Span]
-    ) -> str:
+    def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None, spans: Mapping[str, Span]) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find the messages it wants."""
-        kafka, stream = self._settings.kafka, self._settings.stream
+        topic, stream = self._settings.kafka.usage_topic, self._settings.stream
+        before, now = recovered.topic_ids, self._topics.ids
         if checkpoint is not None:
             checkpoint.check(self._tables.batches.recorded_version, recovered.newest_query_id)
-            refuse_gaps(kafka.usage_topic, stream.checkpoint, wanted, spans)
+            refuse_other_messages(self._settings, checkpoint, spans, before, now)
         if not recovered.end_offsets:
             return stream.starting_offsets
-        return starting_offsets(kafka.usage_topic, recovered.end_offsets, spans)
+        if not is_other(before, now, topic):
+            return starting_offsets(topic, recovered.end_offsets, spans)
+        log.warning(
+            "topic '%s' was made anew (its id is %s, before %s): usage begins with its first message. What was not "
+            "read of the old topic is in no rate",
+            *(topic, now[topic], before[topic]),
+        )
+        return starting_offsets(topic, "{}", spans)
 
     def _poll_quotas(self) -> None:
         snapshot = self._quotas.poll()
@@ -342,6 +355,10 @@ class JobRun:
 
     def _append_outcomes(self) -> None:
         self._tables.outcomes.append_if_due(self._clock.now())
+
+    def _check_topics(self) -> None:
+        with suppress(Unreachable):  # the query has the same trouble
+            self._topics.check()
 
     def _until_due_ms(self) -> int:
         now_ms, longest_ms = self._clock.now().steady_ms, self._settings.purgatory.tick_ms

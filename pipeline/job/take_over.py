@@ -1,14 +1,16 @@
 """Taking over from an earlier driver, the one step of a start that changes what others see, and its checks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from pipeline.clock import Clock
+from pipeline.cluster.topic_ids import Ids, refuse_other_usage_topic
 from pipeline.errors import UsageError
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
 from pipeline.settings.places import CatalogRoot
+from pipeline.stream.checkpoint import Checkpoint, Span, refuse_gaps
 from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import Recovered, rebuild
 from pipeline.tables.object_store import has_scheme
@@ -23,8 +25,11 @@ def take_over(
     enforcement: Enforcement,
     clock: Clock,
     settings: Settings,
+    check: Callable[[Recovered], None] = lambda _recovered: None,
 ) -> Recovered:
     """Fence earlier drivers in the tables, rebuild the engine, fence them on the topic, publish what they left.
+
+    * `check`: Refuses to go on from what was found, before anything is published.
 
     Raises:
         Conflict: Another driver has taken over.
@@ -32,10 +37,24 @@ def take_over(
     epoch.raise_in(tables.writers, tables.job)
     failpoint("start.epochs_raised")
     recovered = rebuild(tables, quotas, enforcement.decider, clock, settings)
+    check(recovered)
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
     enforcement.purgatory.take_over()
     return recovered
+
+
+def refuse_other_messages(
+    settings: Settings, checkpoint: Checkpoint, spans: Mapping[str, Span], before: Ids, now: Ids
+) -> None:
+    """Refuse a checkpoint if the messages that follow it are gone, or the usage topic is another one.
+
+    * `before`, `now`: The ids of the topics, as the tables have them and as they are.
+    """
+    topic = settings.kafka.usage_topic
+    if not checkpoint.begins_at_first(topic, spans):
+        refuse_other_usage_topic(settings, before, now)
+    refuse_gaps(topic, settings.stream.checkpoint, checkpoint.next_offsets().get(topic, {}), spans)
 
 
 def refuse_state_on_one_node(settings: Settings) -> None:

@@ -1,12 +1,10 @@
 """The usage topic: its name in request logs, the marks of a meter's place, the writer, and the publisher."""
 
-import base64
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, Self
-from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
@@ -16,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pipeline.cluster.access import ClusterAccess, topic_missing
 from pipeline.cluster.acls import METER_IDENTITIES, Acl, PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error, principal_of
+from pipeline.cluster.topic_ids import id_text
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.errors import Conflict, PipelineError, Refused, TransactionFenced, TransactionUndecided, Unreachable
 from pipeline.meter.log_follower import LogPlace
@@ -43,10 +42,7 @@ class UsageTopic:
             (topic,) = admin.describe_topics([name])
         except KafkaError:
             return cls(name)
-        topic_id = UUID(str(topic.get("topic_id") or UUID(int=0)))
-        logged = base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
-        # Brokers without topic ids, and without the topic, answer with an id of zeros.
-        return cls(name, logged if topic_id.int else None)
+        return cls(name, id_text(topic.get("topic_id")) or None)
 
     def is_all_of(self, produce_request: Any) -> bool:
         """Whether a logged produce request, "" if its body was not logged, writes to this topic and to no other.

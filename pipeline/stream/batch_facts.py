@@ -23,6 +23,7 @@ class BatchFacts:
         processed_at_ms: Driver's wall clock when the batch was collected. Event times are limited by it.
         start_offsets: First offset of each partition, inclusive, as Spark prints it; "" for the first batch.
         end_offsets: End offset of each partition, exclusive, as Spark prints it.
+        topic_ids: Id of each topic when the batch was collected, as JSON; None = not known.
         good_count: Events that were accepted, including late and clamped ones.
         clamped_count: Events whose time was set back to their append time or to the driver's clock.
         ignored_count: Null values and empty arrays.
@@ -39,6 +40,7 @@ class BatchFacts:
     clamped_count: int
     ignored_count: int
     dead_count: int
+    topic_ids: str | None = None
 
     @property
     def versions(self) -> dict[str, int]:
@@ -49,6 +51,12 @@ class BatchFacts:
     def age_ms(self) -> int:
         """How old the usage was when it was collected, by stored times: publishing and debts go by it, and replays."""
         return self.processed_at_ms - self.evaluation.evaluated_at_ms
+
+    @property
+    def ids_of_topics(self) -> dict[str, str]:
+        """The ids of the topics by their names; empty if they are not known."""
+        ids: dict[str, str] = json.loads(self.topic_ids or "{}")
+        return ids
 
     @property
     def settings(self) -> EngineSettings:

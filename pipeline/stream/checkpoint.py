@@ -338,6 +338,16 @@ class Checkpoint:
         offsets: dict[str, dict[str, int]] = json.loads(line) if line else {}
         return offsets
 
+    def begins_at_first(self, topic: str, spans: Mapping[str, Span]) -> bool:
+        """Whether a query that has not completed a batch begins at the first message of each partition, or before."""
+        if self.committed >= 0:
+            return False
+        begin: dict[str, int] = {}
+        for source in self.files.names("sources"):  # a query has one
+            line = (self.files.text(f"sources/{source}/0") or "").partition("\n")[2]
+            begin = json.loads(line or "{}").get(topic, {})
+        return all(begin.get(partition, 0) <= span.begin for partition, span in spans.items())
+
     def check(self, recorded: RecordedBatch, newest_query_id: str | None) -> None:
         """Refuse a checkpoint that belongs to another job, or is older or newer than the tables.
 

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from pipeline.clock import Clock, Moment
+from pipeline.cluster.topic_ids import JobTopics
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
@@ -65,6 +66,7 @@ class MicroBatch:
         clock: Clock,
         settings: Settings,
         recovered: Recovered,
+        topics: JobTopics,
         report: Callable[["BatchReport"], None],
     ) -> None:
         self._collect = collect
@@ -77,6 +79,7 @@ class MicroBatch:
         self._engine, self._stream, self._usage_topic = settings.engine, settings.stream, settings.kafka.usage_topic
         self._engine_settings = json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":"))
         self._recovered = recovered
+        self._topics = topics
         self._report = report
         self._clock_warning = ClockWarning()
         self._began = clock.now()
@@ -197,13 +200,15 @@ class MicroBatch:
             clamped_count=batch.clamped_count,
             ignored_count=batch.ignored_count,
             dead_count=batch.dead_count,
+            topic_ids=json.dumps(self._topics.ids, separators=(",", ":")),
         )
 
     def _is_old(self, age_ms: int) -> bool:
         return age_ms > self._stream.max_decision_age_ms
 
     def _append_input(self, batch: CollectedBatch, facts: BatchFacts) -> Moment:
-        """Returns when it was done."""
+        """Returns when it was done. Nothing is written if the messages may be those of another topic."""
+        self._topics.check()
         evaluation, cluster = facts.evaluation, self._tables.cluster
         if batch.dead_letters.num_rows:
             letters = conform(

@@ -15,7 +15,7 @@ they were recorded with.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -162,6 +162,7 @@ class Recovered:
             has removed the facts of the newest batch; it was completed before that.
         end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
             there. "" for new tables.
+        topic_ids: Of that batch: the topic that has these offsets, and the others.
         newest_query_id: The query of that batch; None for new tables.
     """
 
@@ -170,6 +171,7 @@ class Recovered:
     rows: int
     end_offsets: str
     newest_query_id: str | None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def outcome_of(self, query_id: str, batch_id: int) -> Outcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
@@ -197,7 +199,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         outcomes = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms, wanted)
     decider.resume(newest.evaluation, at)
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    return Recovered(outcomes, len(stored.batches), rows, newest.end_offsets, last_query_id)
+    return Recovered(outcomes, len(stored.batches), rows, newest.end_offsets, last_query_id, newest.ids_of_topics)
 
 
 def _decide_again(

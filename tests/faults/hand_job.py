@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from pipeline.cluster.topic_ids import JobTopics
 from pipeline.errors import Conflict
 from pipeline.failpoints import failpoint
 from pipeline.job.metrics import Listeners, RunGauges
@@ -106,6 +107,7 @@ class HandJob:
     Attributes:
         starts: When it was started, by its steady clock.
         broker_ahead_ms: How far the broker's clock is ahead of the driver's wall clock. Clients share it.
+        topic_id: Of the usage topic; another one when it was made anew.
         meanwhile: Called while a batch is collected, after it has pinned its quotas.
         listeners: Hear what it does; to be set before `start`.
     """
@@ -133,6 +135,7 @@ class HandJob:
         self.spark = HandSpark()
         self.starts: list[int] = []
         self.broker_ahead_ms = 0
+        self.topic_id = "first"
         self._is_alive = False
         self._moved_at_starts: list[tuple[int, int]] = []
         self._moved_of_batch: dict[tuple[str, int], int] = {}
@@ -186,6 +189,8 @@ class HandJob:
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
+        topics = JobTopics(settings, lambda: {settings.kafka.usage_topic: self.topic_id})
+        topics.begin()
         self.micro_batch = MicroBatch(
             collect=self._collect,  # type: ignore[arg-type]
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark
@@ -196,6 +201,7 @@ class HandJob:
             clock=self.clock,
             settings=settings,
             recovered=self.recovered,
+            topics=topics,
             report=self.listeners.report,
         )
         self.micro_batch.complete_stored()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, Refused
 from pipeline.failpoints import FAILPOINTS, FailpointReached
 from pipeline.tables.layout import create_missing
 from tests.faults.generator import RATES
@@ -247,3 +247,17 @@ def test_a_driver_that_was_taken_over_writes_nothing_more(tmp_path: Path, monkey
         load.step()
     load.come_to_rest()
     assert load.job.verdict().as_json()["differences"] == []
+
+
+def test_nothing_is_stored_of_a_batch_that_may_be_of_another_topic_of_the_name(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES, in_memory=True)
+    job.start()
+    job.send(event(job, 1))
+    job.step()
+    job.send(event(job, 2), b"no usage")
+    job.meanwhile = lambda: setattr(job, "topic_id", "second")
+    with pytest.raises(Refused, match=r"its id is second, and the offsets in the tables are those of first\. Fix: .*"):
+        job.step()
+    assert [job.rows(name).num_rows for name in ("usage", "dead_letters")] == [1, 0]
+    job.start()
+    assert job.recovered.topic_ids == {"usage": "first"}, "that of the newest stored batch"

@@ -1,4 +1,4 @@
-"""A disk with tables and checkpoint is lost, or the throttle topic; docs/upgrade.md says how the job comes back."""
+"""A disk with tables and checkpoint is lost, or a topic; docs/upgrade.md says how the job comes back."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient
 
 from pipeline.demo.broker import EmbeddedBroker
 from tests.integration.running_job import RunningJob, running_job, usage
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
@@ -37,6 +37,14 @@ def succeed(job: RunningJob, *arguments: str) -> str:
     return done.stdout
 
 
+def make_anew(job: RunningJob, topic: str) -> None:
+    admin: Any = KafkaAdminClient(bootstrap_servers=job.bootstrap_servers)
+    with closing(admin):
+        admin.delete_topics([topic])
+        wait_until(lambda: topic not in admin.list_topics(), "the topic to be gone")
+    job.create_topics()
+
+
 def test_tables_without_their_past_are_refused_with_the_old_checkpoint_and_a_fix(
     job: RunningJob,
 ) -> None:
@@ -44,7 +52,7 @@ def test_tables_without_their_past_are_refused_with_the_old_checkpoint_and_a_fix
     succeed(job, "tables", "create")
     refused = job.command("run")
     assert refused.returncode == 5
-    assert "must have written these tables" in refused.stderr
+    assert "belongs to a query that has not written them" in refused.stderr
     assert str(Path(job.folder) / "checkpoint") in refused.stderr
 
 
@@ -71,15 +79,33 @@ def test_what_is_left_on_the_usage_topic_is_counted_again_once(job: RunningJob) 
 
 def test_after_the_loss_of_the_throttle_topic_records_are_numbered_on(job: RunningJob) -> None:
     last_seq = job.records()[-1]["publish_seq"]
-    admin: Any = KafkaAdminClient(bootstrap_servers=job.bootstrap_servers)
-    with closing(admin):
-        admin.delete_topics([f"{job.name}.throttle"])
-        wait_until(lambda: f"{job.name}.throttle" not in admin.list_topics(), "the topic to be gone")
-    job.create_topics()
+    make_anew(job, f"{job.name}.throttle")
     job.start()
     job.send(usage("later", 500_000))
     record = job.wait_for_record(user="later", action="throttle")
     assert record["publish_seq"] > last_seq
     numbers = [record["publish_seq"] for record in job.records()]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert job.stop() == 0
+
+
+def test_a_usage_topic_made_anew_is_begun_at_its_first_message_by_the_printed_command(job: RunningJob) -> None:
+    job.start()
+    job.send(usage("old", 500_000))
+    job.wait_for_record(user="old", action="throttle")
+    make_anew(job, job.usage_topic)
+    job.send(*[usage("first", 1_000) for _ in range(100)])  # more than the old topic had
+    assert job.process is not None
+    assert job.process.wait(PATIENCE_SECONDS) == 5
+    assert "first" not in job.table("usage", ["user"])["user"].to_pylist()
+    refused = job.command("run")
+    assert (refused.returncode, "was deleted and made anew" in refused.stderr) == (5, True), refused.stderr
+    fix = refused.stderr.strip().partition("with a new checkpoint: ")[2]
+    assert f"with a new checkpoint: {fix}" in job.command("doctor").stdout
+    job.program = ("/bin/sh", "-c", f"exec {fix}")
+    job.start()
+    job.send(usage("last", 500_000))
+    job.wait_for_record(user="last", action="throttle")
+    rows = job.table("usage", ["user", "produced_bytes"]).to_pylist()
+    assert sum(row["produced_bytes"] for row in rows if row["user"] == "first") == 100_000
     assert job.stop() == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import Refused
-from pipeline.stream.checkpoint import Checkpoint, LocalFiles
+from pipeline.stream.checkpoint import Checkpoint, LocalFiles, Span
 
 
 def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
@@ -60,3 +60,23 @@ def test_the_next_batch_begins_where_the_last_committed_one_ended(
 ) -> None:
     wanted = {} if offset is None else {"usage": {"0": offset}}
     assert write_checkpoint(tmp_path, planned, committed).next_offsets() == wanted
+
+
+@pytest.mark.parametrize(
+    ("committed", "source", "begin", "is_first"),
+    [
+        (-1, None, {}, True),
+        (-1, "usage", {"0": 3, "1": 0}, True),
+        (-1, "0", {"0": 2}, True),
+        (-1, "usage", {"0": 4}, False),
+        (0, "usage", {"0": 3, "1": 0}, False),
+    ],
+)
+def test_a_query_without_a_whole_batch_is_known_by_where_it_began(
+    tmp_path: Path, committed: int, source: str | None, begin: dict[str, int], is_first: bool
+) -> None:
+    checkpoint = write_checkpoint(tmp_path, planned=0, committed=committed)
+    if source is not None:
+        (tmp_path / "sources" / source).mkdir(parents=True)
+        (tmp_path / "sources" / source / "0").write_text(f"\0v1\n{json.dumps({'usage': begin})}")
+    assert checkpoint.begins_at_first("usage", {"0": Span(3, 9), "1": Span(0, 5)}) is is_first
