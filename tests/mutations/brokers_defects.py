@@ -41,25 +41,10 @@ DEFECTS: Final = (
         _RESTARTS,
     ),
     Defect(
-        "a sync writes before it knows what the brokers hold",
-        "BrokerSync.period",
-        ("or not self._is_observed ", ""),
-        _SYNC,
-    ),
-    Defect(
         "moves of levels come before edits when the budget is short",
         "BrokerSync._choose",
         ("np.full(len(due), np.inf)", "np.full(len(due), 1e-9)"),
         _SYNC,
-    ),
-    Defect(
-        "a budget of writes is saved up over hours",
-        "AlterBudget.choose",
-        (
-            "min(self._left + self._per_second * (since_ms / 1000.0), float(self._per_second))",
-            "self._left + self._per_second * (since_ms / 1000.0)",
-        ),
-        "tests/quota/test_alter_budget.py",
     ),
     Defect(
         "a clock that goes back gives writes to the budget",
@@ -68,21 +53,9 @@ DEFECTS: Final = (
         "tests/quota/test_alter_budget.py",
     ),
     Defect(
-        "in shadow mode the brokers go on enforcing",
-        "broker_entries",
-        ('quota.mode == "enforce"', 'quota.mode != "exempt"'),
-        f"{_ENTRIES} {_SYNC}",
-    ),
-    Defect(
         "a shadow row becomes an entry on the brokers",
         "quota.broker_levels:_bounds_of",
         ('if quota.mode != "enforce":', 'if quota.mode == "exempt":'),
-        _ENTRIES,
-    ),
-    Defect(
-        "a level is rounded up above the bound",
-        "writable_levels",
-        ("np.minimum(np.ceil(level), bound)", "np.ceil(level)"),
         _ENTRIES,
     ),
     Defect(
@@ -98,45 +71,15 @@ DEFECTS: Final = (
         f"{_CONTROL} {_LEVELS}",
     ),
     Defect(
-        "a broker that throttles is asked for what it gives until its mute ends",
-        "LevelRules",
-        ("saturated_hold_ms: int = 5_000", "saturated_hold_ms: int = 0"),
-        _CONTROL,
-    ),
-    Defect(
         "a level stays below an even share when a broker leaves",
         "propose",
         (" | (level < even * (1 - _ROUNDING))", ""),
         f"{_CONTROL} {_LEVELS}",
     ),
     Defect(
-        "usage from before the last write says which broker throttles",
-        "_saturated_until",
-        (" & (view.last_ms >= state.altered_at_ms[:, None])", ""),
-        _CONTROL,
-    ),
-    Defect(
-        "metering hides a row of the table",
-        "metering_entries",
-        "lambda original, keys, types: original((), types)",
-        "tests/quota/test_metering.py",
-    ),
-    Defect(
-        "the sync takes the rows of all users, not of those that are chosen",
-        "ChosenQuotas._chosen",
-        "lambda original, this, snapshot: snapshot",
-        "tests/pipeline/sync/test_chosen_quotas.py",
-    ),
-    Defect(
         "after a gap in the scrapes all of it is charged at the last rate",
         "ScrapedUsage.observe",
         ("min(since_ms, self.window_ms) / 1000", "since_ms / 1000"),
-        _RATES,
-    ),
-    Defect(
-        "fractions of scraped bytes are lost each time",
-        "ScrapedUsage.take",
-        ("taken = until[-1]", "taken = self._charged"),
         _RATES,
     ),
     Defect(
@@ -170,12 +113,6 @@ DEFECTS: Final = (
         _PAGES,
     ),
     Defect(
-        "percent of a user's name stays encoded as Kafka has it",
-        "NameMap.sensor_of",
-        ('unquote(user, errors="strict")', "user"),
-        _PAGES,
-    ),
-    Defect(
         "two targets that show one broker are both charged",
         "Target.is_of_the_broker_of",
         "lambda original, *_: False",
@@ -188,28 +125,10 @@ DEFECTS: Final = (
         _METER,
     ),
     Defect(
-        "a request that a client made is in another partition than its last one",
-        "pipeline.meter:new_client",
-        ("zlib.crc32(entity)", "id(entity)"),
-        "tests/pipeline/meter/test_usage_batch.py",
-    ),
-    Defect(
-        "a message of usage grows beyond what a broker takes",
-        "_cuts",
-        ("max(min(fits, begin + _MOST_ROWS), begin + 1)", "begin + _MOST_ROWS"),
-        "tests/pipeline/meter/test_usage_batch.py",
-    ),
-    Defect(
         "a broker that is being restarted counts as gone",
         "GONE_AFTER_MS",
         ("60_000", "0"),
         "tests/pipeline/sync/test_broker_quota_sync.py::test_a_broker_that_is_being_restarted_still_counts",
-    ),
-    Defect(
-        "two batches of one instant are taken for one by the sync",
-        "UsageFollower._rows_after",
-        ("else known.evaluated_at_ms\n", "else known.evaluated_at_ms + 1\n"),
-        "tests/pipeline/sync/test_usage_follower.py",
     ),
     Defect(
         "the sync waits for the old time when event time begins anew",
@@ -230,21 +149,21 @@ DEFECTS: Final = (
         "tests/pipeline/brokers/test_requests.py",
     ),
     Defect(
-        "a name that is too long is sent, and the broker closes the connection",
-        "unsendable",
-        "lambda original, changes: []",
-        "tests/pipeline/brokers/test_requests.py",
-    ),
-    Defect(
         "imported bounds are those of one broker",
         "imported",
         ("key: value * factor", "key: value"),
         "tests/pipeline/tables/quotas/test_native.py",
     ),
     Defect(
-        "an import takes the bounds of metering for quotas",
-        "imported",
-        ("if not is_metering(EntryKey(*names, key), value)", "if True"),
-        "tests/pipeline/brokers/test_metering.py",
+        "a client that makes up names fills the brokers with entries of its own",
+        "OwnGrants.ask",
+        (" or taken[key.user] >= self._limits.per_user", ""),
+        "tests/quota/test_broker_sync_levels.py",
+    ),
+    Defect(
+        "a sync that starts beside running clients throws away the usage that it finds",
+        "UsageFollower._rows_after",
+        ("newest.evaluated_at_ms - self._first_ms if", "newest.evaluated_at_ms if"),
+        "tests/pipeline/sync/test_usage_follower.py",
     ),
 )

@@ -7,6 +7,7 @@ from tests.mutations.planting import Defect
 _FLAGS: Final = "tests/pipeline/cli/test_entity_flags.py"
 _EDITS: Final = "tests/pipeline/cli/test_quota_edits.py"
 _OUTPUT: Final = "tests/pipeline/cli/test_output.py"
+_NAMES: Final = "tests/pipeline/cli/test_names_in_output.py"
 _LAYOUT: Final = "tests/pipeline/cli/test_table_layout.py"
 _LINES: Final = "tests/pipeline/cli/test_kafka_lines.py"
 _EXPLAIN: Final = "tests/pipeline/cli/test_throttles_explain.py"
@@ -42,18 +43,6 @@ DEFECTS: Final = (
         _LINES,
     ),
     Defect(
-        "a mode that Kafka does not have comes before what it has",
-        "described_line",
-        ("{', '.join(values)}", "{', '.join(values[::-1])}"),
-        _LINES,
-    ),
-    Defect(
-        "a table is wider than the terminal",
-        "_narrowed",
-        ("_squeeze(columns, narrow, width)", "pass"),
-        _LAYOUT,
-    ),
-    Defect(
         "columns disappear from a table without a word",
         "_print_table",
         ("if table.dropped:", "if False:"),
@@ -63,12 +52,6 @@ DEFECTS: Final = (
         "a cell is broken inside the parentheses of its size",
         "pipeline.cli:_joined",
         "lambda original, text: text",
-        _LAYOUT,
-    ),
-    Defect(
-        "the default entity is shortened like any name",
-        "_SHORTEST_NAME",
-        ("= 9", "= 4"),
         _LAYOUT,
     ),
     Defect(
@@ -90,22 +73,10 @@ DEFECTS: Final = (
         "tests/pipeline/test_command_line.py",
     ),
     Defect(
-        "a command that is shown names the kquota of another installation",
-        "_program",
-        ("if found is not None and Path(found).samefile(script):", "if found is not None:"),
-        "tests/pipeline/test_command_line.py",
-    ),
-    Defect(
         "an argument with a space or a quote falls apart in a command that is shown",
         "pipeline.command_line:command_text",
         ("*map(shlex.quote, (*program, *arguments))", "*program, *arguments"),
         "tests/pipeline/test_command_line.py",
-    ),
-    Defect(
-        "a watch shows the same list again and again",
-        "changes",
-        "lambda original, read, wait: iter([read(), read(), read()])",
-        f"{_LIST}::test_a_watch_shows_what_has_changed_and_nothing_else",
     ),
     Defect(
         "the figures that explain X do not give X",
@@ -144,18 +115,6 @@ DEFECTS: Final = (
         f"{_WHAT_IF} tests/pipeline/replay/test_parts.py",
     ),
     Defect(
-        "an edit that throttles a client anew is shown as no change",
-        "ClientComparison.change",
-        ("if bool(self.baseline.windows) != bool(self.candidate.windows):", "if False:"),
-        _REPORT,
-    ),
-    Defect(
-        "a budget of --fail-if that is just met fails",
-        "_COMPARISONS",
-        ('">": operator.gt', '">": operator.ge'),
-        "tests/pipeline/replay/test_fail_if.py",
-    ),
-    Defect(
         "a what-if is said to cover time of which there is no usage",
         "Coverage.of",
         ("start_ms = min(max(since_ms, first_ms), until_ms)", "start_ms = since_ms"),
@@ -168,27 +127,21 @@ DEFECTS: Final = (
         _FINDINGS,
     ),
     Defect(
-        "observe counts a held client's requests against its quota",
-        "Observation._decide",
-        ("sends = ~np.isin", "sends = np.ones(rows.num_rows, np.bool_) | np.isin"),
-        _FINDINGS,
+        "a name that a spreadsheet would run as a formula is printed as it is",
+        "_csv_cell",
+        ('_FORMULA.sub(r"\\1\'", printable(str(value), encoding))', "printable(str(value), encoding)"),
+        _NAMES,
     ),
     Defect(
-        "observe suggests a bound without room above what was used",
-        "_no_quota",
-        ("p99 * (1 + HEADROOM / 100)", "p99"),
-        _FINDINGS,
+        "JSON has characters that a terminal obeys",
+        "pipeline.documents:_escaped",
+        "lambda original, text, *_: text",
+        _NAMES,
     ),
     Defect(
-        "a rate in observe is too low in the first seconds",
-        "Observation.lines",
-        ("np.maximum(newest - RATE_SECONDS + 1, np.array(self._first_seconds))", "newest - RATE_SECONDS + 1"),
-        _OBSERVED,
-    ),
-    Defect(
-        "a broker that reports late is shown with less in observe",
-        "Observation.lines",
-        ("np.maximum(np.array(self._newest_seconds), stale)", "np.full(len(self._newest_seconds), stale + 1)"),
-        _OBSERVED,
+        "a name that the terminal's encoding lacks ends a command",
+        "is_shown",
+        ("return False\n    return True", "return True\n    return True"),
+        _NAMES,
     ),
 )

@@ -19,18 +19,6 @@ DEFECTS: Final = (
         _TOPICS,
     ),
     Defect(
-        "what only warrants a warning about a topic refuses the start",
-        "pipeline.cluster:refuse_unfit",
-        (' if finding.severity == "error"', ""),
-        _TOPICS,
-    ),
-    Defect(
-        "the command that creates topics forgets their other names",
-        "create_command",
-        ("if spec.name != usual.get(spec.purpose, spec.name)", "if False"),
-        _TOPICS,
-    ),
-    Defect(
         "cleanup.policy=delete,compact is refused, as if the order mattered",
         "pipeline.cluster.topics:_words",
         "lambda original, value: value",
@@ -75,27 +63,9 @@ DEFECTS: Final = (
         f"{_TLS} tests/pipeline/cluster/test_handshakes.py",
     ),
     Defect(
-        "the password of a key is asked for at the terminal, or the key is read without it",
-        "Tls.java_properties",
-        ("if self.key_password is not None:", "if False:"),
-        f"{_TLS} {_PROPERTIES}",
-    ),
-    Defect(
-        "a certificate without its key is taken",
-        "read_tls",
-        ("if not mistakes and bool(chain) != bool(keys):", "if False:"),
-        _TLS,
-    ),
-    Defect(
         "a token is fetched for each connection",
         "TokenProvider.token",
         ("if now >= self._renew_at:", "if True:"),
-        _OAUTH,
-    ),
-    Defect(
-        "a token is used until it has expired",
-        "_RENEW_AFTER",
-        ("0.8", "1.0"),
         _OAUTH,
     ),
     Defect(
@@ -115,12 +85,6 @@ DEFECTS: Final = (
         "_make_or_close",
         ("            made.close()", "            pass"),
         _CONNECTING,
-    ),
-    Defect(
-        "rights on a group of names are granted for one name",
-        "grant_commands",
-        ('* (pattern == "prefixed")', "* 0"),
-        "tests/pipeline/cluster/test_acls.py",
     ),
     Defect(
         "a port that accepts connections and says nothing holds a command for ever",

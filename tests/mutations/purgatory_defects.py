@@ -43,12 +43,6 @@ DEFECTS: Final = (
         f"{_TIMER}::test_a_failing_task_does_not_stop_the_others",
     ),
     Defect(
-        "a task runs although a task before it has cancelled it",
-        "SystemTimer.advance_clock",
-        ("if entry.is_cancelled:", "if False:"),
-        f"{_TIMER}::test_a_task_that_cancels_another_due_one_stops_it",
-    ),
-    Defect(
         "a task that is added again waits twice",
         "TimerTaskEntry.__init__",
         ("task.entry.remove()", "pass"),
@@ -58,12 +52,6 @@ DEFECTS: Final = (
         "an event between the first try and the watch list goes unnoticed",
         "DelayedOperation.safe_try_complete_or_else",
         ("otherwise()\n            return self.try_complete()", "otherwise()\n            return False"),
-        "tests/purgatory/test_delayed_operation.py",
-    ),
-    Defect(
-        "an operation is tried without its lock",
-        "DelayedOperation.safe_try_complete",
-        "lambda original, this: this.try_complete()",
         "tests/purgatory/test_delayed_operation.py",
     ),
     Defect(
@@ -103,12 +91,6 @@ DEFECTS: Final = (
         f"{_PURGATORY}::test_forgetting_what_was_never_watched_does_not_put_a_purge_off",
     ),
     Defect(
-        "forgotten operations bring a purge nearer",
-        "DelayedOperationPurgatory.forget",
-        ("self._estimated_total -= 1", "pass"),
-        f"{_PURGATORY}::test_forgotten_operations_do_not_bring_a_purge_nearer",
-    ),
-    Defect(
         "a handle that is repeated in one batch cancels twice",
         "Slab.remove_many",
         ("if not first.all():", "if False:"),
@@ -124,12 +106,6 @@ DEFECTS: Final = (
         "a cancelled entry is handed out",
         "BatchTimingWheel._still_pending",
         ("if not self._dead:", "if True:"),
-        _HANDLES,
-    ),
-    Defect(
-        "the wheel keeps the array of its caller, who may write into it",
-        "BatchTimingWheel.schedule_many",
-        ("given.astype(np.int64)", "given.astype(np.int64, copy=False)"),
         _HANDLES,
     ),
     Defect(
@@ -151,18 +127,6 @@ DEFECTS: Final = (
         _WHEEL,
     ),
     Defect(
-        "operations that cannot complete yet leave their key when it is checked",
-        "BatchPurgatory.check_and_complete",
-        ("self._lists.put_back(key, watched.compress(~can))", "pass"),
-        "tests/purgatory/test_batch_purgatory.py",
-    ),
-    Defect(
-        "a key that is repeated in a row is watched twice",
-        "WatchLists.watch",
-        ("if repeated.any():", "if False:"),
-        "tests/purgatory/test_batch_purgatory.py",
-    ),
-    Defect(
         "a second release gives the pool more bytes than it has",
         "MemoryPool.release",
         "lambda original, this, given: this.__dict__.update(available_bytes=this.available_bytes + given.size_bytes)",
@@ -175,24 +139,9 @@ DEFECTS: Final = (
         _POOL,
     ),
     Defect(
-        "the time in which a pool is depleted begins with its last byte, not with a refusal",
-        "MemoryPool.try_allocate",
-        (
-            "self.available_bytes -= size_bytes\n        self._end_depleted_span()",
-            "self.available_bytes -= size_bytes\n        self._depleted_since_ms = self._clock.monotonic_ms()",
-        ),
-        _POOL,
-    ),
-    Defect(
         "a small request overtakes a large one that waits for memory",
         "MemoryIntake.try_allocate",
         ("None if self._muted else ", ""),
-        _INTAKE,
-    ),
-    Defect(
-        "the source that was refused last is served first",
-        "MemoryIntake.unmute",
-        ("next(iter(self._muted))", "list(self._muted)[-1]"),
         _INTAKE,
     ),
 )

@@ -241,40 +241,10 @@ DEFECTS: Final = (
         _SLICING,
     ),
     Defect(
-        "a broker that throttles a client is asked for no more than it gave",
-        "broker_levels",
-        ("np.sort(np.where(saturated, np.inf, demand), axis=1)", "np.sort(demand, axis=1)"),
-        "tests/quota/test_broker_level.py",
-    ),
-    Defect(
         "names that differ in trailing zero bytes are taken for one",
         "NameColumn._hash",
         ("(length.astype(np.uint64) * factor for", "(length.astype(np.uint64) * np.uint64(0) * factor for"),
         "tests/quota/test_names.py",
-    ),
-    Defect(
-        "the names of an earlier table are taken for those of this one",
-        "_is_same",
-        ("return all((a and a.address) == (b and b.address) for a, b in pairs)", "return len(list(pairs)) > 0"),
-        "tests/quota/test_names.py",
-    ),
-    Defect(
-        "a table of names that grew does not find what it had",
-        "KeyIndex._insert",
-        ("self._place(np.arange(before, dtype=np.int64))", "pass"),
-        "tests/quota/test_key_index.py",
-    ),
-    Defect(
-        "a byte rate with a unit is rounded to whole bytes",
-        "_whole_bytes",
-        ("if not is_whole:", "if False:"),
-        _UNITS,
-    ),
-    Defect(
-        "a rate is shown as 1000.0 of a unit",
-        "rate_unit",
-        (">= _ONE_OF_THE_NEXT", "> _ONE_OF_THE_NEXT"),
-        _UNITS,
     ),
     Defect(
         "a rate just above its bound is shown as equal to it",
@@ -283,45 +253,9 @@ DEFECTS: Final = (
         f"{_UNITS} tests/pipeline/throttle/test_log_line.py",
     ),
     Defect(
-        "an age before now is shown with a minus sign",
-        "age_text",
-        ("max(int(age_ms), 0)", "int(age_ms)"),
-        _UNITS,
-    ),
-    Defect(
-        "a suggested bound may be smaller than what was used",
-        "rounded_up",
-        ("math.ceil(", "math.floor("),
-        _UNITS,
-    ),
-    Defect(
-        "a row without an owner hides the owner of a wider one",
-        "Owners.__init__",
-        (' if row.get("owner")', ""),
-        "tests/quota/test_owners.py",
-    ),
-    Defect(
-        "a client is named among those that share its own sensor",
-        "quota:effective",
-        (" - {(user, client_id)}", ""),
-        "tests/quota/test_effective.py",
-    ),
-    Defect(
-        "a level that names the client-id is shown for clients without one",
-        "can_name",
-        "lambda original, *_: True",
-        "tests/quota/test_effective.py",
-    ),
-    Defect(
         "a bound below one request of a client is not warned of",
         "_largest_requests",
         "lambda original, usage: {}",
-        "tests/quota/test_bound_warnings.py",
-    ),
-    Defect(
-        "a quota that is not enforced is warned of as if it stopped clients",
-        "bound_warnings",
-        ('row["new_mode"] == "enforce" and ', ""),
         "tests/quota/test_bound_warnings.py",
     ),
 )

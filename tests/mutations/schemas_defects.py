@@ -17,12 +17,6 @@ DEFECTS: Final = (
         _EVENT,
     ),
     Defect(
-        "null in place of an optional field is refused",
-        "_unless_null",
-        ("default if value is None else value", "value"),
-        _EVENT,
-    ),
-    Defect(
         "a measure may be as large as its sums can hold once",
         "LARGEST_MEASURE",
         ("2**40", "2**62"),
@@ -66,5 +60,11 @@ DEFECTS: Final = (
         "_framed",
         ('.astype(f">u{_LENGTH_BYTES}")', '.astype(f">u{_LENGTH_BYTES}") * 0'),
         "tests/schemas/test_decision_id_column.py",
+    ),
+    Defect(
+        "a violation that makes a running throttle longer counts as a new one",
+        "verb_of",
+        ('"extend" if extends else "throttle"', '"throttle"'),
+        "tests/pipeline/throttle/test_log_line.py",
     ),
 )

@@ -35,12 +35,6 @@ DEFECTS: Final = (
         _CONTRACT,
     ),
     Defect(
-        "an append without rows makes a commit",
-        "DeltaRsWriter.append",
-        ("if not rows.num_rows:", "if False:"),
-        _CONTRACT,
-    ),
-    Defect(
         "the newest instant is the largest of all time epochs",
         "newest_instant_in",
         "lambda original, *a: (one := original(*a)) and one._replace(time_epoch=0)",
@@ -65,21 +59,9 @@ DEFECTS: Final = (
         _OPENING,
     ),
     Defect(
-        "a version whose file was cleaned away is taken for a damaged one",
-        "unreadable",
-        ('"Object at location" in str(failure) and "not found" in str(failure)', "False"),
-        _OPENING,
-    ),
-    Defect(
         "new quota tables have no constraints",
         "pipeline.tables.layout:_create",
         ("table.alter.add_constraint(missing)", "pass"),
-        _LAYOUT,
-    ),
-    Defect(
-        "a creation that was interrupted leaves the rest of the tables missing",
-        "pipeline.tables.layout:create_missing",
-        ("for definition in definitions if", "for definition in list(definitions)[:3] if"),
         _LAYOUT,
     ),
     Defect(
@@ -95,12 +77,6 @@ DEFECTS: Final = (
         "a bad row of the quota table ends the job",
         "QuotaSource._valid",
         ("            return None", "            raise"),
-        _SOURCE,
-    ),
-    Defect(
-        "an invalid version is refused in silence",
-        "QuotaSource._valid",
-        ("if stored.version != self._refused_version:", "if False:"),
         _SOURCE,
     ),
     Defect(
@@ -134,21 +110,9 @@ DEFECTS: Final = (
         _TABLE,
     ),
     Defect(
-        "an edit of one entity drops a row of another that has two",
-        "altered",
-        ("repeated.append(dict(row))", "pass"),
-        _EDIT,
-    ),
-    Defect(
         "a fraction that SQL has stored keeps everybody from editing",
         "validated",
         ('[] if row in stored[row["user"], row["client_id"]] else _bound_mistakes(row)', "_bound_mistakes(row)"),
-        _EDIT,
-    ),
-    Defect(
-        "what is not set can be removed",
-        "refuse_absent",
-        "lambda original, *_: None",
         _EDIT,
     ),
     Defect(
@@ -157,15 +121,6 @@ DEFECTS: Final = (
         (
             "{**row, **quota.bounds, **quota.labels}",
             "{**row, 'owner': None, 'note': None, **quota.bounds, **quota.labels}",
-        ),
-        _FILES,
-    ),
-    Defect(
-        "a file keeps the bounds that it no longer names",
-        "applied",
-        (
-            "{**row, **quota.bounds, **quota.labels}",
-            "{**row, **{name: one for name, one in quota.bounds.items() if one is not None}, **quota.labels}",
         ),
         _FILES,
     ),
@@ -188,22 +143,10 @@ DEFECTS: Final = (
         _READING,
     ),
     Defect(
-        "mistakes in a quota file have no lines",
-        "with_lines",
-        "lambda original, mistakes, text: list(mistakes)",
-        _READING,
-    ),
-    Defect(
         "a rollback cannot take back what SQL has stored",
         "QuotaTable._changed",
         ("(*before.rows, *once_stored)", "before.rows"),
         _HISTORY,
-    ),
-    Defect(
-        "the edit that set a bound is looked for one version too early",
-        "origin_of",
-        ("QuotaOrigin(earlier + 1, before", "QuotaOrigin(earlier, before"),
-        "tests/pipeline/tables/quotas/test_origin.py",
     ),
     Defect(
         "trimming deletes the rows at the instant, too",
