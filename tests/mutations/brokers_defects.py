@@ -89,12 +89,6 @@ DEFECTS: Final = (
         _RATES,
     ),
     Defect(
-        "a clock that goes back charges a client",
-        "ScrapedUsage.observe",
-        ("if since_ms <= 0:", "if False:"),
-        _RATES,
-    ),
-    Defect(
         "one sensor under two names is charged twice",
         "SensorTable._add",
         ("if known is not None:", "if False:"),

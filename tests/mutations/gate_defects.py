@@ -134,10 +134,4 @@ DEFECTS: Final = (
         ("self._waiting_room.restart()", "pass"),
         "tests/pipeline/gate/test_gate.py::test_callers_in_a_child_wait_and_pass_whatever_a_thread_of_its_parent_held",
     ),
-    Defect(
-        "a task waits on after its throttle when no thread of the gate lives",
-        "TaskPassage._try_later",
-        "lambda original, this, caller, awake: setattr(this, '_next_try', awake.get_loop().call_later(900, print))",
-        "tests/pipeline/gate/test_gate_async.py",
-    ),
 )
