@@ -1,4 +1,4 @@
--- Who edited which quota, when and why: two more views, to be made after views.sql, with the same two variables:
+-- Who edited which quota, when and why, and who pays for what was used: three more views, to be made after views.sql, with the same two variables:
 --
 --     spark-sql -f deploy/sql/quota_history.sql -d schema=kquota -d tables_root=/srv/kquota/tables
 --
@@ -65,3 +65,35 @@ SELECT e.version, c.committed_at_ms, c.committed_at, c.actor, c.reason, e.user, 
 FROM sides AS e
 LEFT JOIN quota_commits AS c ON c.version = e.version
 WHERE NOT (e.before <=> e.after);
+
+CREATE OR REPLACE VIEW chargeback
+COMMENT 'What each owner used, by day, ISO week and month: choose one period_kind. Bytes are exact. A minute is charged to who owned the client when it began: the owner of the most specific row of quotas that covered the client then and named one, whatever its bounds and mode were. Use from before the first edit of a row counts as from after it. Minutes without an owner are charged to null.'
+AS
+WITH named AS (
+  SELECT user, client_id, owner,
+    CASE WHEN lag(version) OVER of_entity IS NULL THEN 0 ELSE committed_at_ms END AS from_ms,
+    lead(committed_at_ms, 1, 9223372036854775807) OVER of_entity AS until_ms
+  FROM quota_edits
+  WINDOW of_entity AS (PARTITION BY user, client_id ORDER BY version)
+), owned AS (
+  SELECT u.cluster, u.user, u.client_id, u.minute_start_ms, min_by(n.owner, l.level) AS owner
+  FROM (SELECT DISTINCT cluster, user, client_id, minute_start_ms FROM usage_by_minute) AS u
+  JOIN client_levels AS l ON l.cluster = u.cluster AND l.user = u.user AND l.client_id = u.client_id
+  JOIN named AS n ON n.user = l.entity_user AND n.client_id = l.entity_client_id AND n.owner <> ''
+    AND n.from_ms <= u.minute_start_ms AND u.minute_start_ms < n.until_ms
+  GROUP BY u.cluster, u.user, u.client_id, u.minute_start_ms
+)
+SELECT p.period_kind, p.period, min(u.day) AS first_day, max(u.day) AS last_day, u.cluster, o.owner,
+  count(DISTINCT u.user, u.client_id) AS clients,
+  sum(u.produced_bytes) AS produced_bytes, sum(u.fetched_bytes) AS fetched_bytes,
+  sum(u.request_time_ns) AS request_time_ns, sum(u.exempt_time_ns) AS exempt_time_ns,
+  sum(u.request_count) AS request_count
+FROM client_usage_by_minute AS u
+LEFT JOIN owned AS o
+  ON o.cluster = u.cluster AND o.user = u.user AND o.client_id = u.client_id AND o.minute_start_ms = u.minute_start_ms
+LATERAL VIEW inline(array(
+  named_struct('period_kind', 'day', 'period', CAST(u.day AS STRING)),
+  named_struct('period_kind', 'week', 'period', concat(extract(YEAROFWEEK FROM u.day), '-W', lpad(CAST(extract(WEEK FROM u.day) AS STRING), 2, '0'))),
+  named_struct('period_kind', 'month', 'period', substring(CAST(u.day AS STRING), 1, 7))
+)) p AS period_kind, period
+GROUP BY p.period_kind, p.period, u.cluster, o.owner;

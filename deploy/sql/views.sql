@@ -51,7 +51,7 @@ LATERAL VIEW inline(array(
 WHERE c.client_id <> '' OR e.level NOT IN (1, 4, 7);
 
 CREATE OR REPLACE VIEW client_owners
-COMMENT 'The owner of each client: that of the most specific row of quotas that covers it and names one, whatever its bounds and mode are. Owners are those of today. Who owned a client when it was used is told by kquota report chargeback.'
+COMMENT 'The owner of each client: that of the most specific row of quotas that covers it and names one, whatever its bounds and mode are. Owners are those of today. The view chargeback has the owners of that time.'
 AS
 SELECT l.cluster, l.user, l.client_id, min_by(q.owner, CASE WHEN q.owner IS NOT NULL THEN l.level END) AS owner
 FROM client_levels AS l
@@ -200,21 +200,37 @@ SELECT day, cluster, user, client_id, owner,
 FROM client_usage_by_minute
 GROUP BY day, cluster, user, client_id, owner;
 
-CREATE OR REPLACE VIEW chargeback
-COMMENT 'What each owner used, by day, ISO week and month: choose one period_kind. Bytes are exact. Clients are charged to their owner of today, and those without one to null. For the owner at the time of the usage: kquota report chargeback.'
+CREATE OR REPLACE VIEW throttled_share
+COMMENT 'For how much of each day, ISO week and month each client was held: choose one period_kind. Observed_minutes are the minutes of the period for which the tables have usage or throttles of the cluster, and share is the part of them in which the client was held at all. Compare a share with how long was observed. The owner is the newest one of the period.'
 AS
-SELECT p.period_kind, p.period, min(u.day) AS first_day, max(u.day) AS last_day, u.cluster, u.owner,
-  count(DISTINCT u.user, u.client_id) AS clients,
-  sum(u.produced_bytes) AS produced_bytes, sum(u.fetched_bytes) AS fetched_bytes,
-  sum(u.request_time_ns) AS request_time_ns, sum(u.exempt_time_ns) AS exempt_time_ns,
-  sum(u.request_count) AS request_count
-FROM client_usage_by_day AS u
-LATERAL VIEW inline(array(
-  named_struct('period_kind', 'day', 'period', CAST(u.day AS STRING)),
-  named_struct('period_kind', 'week', 'period', concat(extract(YEAROFWEEK FROM u.day), '-W', lpad(CAST(extract(WEEK FROM u.day) AS STRING), 2, '0'))),
-  named_struct('period_kind', 'month', 'period', substring(CAST(u.day AS STRING), 1, 7))
-)) p AS period_kind, period
-GROUP BY p.period_kind, p.period, u.cluster, u.owner;
+WITH minutes AS (
+  SELECT cluster, minute_start_ms, date FROM usage_by_minute
+  UNION
+  SELECT cluster, minute_start_ms, date FROM throttle_by_minute
+), periods AS (
+  SELECT m.cluster, m.minute_start_ms, p.period_kind, p.period
+  FROM minutes AS m
+  LATERAL VIEW inline(array(
+    named_struct('period_kind', 'day', 'period', CAST(m.date AS STRING)),
+    named_struct('period_kind', 'week', 'period', concat(extract(YEAROFWEEK FROM m.date), '-W', lpad(CAST(extract(WEEK FROM m.date) AS STRING), 2, '0'))),
+    named_struct('period_kind', 'month', 'period', substring(CAST(m.date AS STRING), 1, 7))
+  )) p AS period_kind, period
+), observed AS (
+  SELECT cluster, period_kind, period, count(*) AS observed_minutes FROM periods GROUP BY cluster, period_kind, period
+), held AS (
+  SELECT t.cluster, t.user, t.client_id, p.period_kind, p.period,
+    max_by(t.owner, t.minute_start_ms) AS owner,
+    count(DISTINCT CASE WHEN t.held_ms > 0 THEN t.minute_start_ms END) AS minutes_held,
+    sum(t.held_ms) / 1000 AS held_seconds,
+    sum(t.throttle_count) AS throttles
+  FROM throttle_by_minute AS t
+  JOIN periods AS p ON p.cluster = t.cluster AND p.minute_start_ms = t.minute_start_ms
+  GROUP BY t.cluster, t.user, t.client_id, p.period_kind, p.period
+)
+SELECT h.period_kind, h.period, h.cluster, h.user, h.client_id, h.owner, h.minutes_held, o.observed_minutes,
+  h.minutes_held / o.observed_minutes AS share, h.held_seconds, h.throttles
+FROM held AS h
+JOIN observed AS o ON o.cluster = h.cluster AND o.period_kind = h.period_kind AND o.period = h.period;
 
 CREATE OR REPLACE VIEW use_against_bound
 COMMENT 'What each sensor used per second, as the mean of a minute, against the bound that holds for it today. A mean of a minute is smoother than the rate that decides, which is measured over 10 to 12 s: a client can be throttled in a minute whose ratio is below 1. Bounds of the past are in throttle_log and decisions. Sums are over all brokers: with scope broker, where each broker has the bound for itself, the ratio is too high.'

@@ -27,7 +27,6 @@ _COMMANDS: Final[Places] = {
     "mode": ".tables:mode",
     "doctor": ".checks:doctor",
     "status": ".checks:status",
-    "top": ".top:top",
     "gate": ".services:gate",
     "dashboard": Group(
         "Show on a web page who is throttled, why, until when, and whether the pipeline works.",
@@ -63,10 +62,6 @@ _COMMANDS: Final[Places] = {
             "averages": ".throttles:averages",
             "verify": ".throttles:verify",
         },
-    ),
-    "report": Group(
-        "Usage and throttled time per client, and recommended quotas.",
-        {"chargeback": ".reports:chargeback", "slo": ".reports:slo", "rightsizing": ".reports:rightsizing"},
     ),
     "tables": Group(
         "Create the Delta tables of the pipeline; print SQL for views over them.",

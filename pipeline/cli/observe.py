@@ -14,7 +14,6 @@ import typer
 from pipeline.cli.meter import Query, Targets, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
 from pipeline.cli.output import Layout, fitted, print_rows, remark, say, terminal_width, until_reader_goes
-from pipeline.cli.top import NEAR, Styled, full_screen, used_text
 from pipeline.clock import SystemClock, clock_time
 from pipeline.command_line import command_text
 from pipeline.documents import json_text
@@ -193,8 +192,26 @@ def _screen() -> "Iterator[tuple[Show, int]]":
     if not sys.stdout.isatty():
         yield _print_view, _PRINT_MS
         return
-    with full_screen() as draw:
+    with _full_screen() as draw:
         yield lambda progress, lines: draw(partial(view, progress, lines)), _DRAW_MS
+
+
+@contextmanager
+def _full_screen() -> "Iterator[Callable[[Callable[[int, int], list[Styled]]], None]]":
+    """Give a function that draws on the whole terminal the lines that are made for its width and height."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+
+        def draw(made_for: Callable[[int, int], list[Styled]]) -> None:
+            lines = made_for(*console.size)
+            text = Text("\n", no_wrap=True, overflow="crop").join(Text(line, style) for style, line in lines)
+            live.update(text, refresh=True)
+
+        yield draw
 
 
 def _print_view(progress: Progress, lines: "Sequence[Line]") -> None:
@@ -207,6 +224,13 @@ def _print_view(progress: Progress, lines: "Sequence[Line]") -> None:
 _COLUMNS: Final = ("client", "type", "used", "rate", "brokers")
 _LAYOUT: Final = Layout(dropped_first=("brokers", "type"))
 _MOST_BROKERS: Final = 4
+_NEAR: Final = 0.8
+_BAR_CELLS: Final = 8
+_EIGHTHS: Final = "▏▎▍▌▋▊▉"
+_MANY: Final = 10
+
+Styled = tuple[str, str]
+"""A style of rich, and a line."""
 
 
 def view(progress: Progress, lines: "Sequence[Line]", width: int, height: int) -> list[Styled]:
@@ -225,7 +249,7 @@ def view(progress: Progress, lines: "Sequence[Line]", width: int, height: int) -
     ).lines
     left = len(lines) - len(shown)
     more = [("dim", f"and {left} more, further from their bounds")] if left else []
-    styles = ["bold red" if line.used > 1 else "yellow" if line.used >= NEAR else "" for line in shown]
+    styles = ["bold red" if line.used > 1 else "yellow" if line.used >= _NEAR else "" for line in shown]
     return [*head, ("bold underline", header), *zip(styles, rows, strict=True), *more]
 
 
@@ -252,12 +276,28 @@ def _cells(line: "Line") -> list[str]:
     if sensor.bound is None:
         used, rate = "", f"{line.observed / size:.1f} {unit}, no quota"
     else:
-        used, rate = used_text(line.used), f"{line.observed / size:.1f} of {sensor.bound / size:.1f} {unit}"
+        used, rate = _used_text(line.used), f"{line.observed / size:.1f} of {sensor.bound / size:.1f} {unit}"
     largest = sorted(line.by_broker.items(), key=lambda one: -one[1])
     brokers = [f"{name or '?'}: {amount / size:.1f}" for name, amount in largest[:_MOST_BROKERS]]
     brokers += [f"and {len(largest) - _MOST_BROKERS} more"] if len(largest) > _MOST_BROKERS else []
     who = f"{sensor.user or '*'}/{sensor.client_id or '*'}"
     return [who, quota_type.partition("_")[0], used, rate, ", ".join(brokers)]
+
+
+def bar(used: float) -> str:
+    """A bar of eight cells: empty at 0, full at the bound and above it; anything above 0 can be seen.
+
+    >>> bar(0.5), bar(0.001), bar(7)
+    ('████    ', '▏       ', '████████')
+    """
+    eighths = min(max(int(used * _BAR_CELLS * 8), 1 if used > 0 else 0), _BAR_CELLS * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest - 1] if rest else "")).ljust(_BAR_CELLS)
+
+
+def _used_text(used: float) -> str:
+    """The share of a bound: a bar, and percent or a multiple of T; cut off, so that 100 % is not below the bound."""
+    return f"{bar(used)} " + (f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T")
 
 
 # What is left at the end: a summary, a page, a document.

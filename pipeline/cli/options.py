@@ -131,12 +131,6 @@ def writable(param: typer.CallbackParam, path: Path | None) -> Path | None:
     return path
 
 
-Html = Annotated[
-    Path | None,
-    typer.Option("--html", help="Also write the report to this file, as a page with charts.", callback=writable),
-]
-
-
 def write_page(path: Path, html: str) -> None:
     """Write a page, with a line on stderr."""
     path.write_text(html, encoding="utf-8")

@@ -253,7 +253,7 @@ def explain(
     Of a client, as USER CLIENT_ID or as USER/CLIENT_ID, it tells the newest throttle to its end, and whether the client
     is held now. Of a user alone it lists the clients.
     """
-    from pipeline.reports.story import told
+    from pipeline.replay.story import told
 
     settings = source.settings()
     decision, is_of_client = _decision(settings.tables.root, client, user, client_id)

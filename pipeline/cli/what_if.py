@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import Html, Output, Source, TablesSource, as_iso, covered_text, parse_range, write_page
+from pipeline.cli.options import Output, Source, TablesSource, as_iso, covered_text, parse_range
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar, remark, say
 from pipeline.clock import clock_time
 from pipeline.process import do_without_pandas
@@ -59,7 +59,6 @@ def what_if(
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
-    html: Html = None,
     limit: Annotated[int, typer.Option(help="How many clients the table shows.", min=1)] = 50,
     progress: Annotated[
         bool, typer.Option("--progress", help="Print the share done as lines on standard error.")
@@ -108,11 +107,6 @@ def what_if(
         "seconds": round(time.perf_counter() - began, 1),
     }
     _print(to_document(comparisons, totals, about), totals, limit, output)
-    if html is not None:
-        from pipeline.reports.what_if_page import what_if_page
-
-        page = what_if_page(_readable(about), totals, comparisons, with_baseline, with_candidate, span_ms)
-        write_page(html, page)
     broken = failures(conditions, totals)
     for sentence in broken:
         remark(f"failed: {sentence}")
@@ -203,11 +197,9 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
 
 def _shown(row: Row) -> Row:
     """A row with short headers: the names of the data do not fit a terminal."""
-    from pipeline.reports.what_if_page import off_text
-
     held = {f"{name}_s": f"{row[f'throttle_seconds_{name}']:.1f}" for name in ("baseline", "candidate", "happened")}
     who = f"{row['user']}/{row['client_id']}" + (f"@{row['broker_id']}" if row.get("broker_id") else "")
-    return {**row, "client": who, **held, "replay": off_text(row["replay_off_percent"], row["is_off"])}
+    return {**row, "client": who, **held, "replay": _off_text(row["replay_off_percent"], row["is_off"])}
 
 
 def _shown_client(row: Row) -> Row:
@@ -349,3 +341,10 @@ def _record_row(now_ms: int, record: "Written") -> dict[str, Any]:
         **{name: getattr(reason, name) for name in ("quota_type", "observed", "bound", "window_ms", "owed_ms")},
         "decision_id": publication.decision_id,
     }
+
+
+def _off_text(off_percent: float, is_off: bool) -> str:
+    """How far the replay of what happened is off, in words: `exact`, `off by 3 %`, `unsure: off by 99 %`."""
+    if off_percent < 1:
+        return "exact"
+    return f"{'unsure: ' if is_off else ''}off by {off_percent:.0f} %"

@@ -27,7 +27,7 @@ from pipeline.dashboard.recent import (
 from pipeline.dashboard.state import State, picked, throttled_row
 from pipeline.dashboard.verdict import shown_as
 from pipeline.errors import PipelineError, TableMissing
-from pipeline.reports.story import on_brokers_line, on_brokers_row
+from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.port import Condition

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pipeline.command_line import naming_tables
 from pipeline.dashboard.api import Edit
 from pipeline.errors import Conflict, Refused
-from pipeline.reports.edit_impact import impact_of
+from pipeline.replay.edit_impact import impact_of
 from pipeline.settings.loading import store_variables
 from pipeline.settings.model import Settings
 from pipeline.settings.places import StoreAddress

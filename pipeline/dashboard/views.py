@@ -21,7 +21,7 @@ from pipeline.dashboard.teams import team_document
 from pipeline.dashboard.verdict import gauges, standing
 from pipeline.documents import csv_text
 from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
-from pipeline.reports.story import client_of, told
+from pipeline.replay.story import client_of, told
 from pipeline.settings.model import Settings
 from pipeline.tables.port import Condition
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions

@@ -27,10 +27,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.tables.minute_sums import MINUTE_MS
 from pipeline.tables.port import RolledTable, TableWriter
 from pipeline.tables.reading import last_throttles
 from pipeline.tables.upkeep import log_failures
+from pipeline.tables.usage_roll_ups import MINUTE_MS
 from quota.arrays import Flags, Ints
 from quota.entity import Owners
 from schemas.arrow import arrow_schema, conform

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.tables.minute_sums import MINUTE_MS
 from pipeline.tables.port import Condition, Instant, RolledTable, TableSlices, TableWriter
 from pipeline.tables.upkeep import log_failures
 from schemas.arrow import conform
@@ -38,6 +37,7 @@ SUMS: Final = (
     *("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count"),
     "broker_throttle_ms",
 )
+MINUTE_MS: Final = 60_000
 COLUMNS: Final = ("sample_start_ms", *NAMES, *SUMS, "last_event_ms")
 """The columns of `usage` that a roll-up reads."""
 LARGEST: Final = 2**62

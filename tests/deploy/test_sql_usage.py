@@ -68,6 +68,24 @@ def test_chargeback_is_the_raw_usage_by_owner_and_period_of_the_calendar(written
     assert len({row["period"] for row in rows if row["period_kind"] == "day"}) == 2
 
 
+def test_the_share_of_held_minutes_is_of_the_minutes_that_were_observed(written: Written) -> None:
+    minutes = {name: written.rows(name) for name in ("usage_by_minute", "throttle_by_minute")}
+    observed: dict[date, set[int]] = defaultdict(set)
+    held: dict[tuple[date, str, str], set[int]] = defaultdict(set)
+    for row in (row for rows in minutes.values() for row in rows):
+        observed[day_of(row["minute_start_ms"])].add(row["minute_start_ms"])
+    for row in minutes["throttle_by_minute"]:
+        if row["held_ms"]:
+            held[day_of(row["minute_start_ms"]), row["user"], row["client_id"]].add(row["minute_start_ms"])
+    found = {
+        (date.fromisoformat(row["period"]), row["user"], row["client_id"]): (row["minutes_held"], row["share"])
+        for row in written.view("throttled_share")
+        if row["period_kind"] == "day" and row["minutes_held"]
+    }
+    assert found == {key: (len(some), len(some) / len(observed[key[0]])) for key, some in held.items()}
+    assert max(share for _, share in found.values()) <= 1
+
+
 def test_the_quota_that_holds_is_the_one_that_the_engine_finds(written: Written) -> None:
     known = sorted({(row["user"], row["client_id"]) for row in written.rows("usage_by_minute")})
     engine = QuotaEngine()

@@ -9,7 +9,6 @@ from bench.what_if import write_quotas, write_usage
 from pipeline.clock import wall_ms
 from tests.pages.blocks import blocks_of
 from tests.pages.transcript import exchanges
-from tests.pipeline.reports.minutes_kept import KeptMinutes
 
 _DAY: Final = 1_440
 _WEEK: Final = 7 * _DAY
@@ -42,21 +41,4 @@ def _recorded_usage(page: Path, folder: Path) -> Names:
     return {shown: f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}" for shown, at_ms in ends}
 
 
-def _minutes(_page: Path, folder: Path) -> Names:
-    """Two weeks of usage by minute, without a job for a weekend, and what was held; of three users two have owners."""
-    kept = KeptMinutes.create(folder / ".kquota")
-    kept.quota("alice", producer_byte_rate=1_000_000.0, owner="team-data")
-    kept.quota("bob", consumer_byte_rate=50_000_000.0, owner="team-web")
-    kept.quota("<default>", producer_byte_rate=200_000.0)
-    runs = [minute for minute in range(-_WEEK, _WEEK) if not -2 * _DAY <= minute < 0]
-    night = [minute for minute in runs if minute % _DAY < 180]
-    for minutes, used in ((night, 54_000_000), (night[::3], 21_000_000)):
-        kept.use(*((minute, "alice", "etl") for minute in minutes), produced_bytes=used, io_time_ns=2 * 10**9)
-    kept.use(*((minute, "bob", "web-1") for minute in runs[::5]), fetched_bytes=240_000_000, network_time_ns=10**9)
-    kept.use(*((minute, "carol", "notebook") for minute in runs[::400]), produced_bytes=7_000_000, request_count=90)
-    kept.hold(*((minute, "alice", "etl", 9_500) for minute in night[::20]), owner="team-data", throttle_count=1)
-    kept.hold((700, "carol", "notebook", 4_000), throttle_count=1, renewal_count=1)
-    return {}
-
-
-_GIVEN: Final[Mapping[str, Callable[[Path, Path], Names]]] = {"what-if.md": _recorded_usage, "reports.md": _minutes}
+_GIVEN: Final[Mapping[str, Callable[[Path, Path], Names]]] = {"what-if.md": _recorded_usage}

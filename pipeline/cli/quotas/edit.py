@@ -276,7 +276,7 @@ def _print(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients
     clients: list[dict[str, Any]] = []
     warnings: list[str] = []
     if with_clients:
-        from pipeline.reports.edit_impact import impact_of
+        from pipeline.replay.edit_impact import impact_of
 
         clients, warnings = impact_of(edit, settings)
     if not is_table(output):

@@ -155,7 +155,7 @@ def effective(
 
     The clients are those of the last five minutes of recorded usage.
     """
-    from pipeline.reports.story import on_brokers_line, on_brokers_row
+    from pipeline.replay.story import on_brokers_line, on_brokers_row
     from pipeline.tables.address import table_uri
     from pipeline.tables.enforced import enforced_for
     from pipeline.tables.from_settings import open_quota_table

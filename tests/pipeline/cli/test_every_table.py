@@ -15,16 +15,13 @@ from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import QUOTA_TYPES
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.replay.kept import KeptJob
-from tests.pipeline.reports.minutes_kept import KeptMinutes
 from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row
 
 USER = "service-of-the-team-that-loads-the-warehouse-0007"
 CLIENT = "夜間バッチ-夜間バッチ-夜間バッチ-nightly-etl"
 RATES = dict.fromkeys(QUOTA_TYPES, 1_000.0)
-SPAN = ("--since", "2023-11-14T22:00:00", "--until", "2023-11-15T00:00:00")
-SHORT_SPAN = ("--since", "2023-11-14T22:00:00", "--until", "2023-11-14T22:20:00")
-"""Too short for processes of its own."""
+SPAN = ("--since", "2023-11-14T22:00:00", "--until", "2023-11-14T22:20:00")
 
 COMMANDS = {
     "throttles list": (),
@@ -37,11 +34,7 @@ COMMANDS = {
     f"quotas effective {USER} {CLIENT}": (),
     f"quotas alter --user {USER} --client-id {CLIENT}": ("--add-config", "producer_byte_rate=5", "--dry-run"),
     "quotas rollback 1": ("--dry-run",),
-    "report chargeback": SPAN,
-    "report chargeback --clients": (*SPAN, "--by", "day"),
-    "report slo": (*SPAN, "--target", "99.9%"),
-    "report rightsizing": SPAN,
-    "what-if": ("-f", "CANDIDATE", "--from", "usage", *SHORT_SPAN),
+    "what-if": ("-f", "CANDIDATE", "--from", "usage", *SPAN),
     "tables create": (),
     "jars list": (),
     "config show": (),
@@ -60,10 +53,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     job.batch([usage_row(job.clock.wall_ms, user=USER, client_id=CLIENT, produced_bytes=50_000_000)])
     job.edit(QuotaChange(USER, "", {"producer_byte_rate": 123_456_789.0, "note": "until May, then " + "less " * 30}))
     job.flush()
-    kept = KeptMinutes(str(root))
-    minute = {"minute_start_ms": job.clock.wall_ms // 60_000 * 60_000}
-    kept.use((0, USER, CLIENT), (0, "nobody", ""), **minute, produced_bytes=123_456_789_012_345, io_time_ns=10**15)
-    kept.hold((0, USER, CLIENT, 59_999), **minute, owner=f"{USER} and others", throttle_count=1_000)
     about = {"user": USER, "quota_type": QUOTA_TYPES[1], "decision_id": "0123456789abcdef", "cause": "quota_changed"}
     now_ms = time.time_ns() // 1_000_000
     events = EventTable(root, epoch=2)  # that of the job is 1
@@ -85,7 +74,7 @@ def run(command: str, output: str, root: str) -> Answer:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_table_fits_80_columns(command: str, root: str) -> None:
     lines = run(command, "table", root).stdout.splitlines()
-    if command in {"what-if", "report slo"}:
+    if command == "what-if":
         lines.pop()  # a sentence
     assert len(lines) > 1
     assert [line for line in lines if cell_len(line) > 80] == []

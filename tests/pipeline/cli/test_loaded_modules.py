@@ -13,7 +13,6 @@ from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import QUOTA_TYPES
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import KeptJob
-from tests.pipeline.reports.minutes_kept import KeptMinutes
 from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row
 from tests.waiting import PATIENCE_SECONDS
@@ -54,8 +53,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     now_ms = time.time_ns() // 1_000_000
     identity = {"user": "alice", "decision_id": decision["decision_id"], "quota_type": QUOTA_TYPES[0]}
     events.write(("etl", "throttle", now_ms, 86_400_000), **identity, observed=5e3, bound=1e3)
-    an_hour_ago_ms = (now_ms - 3_600_000) // 60_000 * 60_000
-    KeptMinutes(str(root)).use((0, "alice", "etl"), minute_start_ms=an_hour_ago_ms, produced_bytes=50_000)
     return str(root)
 
 
@@ -100,10 +97,7 @@ def test_a_command_that_reads_loads_what_it_uses_and_an_edit_no_jvm_or_kafka_cli
         "status": QUICK,
         "mode": QUICK,
         "quotas at 0s": QUICK,
-        "report chargeback": NEVER,
-        "report slo --target 30m": NEVER,
         "quotas history": (*JVM_AND_KAFKA, "pandas", "pyarrow.dataset"),
-        "report rightsizing": JVM_AND_KAFKA,
         "quotas alter --user carol --add-config producer_byte_rate=1": JVM_AND_KAFKA,
     }
     for command, text, loaded in run(*unwanted, rest=("--tables", root)):

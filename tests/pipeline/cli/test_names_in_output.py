@@ -21,7 +21,6 @@ from pipeline.log import set_up_logging
 from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.cli.running import Terminal, kquota, new_tables
 from tests.pipeline.replay.kept import KeptJob
-from tests.pipeline.reports.minutes_kept import KeptMinutes
 from tests.quota.factories import usage_row
 
 # A second log line, a screen that is cleared, a text that is reversed, and markup of rich.
@@ -39,9 +38,6 @@ def job(tmp_path: Path) -> KeptJob:
     job = KeptJob(str(tmp_path), QuotaChange("alice", EVIL, {"producer_byte_rate": 1_000.0}))
     job.decided += job.batch([usage_row(job.clock.wall_ms, user="alice", client_id=EVIL, produced_bytes=30_000)])
     job.flush()
-    kept, minute = KeptMinutes(str(tmp_path)), {"minute_start_ms": job.clock.wall_ms // 60_000 * 60_000}
-    kept.use((0, "alice", EVIL), **minute)
-    kept.hold((0, "alice", EVIL, 1_000), **minute, owner=EVIL)
     return job
 
 
@@ -66,8 +62,6 @@ def test_what_a_terminal_would_not_show_as_it_is_is_escaped(text: str, shown: st
         ("quotas", "describe"),
         ("quotas", "describe", "-o", "wide"),
         ("quotas", "history", "-o", "wide"),
-        ("report", "chargeback", "--since", "2023-11-14", "--until", "2023-11-15", "--clients", "-o", "wide"),
-        ("report", "slo", "--target", "1m", "--since", "2023-11-14", "--until", "2023-11-15", "-o", "wide"),
         ("quotas", "diff", "1", "2"),
         ("quotas", "effective", "--user", "alice", "--client-id", EVIL, "-o", "wide"),
         ("quotas", "alter", "--user", "alice", "--client", EVIL, "--add-config", "mode=shadow", "--dry-run"),

@@ -1,4 +1,4 @@
-"""All answers about one instant agree: explain, list, status, top, reports and page, while a job lives and dies.
+"""All answers about one instant agree: explain, list, status and page, while a job lives and dies.
 
 The job is a `HandJob`: real micro-batches, engine, purgatory and Delta tables, with kills and quota edits between. At
 random instants everything is asked, and each number has a name: one that has two values is a contradiction.
@@ -18,8 +18,6 @@ from pipeline.failpoints import FAILPOINTS
 from pipeline.job.lock import JobLock
 from pipeline.job.status import signs_of
 from pipeline.settings.loading import load_settings
-from pipeline.stream.job_tables import RollUps
-from pipeline.tables.from_settings import open_quota_table
 from tests.faults.hand_load import Load
 from tests.pipeline.cli.running import kquota
 
@@ -103,7 +101,7 @@ class Life:
         """What the page's API answers."""
         return self.answers.by_path()[f"/api/v1/{path}"](Query(**query))
 
-    def facts(self, is_alive: bool) -> Iterator[tuple[str, Fact]]:
+    def facts(self) -> Iterator[tuple[str, Fact]]:
         """Every number that more than one answer may give, with who gives it."""
         self.feed.state = self.reader.look(self.job.clock.wall_ms)
         listed = self.ask("throttles", "list")
@@ -113,7 +111,6 @@ class Life:
         asked = [*self.random.sample(clients, min(len(clients), _ASKED_CLIENTS)), *free[:1]]
         yield from (("list", fact) for fact in _of_list(listed))
         yield from (("status", fact) for fact in _of_status(self.ask("status")))
-        yield from (("top", fact) for fact in _of_top(self.ask("top", "--once")))
         yield from (("page now", fact) for fact in _of_summary(self.page("summary")))
         yield "page throttles", (("held clients",), self.page("throttles")["total"])
         pipeline = self.page("pipeline")
@@ -123,8 +120,6 @@ class Life:
         yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
         for client in asked:
             yield from self._of_client(client, client in clients)
-        if is_alive:
-            yield from self._of_reports()
 
     def _of_client(self, client: tuple[str, str], is_held: bool) -> Iterator[tuple[str, Fact]]:
         user, client_id = client
@@ -146,29 +141,6 @@ class Life:
                 yield "explain of a user", (("until", (row["user"], row["client_id"])), row["held_until_ms"])
         shown = self.page("client", user=user, client_id=client_id)
         yield from (("page client", fact) for fact in _of_client_view(shown, client, is_held))
-
-    def _of_reports(self) -> Iterator[tuple[str, Fact]]:
-        """How long each client was held in the whole minutes so far: from the minutes, and from the records."""
-        settings = self.job.settings.tables
-        RollUps(settings, self.job.tables, open_quota_table(settings)).step()
-        self.feed.state = self.reader.look(self.job.clock.wall_ms)
-        usage = self.reader.tables["usage_by_minute"]
-        first_ms, last_ms = usage.oldest_value("minute_start_ms"), usage.newest_value("minute_start_ms")
-        until_ms = (self.job.clock.wall_ms - _MINUTE_MS) // _MINUTE_MS * _MINUTE_MS
-        if first_ms is None or last_ms is None or min(until_ms, last_ms) <= first_ms:
-            return
-        span = first_ms, min(until_ms, last_ms)
-        since, until = ("--since", str(span[0])), ("--until", str(span[1]))
-        rows = self.ask("report", "slo", "--target", "1m", *since, *until)
-        for row in rows:
-            yield "report slo", (("held ms", row["user"], row["client_id"]), round(row["held_seconds"] * 1_000))
-        page = self.page("summary", since=str(span[0]), until=str(span[1]))["held"]
-        yield "report slo", (("held in the range",), len(rows))
-        yield "page range", (("held in the range",), page["total"])
-        for row in page["rows"]:
-            yield "page range", (("held ms", row["user"], row["client_id"]), row["held_ms"])
-        for row in self.ask("report", "rightsizing", *since, *until):
-            yield "report rightsizing", (("T", row["user"], row["client_id"], row["quota_type"]), row["bound"])
 
 
 def _of_list(rows: list[dict[str, Any]]) -> Iterator[Fact]:
@@ -196,22 +168,6 @@ def _of_status(found: dict[str, Any]) -> Iterator[Fact]:
     yield ("newest quotas",), found["newest_quotas"]
     yield ("mode",), found["mode"]
     yield ("process",), found["process"]
-
-
-def _of_top(found: dict[str, Any]) -> Iterator[Fact]:
-    yield from _of_status(found["status"])
-    yield ("held clients",), found["totals"]["throttled_clients"]
-    yield ("held clients",), sum(line["throttled_clients"] for line in found["lines"])
-    yield ("rates at",), found["rates_at_ms"]
-    yield ("clients with usage",), found["totals"]["clients"]
-    for name in ("produced_bytes_per_second", "fetched_bytes_per_second"):
-        yield (name,), found["totals"][name]
-    for line in found["lines"]:
-        if line["observed"]:
-            sensor = line["quota_type"], line["user"], line["client_id"], line["mode"]
-            yield ("O", *sensor), line["observed"]
-            yield ("T of the sensor", *sensor), line["bound"]
-            yield ("used", *sensor), line["used"]
 
 
 def _of_summary(found: dict[str, Any]) -> Iterator[Fact]:
@@ -293,11 +249,11 @@ def _toml(settings: Any, folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def contradictions(life: Life, is_alive: bool) -> tuple[list[str], int, int]:
+def contradictions(life: Life) -> tuple[list[str], int, int]:
     """Names with several values, with who says what; how many names several answers gave; and who is held."""
     said: defaultdict[tuple[Any, ...], dict[str, Any]] = defaultdict(dict)
     wrong = []
-    for who, (name, value) in life.facts(is_alive):
+    for who, (name, value) in life.facts():
         if who in said[name] and said[name][who] != value:
             wrong.append(f"{name}: {who} says {said[name][who]} and {value}")
         said[name][who] = value
@@ -313,7 +269,7 @@ def live_and_ask(life: Life, instants: int) -> None:
     try:
         for number in range(instants):
             is_alive = life.goes_on()
-            wrong, names, clients = contradictions(life, is_alive)
+            wrong, names, clients = contradictions(life)
             assert wrong == [], f"instant {number} at {life.job.clock.wall_ms}, the job lives: {is_alive}"
             shared, held = shared + names, held + clients
             if not is_alive:

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.clock import clock_time, wall_ms
-from pipeline.reports.story import computed_time, record_lines, why_nothing
+from pipeline.replay.story import computed_time, record_lines, why_nothing
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
-from pipeline.errors import UsageError
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.text_file import UnreadableFile
 from tests.pipeline.replay.kept import KeptJob
@@ -139,27 +138,6 @@ def test_json_has_the_totals_and_the_clients(job: KeptJob) -> None:
     assert (document["totals"]["throttled"], [row["user"] for row in document["clients"]]) == (1, ["u"])
 
 
-def test_the_page_stands_alone(job: KeptJob, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    what_if(job, "--html", str(page))
-    html = page.read_text(encoding="utf-8")
-    assert html.count("<svg") == 2
-    assert "<th>usage since</th><td>2023-11-14T22:13:21 UTC</td>" in html
-    assert "newly throttled" in html
-    assert "http" not in html
-
-
-@pytest.mark.parametrize("place", ["missing/report.html", "."])
-def test_a_page_that_can_not_be_written_is_refused_before_the_replay(job: KeptJob, tmp_path: Path, place: str) -> None:
-    page = tmp_path / place
-    answer = CliRunner().invoke(
-        app, ["what-if", "--quotas", "none.yaml", "--html", str(page), "--tables", f"{job.root}/none"]
-    )
-    assert isinstance(answer.exception, UsageError), "before candidate and tables are looked at"
-    assert str(page) in str(answer.exception)
-    assert not (tmp_path / "missing").exists()
-
-
 def test_a_candidate_that_is_missing_is_named_with_files_like_it(job: KeptJob) -> None:
     quotas_file(job, 1.0)
     given = ["what-if", "--quotas", f"{job.root}/candidat.yaml", "--tables", job.root]
@@ -177,27 +155,3 @@ def test_a_candidate_may_have_units(job: KeptJob) -> None:
     given = ["what-if", "--quotas", str(candidate), "--from", "usage", *ends, "--tables", job.root]
     with_units = CliRunner().invoke(app, given).stdout
     assert json.loads(with_units)[0]["totals"] == json.loads(text)[0]["totals"]
-
-
-def test_a_stretch_without_usage_is_a_gap_in_the_chart_and_not_zero(job: KeptJob, tmp_path: Path) -> None:
-    page, began_ms = tmp_path / "report.html", job.clock.wall_ms - 59_000
-    what_if(job, "--html", str(page))
-    assert page.read_text(encoding="utf-8").count("<polyline") == 2, "one line per replay"
-    job.clock.advance(600_000)
-    for _ in range(60):
-        job.clock.advance(1_000)
-        job.batch([usage_row(job.clock.wall_ms, produced_bytes=3_000)])
-    job.flush()
-    what_if(job, "--since", str(began_ms), "--html", str(page))
-    assert page.read_text(encoding="utf-8").count("<polyline") == 4
-
-
-def test_names_can_not_write_into_the_page(tmp_path: Path) -> None:
-    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 5_000.0}))
-    job.batch([usage_row(job.clock.wall_ms + 59_000, user="<script>", produced_bytes=90_000)])
-    job.flush()
-    job.clock.advance(60_000)
-    page = tmp_path / "report.html"
-    what_if(job, "--html", str(page))
-    assert "&lt;script&gt;" in page.read_text(encoding="utf-8")
-    assert "<script" not in page.read_text(encoding="utf-8")

@@ -10,7 +10,6 @@ from pipeline.dashboard.api import Query
 from pipeline.dashboard.client import client_document
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.recent import WatchedTable
-from pipeline.job.overview import overview_of
 from pipeline.job.status import status_of
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
@@ -102,11 +101,6 @@ def clients(root: str, _: SteppedTables) -> Any:
     return live_clients(table_uri(root, "usage")).to_pylist()
 
 
-def top(root: str, tables: SteppedTables) -> Any:
-    found = overview_of(settings_of(root), tables.now_ms)
-    return found.rates_at_ms, found.totals, [(one.user, one.client_id, one.observed, one.used) for one in found.lines]
-
-
 def status(root: str, tables: SteppedTables) -> Any:
     found = status_of(settings_of(root), tables.now_ms)
     return found.last_batch_id, found.last_batch_age_ms, found.lag_ms, found.ahead_ms
@@ -131,7 +125,7 @@ def unpublished(root: str, _: SteppedTables) -> Any:
     return found.cause, found.age_ms
 
 
-@pytest.mark.parametrize("ask", [clients, top, status, held, averages, explained, unpublished])
+@pytest.mark.parametrize("ask", [clients, status, held, averages, explained, unpublished])
 def test_a_command_shows_as_now_what_the_new_epoch_alone_shows(stepped: SteppedTables, ask: Asked) -> None:
     assert ask(stepped.root, stepped) == ask(stepped.alone.root, stepped)
 

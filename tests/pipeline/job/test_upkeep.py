@@ -17,7 +17,7 @@ from pipeline.tables.reading import DeltaRsReader
 from schemas.arrow import conform
 from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
-from tests.pipeline.reports.minutes_kept import KeptMinutes
+from tests.pipeline.tables.rollups.minutes_kept import KeptMinutes
 from tests.quota.factories import table, usage_row
 from tests.soak.memory import resident
 

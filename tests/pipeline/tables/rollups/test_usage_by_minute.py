@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.minute_sums import MINUTE_MS
 from pipeline.tables.usage_roll_ups import MINUTE_LATENESS_MS as LATENESS_MS
+from pipeline.tables.usage_roll_ups import MINUTE_MS
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, RolledMinutes, full
 
 T0_MS = 1_700_000_040_000
