@@ -67,11 +67,11 @@ LEFT JOIN quota_commits AS c ON c.version = e.version
 WHERE NOT (e.before <=> e.after);
 
 CREATE OR REPLACE VIEW chargeback
-COMMENT 'What each owner used, by day, ISO week and month: choose one period_kind. Bytes are exact. A minute is charged to who owned the client when it began: the owner of the most specific row of quotas that covered the client then and named one, whatever its bounds and mode were. Use from before the first edit of a row counts as from after it. Minutes without an owner are charged to null.'
+COMMENT 'What each owner used, by day, ISO week and month: choose one period_kind. Bytes are exact. A minute is charged to who owned the client when it began: the owner of the most specific row of quotas that covered the client then and named one, whatever its bounds and mode were. Use from before a row first named an owner is charged to that owner. Minutes without an owner are charged to null.'
 AS
 WITH named AS (
   SELECT user, client_id, owner,
-    CASE WHEN lag(version) OVER of_entity IS NULL THEN 0 ELSE committed_at_ms END AS from_ms,
+    CASE WHEN count_if(owner <> '') OVER of_entity = 1 THEN 0 ELSE committed_at_ms END AS from_ms,
     lead(committed_at_ms, 1, 9223372036854775807) OVER of_entity AS until_ms
   FROM quota_edits
   WINDOW of_entity AS (PARTITION BY user, client_id ORDER BY version)
