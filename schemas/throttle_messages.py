@@ -150,15 +150,6 @@ class ThrottleRecords(Sequence[ThrottleRecord]):
     def __iter__(self) -> Iterator[ThrottleRecord]:
         return map(stored_record, self._rows.to_pylist())
 
-    def parts(self, most_bytes: int) -> "Iterator[ThrottleRecords]":
-        """The records in their order, in parts whose columns have at most so many bytes; a part has one at least."""
-        if self._rows.nbytes <= most_bytes or len(self) <= 1:
-            yield self
-            return
-        half = len(self) // 2
-        yield from self[:half].parts(most_bytes)
-        yield from self[half:].parts(most_bytes)
-
     def messages(self, job: str) -> list[Message]:
         """What a producer sends: of each record the same bytes as its own `key`, `to_value` and `headers`."""
         if len(self) < _MANY:

@@ -13,7 +13,6 @@ from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
-from pipeline.cluster.column_sender import ColumnSender, can_prepare
 from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
 from pipeline.errors import ClusterUnreachable
 from pipeline.throttle.publisher import TopicEnd
@@ -23,20 +22,12 @@ from schemas.throttle_record import JOB_HEADER, ThrottleRecord
 
 # The throttle topic on a real broker, through kafka-python's transactional producer.
 
-MANY: Final = 200
-"""From so many records on they are sent as prepared batches."""
-
-_PART_BYTES: Final = 2_000_000  # of columns; about four times as many of messages
 _TAIL_RECORDS: Final = 500
 _EMPTY: Final = TopicEnd(-1, "")
 
 
 class KafkaThrottleTopic:
-    """Publishes in transactions whose last act is to move the marker.
-
-    Args:
-        many: From so many records of a transaction on they are sent as prepared batches, which are the same to readers.
-    """
+    """Publishes in transactions whose last act is to move the marker."""
 
     def __init__(
         self,
@@ -45,13 +36,10 @@ class KafkaThrottleTopic:
         marker_topic: str,
         access: ClusterAccess,
         transaction_timeout_ms: int,
-        many: int = MANY,
     ) -> None:
         self._job = job
         self._topic = topic
         self._access = access
-        self._many = many
-        self._columns = ColumnSender(topic, transaction_timeout_ms / 1000)
         identity = f"kquota-{job}"
         self._transactions = MarkedTransactions(
             identity, marker_topic, topic, access, transaction_timeout_ms, client_id=identity
@@ -68,9 +56,7 @@ class KafkaThrottleTopic:
     def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
         """See `ThrottleTopic.publish`."""
         by_columns = ThrottleRecords.of(records)
-        is_many = len(by_columns) >= self._many and can_prepare()
-        send = self._send_batches if is_many else self._send_each
-        self._transactions.commit(lambda producer: send(producer, by_columns), Mark(marker))
+        self._transactions.commit(lambda producer: self._send(producer, by_columns), Mark(marker))
 
     def end(self) -> TopicEnd:
         """See `ThrottleTopic.end`: reads the end of every partition, all of it only if need be."""
@@ -90,15 +76,11 @@ class KafkaThrottleTopic:
         """See `ThrottleTopic.close`."""
         self._transactions.close()
 
-    def _send_each(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
+    def _send(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
         return [
             producer.send(self._topic, key=each.key, value=each.value, headers=each.headers)
             for each in records.messages(self._job)
         ]
-
-    def _send_batches(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
-        parts = records.parts(_PART_BYTES)
-        return self._columns.send(producer, (part.message_columns(self._job) for part in parts))
 
     def _end_of(self, consumer: KafkaConsumer, partition: TopicPartition) -> TopicEnd:
         consumer.assign([partition])

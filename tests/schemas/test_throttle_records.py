@@ -94,14 +94,6 @@ def test_records_by_columns_are_the_records(some: list[ThrottleRecord]) -> None:
     assert list(by_columns[::-2]) == some[::-2]
 
 
-@pytest.mark.parametrize(("most_bytes", "sizes"), [(10**6, [7]), (1_000, [3, 1, 1, 2]), (1, [1] * 7)])
-def test_parts_have_all_records_in_order_and_at_most_so_many_bytes(most_bytes: int, sizes: list[int]) -> None:
-    some = [a_record(publish_seq=number, user="x" * (900 if number == 3 else 1)) for number in range(7)]
-    parts = list(ThrottleRecords.of(some).parts(most_bytes))
-    assert [len(part) for part in parts] == sizes
-    assert [one for part in parts for one in part] == some
-
-
 def test_a_place_outside_the_records_is_an_error() -> None:
     with pytest.raises(IndexError):
         ThrottleRecords.of([a_record()])[1]

@@ -1,9 +1,8 @@
-"""Many records at once, as prepared batches, are to a reader what they are one by one; all of them or none."""
+"""Many records of one transaction: a reader finds all of them or none."""
 
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -13,23 +12,20 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.column_sender import ColumnSender
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import MessageTooLarge, TransactionUndecided
 from pipeline.throttle.topic import KafkaThrottleTopic
-from schemas.throttle_messages import MessageColumns, ThrottleRecords
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release
 from tests.topic_reading import read_topic
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.broker
 
 JOB = "many"
 TIMEOUT_MS = 60_000
-EACH, BATCHES = sys.maxsize, 1
 
 
 def new_topic(broker: EmbeddedBroker, partitions: int = 1, **settings: str) -> str:
@@ -42,9 +38,9 @@ def new_topic(broker: EmbeddedBroker, partitions: int = 1, **settings: str) -> s
     return name
 
 
-def writer(broker: EmbeddedBroker, name: str, many: int = BATCHES) -> KafkaThrottleTopic:
+def writer(broker: EmbeddedBroker, name: str) -> KafkaThrottleTopic:
     access = ClusterAccess(broker.bootstrap_servers)
-    return KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS, many)
+    return KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS)
 
 
 def clients(count: int, first_seq: int = 0, **changes: Any) -> list[ThrottleRecord]:
@@ -70,58 +66,50 @@ def partition_count(broker: EmbeddedBroker, name: str) -> int:
         return len(consumer.partitions_for_topic(name))
 
 
-def test_a_reader_finds_the_same_records_in_the_same_partitions_and_order_both_ways(broker: EmbeddedBroker) -> None:
+def test_a_reader_finds_each_record_as_it_was_given(broker: EmbeddedBroker) -> None:
     records = [
         *clients(300, cluster="a c", broker_id="3"),
         *clients(2, 300, client_id="x" * 150_000),  # the two together are more than a batch of the library may have
         *(release(302 + place, user=f"náïve\n✓{place}", bound=None, tokens=-0.0) for place in range(50)),
     ]
-    ways = []
-    for many in (EACH, BATCHES):
-        topic = writer(broker, name := new_topic(broker, partitions=3), many)
-        topic.open()
-        began_ms = time.time_ns() // 1_000_000
-        topic.publish(records, len(records))
-        ended_ms = time.time_ns() // 1_000_000
-        topic.close()
-        found = read(broker, name)
-        assert all(began_ms <= one.timestamp <= ended_ms for some in found.values() for one in some)
-        ways.append({number: [(one.key, one.value, one.headers) for one in some] for number, some in found.items()})
-    assert ways[0] == ways[1]
-    assert sorted(one for some in ways[1].values() for one in some) == sorted(messages_of(records))
+    topic = writer(broker, name := new_topic(broker, partitions=3))
+    topic.open()
+    began_ms = time.time_ns() // 1_000_000
+    topic.publish(records, len(records))
+    ended_ms = time.time_ns() // 1_000_000
+    topic.close()
+    found = [one for some in read(broker, name).values() for one in some]
+    assert all(began_ms <= one.timestamp <= ended_ms for one in found)
+    assert sorted((one.key, one.value, one.headers) for one in found) == sorted(messages_of(records))
 
 
 def test_a_transaction_that_ends_in_the_middle_shows_no_record_and_leaves_the_mark(broker: EmbeddedBroker) -> None:
     name = new_topic(broker)
-    access = ClusterAccess(broker.bootstrap_servers)
-    transactions = MarkedTransactions(JOB, f"{name}.marker", name, access, TIMEOUT_MS)
-    sender = ColumnSender(name, TIMEOUT_MS / 1000)
+    transactions = MarkedTransactions(JOB, f"{name}.marker", name, ClusterAccess(broker.bootstrap_servers), TIMEOUT_MS)
 
-    def parts() -> Iterator[MessageColumns]:
-        for _ in range(3):  # when the third is asked for, the first is stored
-            yield ThrottleRecords.of(clients(100)).message_columns(JOB)
+    def send(producer: Any) -> list[Any]:
+        for value in (b"1", b"2"):
+            producer.send(name, value).get(timeout=PATIENCE_SECONDS)
         message = "the connection is gone"
         raise KafkaTimeoutError(message)
 
     transactions.open()
     with pytest.raises(TransactionUndecided, match="the connection is gone"):
-        transactions.commit(lambda producer: sender.send(producer, parts()), Mark(1))
+        transactions.commit(send, Mark(1))
     assert transactions.open() is None
     consumer: Any = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
     with closing(consumer):
-        assert consumer.end_offsets([TopicPartition(name, 0)])[TopicPartition(name, 0)] > 100, "they were on the topic"
+        assert consumer.end_offsets([TopicPartition(name, 0)])[TopicPartition(name, 0)] >= 2, "they were on the topic"
     assert read(broker, name) == {}
-    some = ThrottleRecords.of(clients(100))
-    transactions.commit(lambda producer: sender.send(producer, [some.message_columns(JOB)]), Mark(1))
+    transactions.commit(lambda producer: [producer.send(name, b"3")], Mark(1))
     transactions.close()
-    assert len(read(broker, name)[0]) == 100
+    assert [one.value for one in read(broker, name)[0]] == [b"3"]
 
 
-@pytest.mark.parametrize("many", [EACH, BATCHES])
-def test_a_topic_with_small_batches_gets_all_records_once_and_in_order(broker: EmbeddedBroker, many: int) -> None:
+def test_a_topic_with_small_batches_gets_all_records_once_and_in_order(broker: EmbeddedBroker) -> None:
     records = clients(600)
     name = new_topic(broker, max_message_bytes="60000")
-    topic = writer(broker, name, many)
+    topic = writer(broker, name)
     topic.open()
     topic.publish(records[:400], 400)
     topic.publish(records[400:], 600)
@@ -130,10 +118,9 @@ def test_a_topic_with_small_batches_gets_all_records_once_and_in_order(broker: E
     assert found == messages_of(records)
 
 
-@pytest.mark.parametrize("many", [EACH, BATCHES])
-def test_a_record_that_the_topic_does_not_take_publishes_none_of_the_others(broker: EmbeddedBroker, many: int) -> None:
+def test_a_record_that_the_topic_does_not_take_publishes_none_of_the_others(broker: EmbeddedBroker) -> None:
     name = new_topic(broker, max_message_bytes="60000")
-    topic = writer(broker, name, many)
+    topic = writer(broker, name)
     topic.open()
     with pytest.raises(MessageTooLarge):
         topic.publish([*clients(20), record(20, user="x" * 40_000), *clients(200, 21)], 221)
@@ -155,29 +142,3 @@ def test_a_message_that_is_too_large_is_told_as_such_when_the_next_send_finds_ou
 
     with pytest.raises(MessageTooLarge):
         transactions.commit(send, Mark(1))
-
-
-def test_partitions_that_are_added_meanwhile_get_records_from_the_next_producer_on(broker: EmbeddedBroker) -> None:
-    name = new_topic(broker)
-    access = ClusterAccess(broker.bootstrap_servers)
-    transactions = MarkedTransactions(JOB, f"{name}.marker", name, access, TIMEOUT_MS)
-    sender = ColumnSender(name, TIMEOUT_MS / 1000)
-    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-
-    def parts() -> Iterator[MessageColumns]:
-        yield ThrottleRecords.of(clients(100)).message_columns(JOB)
-        admin.create_partitions({name: 4})
-        yield ThrottleRecords.of(clients(100, 100)).message_columns(JOB)
-
-    transactions.open()
-    with closing(admin):
-        transactions.commit(lambda producer: sender.send(producer, parts()), Mark(1))
-    assert {number: len(some) for number, some in read(broker, name).items()} == {0: 200}
-    wait_until(lambda: partition_count(broker, name) == 4, "the broker to know the new partitions")
-    transactions.open()
-    some = [ThrottleRecords.of(clients(100, 200)).message_columns(JOB)]
-    transactions.commit(lambda producer: sender.send(producer, some), Mark(2))
-    transactions.close()
-    found = read(broker, name)
-    assert sum(map(len, found.values())) == 300
-    assert len(found) == 4

@@ -11,14 +11,14 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.errors import MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.throttle.publisher import ThrottleTopic, TopicEnd
-from pipeline.throttle.topic import MANY, KafkaThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import record
 
 NewTopic = Callable[[], ThrottleTopic]
 
 
-@pytest.fixture(params=["memory", *(pytest.param(way, marks=pytest.mark.broker) for way in ("each", "batches"))])
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
 def new_topic(request: pytest.FixtureRequest) -> NewTopic:
     """Another writer of the same topic, not opened yet; each call is another driver of the job `nightly`."""
     if request.param == "memory":
@@ -29,8 +29,7 @@ def new_topic(request: pytest.FixtureRequest) -> NewTopic:
     admin: Any = KafkaAdminClient(bootstrap_servers=servers)
     create_topics(admin, topic_specs(1, 1_000, throttle_topic=name, marker_topic=f"{name}.marker")[1:])
     admin.close()
-    many = 1 if request.param == "batches" else MANY
-    return lambda: KafkaThrottleTopic("nightly", name, f"{name}.marker", ClusterAccess(servers), 60_000, many)
+    return lambda: KafkaThrottleTopic("nightly", name, f"{name}.marker", ClusterAccess(servers), 60_000)
 
 
 def test_the_end_of_an_empty_topic_is_before_its_first_number(new_topic: NewTopic) -> None:

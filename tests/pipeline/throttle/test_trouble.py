@@ -16,7 +16,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import ClusterUnreachable, TransactionUndecided
 from pipeline.gate.follower import KafkaFollower
 from pipeline.jvm.jars import fetch
-from pipeline.throttle.topic import MANY, KafkaThrottleTopic
+from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -36,8 +36,8 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     own.stop()
 
 
-def throttle_topic(address: str, timeout_ms: int = 6_000, many: int = MANY) -> KafkaThrottleTopic:
-    return KafkaThrottleTopic("tr", THROTTLE, MARKER, ClusterAccess(address), timeout_ms, many)
+def throttle_topic(address: str, timeout_ms: int = 6_000) -> KafkaThrottleTopic:
+    return KafkaThrottleTopic("tr", THROTTLE, MARKER, ClusterAccess(address), timeout_ms)
 
 
 def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,12 +82,11 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     follower.close()
 
 
-@pytest.mark.parametrize("many", [MANY, 1])
-def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: EmbeddedBroker, many: int) -> None:
+def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: EmbeddedBroker) -> None:
     address = own_broker.bootstrap_servers
     admin: Any = KafkaAdminClient(bootstrap_servers=address)
     create_topics(admin, topic_specs(1, 1_000, USAGE, THROTTLE, MARKER))
-    topic = throttle_topic(address, timeout_ms=2_000, many=many)
+    topic = throttle_topic(address, timeout_ms=2_000)
     assert topic.open() is None
     topic.publish([record(0)], marker=1)
 
@@ -105,14 +104,11 @@ def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: Emb
     topic.close()
 
 
-@pytest.mark.parametrize("many", [MANY, 1])
-def test_a_producer_whose_transaction_failed_leaves_no_thread_and_no_record_behind(
-    own_broker: EmbeddedBroker, many: int
-) -> None:
+def test_a_producer_whose_transaction_failed_leaves_no_thread_and_no_record_behind(own_broker: EmbeddedBroker) -> None:
     admin: Any = KafkaAdminClient(bootstrap_servers=own_broker.bootstrap_servers)
     create_topics(admin, topic_specs(1, 1_000, USAGE, THROTTLE, MARKER))
     admin.close()
-    topic = throttle_topic(own_broker.bootstrap_servers, timeout_ms=2_000, many=many)
+    topic = throttle_topic(own_broker.bootstrap_servers, timeout_ms=2_000)
     assert topic.open() is None
     producer: Any = topic._transactions._producer
     sender, unsent = producer._sender, producer._accumulator
