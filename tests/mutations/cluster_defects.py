@@ -87,25 +87,10 @@ DEFECTS: Final = (
         _CONNECTING,
     ),
     Defect(
-        "a port that accepts connections and says nothing holds a command for ever",
-        "BoundedHandshakes.wait_read",
-        "lambda original, this, fileobj, timeout_at=None: super(BoundedHandshakes, this).wait_read(fileobj, timeout_at"
-        " if timeout_at is not None or not isinstance(fileobj, ssl.SSLSocket) else time.monotonic() + 900)",
-        "tests/pipeline/cluster/test_handshakes.py",
-        is_slow=True,
-    ),
-    Defect(
         "the marker moves past a record that has expired",
         "MarkedTransactions.commit",
         ("future.get(timeout=max(deadline - time.monotonic(), 0))", "pass"),
         "tests/pipeline/throttle/test_trouble.py::test_the_marker_does_not_move_past_a_record_that_has_expired",
-        is_slow=True,
-    ),
-    Defect(
-        "a broker that no longer answers is waited for without end",
-        "MarkedTransactions._wait",
-        ("result.wait(self._timeout_ms)", "result.wait(900_000)"),
-        "tests/pipeline/throttle/test_trouble.py::test_a_call_that_a_broker_no_longer_answers_is_told",
         is_slow=True,
     ),
 )

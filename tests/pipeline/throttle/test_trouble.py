@@ -93,6 +93,7 @@ def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: Emb
     # The broker answers everything but the record itself, as one does that is gone for the wrong seconds.
     producer: Any = topic._transactions._producer
     producer._accumulator.muted.add(TopicPartition(THROTTLE, 0))
+    producer._accumulator.config["delivery_timeout_ms"] = 500  # it expires before the transaction does
     with pytest.raises(TransactionUndecided):
         topic.publish([record(1), record(2)], marker=3)
 
