@@ -92,7 +92,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "a cap is explained where nothing was capped",
-        "pipeline.reports.story:_facts",
+        "_facts",
         ("if rest_ms:", "if True:"),
         _EXPLAIN,
     ),
