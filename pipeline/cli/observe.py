@@ -263,7 +263,7 @@ def _head(progress: Progress) -> list[Styled]:
             f"{answering} of {len(progress.states)} brokers answer · {progress.quotas} native quotas",
         )
     ]
-    lines += [("yellow", f"{state.name}: {state.trouble}") for state in progress.states if state.trouble]
+    lines += [("yellow", f"{state.name}: {state.notice}") for state in progress.states if state.notice]
     if progress.quota_trouble:
         lines.append(("yellow", f"quotas as of before: {progress.quota_trouble}"))
     return lines
@@ -325,11 +325,14 @@ def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: 
 
     say(f"observed {age_text(findings.seconds * 1000)}, {findings.clients} clients")
     for state in progress.states:
-        if state.trouble:
-            say(f"{state.name}: {state.trouble}")
+        if state.notice:
+            say(f"{state.name}: {state.notice}")
     if progress.has_no_sensors:
         enable = command_text("meter", "enable", "--bootstrap-server", bootstrap_servers, about="cluster")
-        say(f"the brokers show no quota sensors: brokers measure only clients with a quota. Fix: {enable}")
+        say(
+            "the brokers show no quota sensors. If their exporter has rules for them (docs/meter.md#scrapes), then no "
+            f"client has a quota, and brokers measure no other. Fix: {enable}"
+        )
     for name, heading in HEADINGS.items():
         rows = readable(findings, name)
         say("", heading if rows else NONE_FOUND[name])
@@ -344,7 +347,7 @@ def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: 
 def _write(
     findings: "Findings", progress: Progress, bootstrap_servers: str, page: Path | None, json_file: Path | None
 ) -> None:
-    states = {state.name: state.trouble or "answers" for state in progress.states}
+    states = {state.name: state.notice or "answers" for state in progress.states}
     if json_file is not None:
         document: dict[str, Any] = {"cluster": bootstrap_servers, "sources": states, **findings.to_document()}
         document["next"] = [command for _, command in next_steps(bootstrap_servers)]

@@ -20,8 +20,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from pipeline.clock import Clock, Moment
 from pipeline.command_line import command_text
 from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer, Scrape, ScrapeFailed, Shown, Source
-from pipeline.meter.scraped_rates import ScrapedUsage
-from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, is_without_labels
+from pipeline.meter.scraped_rates import CountedUsage, ScrapedUsage
+from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, hidden_reason
 from pipeline.meter.usage_messages import Message, messages_of
 from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher, delivery_metrics
 from schemas.usage import LARGEST_MEASURE
@@ -65,7 +65,8 @@ class Target:
 
     Attributes:
         trouble: Why it is not metered; "" if it is.
-        refused: Why lines of its last page are not charged; "" if all are.
+        unread: Why quota lines of its last page could not be read, or may be hidden; "" if all were read.
+        left_out: Why lines of its source belong to no broker; "" if all belong to one.
         is_sparse: Whether samples were further apart than the window.
     """
 
@@ -78,7 +79,8 @@ class Target:
     seen: Moment | None = None
     is_charged: bool = True
     trouble: str = ""
-    refused: str = ""
+    unread: str = ""
+    left_out: str = ""
     is_sparse: bool = False
 
     @property
@@ -101,6 +103,8 @@ class Target:
 
     def observe(self, page: Page, at: Moment) -> None:
         """Charge what the page shows, and forget the sensors that are long gone."""
+        if self.sensors.is_counted and not isinstance(self.usage, CountedUsage):
+            self.usage = CountedUsage(self.seen and self.seen.steady_ms)
         self.usage.grow(len(self.sensors))
         self.usage.observe(page.rates, at.steady_ms)
         self.seen, self.is_charged = at, False
@@ -129,10 +133,10 @@ def usage_of(target: Target) -> pa.Table | None:
     return rows
 
 
-def _without_sensors(page: bytes) -> str:
-    if is_without_labels(page):
-        return "its exporter shows quota sensors without labels: give it the rules of docs/meter.md#scrapes"
-    return f"it shows no quota sensors ({command_text('meter', 'status', about='cluster')})"
+def _without_sensors(page: Page, unread: str) -> str:
+    if page.refused:
+        return f"none of its quota lines can be read ({page.refused}), the first is {unread}"
+    return f"it shows no quota sensors ({unread or command_text('meter', 'status', about='cluster')})"
 
 
 @dataclass(slots=True)
@@ -263,6 +267,8 @@ class ScrapeMeter:
         if answer.left_out and not one.left_out:
             logger.warning("%s: %s", one.source.url, answer.left_out)
         one.left_out = answer.left_out
+        for target in one.targets.values():
+            target.left_out = answer.left_out
         newest = {shown.broker_id: shown for shown in answer.pages}
         for shown in answer.pages:
             target = one.targets[shown.broker_id]
@@ -281,6 +287,7 @@ class ScrapeMeter:
         if target.seen is not None and apart_ms <= 0:
             return
         page = target.page = target.sensors.read(shown.page)
+        was_unread, target.unread = target.unread, page.reason or ("" if page.shown else hidden_reason(shown.page))
         target.counts.sensors = page.shown
         target.counts.refused += page.refused
         before = self.targets[: self.targets.index(target)]
@@ -289,12 +296,11 @@ class ScrapeMeter:
             self._tell([target], f"it shows the broker of {twin.url}, whose usage would be charged twice")
             return
         was_away = bool(target.trouble)
-        self._tell([target], "" if page.shown else _without_sensors(shown.page))
-        if page.reason and not target.refused:
+        self._tell([target], "" if page.shown else _without_sensors(page, target.unread))
+        if page.shown and page.reason and not was_unread:
             logger.warning(
                 "%s: lines that are not charged: %d, the first is %s", target.name, page.refused, page.reason
             )
-        target.refused = page.reason
         if apart_ms > target.usage.window_ms and not (target.is_sparse or was_away):
             logger.warning(
                 "%s: samples %d s apart, of which %d s are charged. Fix: scrape it every 5 s or less",
@@ -311,8 +317,9 @@ class ScrapeMeter:
             if trouble and not target.trouble:
                 logger.warning("%s is not metered: %s", target.name, trouble)
             elif target.trouble and not trouble:
+                charged = "all" if target.sensors.is_counted else "at most one window"
                 logger.info(
-                    "%s is metered again; of what was not scraped meanwhile at most one window is charged", target.name
+                    "%s is metered again; of what was not scraped meanwhile %s is charged", target.name, charged
                 )
             target.trouble = trouble
 

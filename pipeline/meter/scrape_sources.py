@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pipeline.clock import Clock, Moment
 from pipeline.errors import UsageError
-from pipeline.meter.scrapes import NameMap
+from pipeline.meter.scrapes import OF_JMX_EXPORTER, NameMap
 
 DEADLINE_MS: Final = 10_000
 MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
@@ -241,7 +241,8 @@ class PrometheusSource:
             raise UsageError(
                 message, "write http://HOST:PORT, or http://HOST:PORT?LABEL=VALUE for the series of one cluster"
             )
-        matchers = [f'__name__=~"(?i:{"|".join(names.series)})"']
+        series = "|".join((*names.series, OF_JMX_EXPORTER)).translate(_LABEL_ESCAPES)
+        matchers = [f'__name__=~"(?i:{series})"']
         matchers += [f'{label}="{value.translate(_LABEL_ESCAPES)}"' for label, value in labels.items()]
         self._selector = f"{{{','.join(matchers)}}}"
 
@@ -272,12 +273,16 @@ class PrometheusSource:
     def _lines(self, result: Sequence[Mapping[str, Any]]) -> tuple[dict[tuple[str, int], list[str]], str]:
         """The lines of the page of each broker and instant; and why some series are of no broker."""
         lines: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+        of_jmx_exporter: set[tuple[str, int]] = set()
         strays: list[str] = []
         for series in result:
             labels = series["metric"]
             label = next((one for one in labels if self._names.labels.get(one.lower()) == "broker_id"), "instance")
             value = labels.get(label, "")
             broker_id = self._broker_of(label, value)
+            if labels["__name__"] == OF_JMX_EXPORTER:  # also of other programs, on the brokers' hosts and elsewhere
+                of_jmx_exporter |= {(str(broker_id), round(at_seconds * 1000)) for at_seconds, _ in series["values"]}
+                continue
             if broker_id is None:
                 strays.append(f"{label}={value!r}")
                 continue
@@ -289,6 +294,8 @@ class PrometheusSource:
             text = f"{labels['__name__']}{{{known}}}"
             for at_seconds, rate in series["values"]:
                 lines[broker_id, round(at_seconds * 1000)].append(f"{text} {rate}\n")
+        for page in of_jmx_exporter & lines.keys():
+            lines[page].append(f"{OF_JMX_EXPORTER} 1\n")
         fix = "Fix: --map LABEL=broker_id names the label with the broker-id, ?LABEL=VALUE the series of this cluster"
         return lines, f"series of no broker: {len(strays)}, the first has {strays[0]}. {fix}" if strays else ""
 

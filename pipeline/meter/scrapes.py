@@ -1,4 +1,4 @@
-"""What a broker's metrics page shows of its quota sensors: names of metrics and labels, the page, the rates on it.
+r"""What a broker's metrics page shows of its quota sensors: names of metrics and labels, the page, the rates on it.
 
 Brokers publish their quota sensors as JMX beans, `kafka.server:type=Produce,user=…,client-id=…`, attribute `byte-rate`.
 An exporter makes text of them, in one of these forms. Upper and lower case do not matter.
@@ -7,11 +7,17 @@ An exporter makes text of them, in one of these forms. Upper and lower case do n
   `deploy/prometheus/jmx-quotas.yml`, which also serve Strimzi.
 * `kafka_server_produce_byte_rate{user="…",client_id="…"}`: Kafka's own names. jmx_exporter without rules writes them
   (MSK's open monitoring), and Strimzi's `strimziMetricsReporter`.
+* `redpanda_kafka_quotas_client_quota_throughput_by_entity{redpanda_quota_type="produce_quota",redpanda_quota_user="…",
+  redpanda_quota_client_id="…"}`: Redpanda 26.2, with `kafka_per_entity_quota_metrics`. A counter of bytes.
 
-`NameMap` has others. Only these lines are read. Values of labels are unescaped, unquoted as JMX quotes them, and a user
-is decoded as Kafka encodes it (`Sanitizer`), so that names are those of the request log.
+`NameMap` has others. A client chooses its client-id, so whatever a label holds, it is one name of one line:
 
-A client chooses its client-id. Whatever a label holds, it is one name of one line.
+* Values of labels are unescaped, and a user is decoded as Kafka encodes it (`Sanitizer`).
+* JMX puts a client-id with other than `[\w-%. \t]` in quotes, and jmx_exporter shows them. Names lose their quotes
+  only where jmx_exporter wrote the page: Strimzi's reporter shows a client-id as it is, which may itself have quotes.
+* Rules of an exporter that match too much put several names into one label, or into the metric's name. Such a line
+  belongs to no known client. It is refused, and the reason has what to write in its place.
+* Two lines of one sensor are refused: which of them is right is not known.
 """
 
 import re
@@ -37,22 +43,41 @@ NS_PER_PERCENT: Final = 1e7
 NOT_SIGNED_IN: Final = "ANONYMOUS"
 """Kafka's name of a client that did not sign in. Sensors of a client-id alone have no user, and are charged to it."""
 
-_RESOURCES: Final = {"produce": PRODUCED, "fetch": FETCHED, "request": REQUEST}
+_RESOURCES: Final = {
+    "produce": PRODUCED,
+    "fetch": FETCHED,
+    "request": REQUEST,
+    "produce_quota": PRODUCED,
+    "fetch_quota": FETCHED,
+}
 _OWN_NAMES: Final = {
     "kafka_server_produce_byte_rate": PRODUCED,
     "kafka_server_fetch_byte_rate": FETCHED,
     "kafka_server_request_request_time": REQUEST,
 }
-_SHARED_NAMES: Final = {
+_COUNTER: Final = "redpanda_kafka_quotas_client_quota_throughput_by_entity"
+_OF_RULES: Final = {
     "kafka_server_quota_byte_rate": {PRODUCED, FETCHED},
     "kafka_server_quota_request_time": {REQUEST},
 }
+"""Names that only rules of jmx_exporter make."""
+_SHARED_NAMES: Final = {**_OF_RULES, _COUNTER: {PRODUCED, FETCHED}}
+_OTHER_NAMES: Final = r"kafka_server_(?:quota_)?(?:produce|fetch|request)_(?:\w+_)?(?:byte_rate|request_time)"
+"""Names that other rules make of quota sensors: with user and client-id as parts, or with other words."""
+_NAME_PARTS: Final = re.compile(r"_(user|client_id)_")
+OF_JMX_EXPORTER: Final = "jmx_scrape_duration_seconds"
+"""Every version of jmx_exporter shows it."""
 _LABELS: Final = {
     "user": "user",
     "client_id": "client_id",
     "clientid": "client_id",
     "resource": "resource",
     "type": "resource",
+    "redpanda_quota_user": "user",
+    "redpanda_quota_client_id": "client_id",
+    "redpanda_quota_type": "resource",
+    "redpanda_quota_group_name": "client_id_prefix",
+    "shard": "shard",
 }
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?\s*')
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -60,6 +85,30 @@ _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _PROCESS_START: Final = re.compile(rb"process_start_time_seconds(?:\{.*\})?")
 _MAPPED: Final = {"produced_bytes": PRODUCED, "fetched_bytes": FETCHED, "request_time": REQUEST}
 _MEANINGS: Final = ("user", "client_id", "resource", "broker_id")
+_SEVERAL_NAMES: Final = re.compile(r", (?:user|client-id)=")
+_PLAIN: Final = re.compile(r"[\w\-%. \t]*", re.ASCII)
+_QUOTED: Final = re.compile(r'"((?:[^"*?\\\n]|\\["*?\\n])*)"')
+
+QUOTA_PATTERNS: Final = {
+    ("user", "client_id"): r"(?s)^kafka\.server<type=(Produce|Fetch|Request), user=([^,]+), client-id=(.+)>"
+    r"<>(byte-rate|request-time): \S*$",
+    ("user",): r"(?s)^kafka\.server<type=(Produce|Fetch|Request), user=([^,]+)><>(byte-rate|request-time): \S*$",
+    ("client_id",): r"(?s)^kafka\.server<type=(Produce|Fetch|Request), client-id=(.+)><>(byte-rate|request-time): \S*$",
+}
+"""The rules of `deploy/prometheus/jmx-quotas.yml`, by the names in a sensor."""
+
+
+class Sensor(NamedTuple):
+    """What a line shows: what is measured, and of whom.
+
+    Attributes:
+        shard: Of a counter of Redpanda, which may show each of its shards; else "".
+    """
+
+    measure: int
+    user: str
+    client_id: str
+    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,67 +148,137 @@ class NameMap:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names of all metrics with a sensor, in lower case."""
-        return (*self.metrics, *_SHARED_NAMES)
+        """Regular expressions of the names of all lines that are looked at, in lower case."""
+        return (*map(re.escape, (*self.metrics, *_SHARED_NAMES)), _OTHER_NAMES)
 
     @property
     def pattern(self) -> re.Pattern[bytes]:
         """A line of a sensor: what comes before the value, and the value."""
-        names = "|".join(map(re.escape, self.series))
-        return re.compile(rf"((?i:{names})\{{.*\}})[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?\s*".encode())
+        names = "|".join(self.series)
+        return re.compile(rf"((?i:{names})(?:\{{.*\}})?)[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?\s*".encode())
 
-    def sensor_of(self, series: str) -> tuple[int, str, str] | None:
-        """What a series measures, its user and its client-id; None if it is not one of a client's quota.
+    def sensor_of(self, series: str, is_of_jmx_exporter: bool = False) -> Sensor | None:
+        """What a series shows; None if it is not of a client's quota.
+
+        Args:
+            series: The name of a metric, and its labels.
+            is_of_jmx_exporter: Its names are as JMX writes them.
 
         Raises:
-            ValueError: The labels are damaged.
+            ValueError: Of which client it is cannot be known. The text says why, and what to change.
         """
         name, _, text = series.partition("{")
+        name, labels = name.lower(), self._labels_of(text)
+        measure = self.metrics.get(name)
+        if measure is None and name not in _SHARED_NAMES:
+            _refuse_name(name, labels)
+            return None
+        if name != _COUNTER:
+            _refuse_several_names(labels)
+        if measure is None:
+            measure = _RESOURCES.get(labels.get("resource", "").lower())
+            if measure not in _SHARED_NAMES[name]:
+                return None
+        user, client_id = labels.get("user", ""), labels.get("client_id", "")
+        if name == _COUNTER:
+            if labels.get("client_id_prefix"):
+                message = "it is of a prefix of client-ids, which kquota has no quota for"
+                raise ValueError(message)
+        elif is_of_jmx_exporter or name in _OF_RULES:
+            user, client_id = unquote(_of_jmx(user, labels), errors="strict"), _of_jmx(client_id, labels)
+        else:
+            user = unquote(user, errors="strict")
+        if not user and not client_id:
+            message = "no label of it is known to be a user or client-id. Fix: --map LABEL=user --map LABEL=client_id"
+            raise ValueError(message)
+        return Sensor(measure, user, client_id, labels.get("shard", "") if name == _COUNTER else "")
+
+    def _labels_of(self, text: str) -> dict[str, str]:
+        """The values of the labels behind `{`, by their meaning; of those without one the last is at ""."""
         labels, end = {}, 0
         for match in _LABEL.finditer(text):
             if match.start() != end:
                 break
             end = match.end()
             labels[self.labels.get(match[1].lower(), "")] = _unescaped(match[2])
-        if text[end:].strip() != "}":
+        if text and text[end:].strip() != "}":
             message = "its labels are damaged"
             raise ValueError(message)
-        measure = self.metrics.get(name.lower())
-        if measure is None:
-            measure = _RESOURCES.get(labels.get("resource", "").lower())
-            if measure not in _SHARED_NAMES[name.lower()]:
-                return None
-        user, client_id = (_unquoted(labels.get(part, "")) for part in ("user", "client_id"))
-        return (measure, unquote(user, errors="strict"), client_id) if user or client_id else None
+        return labels
 
 
 def _unescaped(value: str) -> str:
-    r"""A label's value: `\n` is a new line, `\"` and `\\` are the second character."""
+    r"""A label's value: `\n` is a new line, `\"` and `\\` are the second character. A name of JMX is written alike."""
     return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], value) if "\\" in value else value
 
 
-def _unquoted(value: str) -> str:
-    r"""A value of a JMX name: `ObjectName.quote` puts it in quotes if it has other than `[\w-%. \t]`."""
-    is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
-    return _unescaped(value[1:-1]) if is_quoted else value
+def _of_jmx(value: str, labels: Mapping[str, str]) -> str:
+    """The name that JMX writes so: in quotes (`ObjectName.quote`) if it has other than `_PLAIN`, else as it is."""
+    if _PLAIN.fullmatch(value):
+        return value
+    quoted = _QUOTED.fullmatch(value)
+    name = _unescaped(quoted[1]) if quoted else ""
+    if _PLAIN.fullmatch(name):
+        message = _of_a_rule("JMX would not write the name of its client so", labels)
+        raise ValueError(message)
+    return name
 
 
-# A rule that matches every bean, before those of quotas, as jmx_exporter's own example for KRaft has it.
-_WITHOUT_LABELS: Final = re.compile(
-    rb"^kafka_server_(?:produce|fetch|request)_\w+_(?:byte_rate|request_time)[ \t]", re.IGNORECASE | re.MULTILINE
-)
+def _refuse_several_names(labels: Mapping[str, str]) -> None:
+    """Raise ValueError if a label that can hold one word holds the next name of a bean, too."""
+    for part in ("resource", "user"):
+        if _SEVERAL_NAMES.search(labels.get(part, "")):
+            message = _of_a_rule("a label of it holds several names", labels)
+            raise ValueError(message)
 
 
-def is_without_labels(page: bytes) -> bool:
-    """Whether a page has quota sensors whose user and client-id are parts of the metric's name."""
-    return _WITHOUT_LABELS.search(page) is not None
+def _of_a_rule(what: str, labels: Mapping[str, str]) -> str:
+    """What is wrong with a line, and the line of the rules that made it so."""
+    names = tuple(part for part in ("user", "client_id") if part in labels) or ("user", "client_id")
+    return (
+        f"{what}, so a rule of the exporter matches too much. Fix: give that rule the line pattern: "
+        f"'{QUOTA_PATTERNS[names]}' (deploy/prometheus/jmx-quotas.yml has all three)"
+    )
+
+
+def _refuse_name(name: str, labels: Mapping[str, str]) -> None:
+    """Raise ValueError if a metric that has another name than those that are known shows a sensor of a client."""
+    if _NAME_PARTS.search(name):
+        message = (
+            "its exporter makes user and client-id parts of the metric's name. Fix: put the rules of "
+            "deploy/prometheus/jmx-quotas.yml before its other rules"
+        )
+        raise ValueError(message)
+    if "user" in labels or "client_id" in labels:
+        measure = next(_RESOURCES[word] for word in name.split("_") if word in _RESOURCES)
+        meaning = next(meaning for meaning, mapped in _MAPPED.items() if mapped == measure)
+        message = (
+            f"its metric is not known. Fix: --map {name}={meaning}, and LABEL=user or LABEL=client_id for its labels"
+        )
+        raise ValueError(message)
+
+
+def _has_line(page: bytes, name: str) -> bool:
+    """Whether a line begins so. No client can make one: line ends in a label are escaped."""
+    return page.startswith(name.encode()) or f"\n{name}".encode() in page
+
+
+def hidden_reason(page: bytes) -> str:
+    """Why a page without a line of a sensor may come from a broker that has some; "" if it has none."""
+    if not _has_line(page, "redpanda_"):
+        return ""
+    return (
+        "Redpanda 26.2 shows a client from its first throttle on, if it is set to. "
+        "Fix: rpk cluster config set kafka_per_entity_quota_metrics true"
+    )
 
 
 class Page(NamedTuple):
     """What one scrape has shown.
 
     Attributes:
-        rates: Of every sensor that was ever seen and not forgotten, bytes or ns per second, float64[n].
+        rates: Of every sensor that was ever seen and not forgotten, bytes or ns per second, float64[n]; of a table
+            that `is_counted` bytes since the counter began.
         shown: How many of them were on the page.
         refused: Lines that could not be used.
         reason: Why, of the first of them; "" if there are none.
@@ -180,24 +299,31 @@ _NONE: Final = -1
 _REFUSED: Final = -2
 _STARTED: Final = -3
 _NEW: Final = -4
+_LARGEST_TOTAL: Final = 2.0**63
 _LINES_KEPT: Final = 10_000
 """Lines that are remembered beyond two pages: some have a time after their value, and so are always new."""
 
 
 class SensorTable:
-    """The sensors of one broker, by the lines that show them. One caller at a time."""
+    """The sensors of one broker, by the lines that show them. One caller at a time.
+
+    Attributes:
+        is_counted: Its lines are counters, and not rates.
+    """
 
     def __init__(self, broker_id: str, names: NameMap) -> None:
         self._broker_id = broker_id
         self._names = names
         self._pattern = names.pattern
+        self._is_of_jmx_exporter = False
+        self.is_counted = False
         self._at: dict[bytes, int] = {}
         # Of all lines in `_at`; and of the last page, if all its lines were known.
         self._known: tuple[pa.Array, Ints] | None = None
         self._last: tuple[pa.Array, Ints] | None = None
         self._reasons: dict[bytes, str] = {}
-        self._sensors: dict[tuple[int, str, str], int] = {}
-        self._client_at: dict[tuple[str, str], int] = {}
+        self._sensors: dict[Sensor, int] = {}
+        self._client_at: dict[tuple[str, str, str], int] = {}
         self.clients: list[Client] = []
         self._places: list[tuple[int, int]] = []
         self._array = np.zeros((0, 2), np.int64)
@@ -224,8 +350,12 @@ class SensorTable:
     def read(self, page: bytes) -> Page:
         """The rates on a page; sensors that are not on it have 0. New ones are added at the end.
 
-        A value that is not a number, is infinite, is negative or is above 2^40 a second counts as none.
+        A value that is not a number, is infinite, is negative or is above 2^40 a second counts as none; so do those of
+        two lines of one sensor.
         """
+        if self._is_of_jmx_exporter != _has_line(page, OF_JMX_EXPORTER):
+            self._is_of_jmx_exporter = not self._is_of_jmx_exporter
+            self._forget_lines()
         # Most lines are those of the last page, with another value: what comes before the last space is known.
         lines = pc.split_pattern(pa.array([page], pa.binary()), "\n").flatten()
         parts = pc.split_pattern(lines, " ", max_splits=1, reverse=True)
@@ -241,7 +371,9 @@ class SensorTable:
         for line in looked:
             values[of_sensors == line] = _number(looked[line][1])
         per_second = np.where(self.places[ids, 0] == REQUEST, values * NS_PER_PERCENT, values)
-        is_good = (per_second >= 0) & (per_second <= LARGEST_MEASURE)
+        is_twice = np.bincount(ids, minlength=len(self))[ids] > 1
+        largest = _LARGEST_TOTAL if self.is_counted else LARGEST_MEASURE
+        is_good = (per_second >= 0) & (per_second <= largest) & ~is_twice
         rates = np.zeros(len(self))
         rates[ids[is_good]] = per_second[is_good]
 
@@ -257,7 +389,7 @@ class SensorTable:
             rates,
             shown=int(is_good.sum()),
             refused=len(bad),
-            reason=self._reason(*line_of(bad[0])) if bad else "",
+            reason=self._reason(*line_of(bad[0]), bad[0] in of_sensors[is_twice]) if bad else "",
             identity=line_of(started[0])[1] if started else None,
             digest=None if started else self._digest(rates),
         )
@@ -265,11 +397,14 @@ class SensorTable:
     def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n], and all lines. The others close the gaps in their order."""
         sensors = [key for key, place in self._sensors.items() if kept[place]]
-        self._at, self._reasons, self._sensors, self._client_at, self._known = {}, {}, {}, {}, None
-        self.clients, self._places = [], []
-        self._array, self._names_of_clients, self._last = self._array[:0], None, None
+        self._forget_lines()
+        self._sensors, self._client_at, self.clients, self._places = {}, {}, [], []
+        self._array, self._names_of_clients = self._array[:0], None
         for key in sensors:
             self._add(key)
+
+    def _forget_lines(self) -> None:
+        self._at, self._reasons, self._known, self._last = {}, {}, None, None
 
     def _places_of(self, series: pa.Array) -> Ints:
         if self._last is not None and series.equals(self._last[0]):
@@ -291,8 +426,9 @@ class SensorTable:
         sensors = [(self.clients[at].number, measure) for measure, at in self.places[used].tolist()]
         return hash(frozenset(zip(sensors, rates[used].tolist(), strict=True)))
 
-    def _reason(self, series: bytes, text: bytes) -> str:
-        return f"{_shown(series)}: {self._reasons.get(series) or f'{_shown(text)} is not a rate'}"
+    def _reason(self, series: bytes, text: bytes, is_twice: bool) -> str:
+        other = "another line has its client, too" if is_twice else f"{_shown(text)} is not a rate"
+        return f"{_shown(series)}: {self._reasons.get(series) or other}"
 
     def _look(self, line: bytes) -> tuple[bytes, bytes, int]:
         """A line that is new: its series, its value, and its place, which is remembered."""
@@ -306,23 +442,25 @@ class SensorTable:
         place = self._at.get(match[1])
         if place is None:
             try:
-                key = self._names.sensor_of(match[1].decode())
+                key = self._names.sensor_of(match[1].decode(), self._is_of_jmx_exporter)
                 place = _NONE if key is None else self._add(key)
+                self.is_counted |= key is not None and match[1].lower().startswith(_COUNTER.encode())
             except ValueError as exc:
                 self._reasons[match[1]] = str(exc).splitlines()[0]
                 place = _REFUSED
             self._at[match[1]] = place
         return match[1], match[2], place
 
-    def _add(self, key: tuple[int, str, str]) -> int:
+    def _add(self, key: Sensor) -> int:
         known = self._sensors.get(key)
         if known is not None:
             return known
-        measure, user, client_id = key
-        client_at = self._client_at.get((user, client_id))
+        measure, user, client_id, _ = key
+        client = key[1:]
+        client_at = self._client_at.get(client)
         if client_at is None:
             self.clients.append(new_client(f"User:{user or NOT_SIGNED_IN}", client_id, self._broker_id))
-            client_at = self._client_at[user, client_id] = len(self.clients) - 1
+            client_at = self._client_at[client] = len(self.clients) - 1
         self._places.append((measure, client_at))
         self._sensors[key] = len(self._places) - 1
         return self._sensors[key]

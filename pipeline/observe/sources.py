@@ -45,10 +45,18 @@ class SourceState(NamedTuple):
 
     Attributes:
         trouble: Why nothing is known of it now; "" = it answers.
+        unread: Why some of its quota lines could not be read; "" = all were.
     """
 
     name: str
     trouble: str
+    unread: str = ""
+
+    @property
+    def notice(self) -> str:
+        """What is wrong with it; "" = nothing."""
+        unread = "" if self.unread in self.trouble else f"some of its quota lines cannot be read: {self.unread}"
+        return "; ".join(part for part in (self.trouble, unread) if part)
 
 
 def _read(messages: Sequence[tuple[bytes | None, int]]) -> pa.Table:
@@ -118,15 +126,19 @@ class ScrapedSource:
     def states(self) -> Sequence[SourceState]:
         """Every broker, and whether it answers."""
         return [
-            SourceState(target.name, target.trouble or ("" if target.counts.scrapes else "no answer yet"))
+            SourceState(
+                target.name,
+                target.trouble or ("" if target.counts.scrapes else "no answer yet"),
+                target.unread or target.left_out,
+            )
             for target in self._meter.targets
         ]
 
     @property
     def has_no_sensors(self) -> bool:
-        """Whether brokers answer, and none shows a quota sensor."""
-        answered = [one.counts for one in self._meter.targets if one.counts.scrapes > one.counts.failed]
-        return bool(answered) and not any(counts.sensors for counts in answered)
+        """Whether brokers answer, and none shows a quota sensor, nor a line that may be of one."""
+        answered = [one for one in self._meter.targets if one.counts.scrapes > one.counts.failed]
+        return bool(answered) and not any(one.counts.sensors or one.unread or one.left_out for one in answered)
 
     def close(self) -> None:
         """Stop reading."""

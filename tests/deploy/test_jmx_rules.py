@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, SensorTable
+from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, NameMap, Page, SensorTable
 from tests.deploy.commands import DEPLOY
 from tests.pipeline.meter.jmx_exporter import QuotaSensor, exported_page
 
@@ -15,6 +15,18 @@ FILE: dict[str, Any] = yaml.safe_load(TEXT)
 
 # Of jmx_exporter's example for KRaft, where it comes before the rules for quotas.
 GENERAL: dict[str, Any] = {"pattern": "kafka.server<type=(.+)><>([a-z-]+)", "name": "kafka_server_$1_$2"}
+
+
+def rule(**names: str) -> dict[str, Any]:
+    """A rule of others: labels and the words of a bean's name, each of which takes as much as it can."""
+    words = "".join(f", {word}=(.+)" for word in names.values())
+    labels = {label: f"${number}" for number, label in enumerate(["resource", *names], 1)}
+    pattern = f"kafka.server<type=(.+){words}><>([a-z-]+)"
+    return {"pattern": pattern, "name": f"kafka_server_quota_${len(labels) + 1}", "labels": labels}
+
+
+# jmx_exporter's examples have BOTH, USER, CLIENT_ID in this order; files of others have other orders.
+BOTH, USER, CLIENT_ID = rule(user="user", clientId="client-id"), rule(user="user"), rule(clientId="client-id")
 
 CLIENT_IDS = (
     "etl",
@@ -36,14 +48,20 @@ CLIENT_IDS = (
 """What clients of alice call themselves."""
 
 
-def shown(page: bytes) -> dict[tuple[int, str, str], float]:
-    """The rates that the meter charges, by what is measured, user and client-id."""
+def charged(page: bytes) -> tuple[Page, dict[tuple[int, str, str], float]]:
+    """What the meter reads, and the rates that it charges, by what is measured, user and client-id."""
     sensors = SensorTable("1", NameMap())
     read = sensors.read(page)
-    assert read.refused == 0, read.reason
     clients = [(measure, sensors.clients[client]) for measure, client in sensors.places.tolist()]
     keys = [(measure, client.user, client.client_id) for measure, client in clients]
-    return dict(zip(keys, read.rates.tolist(), strict=True))
+    return read, dict(zip(keys, read.rates.tolist(), strict=True))
+
+
+def shown(page: bytes) -> dict[tuple[int, str, str], float]:
+    """The rates of a page that can be read to the end."""
+    read, rates = charged(page)
+    assert read.refused == 0, read.reason
+    return rates
 
 
 def test_every_client_is_charged_with_its_own_rate_whatever_it_calls_itself(tmp_path: Path) -> None:
@@ -67,14 +85,35 @@ def test_every_client_is_charged_with_its_own_rate_whatever_it_calls_itself(tmp_
     }
 
 
-@pytest.mark.parametrize("is_behind", [True, False])
-def test_a_general_rule_before_them_takes_the_labels_away_and_one_behind_them_does_not(
-    is_behind: bool, tmp_path: Path
+def test_a_general_rule_behind_them_does_no_harm(tmp_path: Path) -> None:
+    rules = yaml.safe_dump({**FILE, "rules": [*FILE["rules"], GENERAL]})
+    page = exported_page(rules, [QuotaSensor("Produce", "byte-rate", 5.0, "alice", "etl")], tmp_path)
+    assert shown(page) == {(PRODUCED, "alice", "etl"): 5.0}
+
+
+@pytest.mark.parametrize(
+    ("rules", "users", "fix"),
+    [
+        pytest.param([GENERAL, *FILE["rules"]], (), "deploy/prometheus/jmx-quotas.yml", id="a general rule first"),
+        pytest.param([CLIENT_ID, BOTH, USER], ("bob",), QUOTA_PATTERNS["client_id",], id="the client-id first"),
+        pytest.param([USER, BOTH, CLIENT_ID], ("bob",), QUOTA_PATTERNS["user",], id="the user first"),
+        pytest.param([BOTH, USER, CLIENT_ID], ("alice", "bob"), QUOTA_PATTERNS["user", "client_id"], id="their order"),
+    ],
+)
+def test_what_rules_of_others_cannot_tell_apart_is_refused_and_charged_to_no_client(
+    rules: list[dict[str, Any]], users: tuple[str, ...], fix: str, tmp_path: Path
 ) -> None:
-    rules = {**FILE, "rules": [*FILE["rules"], GENERAL] if is_behind else [GENERAL, *FILE["rules"]]}
-    page = exported_page(yaml.safe_dump(rules), [QuotaSensor("Produce", "byte-rate", 5.0, "alice", "etl")], tmp_path)
-    assert b"alice" in page
-    assert shown(page) == ({(PRODUCED, "alice", "etl"): 5.0} if is_behind else {})
+    sensors = [
+        QuotaSensor("Produce", "byte-rate", 5.0, "alice", "etl"),
+        QuotaSensor("Produce", "byte-rate", 6.0, "mallory", "x, user=bob, client-id=etl"),
+        QuotaSensor("Produce", "byte-rate", 7.0, "mallory", "x, client-id=y"),
+        QuotaSensor("Fetch", "byte-rate", 8.0, "bob", ""),
+    ]
+    read, found = charged(exported_page(yaml.safe_dump({**FILE, "rules": rules}), sensors, tmp_path))
+    assert {key[1] for key in found} == set(users)
+    assert found.keys() <= {(PRODUCED, "alice", "etl"), (FETCHED, "bob", "")}
+    assert (read.shown, read.refused) == (len(users), 4 - len(users))
+    assert fix in read.reason
 
 
 def test_no_other_bean_is_asked() -> None:

@@ -51,6 +51,11 @@ def test_the_view_has_progress_trouble_and_each_client_over_all_brokers() -> Non
     assert carol.split() == ["carol/x", "request", "12.0", "%,", "no", "quota", "1:", "12.0"]
 
 
+def test_a_broker_that_answers_with_lines_that_cannot_be_read_is_named() -> None:
+    unread = PROGRESS._replace(states=[SourceState("broker 1", "", "x{a}: why")])
+    assert shown(progress=unread)[1] == "broker 1: some of its quota lines cannot be read: x{a}: why"
+
+
 def test_what_is_over_its_quota_is_red_and_what_is_near_yellow() -> None:
     styles = [style for style, _ in view(PROGRESS, [ALICE, BOB, CAROL], 120, 40)]
     assert styles[3:] == ["bold red", "yellow", ""]

@@ -24,10 +24,11 @@ def _label(value: str) -> str:
 
 
 def exported(form: str, resource: str, attribute: str, user: str, client_id: str, value: float) -> bytes:
-    """A line of an exporter with the example rules, or without rules."""
+    """A page of jmx_exporter with the example rules, or without rules: one line of a sensor, and its own."""
     names = (_label(jmx_quoted(sanitized(user))), _label(jmx_quoted(client_id)))
     attribute = attribute.replace("-", "_")
+    own = "jmx_scrape_duration_seconds 0.1"
     if form == "rules":
         labels = f'resource="{resource}",user={names[0]},clientId={names[1]},'
-        return f"kafka_server_quota_{attribute}{{{labels}}} {value}\n".encode()
-    return f"kafka_server_{resource}_{attribute}{{user={names[0]},client_id={names[1]},}} {value}\n".encode()
+        return f"{own}\nkafka_server_quota_{attribute}{{{labels}}} {value}\n".encode()
+    return f"{own}\nkafka_server_{resource}_{attribute}{{user={names[0]},client_id={names[1]},}} {value}\n".encode()

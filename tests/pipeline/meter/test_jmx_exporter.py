@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
 
 OURS = (DEPLOY / "prometheus" / "jmx-quotas.yml").read_text("utf-8")
 NONE = OURS.partition("rules:")[0]
-CLIENT_IDS = ["etl", 'a,"b"', "x=y, user=mallory", "a\nb", "100%", "*?", "é€😀", "a}b{c} 5"]
+IN_A_BEAN = "kafka.server<type=Produce, user=bob, client-id=etl><>byte-rate"
+CLIENT_IDS = ["etl", '"etl"', 'a,"b"', "x=y, user=mallory", IN_A_BEAN, "a\nb\r", "100%", "*?", "é€😀", "a}b{c} 5"]
 SHORTEST_SECONDS, LONGEST_SECONDS = 10, 12
 """The window of a rate, whose samples are of one second."""
 

@@ -137,6 +137,24 @@ def test_samples_of_one_broker_and_instant_are_a_page_with_its_time() -> None:
     assert found.left_out == ""
 
 
+def test_a_page_is_of_jmx_exporter_if_it_was_scraped_with_it_and_other_programs_make_no_page() -> None:
+    first, second = START_MS / 1000, START_MS / 1000 + 5.25
+    own = {"__name__": "jmx_scrape_duration_seconds"}
+    found = source().read(
+        answer_of(
+            ({**own, "instance": "b1:9404"}, [(first, "0.1")]),
+            (of("b1:9404"), [(first, "1"), (second, "2")]),
+            ({**own, "instance": "b1:7071"}, [(first + 1, "0.1")]),
+            ({**own, "instance": "connect:9404"}, [(first, "0.1")]),
+        ),
+        NEVER,
+    )
+    name = 'kafka_server_produce_byte_rate{user="alice"}'
+    pages = [one.page.decode() for one in found.pages]
+    assert pages == [f"{name} 1\njmx_scrape_duration_seconds 1\n", f"{name} 2\n"]
+    assert found.left_out == ""
+
+
 @pytest.mark.parametrize(
     ("labels", "pairs", "first"),
     [

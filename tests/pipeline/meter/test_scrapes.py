@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.meter.request_log import RequestLogParser
-from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable
+from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, NameMap, Page, SensorTable
+from tests.deploy.commands import DEPLOY
 from tests.pipeline.meter.kafka_names import exported, jmx_quoted, sanitized
 from tests.pipeline.meter.logged_requests import PRODUCE, event_of, line_of
 
@@ -18,7 +20,7 @@ kafka_server_quota_byte_rate{resource="Fetch",user="alice",clientId="etl",} 2000
 kafka_server_quota_request_time{resource="Request",user="alice",clientId="etl"} 12.5
 kafka_server_quota_throttle_time{resource="Produce",user="alice",clientId="etl"} NaN
 kafka_server_quota_byte_rate{resource="LeaderReplication"} 7.0
-kafka_server_quota_request_time{resource="Request"} 7.0
+kafka_server_request_exempt_request_time 7.0
 kafka_server_quota_byte_rate{resource="ControllerMutation",user="alice",clientId="etl"} 7.0
 jvm_threads_current 25.0
 """
@@ -69,13 +71,127 @@ def test_another_mapping_is_refused(pair: str) -> None:
         NameMap.of([pair])
 
 
-def test_two_names_of_one_sensor_are_charged_once() -> None:
+def test_two_lines_of_one_sensor_are_refused_and_the_others_are_read() -> None:
     sensors = table()
     lines = (
         b'kafka_server_produce_byte_rate{client_id="c",user="u"} 5\n'
-        b'kafka_server_quota_byte_rate{resource="Produce",user="u",clientId="c"} 5\n'
+        b'kafka_server_quota_byte_rate{resource="Produce",user="u",clientId="c"} 6\n'
+        b'kafka_server_fetch_byte_rate{client_id="c",user="u"} 7\n'
     )
-    assert shown(sensors, sensors.read(lines)) == {("u", "c", PRODUCED): 5.0}
+    for _ in range(2):
+        page = sensors.read(lines)
+        assert shown(sensors, page) == {("u", "c", FETCHED): 7.0}
+        assert (page.shown, page.refused) == (1, 2)
+        assert page.reason.endswith('client_id="c",user="u"}: another line has its client, too')
+    assert shown(sensors, sensors.read(lines[: lines.index(b"\n")])) == {("u", "c", PRODUCED): 5.0}
+
+
+ONE, TWO, BOTH = ("user",), ("client_id",), ("user", "client_id")
+
+
+@pytest.mark.parametrize(
+    ("labels", "rule"),
+    [
+        # Public files of rules: the one of a client-id before that of both, the one of a user before that of both, and
+        # jmx_exporter's own order with clients that call themselves `x, user=bob, client-id=y` and `x, client-id=y`.
+        ('resource="Produce, user=alice",clientId="etl",', TWO),
+        ('resource="Produce",user="alice, client-id=etl",', ONE),
+        (r'resource="Produce, user=mallory, client-id=\"x",user="bob",clientId="y\"",', BOTH),
+        (r'resource="Produce",user="mallory, client-id=\"x",clientId="y\"",', BOTH),
+        # The rules of before, without both ends: `kafka.server<type=Produce, user=bob, client-id=etl><>byte-rate`.
+        (r'resource="Produce",user="bob",clientId="etl><>byte-rate\""', BOTH),
+        (r'resource="Produce",clientId="\"x"', TWO),
+        ('resource="Produce",clientId="a,b"', TWO),
+        (r'resource="Produce",clientId="\"etl\""', TWO),
+        (r'resource="Produce",user="\"bob\"",clientId="etl"', BOTH),
+    ],
+)
+def test_a_line_that_rules_made_of_several_names_is_refused_with_the_line_to_mend(
+    labels: str, rule: tuple[str, ...]
+) -> None:
+    sensors = table()
+    page = sensors.read(f"kafka_server_quota_byte_rate{{{labels}}} 5\n".encode())
+    assert (page.shown, page.refused, sensors.clients) == (0, 1, [])
+    assert f"Fix: give that rule the line pattern: '{QUOTA_PATTERNS[rule]}' (deploy/" in page.reason
+
+
+@pytest.mark.parametrize(
+    ("series", "reason"),
+    [
+        (
+            "kafka_server_produce_user_alice_client_id_etl_byte_rate",
+            "its exporter makes user and client-id parts of the metric's name. Fix: put the rules of deploy/",
+        ),
+        (
+            'kafka_server_Produce__user_alice_byte_rate{clientId="etl"}',
+            "its exporter makes user and client-id parts of the metric's name. Fix: put the rules of deploy/",
+        ),
+        (
+            'kafka_server_quota_fetch_byte_rate{user="alice",client="etl"}',
+            "its metric is not known. Fix: --map kafka_server_quota_fetch_byte_rate=fetched_bytes, and LABEL=user or ",
+        ),
+        (
+            'kafka_server_quota_request_time{resource="Request",principal="alice"}',
+            "no label of it is known to be a user or client-id. Fix: --map LABEL=user --map LABEL=client_id",
+        ),
+        (
+            'redpanda_kafka_quotas_client_quota_throughput_by_entity{redpanda_quota_group_name="g",'
+            'redpanda_quota_type="produce_quota"}',
+            "it is of a prefix of client-ids, which kquota has no quota for",
+        ),
+    ],
+)
+def test_a_quota_line_that_cannot_be_read_is_refused_with_its_reason(series: str, reason: str) -> None:
+    page = table().read(f"{series} 5\n".encode())
+    assert (page.shown, page.refused) == (0, 1)
+    assert reason in page.reason
+    mapped = page.reason.partition("--map ")[2].partition(",")[0]
+    if mapped.startswith("kafka"):
+        assert table(mapped).read(f"{series} 5\n".encode()).shown == 1
+
+
+def test_the_line_to_mend_is_that_of_the_file_of_rules() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "jmx-quotas.yml").read_text("utf-8"))["rules"]
+    assert [rule["pattern"] for rule in rules] == [QUOTA_PATTERNS[names] for names in (BOTH, ONE, TWO)]
+
+
+def test_names_lose_quotes_only_where_jmx_exporter_wrote_the_page() -> None:
+    lines = (
+        rb'kafka_server_produce_byte_rate{client_id="etl"} 5',
+        rb'kafka_server_produce_byte_rate{client_id="\"etl\""} 6',
+        rb'kafka_server_produce_byte_rate{client_id="a,b"} 7',
+        rb'kafka_server_produce_byte_rate{client_id="\"a,b\""} 8',
+        rb'kafka_server_produce_byte_rate{client_id="\njmx_scrape_duration_seconds "} 9',
+    )
+    sensors = table()
+    as_it_is = {"etl": 5.0, '"etl"': 6.0, "a,b": 7.0, '"a,b"': 8.0, "\njmx_scrape_duration_seconds ": 9.0}
+    for exporter, charged, refused in (
+        (b"", as_it_is, 0),
+        (b"jmx_scrape_duration_seconds 1\n", {"etl": 5.0, "a,b": 8.0}, 3),
+    ):
+        page = sensors.read(exporter + b"\n".join(lines) + b"\n")
+        assert shown(sensors, page) == {("ANONYMOUS", name, PRODUCED): rate for name, rate in charged.items()}
+        assert page.refused == refused
+
+
+def test_counters_of_redpanda_are_totals_by_shard() -> None:
+    line = 'redpanda_kafka_quotas_client_quota_throughput_by_entity{redpanda_quota_type="%s",%s} %d\n'
+    names = 'redpanda_quota_user="a%%41b",redpanda_quota_client_id="\\"x\\""'.replace("%%", "%")
+    sensors = table()
+    page = sensors.read(
+        "".join(
+            line % one
+            for one in (
+                ("produce_quota", f'shard="0",{names}', 2**41),
+                ("produce_quota", f'shard="1",{names}', 5),
+                ("fetch_quota", names, 7),
+                ("partition_mutation_quota", names, 9),
+            )
+        ).encode()
+    )
+    assert sensors.is_counted
+    assert [(one.user, one.client_id) for one in sensors.clients] == [("a%41b", '"x"')] * 3
+    assert (page.rates.tolist(), page.shown, page.refused) == ([2.0**41, 5.0, 7.0], 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +265,7 @@ def test_names_are_those_of_the_request_log(name: str) -> None:
         assert shown(sensors, page) == {(event.user, event.client_id, PRODUCED): 5.0}, form
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x00"), min_size=1, max_size=30))
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=30))
 def test_any_name_comes_back_as_it_was(name: str) -> None:
     sensors = table()
     page = sensors.read(exported("rules", "Fetch", "byte-rate", name, name, 5.0))
