@@ -16,8 +16,15 @@ import org.apache.kafka.common.utils.Time;
  * {@code type&attribute&rate&user&client-id}, each encoded as in a URL; a name that is "" is no tag.
  */
 public class QuotaSensors {
+    /** With the setting of a broker that the rules ask for. */
+    private static JmxReporter reporter() {
+        JmxReporter reporter = new JmxReporter();
+        reporter.configure(Map.of("metrics.jmx.include", "(?s).*"));
+        return reporter;
+    }
+
     public static void main(String[] sensors) throws Exception {
-        try (Metrics metrics = new Metrics(new MetricConfig(), List.of(new JmxReporter()), Time.SYSTEM,
+        try (Metrics metrics = new Metrics(new MetricConfig(), List.of(reporter()), Time.SYSTEM,
             new KafkaMetricsContext("kafka.server"))) {
             for (String sensor : sensors) {
                 String[] parts = sensor.split("&", -1);
