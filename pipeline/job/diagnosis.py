@@ -1,11 +1,13 @@
 """What `kquota doctor` looks at. Every check ends in a finding; none of them raises."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+
+import pyarrow.compute as pc
 
 from pipeline.brokers.running import sync_findings
 from pipeline.clock import wall_ms
@@ -21,6 +23,7 @@ from pipeline.job.status import is_down
 from pipeline.job.take_over import refuse_other_messages
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
+from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
@@ -41,6 +44,8 @@ from quota.errors import InvalidQuotas
 from quota.units import age_text
 
 _LITTLE_SPACE_BYTES = 1 << 30
+_MOST_USERS: Final = 10
+"""Of a kind of finding, each with a line of its own."""
 
 
 Check = Callable[[Settings], Iterator["Diagnosis"]]
@@ -59,7 +64,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
     checks: list[Check] = [_java, _jars, _job, _disk, _store]
     if known_place(settings.tables.root) is not None:
-        checks += [_tables, _scrapes, _clock, _quotas, _checkpoint]
+        checks += [_tables, _meters, _clock, _quotas, _checkpoint]
     else:
         checks.append(_no_tables)
     checks += [_cluster, _offsets, _sync] if settings.kafka.bootstrap_servers else [_no_cluster]
@@ -142,18 +147,33 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
 
 
-def _scrapes(settings: Settings) -> Iterator[Diagnosis]:
-    """Rates do not say how many requests there were: usage without any comes from scrapes."""
+def _meters(settings: Settings) -> Iterator[Diagnosis]:
+    """What recent usage shows of its meters. Rates do not say how many requests there were."""
     measures = ("request_count", "produced_bytes", "fetched_bytes")
-    usage = recent_usage(table_uri(settings.tables.root, "usage"), ["broker_id", *measures])
+    usage = recent_usage(table_uri(settings.tables.root, "usage"), ["broker_id", "user", "client_id", *measures])
     if usage is None:
         return
     sums = usage.group_by("broker_id").aggregate([(name, "sum") for name in measures]).to_pylist()
     used = [row for row in sums if row["produced_bytes_sum"] or row["fetched_bytes_sum"]]
     found = [row["broker_id"] for row in used if not row["request_count_sum"]]
     if found:
-        brokers = ", ".join(sorted(one or "?" for one in found))
-        yield Diagnosis("ok", "meter", f"scrapes are the source of brokers {brokers}: {ACCURACY}")
+        yield Diagnosis("ok", "meter", f"scrapes are the source of brokers {_named(found)}: {ACCURACY}")
+    shared = usage.filter(pc.equal(usage["client_id"], OTHERS)).group_by("user").aggregate([("broker_id", "distinct")])
+    for row in shared.to_pylist()[:_MOST_USERS]:
+        yield Diagnosis("warning", "meter", _shared_sum(row["user"], row["broker_id_distinct"]))
+
+
+def _shared_sum(user: str, brokers: Sequence[str]) -> str:
+    bound = command_text("quotas", "alter", "--user", user, "--add-config", "producer_byte_rate=1048576")
+    return (
+        f"user {user!r} has more client-ids than the reporter of brokers {_named(brokers)} counts apart. "
+        f"The others are reported as client-id '{OTHERS}': the user's quotas count them, those of client-ids do not. "
+        f"Fix: bound the user as a whole, such as: {bound}"
+    )
+
+
+def _named(brokers: Iterable[str]) -> str:
+    return ", ".join(sorted(one or "?" for one in brokers))
 
 
 def _clock(settings: Settings) -> Iterator[Diagnosis]:

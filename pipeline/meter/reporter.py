@@ -8,8 +8,8 @@ from pipeline.errors import PipelineError
 
 REPORTER_JAR: Final = Path(__file__).with_name("kquota-reporter.jar")
 """A wheel carries it; in a checkout `make reporter` makes it."""
-REPORTER_CLIENT_ID: Final = "kquota-reporter"
-"""The client-id of its producer, in every broker."""
+OTHERS: Final = "<others>"
+"""The client-id of the sum that clients of one user share, where the user has too many for sums of their own."""
 _CLASS: Final = "io.kquota.reporter.UsageReporter"
 _JMX: Final = "org.apache.kafka.common.metrics.JmxReporter"
 REPORTER_PREFIX: Final = "kquota.reporter."

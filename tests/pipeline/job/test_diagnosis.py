@@ -1,6 +1,7 @@
 """What `kquota doctor` says of a checkpoint without a JVM."""
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pipeline.cluster import connecting
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.job.lock import JobLock
+from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_facts import BatchFacts
@@ -62,6 +64,19 @@ def test_brokers_whose_usage_comes_from_scrapes_are_named_with_what_is_not_known
     assert found == [f"scrapes are the source of brokers 1, 3: {ACCURACY}"]
     page = (Path(__file__).parents[3] / "docs" / "meter.md").read_text("utf-8")
     assert ACCURACY.capitalize() in " ".join(page.split())
+
+
+def test_users_whose_client_ids_share_a_sum_are_named_with_a_bound_that_counts_them(tmp_path: Path) -> None:
+    job = new_job(tmp_path)
+    for broker_id, client_id in (("2", OTHERS), ("1", OTHERS), ("1", "etl")):
+        who = {"user": "it's", "client_id": client_id, "broker_id": broker_id}
+        job.send(json.dumps({"event_time_ms": job.clock.wall_ms, **who, "produced_bytes": 10}).encode())
+    job.step()
+    (found,) = [finding for finding in diagnose(job.settings) if finding.subject == "meter"]
+    assert found.severity == "warning"
+    assert found.text.startswith('user "it\'s" has more client-ids than the reporter of brokers 1, 2 counts apart.')
+    command = shlex.split(found.text.partition("such as: ")[2])
+    assert command[-5:] == ["alter", "--user", "it's", "--add-config", "producer_byte_rate=1048576"]
 
 
 def test_a_job_that_is_down_is_a_fault_and_one_that_has_not_begun_is_not(tmp_path: Path) -> None:

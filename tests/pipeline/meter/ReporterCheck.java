@@ -1,12 +1,16 @@
 package io.kquota.reporter;
 
+import java.lang.management.ManagementFactory;
 import java.lang.reflect.Proxy;
-import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.concurrent.TimeUnit;
+import javax.management.ObjectName;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.Measurable;
@@ -29,9 +33,13 @@ public final class ReporterCheck {
         if (args[0].equals("sums")) for (String seed : seeds) sums(Long.parseLong(seed));
         else if (args[0].equals("expiry")) for (String seed : seeds) expiry(Long.parseLong(seed));
         else if (args[0].equals("events")) events();
-        else if (args[0].equals("other-class")) otherClass();
+        else if (args[0].equals("left-out")) leftOut();
+        else if (args[0].equals("crowd")) crowd();
+        else if (args[0].equals("long-names")) longNames();
+        else if (args[0].equals("odd-sensors")) oddSensors();
+        else if (args[0].equals("round")) failedRound();
         else if (args[0].equals("other-field")) reporter().init(List.of());
-        else full();
+        else takeTurns();
     }
 
     /** Random records, some taken back, rates that are read (which purges windows), pauses, and clocks that step. */
@@ -86,7 +94,7 @@ public final class ReporterCheck {
         long[] missing = new long[GROUPS.size()];
         int expired = 0;
         try (Metrics metrics = new Metrics(QUOTA, List.of(reporter), CLOCK, false)) {
-            reporter.close(); // its thread: from here on this one reads and takes
+            reporter.stop(); // its thread: from here on this one reads and takes
             Random draw = new Random(seed);
             for (int step = 0; step < 20_000; step++) {
                 nowMs += draw.nextInt(400);
@@ -132,13 +140,13 @@ public final class ReporterCheck {
 
     private static void take(UsageReporter reporter, long[] missing) throws Throwable {
         reporter.read(nowMs);
-        for (Client.Event event; (event = reporter.nextEvent()) != null; )
+        for (Client.Event event; (event = reporter.clients.nextEvent()) != null; )
             for (int kind = 0; kind < missing.length; kind++) missing[kind] -= event.amounts[kind];
     }
 
     /** Amounts as events: parts of a nanosecond are carried, large sums divided, what was taken back is awaited. */
     private static void events() {
-        Client client = new Client(Map.entry("al\"ice", "\u0001\ud800é"), "1");
+        Client client = new Client("al\"ice", "\u0001\ud800é", "1");
         client.sensors = client.requestSensors = 2;
         for (int i = 0; i < 3; i++) {
             client.add(Client.REQUEST_TIME, 0.00000005, 1, 100 + i);
@@ -161,35 +169,173 @@ public final class ReporterCheck {
     }
 
     private static void print(Client client) {
-        Client.Event event = client.take();
+        print(client.take());
+    }
+
+    private static void print(Client.Event event) {
         StringBuilder text = new StringBuilder();
-        if (event != null) client.append(event, text);
+        if (event != null) event.client.append(event, text);
         System.out.println(event == null ? "nothing" : text);
     }
 
-    /** A quota metric that is no rate of samples. */
-    private static void otherClass() throws InterruptedException {
-        UsageReporter reporter = reporter();
-        MetricName name = new MetricName("byte-rate", "Fetch", "", Map.of("user", "alice", "client-id", "etl"));
-        reporter.init(new ArrayList<>());
-        for (int i = 0; i < 3; i++) {
-            reporter.metricChange(new KafkaMetric(new Object(), name, (Measurable) (config, now) -> 1, QUOTA, CLOCK));
-            Thread.sleep(600);
-        }
-        reporter.close();
+    /** Whose usage is reported under several settings, one line for each. */
+    private static void leftOut() throws Throwable {
+        leftOut(Map.of(), "ANONYMOUS/kquota-reporter", "ANONYMOUS/OWN", "/OWN", "alice/kquota-reporter", "b%24b/");
+        leftOut(Map.of("exclude.users", "a, b,,a"), "a/x", "b/x", "c/x", "/x");
+        Map<String, String> signedIn = Map.of("security.protocol", "SASL_SSL", "sasl.jaas.config", "Login username=\"svc\";");
+        leftOut(signedIn, "svc/any", "svc/OWN", "ANONYMOUS/kquota-reporter", "ANONYMOUS/etl", "alice/etl");
+        leftOut(Map.of("sasl.jaas.config", "Login username=svc;"), "svc/any", "ANONYMOUS/OWN");
+        leftOut(Map.of("user", "ANONYMOUS"), "ANONYMOUS/any", "ANONYMOUS/OWN", "alice/etl");
     }
 
-    private static void full() {
-        UsageReporter reporter = reporter();
-        for (int i = 0; i < UsageReporter.MOST_SENSORS + 3; i++) {
-            MetricName name = new MetricName("byte-rate", "Fetch", "", Map.of("user", "alice", "client-id", "" + i));
-            reporter.metricChange(new KafkaMetric(new Object(), name, new Rate(), QUOTA, CLOCK));
+    private static void leftOut(Map<String, String> settings, String... clients) throws Throwable {
+        UsageReporter reporter = reporter(settings);
+        try (Metrics metrics = metricsOf(reporter)) {
+            for (String client : clients) {
+                String[] names = client.replace("OWN", reporter.ownClientId).split("/", -1);
+                produce(metrics, names[0], names[1], 1);
+            }
+            System.out.println(new TreeSet<>(sums(reporter).keySet()));
         }
+    }
+
+    /** A client with ever new client-ids: what is reported of it, of others, and of one of its own that goes on. */
+    private static void crowd() throws Throwable {
+        UsageReporter reporter = reporter();
+        try (Metrics metrics = metricsOf(reporter)) {
+            int names = Clients.MOST_OF_USER + 50;
+            for (int i = 0; i < names; i++) produce(metrics, "mallory", "id-" + i, 2);
+            produce(metrics, "bob", "etl", 5);
+            sums(reporter, "bob/etl");
+            produce(metrics, "mallory", "active", 7);
+            sums(reporter, "bob/etl");
+            printCounts();
+            produce(metrics, "mallory", "id-0", 100); // which cannot be sent now
+            for (int i = 0; i <= Clients.QUIET_ROUNDS; i++) reporter.read(nowMs);
+            produce(metrics, "mallory", "active", 11);
+            sums(reporter, "mallory/active");
+            for (int i = 0; i < names; i++) metrics.removeSensor("Produce-mallory:id-" + i);
+            for (String client : List.of("mallory:active", "bob:etl")) metrics.removeSensor("Produce-" + client);
+            sums(reporter);
+            printCounts();
+        }
+    }
+
+    /** What JMX shows. */
+    private static void printCounts() throws Exception {
+        ObjectName bean = new ObjectName(UsageReporter.BEAN);
+        for (String name : List.of("Sensors", "Clients", "SummedSensors", "UnreadableSensors", "LostEvents"))
+            System.out.print(name + " " + ManagementFactory.getPlatformMBeanServer().getAttribute(bean, name) + " ");
+        System.out.println();
+    }
+
+    /** Names that a reader of events refuses, or that fill messages. */
+    private static void longNames() throws Throwable {
+        UsageReporter reporter = reporter();
+        try (Metrics metrics = metricsOf(reporter)) {
+            produce(metrics, "alice", "\ufffd".repeat(32_767), 1); // bytes on the wire that are no characters
+            produce(metrics, "alice", "x" + "\ufffd".repeat(32_766), 2);
+            produce(metrics, "alice", "\ud83d\ude00".repeat(9_000), 3);
+            produce(metrics, "u".repeat(40_000), "", 4);
+            produce(metrics, "alice", "\u0001".repeat(32_767), 5);
+            reporter.read(nowMs);
+            for (Client.Event event; (event = reporter.clients.nextEvent()) != null; ) print(event);
+            for (int i = 0; i < 300; i++) produce(metrics, "mallory", i + "y".repeat(30_000), 1);
+            Map<String, Long> sums = sums(reporter);
+            System.out.println(sums.size() + " " + sums.values().stream().mapToLong(one -> one).sum());
+        }
+    }
+
+    /** Sensors that are not as Kafka makes them do not keep others from being read. */
+    private static void oddSensors() throws Throwable {
+        UsageReporter reporter = reporter();
+        try (Metrics metrics = metricsOf(reporter)) {
+            Map<String, String> nothing = new HashMap<>();
+            nothing.put("user", null);
+            nothing.put("client-id", null);
+            List<Map<String, String>> odd = List.of(nothing, Map.of("user", "%zz"), Map.of("user", "alice"));
+            for (Map<String, String> tags : odd) record(reporter, tags, 3);
+            for (int i = 0; i < 2; i++) {
+                Measurable other = (config, now) -> 1;
+                MetricName name = new MetricName("byte-rate", "Fetch", "", Map.of("user", "alice", "client-id", "" + i));
+                reporter.metricChange(new KafkaMetric(new Object(), name, other, QUOTA, CLOCK));
+            }
+            produce(metrics, "bob", "etl", 5);
+            System.out.println(new TreeMap<>(sums(reporter)));
+            printCounts();
+        }
+    }
+
+    /** A round that fails is not the last one. */
+    private static void failedRound() throws Throwable {
+        UsageReporter reporter = reporter();
+        try (Metrics metrics = metricsOf(reporter)) {
+            Clients clients = reporter.clients;
+            reporter.clients = null;
+            for (int i = 0; i < 3; i++) reporter.round();
+            reporter.clients = clients;
+            produce(metrics, "bob", "etl", 5);
+            sums(reporter, "bob/etl");
+        }
+    }
+
+    /** More sensors than a round looks at. Prints the clients that are found in each round. */
+    private static void takeTurns() throws Throwable {
+        UsageReporter reporter = reporter();
+        try (Metrics metrics = metricsOf(reporter)) {
+            reporter.mostLooks = 10;
+            for (int i = 0; i < 23; i++) record(reporter, Map.of("user", "alice", "client-id", "" + i), 1);
+            for (int i = 0; i < 4; i++) System.out.println(sums(reporter).size());
+        }
+    }
+
+    /** A sensor of this reporter with bytes in it. */
+    private static void record(UsageReporter reporter, Map<String, String> tags, double bytes) {
+        Rate rate = new Rate();
+        MetricName name = new MetricName("byte-rate", "Fetch", "", tags);
+        reporter.metricChange(new KafkaMetric(new Object(), name, rate, QUOTA, CLOCK));
+        rate.record(QUOTA, bytes, nowMs);
+    }
+
+    private static void produce(Metrics metrics, String user, String clientId, double bytes) {
+        Sensor sensor = metrics.sensor("Produce-" + user + ":" + clientId, QUOTA);
+        Map<String, String> tags = Map.of("user", user, "client-id", clientId);
+        sensor.add(metrics.metricName("byte-rate", "Produce", "", tags), new Rate());
+        sensor.record(bytes, nowMs);
+    }
+
+    /** Look, and take what is to be sent: bytes of each client. */
+    private static Map<String, Long> sums(UsageReporter reporter) throws Throwable {
+        Map<String, Long> sums = new HashMap<>();
+        reporter.read(nowMs);
+        for (Client.Event event; (event = reporter.clients.nextEvent()) != null; )
+            sums.merge(event.client.user + "/" + event.client.clientId, event.amounts[0] + event.amounts[1], Long::sum);
+        return sums;
+    }
+
+    /** The same, and print how many clients of mallory there are, and the bytes of its shared sum and of another client. */
+    private static void sums(UsageReporter reporter, String client) throws Throwable {
+        Map<String, Long> sums = sums(reporter);
+        long names = sums.keySet().stream().filter(name -> name.startsWith("mallory/")).count();
+        System.out.println(names + " " + sums.get("mallory/<others>") + " " + sums.get(client));
+    }
+
+    /** Sensors on the hand-set clock, which a reporter follows whose own thread has ended. */
+    private static Metrics metricsOf(UsageReporter reporter) throws InterruptedException {
+        Metrics metrics = new Metrics(QUOTA, List.of(reporter), CLOCK, false);
+        reporter.stop();
+        return metrics;
     }
 
     private static UsageReporter reporter() {
+        return reporter(Map.of());
+    }
+
+    private static UsageReporter reporter(Map<String, String> settings) {
+        Map<String, String> config = new HashMap<>(Map.of("node.id", "1", "kquota.reporter.bootstrap.servers", "127.0.0.1:1"));
+        settings.forEach((name, value) -> config.put(UsageReporter.PREFIX + name, value));
         UsageReporter reporter = new UsageReporter();
-        reporter.configure(Map.of("node.id", "1", "kquota.reporter.bootstrap.servers", "127.0.0.1:1"));
+        reporter.configure(config);
         return reporter;
     }
 }

@@ -1,5 +1,6 @@
 """The real jmx_exporter in a real broker: the names and rates that the meter reads of its page."""
 
+import re
 from pathlib import Path
 
 import httpx
@@ -10,12 +11,16 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.demo import process
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.meter.scrapes import PRODUCED, REQUEST, NameMap, SensorTable
+from schemas.names import USAGE_TOPIC
 from tests.deploy.commands import DEPLOY
 from tests.pipeline.meter.jmx_exporter import agent_option
 from tests.pipeline.meter.reported_broker import DATA, HUGE_QUOTA, USERS, logged, make_topics, produce
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [
+    *(pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)),
+    pytest.mark.usefixtures("made_reporter"),
+]
 
 OURS = (DEPLOY / "prometheus" / "jmx-quotas.yml").read_text("utf-8")
 NONE = OURS.partition("rules:")[0]
@@ -32,9 +37,12 @@ class Exported:
         self._address = f"http://127.0.0.1:{port}/metrics"
         self._sensors = SensorTable("1", NameMap())
 
+    def page(self) -> bytes:
+        return httpx.get(self._address, timeout=PATIENCE_SECONDS).content
+
     def rates(self) -> dict[tuple[str, str, int], float]:
         """Those above 0, now."""
-        page = self._sensors.read(httpx.get(self._address, timeout=PATIENCE_SECONDS).content)
+        page = self._sensors.read(self.page())
         assert page.refused == 0, page.reason
         sensors = zip(self._sensors.places.tolist(), page.rates.tolist(), strict=True)
         named = [(self._sensors.clients[client], measure, rate) for (measure, client), rate in sensors]
@@ -47,9 +55,11 @@ def test_its_names_are_those_of_the_request_log_and_its_rates_are_of_the_same_by
     file = tmp_path / "rules.yml"
     file.write_text(rules, "utf-8")
     settings = {"metrics.jmx.include": "(?s).*"}  # else a client-id with a line end has no bean
-    options = BrokerOptions(request_log=True, settings=settings, java_options=(agent_option(port, file),))
+    options = BrokerOptions(
+        request_log=True, settings=settings, java_options=(agent_option(port, file),), usage_topic=USAGE_TOPIC
+    )
     with EmbeddedBroker(tmp_path / "broker", USERS, options=options) as broker:
-        make_topics(broker, DATA)
+        make_topics(broker, DATA, USAGE_TOPIC)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
             assert not quotas.alter({NativeEntity.of_row("<default>", "<default>"): HUGE_QUOTA})
         exported = Exported(port)
@@ -72,3 +82,7 @@ def test_its_names_are_those_of_the_request_log_and_its_rates_are_of_the_same_by
             )
 
         wait_until(is_equal, "the rates of all clients")
+        counts = re.findall(r"^kquota_reporter_(\w+) (\S+)$", exported.page().decode(), re.MULTILINE)
+        found = {name.replace("_", "").lower(): float(count) for name, count in counts}
+        assert found.pop("sensors") > found.pop("clients") > 0
+        assert found == {"summedsensors": 0, "unreadablesensors": 0, "lostevents": 0}

@@ -1,19 +1,25 @@
 """The reporter in a real broker: the usage it sends, and what becomes of it when broker or topic go away."""
 
+import random
 import re
+import string
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from kafka import KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.meter.reporter import REPORTER_CLIENT_ID
+from pipeline.meter.reporter import OTHERS
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.metered_broker import all_events
 from tests.pipeline.meter.reported_broker import (
+    DATA,
     admin_of,
     come_and_go,
     logged,
@@ -23,9 +29,11 @@ from tests.pipeline.meter.reported_broker import (
     reported_broker,
     wait_for_all,
 )
-from tests.waiting import never, wait_until
+from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("made_reporter")]
+
+_USUAL_BYTES: Final = 1_048_588
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +53,44 @@ def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker:
     assert all(sums[key] > 0.9 * said[key] for key in times)
 
 
-def test_the_reporter_does_not_report_itself(own_broker: EmbeddedBroker) -> None:
-    produce(own_broker, "alice", REPORTER_CLIENT_ID, [1_000])  # another user may not hide behind the name
-    wait_for_all(own_broker)
-    events = [event for event in all_events(own_broker, USAGE_TOPIC) if event["client_id"] == REPORTER_CLIENT_ID]
-    assert {event["user"] for event in events} == {"alice"}
+def test_the_reporter_does_not_report_itself_and_nobody_hides_behind_its_name(own_broker: EmbeddedBroker) -> None:
+    produce_without_sign_in(own_broker, "kquota-reporter")
+    key = ("ANONYMOUS", "kquota-reporter", "produced_bytes")
+    wait_until(lambda: reported(own_broker).get(key, 0) == logged(own_broker)[key], "the usage of the client")
+    own = re.compile(r'"clientId":"(kquota-reporter-[0-9a-f-]{36})"')
+    assert len(set(own.findall(own_broker.request_log_path.read_text()))) == 1
+    events = all_events(own_broker, USAGE_TOPIC)
+    assert not [event for event in events if event["client_id"].startswith("kquota-reporter-")]
     assert {event["broker_id"] for event in events} == {"1"}
+
+
+def test_usage_of_a_client_id_that_is_too_long_for_the_topic_goes_into_the_sum_of_its_user(
+    own_broker: EmbeddedBroker,
+) -> None:
+    draw = random.Random(1)
+    too_long = "".join(draw.choices(string.ascii_letters + string.digits, k=30_000))
+    with limited_topic(own_broker, USAGE_TOPIC, 15_000):
+        produce_without_sign_in(own_broker, too_long)
+        produce(own_broker, "alice", "of-normal-length", [1_000])
+        wait_for_all(own_broker)  # that of others
+        key, logged_key = (("ANONYMOUS", client_id, "produced_bytes") for client_id in (OTHERS, too_long))
+        wait_until(lambda: reported(own_broker).get(key) == logged(own_broker)[logged_key], "the sum")
+    assert too_long not in {client_id for _, client_id, _ in reported(own_broker)}
+
+
+def produce_without_sign_in(broker: EmbeddedBroker, client_id: str) -> None:
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=client_id, acks=1)) as producer:
+        producer.send(DATA, bytes(1_000)).get(PATIENCE_SECONDS)
+
+
+@contextmanager
+def limited_topic(broker: EmbeddedBroker, name: str, max_message_bytes: int) -> Iterator[None]:
+    """The topic takes no larger batch of messages meanwhile."""
+    resource: Any = ConfigResource
+    with closing(admin_of(broker)) as admin:
+        admin.alter_configs([resource(ConfigResourceType.TOPIC, name, {"max.message.bytes": str(max_message_bytes)})])
+        yield
+        admin.alter_configs([resource(ConfigResourceType.TOPIC, name, {"max.message.bytes": str(_USUAL_BYTES)})])
 
 
 def test_a_user_that_is_excluded_is_left_out(own_broker: EmbeddedBroker) -> None:

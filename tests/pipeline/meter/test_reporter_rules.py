@@ -12,6 +12,7 @@ from deploy.reporter.__main__ import JAVA_LEVEL, SOURCES, compile_java
 from pipeline.errors import PipelineError
 from pipeline.jvm.jars import JarStore, LockedJar, jars_of
 from pipeline.jvm.java import find_java, find_jdk
+from schemas.usage import UsageEvent
 
 CHECK = Path(__file__).with_name("ReporterCheck.java")
 LOG4J = (
@@ -104,20 +105,66 @@ def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(check
     ]
 
 
-def test_a_quota_metric_of_another_class_switches_it_off_with_one_line(check: Check) -> None:
-    lines = [line for line in check("other-class") if line.startswith("ERROR")]
-    assert len(lines) == 1
-    assert lines[0].startswith("ERROR kquota-reporter is off, the broker goes on: ")
-    assert "ClassCastException" in lines[0]
-
-
 def test_a_kafka_without_the_field_switches_it_off_with_one_line(check: Check) -> None:
     (line,) = check("other-field", before="other")
     assert line.startswith("ERROR kquota-reporter is off, the broker goes on: Kafka's classes are not as this release")
     assert "NoSuchFieldException: samples" in line
 
 
-def test_it_follows_so_many_sensors_and_warns_once_of_more(check: Check) -> None:
-    assert check("full") == [
-        "WARN kquota-reporter follows 200000 sensors and no more: the usage of further clients is not reported"
+def test_no_client_can_hide_behind_a_name_that_it_can_take(check: Check) -> None:
+    assert check("left-out") == [
+        "[ANONYMOUS/kquota-reporter, alice/kquota-reporter, b$b/]",
+        "[ANONYMOUS/x, c/x]",  # the first one has a sensor of a client-id alone
+        "[ANONYMOUS/etl, ANONYMOUS/kquota-reporter, alice/etl]",
+        "[svc/any]",  # the settings do not sign in
+        "[ANONYMOUS/any, alice/etl]",
     ]
+
+
+def test_a_user_with_too_many_client_ids_shares_one_sum_and_takes_nothing_from_others(check: Check) -> None:
+    warning, *lines = check("crowd")
+    assert warning == (
+        "WARN kquota-reporter has 50 sensors in sums that clients of one user share, as <others>: "
+        "users have more than 10000 active client-ids, or long ones"
+    )
+    assert lines == [
+        "10001 100 5",  # of 10,050 client-ids with 2 bytes each 50 share a sum
+        "1 7 null",  # a further one does, too
+        "Sensors 10052 Clients 10002 SummedSensors 51 UnreadableSensors 0 LostEvents 0 ",
+        "2 100 11",  # others were quiet, so it has a sum of its own now; what they had is in the shared one
+        "Sensors 0 Clients 0 SummedSensors 0 UnreadableSensors 0 LostEvents 0 ",
+    ]
+
+
+def test_names_are_cut_to_what_a_reader_accepts_and_long_ones_do_not_fill_memory(check: Check) -> None:
+    *events, _, mallory = check("long-names")
+    read = sorted(map(UsageEvent.model_validate_json, events), key=lambda event: event.produced_bytes or 0)
+    assert [(len(event.user.encode()), len(event.client_id.encode()), event.produced_bytes) for event in read] == [
+        (5, 32_766, 1),
+        (5, 32_767, 2),
+        (5, 32_764, 3),
+        (32_767, 0, 4),
+        (5, 32_767, 5),
+    ]
+    clients, produced_bytes = map(int, mallory.split())
+    assert clients < 100
+    assert produced_bytes == 300
+
+
+def test_sensors_that_can_not_be_read_are_counted_and_keep_no_other_from_being_read(check: Check) -> None:
+    warning, sums, counts = check("odd-sensors")
+    assert warning.startswith("WARN kquota-reporter cannot read 1 sensors so far, and goes on without them.")
+    assert "ClassCastException" in warning
+    assert sums == "{%zz/=3, ANONYMOUS/=3, alice/=3, bob/etl=5}"
+    assert counts.startswith("Sensors 4 Clients 4 SummedSensors 0 UnreadableSensors 2 ")
+
+
+def test_a_round_that_fails_is_logged_and_is_not_the_last_one(check: Check) -> None:
+    lines = check("round")
+    errors = [line for line in lines if line.startswith("ERROR")]
+    assert errors == ["ERROR kquota-reporter failed in a round, and goes on"]
+    assert lines[-1] == "0 null 5"
+
+
+def test_where_there_are_more_sensors_than_a_round_looks_at_the_next_one_looks_at_the_others(check: Check) -> None:
+    assert check("turns") == ["10", "10", "3", "0"]

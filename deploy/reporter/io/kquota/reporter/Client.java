@@ -1,10 +1,9 @@
 package io.kquota.reporter;
 
 import java.nio.charset.StandardCharsets;
-import java.util.Map;
 import org.apache.kafka.common.MetricName;
 
-/** A {@code <user, client-id>}, as the tags of sensors name it, and what was read of it and is not sent yet. */
+/** A {@code <user, client-id>}, or several of a user in one sum, and what was read of it and is not sent yet. */
 final class Client {
     static final int PRODUCED = 0, FETCHED = 1, REQUEST_TIME = 2, THROTTLED = 3;
     /** The largest value of a measure that a reader of usage events accepts; a larger sum goes in several events. */
@@ -26,7 +25,8 @@ final class Client {
         }
     }
 
-    final Map.Entry<String, String> key;
+    final String user;
+    final String clientId;
     private final String names;
     private final long[] unsent = new long[FIELDS.length];
     private int has;
@@ -34,17 +34,31 @@ final class Client {
     private double partOfNs;
     private long requests;
     private long halfRequests;
-    /** Sensors of it that exist. */
+    /** Sensors whose usage goes here. */
     int sensors;
     /** Sensors of request time among them. */
     int requestSensors;
-    boolean isQueued;
+    /** The last round in which something was recorded. */
+    long usedInRound;
+    /** Whether {@link Clients} knows it no longer. */
+    boolean isForgotten;
 
     /** brokerId: of the broker whose sensors these are. */
-    Client(Map.Entry<String, String> key, String brokerId) {
-        this.key = key;
-        this.names = ",\"user\":" + quoted(key.getKey()) + ",\"client_id\":" + quoted(key.getValue())
+    Client(String user, String clientId, String brokerId) {
+        this.user = user;
+        this.clientId = clientId;
+        this.names = ",\"user\":" + quoted(user) + ",\"client_id\":" + quoted(clientId)
                 + ",\"broker_id\":" + quoted(brokerId);
+    }
+
+    /** Whether it is the sum of several clients of a user. */
+    boolean isShared() {
+        return clientId.equals(Clients.OTHERS);
+    }
+
+    /** What its names take in an event. */
+    int nameChars() {
+        return names.length();
     }
 
     /** Which measure a metric is; -1 for none. */
@@ -96,6 +110,21 @@ final class Client {
         has |= event.has;
         for (int kind = 0; kind < FIELDS.length; kind++) unsent[kind] += event.amounts[kind];
         requests += event.requests;
+    }
+
+    /** Add what another client has, for which there is no room. */
+    void takeOver(Client former) {
+        sinceMs = !canSend() ? former.sinceMs : Math.min(sinceMs, former.sinceMs);
+        has |= former.has;
+        for (int kind = 0; kind < FIELDS.length; kind++) unsent[kind] += former.unsent[kind];
+        partOfNs += former.partOfNs;
+        requests += former.requests;
+        halfRequests += former.halfRequests;
+    }
+
+    /** Whether something was read that is not sent, also if it is less than nothing. */
+    boolean hasAny() {
+        return has != 0;
     }
 
     /** Whether something can be sent now. */
