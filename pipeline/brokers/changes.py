@@ -5,12 +5,13 @@ what the brokers hold shows later whether they made it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
-from pipeline.brokers.native import NativeEntity, NativeQuotas
+from pipeline.brokers.native import CALLBACK, NativeEntity, NativeQuotas
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
+from pipeline.errors import Refused
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.enforced import APPLIED, NOT_APPLIED, PENDING
 from quota.broker_levels.entries import EntryKey
@@ -19,10 +20,30 @@ from quota.broker_levels.writes import Change, Owned
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The brokers, and all values of kquota's quota types that they hold at entities that the quota table can name."""
+    """The brokers, and all values of kquota's quota types that they hold at entities that the quota table can name.
+
+    `callbacks` has the brokers that do not enforce these values, and the class that decides there.
+    """
 
     broker_ids: tuple[str, ...]
     held: Mapping[EntryKey, float]
+    callbacks: Mapping[str, str] = field(default_factory=dict)
+
+    def refuse_callbacks(self) -> None:
+        """Raise `Refused` if a broker leaves quotas to a class that is not Kafka's own."""
+        if self.callbacks:
+            fix = f"take {CALLBACK} out of the configuration of these brokers and restart them (in Strimzi: spec.kafka."
+            fix += "quotas.type: kafka), or let clients wait by the gate or the throttle topic"
+            raise Refused(callbacks_text(self.callbacks), fix)
+
+
+def callbacks_text(callbacks: Mapping[str, str]) -> str:
+    """Which brokers do not enforce the quotas that kquota writes, and why."""
+    brokers: dict[str, list[str]] = {}
+    for broker_id, name in callbacks.items():
+        brokers.setdefault(name, []).append(broker_id)
+    who = "; ".join(f"{name} on broker {', '.join(ids)}" for name, ids in brokers.items())
+    return f"Kafka's own quotas, which kquota writes, are off where another class decides ({CALLBACK}): {who}"
 
 
 class ClusterQuotas(Protocol):
@@ -51,7 +72,13 @@ class KafkaQuotas:
             if (names := quota.entity.row_names()) is not None
             for quota_type, value in quota.bounds.items()
         }
-        return Look(tuple(map(str, native.broker_ids())), held)
+        broker_ids = native.broker_ids()
+        return Look(tuple(map(str, broker_ids)), held, _named(native.callbacks(broker_ids)))
+
+    def callbacks(self) -> dict[str, str]:
+        """See `Look`."""
+        native = self._connected()
+        return _named(native.callbacks(native.broker_ids()))
 
     def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
         """See `ClusterQuotas`."""
@@ -72,6 +99,10 @@ class KafkaQuotas:
         if self._native is None:
             self._native = NativeQuotas(self._access, pauses_seconds=())
         return self._native
+
+
+def _named(callbacks: Mapping[int, str]) -> dict[str, str]:
+    return {str(broker_id): name for broker_id, name in callbacks.items()}
 
 
 def _entity_of(key: EntryKey) -> NativeEntity:

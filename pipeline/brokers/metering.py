@@ -4,24 +4,35 @@ What is written is stored in `broker_quotas`, where there are tables. A sync tha
 then only the brokers are changed, and the sync takes it over when it looks at them next.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from pipeline.brokers.changes import ChangeWriter, KafkaQuotas
+from pipeline.brokers.changes import ChangeWriter, KafkaQuotas, Look
 from pipeline.brokers.lock import running_sync, sync_lock
-from pipeline.brokers.running import cluster_name
+from pipeline.brokers.running import Finding, cluster_name
 from pipeline.brokers.sync import ChosenQuotas
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
+from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
 from pipeline.settings.model import Settings
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.source import QuotaSource
-from quota.broker_levels.entries import METERING_ENTITIES, EntryKey, as_brokers_take, broker_entries, is_metering
-from quota.broker_levels.metering import switched_off, switched_on
+from quota.broker_levels.entries import (
+    METERED,
+    METERED_BY_USER,
+    METERING_ENTITIES,
+    EntryKey,
+    as_brokers_take,
+    broker_entries,
+    is_metering,
+)
+from quota.broker_levels.metering import metering_entries, switched_off, switched_on, usual_choice
 from quota.broker_levels.writes import Change
 from quota.entity import QUOTA_TYPES, label
+from quota.snapshot import Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +49,95 @@ class Metering:
     by: str
 
 
-def plan(settings: Settings, *, enable: bool) -> tuple[list[Change], list[Metering]]:
-    """What must be written to the brokers, and what they measure now; `PipelineError` if that cannot be read."""
-    access = ClusterAccess.from_settings(settings.kafka)
-    with KafkaQuotas(access) as cluster:
-        held = cluster.look().held
-    changes = switched_on(held, wanted_keys(settings)) if enable else switched_off(held)
-    return changes, measured(held)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the ways to meter: what it would write, and what it costs.
+
+    Attributes:
+        by: `pair` or `user`.
+        quota_types: The types for which the quota would stand there.
+        entity: Where it would stand, as text; "" where it is not needed, as every client has a quota.
+        is_chosen: Whether it is what is planned.
+        loses: What the sensors there do not tell.
+        hides: Which quotas would be ended by it, if somebody wrote them later; a running sync moves it before.
+        memory: What it costs a broker.
+    """
+
+    by: str
+    quota_types: tuple[str, ...]
+    entity: str
+    is_chosen: bool
+    loses: str
+    hides: str
+    memory: str
+
+
+_BY: Final = {"pair": METERED, "user": METERED_BY_USER}
+_EACH_CLIENT_ID: Final = (
+    "for each client-id some 10 kB of heap, for an hour; 587 kB if it has 30 000 characters. Clients can make them up"
+)
+_COSTS: Final = {
+    METERING_ENTITIES[0]: (
+        "nothing",
+        "later quotas of the default user, and of client-ids without a user",
+        _EACH_CLIENT_ID,
+    ),
+    METERING_ENTITIES[1]: (
+        "client-ids: all clients of a user are one, and without sign-in all are ANONYMOUS",
+        "later quotas of client-ids without a user",
+        "for each user some 10 kB of heap, for an hour",
+    ),
+    METERING_ENTITIES[2]: ("users: all usage is charged to ANONYMOUS", "nothing", _EACH_CLIENT_ID),
+    None: ("nothing: every client has a quota", "nothing", "none"),
+}
+"""By the entity at which it stands: what it loses, hides and costs."""
+
+
+def planned(settings: Settings, by: str | None) -> tuple[list[Change], list[Choice]]:
+    """What must be written so that the brokers measure every client, and both ways to do it.
+
+    Args:
+        by: `pair` or `user`; None for `usual_choice`.
+
+    Raises:
+        Refused: A broker does not use Kafka's own quotas.
+        PipelineError: The cluster or the quota table cannot be read.
+    """
+    look = _look(settings)
+    look.refuse_callbacks()
+    wanted, named = wanted_keys(settings), {key.quota_type for key in _client_id_keys(settings)}
+    chosen = usual_choice(look.held, named) if by is None else dict.fromkeys(QUOTA_TYPES, _BY[by])
+    others = {key for key, value in look.held.items() if not is_metering(key, value)} | wanted
+    return switched_on(look.held, wanted, chosen), [
+        choice for name, bound in _BY.items() for choice in _choices(name, bound, others, chosen)
+    ]
+
+
+def _choices(by: str, bound: float, others: set[EntryKey], chosen: Mapping[str, float]) -> Iterator[Choice]:
+    """A way to meter, once for each entity at which it would stand and each choice."""
+    entries = metering_entries(others, dict.fromkeys(QUOTA_TYPES, bound))
+    standing = {entry.key.quota_type: (entry.key.user, entry.key.client_id) for entry in entries}
+    groups: dict[tuple[tuple[str, str] | None, bool], list[str]] = {}
+    for name in QUOTA_TYPES:
+        groups.setdefault((standing.get(name), chosen[name] == bound), []).append(name)
+    for (entity, is_chosen), names in groups.items():
+        yield Choice(by, tuple(names), label(*entity) if entity else "", is_chosen, *_COSTS[entity])
+
+
+def removal(settings: Settings) -> list[Change]:
+    """What must be written so that nothing is measured that has no quota of others; `PipelineError` as `planned`."""
+    return switched_off(_look(settings).held)
+
+
+def status(settings: Settings) -> tuple[list[Metering], Mapping[str, str]]:
+    """What the brokers measure now, and where a class of others decides: `Look.callbacks`."""
+    look = _look(settings)
+    return measured(look.held), look.callbacks
+
+
+def _look(settings: Settings) -> Look:
+    with KafkaQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
+        return cluster.look()
 
 
 def measured(held: Mapping[EntryKey, float]) -> list[Metering]:
@@ -82,15 +175,46 @@ def write(settings: Settings, changes: list[Change]) -> None:
         raise Refused(message, "correct this on the cluster; all other values are written")
 
 
+def metering_findings(settings: Settings) -> Iterator[Finding]:
+    """What `kquota doctor` says of metering by user: quotas of client-ids that no usage can meet."""
+    held = _look(settings).held
+    unseen = {key.quota_type for key in _client_id_keys(settings) - held.keys()}
+    at_user = {name: EntryKey(*METERING_ENTITIES[1], name) for name in QUOTA_TYPES if name in unseen}
+    names = [name for name, key in at_user.items() if held.get(key) == METERED_BY_USER]
+    if names:
+        cause = f"quotas of client-ids are in the table, and brokers measure {', '.join(names)} by user"
+        address = "--bootstrap-server", str(settings.kafka.bootstrap_servers)
+        fix = command_text("meter", "enable", *address, "--yes")
+        yield "warning", f"{cause}: such usage has no client-id. Fix: {fix}"
+
+
 def wanted_keys(settings: Settings) -> set[EntryKey]:
     """The keys that a sync with these settings would put on the brokers; none without a quota table."""
-    try:
-        table = QuotaSource(open_quota_table(settings.tables))
-    except TableMissing:
+    source = _source(settings)
+    if source is None:
         return set()
-    source = ChosenQuotas(table, frozenset(settings.sync.users))
+    chosen = ChosenQuotas(source, frozenset(settings.sync.users))
     mirror = (settings.scope or source.scope) == "broker"
-    return {entry.key for entry in broker_entries(as_brokers_take(source.pin()), mirror)}
+    return {entry.key for entry in broker_entries(as_brokers_take(chosen.pin()), mirror)}
+
+
+def _client_id_keys(settings: Settings) -> set[EntryKey]:
+    """What the quota table has for client-ids, also in shadow mode and for users that the sync leaves out."""
+    source = _source(settings)
+    quotas: Sequence[Quota] = () if source is None else source.pin().quotas
+    return {
+        EntryKey(quota.user, quota.client_id, name)
+        for quota in quotas
+        for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True)
+        if quota.client_id and (bound is not None or quota.mode == "exempt")
+    }
+
+
+def _source(settings: Settings) -> QuotaSource | None:
+    try:
+        return QuotaSource(open_quota_table(settings.tables))
+    except TableMissing:
+        return None
 
 
 def _table(settings: Settings, access: ClusterAccess) -> BrokerQuotasTable | None:

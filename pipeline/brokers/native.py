@@ -105,6 +105,7 @@ QuotaChanges = Mapping[NativeEntity, Mapping[str, float | None]]
 _ERRORS: Final[Any] = kafka_errors
 _DESCRIBE: Final[Any] = kafka_admin.DescribeClientQuotasRequest
 _ALTER: Final[Any] = kafka_admin.AlterClientQuotasRequest
+_CONFIGS: Final[Any] = kafka_admin.DescribeConfigsRequest
 
 # Far below what a controller of Kafka 4.3.1 took (15 000 values, 13 MB of names); it refused all of a request of 25 MB.
 _MOST_VALUES: Final = 6_000
@@ -200,6 +201,27 @@ def refusals_in(response: Any) -> list[AlterRefusal]:
     return refused
 
 
+CALLBACK: Final = "client.quota.callback.class"
+"""The setting of a broker that names the class that decides on quotas in place of Kafka's own (KIP-257)."""
+
+_OF_BROKER: Final = 4  # the type of a resource in DescribeConfigs
+
+
+def callback_request(broker_id: int) -> Any:
+    """Asks a broker for its `CALLBACK`."""
+    return _CONFIGS(resources=[(_OF_BROKER, str(broker_id), [CALLBACK])])
+
+
+def callback_in(response: Any) -> str | None:
+    """The class that a broker has; None if Kafka itself decides. `KafkaError` if the response has an error."""
+    for result in response.results:
+        if result.error_code:
+            raise _ERRORS.for_code(result.error_code)(result.error_message)
+        for setting in result.configs:
+            return setting.value or None
+    return None
+
+
 def _name_sizes_bytes(entity: NativeEntity) -> list[int]:
     return [len((name or "").encode()) for _, name in entity.parts]
 
@@ -270,6 +292,16 @@ class NativeQuotas:
         brokers = self._called(DESCRIBE_QUOTAS, lambda admin: admin.describe_cluster()["brokers"])
         return sorted(broker["broker_id"] for broker in brokers if not broker.get("is_fenced"))
 
+    def callbacks(self, broker_ids: Iterable[int]) -> dict[int, str]:
+        """The class that decides on quotas, of each broker where that is not Kafka itself; raises as `describe`.
+
+        A broker that does not answer, as one that is being restarted, or that has just joined, is left out.
+        """
+        found, is_new = self._called(DESCRIBE_QUOTAS, partial(_callbacks, tuple(broker_ids)))
+        if is_new:
+            self.close()  # the next connection knows its address
+        return found
+
     def close(self) -> None:
         """Leave the cluster. Harmless when called twice."""
         admin, self._admin = self._admin, None
@@ -314,9 +346,28 @@ def _altered(batch: QuotaChanges, admin: Any) -> list[AlterRefusal]:
     return refusals_in(_sent(admin, alter_request(batch)))
 
 
-def _sent(admin: Any, request: Any) -> Any:
-    """The response to a request, from any broker: they pass on to the controller what it must do."""
-    return admin._manager.run(admin._manager.send, request)
+_ANSWER_MS: Final = 3_000
+
+
+def _callbacks(broker_ids: Sequence[int], admin: Any) -> tuple[dict[int, str], bool]:
+    """The class of each broker that names one, and whether this connection does not know a broker."""
+    found, is_new = {}, False
+    for broker_id in broker_ids:
+        try:
+            name = callback_in(_sent(admin, callback_request(broker_id), broker_id, _ANSWER_MS))
+        except _ERRORS.ClusterAuthorizationFailedError:
+            raise
+        except _ERRORS.KafkaError as exc:
+            is_new |= isinstance(exc, _ERRORS.UnknownBrokerIdError)
+            log.debug("broker %d does not tell its %s: %s", broker_id, CALLBACK, exc)
+        else:
+            found.update({broker_id: name} if name else {})
+    return found, is_new
+
+
+def _sent(admin: Any, request: Any, broker_id: int | None = None, timeout_ms: int | None = None) -> Any:
+    """The response to a request, of one broker or of any: they pass on to the controller what it must do."""
+    return admin._manager.run(admin._manager.send, request, broker_id, timeout_ms)
 
 
 # The quotas of a cluster's brokers as quotas of the table; what the table cannot hold is reported, never dropped.

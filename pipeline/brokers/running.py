@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -17,11 +17,12 @@ from typing import Final, Literal
 from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from pipeline.brokers.changes import KafkaQuotas
+from pipeline.brokers.changes import KafkaQuotas, callbacks_text
 from pipeline.brokers.lock import NoteFile, SyncNote, running_sync, sync_lock
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower, drift_line
 from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.command_line import command_text
 from pipeline.errors import ClusterUnreachable, PipelineError, first_line
@@ -142,6 +143,7 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
 
     Raises:
         Conflict: Another process syncs from the same tables, on this machine or another one.
+        Refused: A broker does not enforce what is written to it.
         PipelineError: The tables cannot be read at the start, or the brokers refuse the first look.
     """
     access = ClusterAccess.from_settings(settings.kafka)
@@ -296,7 +298,7 @@ class SyncPlan:
 
 
 def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
-    """Look at the tables and at the brokers. Takes no lock and changes nothing."""
+    """Look at the tables and at the brokers. Takes no lock and changes nothing. Raises as `sync_once`."""
     access = ClusterAccess.from_settings(settings.kafka)
     sources = open_sources(settings)
     table = TableRows(table_uri(settings.tables.root, NAME))
@@ -304,6 +306,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     owned, undecided = state_of(table, cluster)
     with KafkaQuotas(access) as brokers:
         found = brokers.look()
+    found.refuse_callbacks()
     now_ms, quotas = wall_ms(), sources.quotas.pin()
     control = new_control(settings, adopt=adopt, at_once=True)
     control.restore_owned(owned, undecided, now_ms)
@@ -332,6 +335,9 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
     process = running_sync(root)
     if newest_ms is None and process is None:
         yield "ok", f"not used: the brokers enforce what others set ({command_text('quotas', 'sync', '--help')})"
+        with suppress(PermissionMissing), KafkaQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
+            if callbacks := cluster.callbacks():
+                yield "warning", callbacks_text(callbacks)
         return
     plan = inspect(settings)
     last = "no change yet" if newest_ms is None else f"last change {age_text(max(now_ms - newest_ms, 0))} ago"

@@ -273,6 +273,7 @@ class BrokerQuotaSync:
         """One period. Returns how many changes the brokers took.
 
         Raises:
+            Refused: A broker does not enforce what is written to it.
             PipelineError: A table or the cluster cannot be read or written. The next call goes on with what is left.
         """
         snapshot = self._sources.quotas.poll()
@@ -305,6 +306,7 @@ class BrokerQuotaSync:
         """Compare with what the brokers hold. It is known then what became of changes without an answer."""
         self._look_due_ms = 0  # unless all of it goes well
         found, now_ms = self._cluster.look(), self._now()
+        found.refuse_callbacks()
         self._seen_at_ms = present(self._seen_at_ms, found.broker_ids, now_ms)
         self._control.set_brokers(tuple(sorted(self._seen_at_ms)))
         self._control.observe(self._writer.with_taken(found.held), now_ms)

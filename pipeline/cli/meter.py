@@ -21,7 +21,7 @@ from pipeline.cli.options import (
     UsageTopicName,
     wait_until_stopped,
 )
-from pipeline.cli.output import Layout, print_rows, remark, say
+from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.clock import SystemClock
 from pipeline.errors import PipelineError, Unreachable, UsageError
 from pipeline.log import set_up_logging
@@ -30,11 +30,13 @@ from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from pipeline.brokers.metering import Choice
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_sources import Source
     from pipeline.meter.scrapes import NameMap
     from pipeline.meter.usage_topic import UsagePublisher
     from pipeline.settings.model import Settings
+    from quota.broker_levels.writes import Change
 
 MarkerTopicName = Annotated[str | None, typer.Option(help="The marker topic.", show_default=MARKER_TOPIC)]
 
@@ -309,20 +311,37 @@ def sources_of(
 def enable(
     *,
     source: JobSource,
+    by: Annotated[
+        Literal["pair", "user"] | None,
+        typer.Option(
+            help="pair: user and client-id; user: without client-ids.",
+            show_default="for each quota type user, unless a quota names a client-id or brokers measure by pair",
+        ),
+    ] = None,
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
-    """Make brokers measure every client: write a quota that no client reaches (1e15), with --yes.
+    """Make brokers measure every client: write a quota that no client reaches (1e15, by user 2e15), with --yes.
 
-    Brokers measure a client only under a quota. It stands at the default user and default client-id, or, where that
-    would hide a quota of default users or of client-ids alone, at a less specific level that hides none, for each quota
-    type by itself. Quotas of brokers and of the quota table count. A sync keeps it, and moves it before it hides a
-    row.
+    Brokers measure a client only under a quota. It stands at the default user and default client-id, by user at the
+    default user, or, where that would hide a quota of default users or of client-ids alone, at a less specific level
+    that hides none, for each quota type by itself. Quotas of brokers and of the quota table count. A sync keeps it, and
+    moves it before it hides a row. The plan shows both ways, with what each loses, hides and costs a broker.
 
     It is stored in broker_quotas, where there are tables; a sync on another machine must be stopped before, or it ends
-    with 4.
+    with 4. Exit code 5: a broker does not use Kafka's own quotas.
     """
-    _switch(source.settings(), yes, output, on=True)
+    from pipeline.brokers.metering import planned
+    from pipeline.cli.quotas.sync import print_changes
+
+    settings = source.settings()
+    changes, choices = planned(settings, by)
+    if is_table(output):
+        say(*(line for choice in choices for line in _lines_of(choice)), "")
+    print_changes(changes, output, choices=[asdict(choice) for choice in choices])
+    if any(change.new is not None and not change.key.user for change in changes):
+        remark("sensors of the default client-id have no user: their usage is charged to ANONYMOUS")
+    _switch(settings, changes, yes, "every client is measured so")
 
 
 def disable(
@@ -332,7 +351,13 @@ def disable(
     output: Output = "table",
 ) -> None:
     """Take away what kquota meter enable has written, with --yes. Quotas of others stay."""
-    _switch(source.settings(), yes, output, on=False)
+    from pipeline.brokers.metering import removal
+    from pipeline.cli.quotas.sync import print_changes
+
+    settings = source.settings()
+    changes = removal(settings)
+    print_changes(changes, output)
+    _switch(settings, changes, yes, "metering is off")
 
 
 def status(
@@ -341,33 +366,40 @@ def status(
     output: Output = "table",
 ) -> None:
     """Print what the brokers measure of every client, by quota type. Writes nothing."""
-    from pipeline.brokers.metering import plan
+    from pipeline.brokers.changes import callbacks_text
+    from pipeline.brokers.metering import status as measured_now
 
     def readable(row: Any) -> dict[str, Any]:
         by = row["by"] or "nothing: only clients with a quota of their own are measured"
-        why = f"{row['entity']}, 1e15 (metering)" if row["entity"] else ""
+        why = f"{row['entity']} (metering)" if row["entity"] else ""
         return {
             "quota_type": row["quota_type"],
             "every client is measured by": by,
             "because of": why or ("a quota of others" if row["by"] else ""),
         }
 
-    _, found = plan(source.settings(), enable=False)
+    found, callbacks = measured_now(source.settings())
     print_rows([asdict(one) for one in found], output, _MEASURED, shown=readable)
+    if callbacks:
+        remark(callbacks_text(callbacks))
 
 
-def _switch(settings: "Settings", yes: bool, output: str, *, on: bool) -> None:
-    from pipeline.brokers.metering import plan, write
-    from pipeline.cli.quotas.sync import print_changes
+def _lines_of(choice: "Choice") -> list[str]:
+    return [
+        f"by {choice.by}{' (chosen)' if choice.is_chosen else ''}: {', '.join(choice.quota_types)}",
+        f"  stands at  {choice.entity or 'nothing'}",
+        f"  loses      {choice.loses}",
+        f"  hides      {choice.hides}",
+        f"  memory     {choice.memory}",
+    ]
 
-    changes, _ = plan(settings, enable=on)
-    print_changes(changes, output)
+
+def _switch(settings: "Settings", changes: "list[Change]", yes: bool, already: str) -> None:
+    from pipeline.brokers.metering import write
+
     if not changes:
-        what = "every client is measured" if on else "metering is off"
-        remark(f"nothing to write: {what} already")
+        remark(f"nothing to write: {already} already")
         return
-    if any(change.new is not None and not change.key.user for change in changes):
-        remark("sensors of the default client-id have no user: their usage is charged to ANONYMOUS")
     if not yes:
         remark(f"dry run, nothing was written; values: {len(changes)}. To write them add --yes")
         return

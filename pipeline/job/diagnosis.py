@@ -9,10 +9,11 @@ from typing import Final, Literal
 
 import pyarrow.compute as pc
 
+from pipeline.brokers.metering import metering_findings
 from pipeline.brokers.running import sync_findings
 from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.acls import acls_of
+from pipeline.cluster.acls import PermissionMissing, acls_of
 from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
 from pipeline.cluster.topic_ids import topic_ids
 from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
@@ -67,7 +68,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
         checks += [_tables, _meters, _clock, _quotas, _checkpoint]
     else:
         checks.append(_no_tables)
-    checks += [_cluster, _offsets, _sync] if settings.kafka.bootstrap_servers else [_no_cluster]
+    checks += [_cluster, _offsets, _sync, _metering] if settings.kafka.bootstrap_servers else [_no_cluster]
     for check in checks:
         try:
             yield from check(settings)
@@ -283,3 +284,9 @@ def _cluster(settings: Settings) -> Iterator[Diagnosis]:
 def _sync(settings: Settings) -> Iterator[Diagnosis]:
     for severity, text in sync_findings(settings, wall_ms()):
         yield Diagnosis(severity, "sync", text)
+
+
+def _metering(settings: Settings) -> Iterator[Diagnosis]:
+    with suppress(PermissionMissing):  # only the sync needs the right
+        for severity, text in metering_findings(settings):
+            yield Diagnosis(severity, "metering", text)

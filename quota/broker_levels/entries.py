@@ -63,7 +63,10 @@ class EntryKey(NamedTuple):
 
 
 METERED: Final = 1e15
-"""The bound of metering, bytes per second or percent. It is known by it, whoever wrote it."""
+"""The bound of metering by user and client-id, bytes per second or percent. It is known by it, whoever wrote it."""
+
+METERED_BY_USER: Final = 2e15
+"""The bound of metering by user, likewise."""
 
 METERING_ENTITIES: Final = ((DEFAULT, DEFAULT), (DEFAULT, ""), ("", DEFAULT))
 """Where it may stand, most specific first."""
@@ -71,7 +74,7 @@ METERING_ENTITIES: Final = ((DEFAULT, DEFAULT), (DEFAULT, ""), ("", DEFAULT))
 
 def is_metering(key: EntryKey, value: float | None) -> bool:
     """Whether a value on the brokers is there only so that clients have sensors."""
-    return value == METERED and (key.user, key.client_id) in METERING_ENTITIES
+    return value in {METERED, METERED_BY_USER} and (key.user, key.client_id) in METERING_ENTITIES
 
 
 class EntryKind(StrEnum):

@@ -267,9 +267,9 @@ class BrokerSync:
     def _metering(self, entries: Mapping[EntryKey, BrokerEntry]) -> dict[EntryKey, BrokerEntry]:
         """The entries that meter what is metered now. They go to another level rather than hide an entry."""
         owned, held = self._holdings.owned, self._holdings.held
-        metered = {key.quota_type for key, one in owned.items() if one.kind is EntryKind.METERING}
+        metered = {key.quota_type: one.value for key, one in owned.items() if one.kind is EntryKind.METERING}
         of_others = held.keys() - owned.keys()
-        found = metering_entries((*entries, *of_others), (name for name in QUOTA_TYPES if name in metered))
+        found = metering_entries((*entries, *of_others), metered)
         return {entry.key: entry for entry in found}
 
     def _review(self, keys: Collection[EntryKey]) -> None:

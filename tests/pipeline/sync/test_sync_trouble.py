@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from deploy.reporter.__main__ import compile_java
 from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, broker_jars
 from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import fetch
 from pipeline.tables.address import table_uri
@@ -16,7 +17,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.pipeline.brokers.old_broker import without_requests
 from tests.pipeline.brokers.quota_broker import clear, user, values_in
-from tests.pipeline.cli.running import new_tables
+from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.sync.sync_process import SyncProcess, running_sync
 from tests.waiting import wait_until
 
@@ -131,3 +132,60 @@ def test_a_broker_that_is_too_old_ends_the_sync_in_one_line(
         assert len(told) == 1, told
         assert told[0].startswith(f"kquota: the Kafka brokers at {old} do not know the request {request_name}")
     place.await_values({})
+
+
+# Brokers that leave quotas to a class that is not Kafka's own.
+
+
+@pytest.fixture(scope="module")
+def two_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedBroker, EmbeddedBroker]]:
+    """Two brokers of one cluster; the second one has such a class."""
+    fetch()
+    classes, folder = tmp_path_factory.mktemp("classes"), tmp_path_factory.mktemp("two")
+    compile_java([Path(__file__).with_name("NoQuotas.java")], broker_jars(), classes)
+    settings = {**BACK_SOON, "client.quota.callback.class": "NoQuotas"}
+    first = EmbeddedBroker(folder / "1", options=BrokerOptions(settings=BACK_SOON))
+    options = BrokerOptions(settings=settings, jars=(*broker_jars(), classes))
+    with first, EmbeddedBroker(folder / "2", options=options, joins=first, node_id=2) as second:
+        yield first, second
+
+
+PLUGGED = "Kafka's own quotas, which kquota writes, are off where another class decides (client.quota.callback.class): "
+
+
+def test_brokers_that_do_not_use_kafkas_own_quotas_are_named_and_get_none(
+    two_brokers: tuple[EmbeddedBroker, EmbeddedBroker], tmp_path: Path
+) -> None:
+    first, second = two_brokers
+    second.start()
+    place = Place(first, new_tables(tmp_path / "tables"))
+    place.edit({"alice": 1e6})
+    for command in ("quotas sync --once", "quotas sync --dry-run", "quotas diff --brokers", "meter enable --yes"):
+        refused = kquota(*command.split(), *place.flags)
+        assert (refused.exit_code, refused.stdout) == (5, ""), command
+        assert f"{PLUGGED}NoQuotas on broker 2" in refused.stderr
+        assert "Fix: take client.quota.callback.class out of the configuration of these brokers" in refused.stderr
+    place.await_values({})
+    assert f"{PLUGGED}NoQuotas on broker 2" in kquota("meter", "status", *place.flags[:2]).stderr
+    assert kquota("meter", "disable", *place.flags).exit_code == 0
+    assert f"warn  sync      {PLUGGED}NoQuotas on broker 2" in kquota("doctor", *place.flags).stdout
+
+
+def test_a_sync_ends_when_a_broker_comes_back_without_kafkas_own_quotas(
+    two_brokers: tuple[EmbeddedBroker, EmbeddedBroker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two_brokers
+    second.stop()
+    place = Place(first, new_tables(tmp_path / "tables"))
+    place.edit({"alice": 1e6})
+    monkeypatch.setenv("KQUOTA_SYNC__DESCRIBE_EVERY_MS", "1000")
+    with running_sync(*place.flags) as sync:
+        place.await_values({"alice": 1e6})
+        second.start()
+        assert sync.await_end() == 5
+        told = trouble(sync)
+        assert len(told) == 1, told
+        assert told[0].startswith(f"kquota: {PLUGGED}NoQuotas on broker 2. Fix: ")
+    assert f"ERROR sync      {PLUGGED}NoQuotas on broker 2" in kquota("doctor", *place.flags).stdout
+    with NativeQuotas(ClusterAccess(first.bootstrap_servers)) as native:
+        clear(native)
