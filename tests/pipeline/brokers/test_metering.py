@@ -13,49 +13,119 @@ from pipeline.settings.model import Settings, SyncSettings, TablesSettings
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from quota.broker_levels.entries import METERED, EntryKey
+from quota.broker_levels.entries import METERED, METERED_BY_USER, EntryKey
 from quota.entity import QUOTA_TYPES
 from tests.pipeline.brokers.quota_broker import await_values, client, pair, user
-from tests.pipeline.cli.running import Answer, kquota
+from tests.pipeline.cli.running import Answer, kquota, new_tables
+from tests.waiting import wait_until
 
 D = "<default>"
 PRODUCE, FETCH, REQUEST = QUOTA_TYPES
 
 
-@pytest.mark.broker
-def test_it_is_written_with_yes_where_it_hides_nothing_and_taken_away(
-    native: NativeQuotas, quota_broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    def meter(verb: str, *options: str) -> Answer:
-        given = ("--bootstrap-server", quota_broker.bootstrap_servers, *options)
-        tables = () if verb == "status" else ("--tables", str(tmp_path / "none"))
-        answer = kquota("meter", verb, *given, *tables, "-o", "json")
+class Metered:
+    """A broker, and tables that may be there."""
+
+    def __init__(self, broker: EmbeddedBroker, root: Path) -> None:
+        self._address = "--bootstrap-server", broker.bootstrap_servers
+        self._tables = "--tables", str(root)
+
+    def run(self, verb: str, *options: str, output: str = "json") -> Answer:
+        tables = () if verb == "status" else self._tables
+        answer = kquota("meter", verb, *self._address, *options, *tables, "-o", output)
         assert answer.exit_code == 0, answer.stderr
         return answer
 
-    def by_type() -> list[str]:
-        return [row["by"] for row in json.loads(meter("status").stdout)]
+    def by_type(self) -> list[str]:
+        return [row["by"] for row in json.loads(self.run("status").stdout)]
 
+    def chosen(self, *options: str) -> list[tuple[str, list[str], str]]:
+        choices = json.loads(self.run("enable", *options).stdout)["choices"]
+        return [(one["by"], one["quota_types"], one["entity"]) for one in choices if one["is_chosen"]]
+
+    def doctor(self) -> str:
+        return kquota("doctor", *self._address, *self._tables).stdout
+
+
+@pytest.fixture
+def metered(quota_broker: EmbeddedBroker, tmp_path: Path) -> Metered:
+    return Metered(quota_broker, tmp_path / "tables")
+
+
+@pytest.mark.broker
+def test_it_is_written_with_yes_where_it_hides_nothing_and_taken_away(native: NativeQuotas, metered: Metered) -> None:
     others = {client("app"): {PRODUCE: 5e6}, user("alice"): {FETCH: 7e6}}
     native.alter(others)
     await_values(native, others)
-    assert by_type() == ["", "", ""]
-    assert "dry run, nothing was written; values: 3. To write them add --yes" in meter("enable").stderr
+    assert metered.by_type() == ["", "", ""]
+    assert "dry run, nothing was written; values: 3. To write them add --yes" in metered.run("enable").stderr
     await_values(native, others)
 
-    assert "values written: 3" in meter("enable", "--yes").stderr
-    on: dict[Any, Any] = {
+    assert "values written: 3" in metered.run("enable", "--yes").stderr
+    by_user: dict[Any, Any] = {
+        **others,
+        user(None): {FETCH: METERED_BY_USER, REQUEST: METERED_BY_USER},
+        client(None): {PRODUCE: METERED},
+    }
+    await_values(native, by_user)
+    assert metered.by_type() == ["client-id", "user", "user"]
+    assert "nothing to write: every client is measured so already" in metered.run("enable", "--yes").stderr
+
+    assert "values written: 4" in metered.run("enable", "--by", "pair", "--yes").stderr
+    by_pair: dict[Any, Any] = {
         **others,
         pair(None, None): {FETCH: METERED, REQUEST: METERED},
         client(None): {PRODUCE: METERED},
     }
-    await_values(native, on)
-    assert by_type() == ["client-id", "user and client-id", "user and client-id"]
-    assert "nothing to write: every client is measured already" in meter("enable", "--yes").stderr
+    await_values(native, by_pair)
+    assert metered.by_type() == ["client-id", "user and client-id", "user and client-id"]
+    assert "nothing to write: every client is measured so already" in metered.run("enable", "--yes").stderr
 
-    assert "values written: 3" in meter("disable", "--yes").stderr
+    assert "values written: 3" in metered.run("disable", "--yes").stderr
     await_values(native, others)
-    assert "nothing to write: metering is off already" in meter("disable", "--yes").stderr
+    assert "nothing to write: metering is off already" in metered.run("disable", "--yes").stderr
+
+
+@pytest.mark.broker
+def test_the_plan_shows_what_both_ways_lose_hide_and_cost(native: NativeQuotas, metered: Metered) -> None:
+    native.alter({client("app"): {PRODUCE: 5e6}})
+    await_values(native, {client("app"): {PRODUCE: 5e6}})
+    others = [FETCH, REQUEST]
+    assert metered.chosen() == [
+        ("pair", [PRODUCE], "the default client-id"),
+        ("user", others, "the default user-principal"),
+    ]
+    assert metered.chosen("--by", "pair") == [
+        ("pair", [PRODUCE], "the default client-id"),
+        ("pair", others, "the default user-principal, the default client-id"),
+    ]
+    shown = metered.run("enable", "--by", "user", output="table").stdout
+    assert (
+        "by user (chosen): consumer_byte_rate, request_percentage\n  stands at  the default user-principal\n" in shown
+    )
+    assert "  loses      client-ids: all clients of a user are one, and without sign-in all are ANONYMOUS\n" in shown
+    assert "  hides      later quotas of the default user, and of client-ids without a user\n" in shown
+    assert "587 kB if it has 30 000 characters. Clients can make them up\n" in shown
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("mode", ["enforce", "shadow", "exempt"])
+def test_a_row_of_a_client_id_needs_metering_by_pair_and_doctor_says_so(
+    mode: str, native: NativeQuotas, metered: Metered, tmp_path: Path
+) -> None:
+    table = QuotaTable(new_tables(tmp_path / "tables"))
+    assert metered.chosen() == [("user", [PRODUCE, FETCH, REQUEST], "the default user-principal")]
+    metered.run("enable", "--yes")
+    await_values(native, {user(None): dict.fromkeys(QUOTA_TYPES, METERED_BY_USER)})
+    assert " metering " not in metered.doctor()
+    bounds: dict[str, Any] = {} if mode == "exempt" else {PRODUCE: 5.0}
+    table.alter([QuotaChange("alice", "etl", {**bounds, "mode": mode})], local_audit("test"))
+    types = [PRODUCE, FETCH, REQUEST] if mode == "exempt" else [PRODUCE]
+    warning = f"quotas of client-ids are in the table, and brokers measure {', '.join(types)} by user"
+    assert f"warn  metering  {warning}: such usage has no client-id. Fix: " in metered.doctor()
+    assert metered.chosen()[0] == ("pair", types, "the default user-principal, the default client-id")
+    metered.run("enable", "--yes")
+    wait_until(lambda: " metering " not in metered.doctor(), "the broker to hear of it")
 
 
 def test_rows_that_the_sync_leaves_out_do_not_move_it(tmp_path: Path) -> None:
@@ -80,7 +150,7 @@ def test_quotas_of_others_measure_clients_too() -> None:
 def test_an_import_leaves_it_out() -> None:
     quotas = [
         NativeQuota(pair(None, None), {PRODUCE: METERED, FETCH: 5.0}),
-        NativeQuota(user(None), {REQUEST: METERED}),
+        NativeQuota(user(None), {REQUEST: METERED, FETCH: METERED_BY_USER}),
         NativeQuota(user("alice"), {PRODUCE: METERED}),
     ]
     declared, left_out = imported(quotas, factor=2)
