@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -95,7 +95,7 @@ def printed(rows: list[dict[str, Any]], output: str, encoding: str) -> str:
     with redirect_stdout(stdout):
         print_rows(rows, output)
         stdout.flush()
-    return cast("io.BytesIO", stdout.buffer).getvalue().decode(encoding)
+    return stdout.buffer.getvalue().decode(encoding)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
