@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,7 +20,7 @@ from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.job.lock import job_process
-from pipeline.job.status import is_down
+from pipeline.job.status import is_down, last_beat_ms, stalled_after_ms
 from pipeline.job.take_over import refuse_other_messages
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
@@ -30,6 +30,7 @@ from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import Checkpoint, open_without_spark, spans_of
+from pipeline.stream.recovery import newest_stored
 from pipeline.stream.session import jar_sets
 from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -37,7 +38,7 @@ from pipeline.tables.from_settings import open_quota_table, owner_of
 from pipeline.tables.layout import TABLES
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
 from pipeline.tables.port import tables_of_another_job
-from pipeline.tables.queries import newest_batch, newest_batch_under
+from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table, recent_usage
@@ -63,6 +64,11 @@ class Diagnosis:
 
 def diagnose(settings: Settings) -> Iterator[Diagnosis]:
     """Look at everything, in the order a start needs it; findings come as they are made."""
+    for finding in _findings(settings):
+        yield _harmless(finding, settings)
+
+
+def _findings(settings: Settings) -> Iterator[Diagnosis]:
     checks: list[Check] = [_java, _jars, _job, _disk, _store]
     if known_place(settings.tables.root) is not None:
         checks += [_tables, _meters, _clock, _quotas, _checkpoint]
@@ -76,6 +82,29 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
             yield Diagnosis("error", check.__name__.removeprefix("_"), str(exc))
             if check is _cluster and isinstance(exc, Unreachable):
                 return  # the others would wait for the same brokers
+
+
+def _harmless(finding: Diagnosis, settings: Settings) -> Diagnosis:
+    """The finding; with another fix in place of one that deletes something, while the job works."""
+    found, has_fix, fix = finding.text.partition("Fix: ")
+    sign = _sign_of_life(settings) if has_fix and "delete" in fix else None
+    if sign is None:
+        return finding
+    instead = "see whether the settings are those of this job; if they are, stop it and ask again"
+    return replace(finding, text=f"{found}But {sign}. Fix: {instead}: {command_text('doctor')}")
+
+
+def _sign_of_life(settings: Settings) -> str | None:
+    """What shows that the job works, here or elsewhere; None if nothing does."""
+    place = settings.run_dir, settings.job, settings.tables.root
+    pid, batch = job_process(*place), None
+    if pid is not None:
+        return f"job {settings.job!r} runs as process {pid}"
+    with suppress(PipelineError):  # the tables have a check of their own
+        batch = newest_batch_under(settings.tables.root)
+    seen_ms = max(last_beat_ms(*place) or 0, 0 if batch is None else batch["processed_at_ms"])
+    age_ms = max(wall_ms() - seen_ms, 0)
+    return None if age_ms > stalled_after_ms(settings) else f"job {settings.job!r} worked {age_text(age_ms)} ago"
 
 
 def _no_tables(settings: Settings) -> Iterator[Diagnosis]:
@@ -228,19 +257,22 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
         when = "the job compares it with the tables when it starts"
         yield Diagnosis("warning", "checkpoint", f"not looked at: only Spark can read {folder}; {when}")
         return
-    checkpoint = Checkpoint.read(files)
-    if checkpoint is None:
+    # A running job plans a batch in its checkpoint, then stores it in the tables, then commits it in its checkpoint. So
+    # the newest committed batch is read before the tables, and the newest planned one after them.
+    before = Checkpoint.read(files)
+    if before is None:
         yield Diagnosis("ok", "checkpoint", f"none at {folder}: the job begins where its tables end")
         return
-    # The rows of `batches` come up to a second later, and after a kill with the next start.
     usage, batches = (DeltaRsWriter(table_uri(root, name), settings.job) for name in ("usage", "batches"))
-    newest = newest_batch(batches)
-
-    def recorded(query_id: str) -> int | None:
-        versions = (table.recorded_version(query_id) for table in (usage, batches))
-        return max((version for version in versions if version is not None), default=None)
-
-    checkpoint.check(recorded, None if newest is None else newest["query_id"])
+    versions = (table.recorded_version(before.query_id) for table in (usage, batches))
+    stored = max((version for version in versions if version is not None), default=None)
+    newest = newest_stored(usage, batches)
+    after = Checkpoint.read(files)
+    if after is None or after.query_id != before.query_id:  # a start has made a new one meanwhile
+        yield from _checkpoint(settings)
+        return
+    checkpoint = replace(before, planned=after.planned)
+    checkpoint.check({before.query_id: stored}.get, None if newest is None else newest.evaluation.query_id)
     yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
 
 

@@ -183,7 +183,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     """Bring the engine to the state in which the last stored batch left it."""
     engine, max_decision_age_ms = settings.engine, settings.stream.max_decision_age_ms
     facts, missing = _facts_of_usage(tables)
-    newest = _later(facts, _newest_facts(tables.batches) or _newest_row(tables.batches))
+    newest = _later(facts, _newest_of_rows(tables.batches))
     if newest is None:
         return Recovered((), 0, 0, "", None)
     at = _moment_of(newest, clock.now())
@@ -244,6 +244,11 @@ def _log_change(stored: EngineSettings, settings: EngineSettings) -> None:
         )
 
 
+def newest_stored(usage: TableWriter, batches: TableWriter) -> BatchFacts | None:
+    """The facts of the newest batch; its row in `batches` may come up to a second later, or with the next start."""
+    return _later(_newest_facts(usage), _newest_of_rows(batches))
+
+
 def _facts_of_usage(tables: JobTables) -> tuple[BatchFacts | None, list[BatchFacts]]:
     """Facts of the newest batch in `usage`, and, in order, of its batches that have no row in `batches`."""
     for limit in _COMMITS_LOOKED_AT:
@@ -272,7 +277,9 @@ def _newest_facts(table: TableWriter) -> BatchFacts | None:
     return next(filter(None, found), None)
 
 
-def _newest_row(batches: TableWriter) -> BatchFacts | None:
+def _newest_of_rows(batches: TableWriter) -> BatchFacts | None:
+    if (facts := _newest_facts(batches)) is not None:
+        return facts
     # After a long time without usage, log clean-up has removed all commits that carry facts.
     row = newest_batch(batches)
     return None if row is None else BatchFacts.from_row(row)

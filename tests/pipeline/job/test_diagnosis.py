@@ -2,19 +2,25 @@
 
 import json
 import shlex
+import os
+import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.clock import wall_ms
 from pipeline.cluster import connecting
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.job.lock import JobLock
 from pipeline.meter.reporter import OTHERS
+from pipeline.job.status import Heartbeat, stalled_after_ms
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.checkpoint import LocalFiles
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
@@ -186,3 +192,101 @@ def test_a_store_that_can_not_be_used_is_told_once_for_each_address(store: Objec
 @pytest.fixture
 def _obstore() -> None:
     pytest.importorskip("obstore", reason="needs the package obstore: pip install '.[object-store]'")
+
+
+class SteppingJob:
+    """A job of which each batch is planned in the checkpoint, stored in `usage`, and committed in the checkpoint.
+
+    Its tables have a batch of an earlier query. Its own have no rows in `batches` yet: they come later than usage.
+
+    Args:
+        steps: Of three a batch, made before anything is read.
+        hurries_at: Number of the read of doctor before which a whole batch passes.
+    """
+
+    def __init__(self, folder: Path, steps: int, hurries_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        root = str(folder / "tables")
+        self.settings = Settings(
+            tables=TablesSettings(root=root),
+            stream=StreamSettings(checkpoint=str(folder / "checkpoint")),
+            run_dir=folder,
+        )
+        self.reads = 0
+        self._hurries_at, self._steps, self._checkpoint = hurries_at, 0, folder / "checkpoint"
+        create_missing(root)
+        self._usage, batches = (DeltaRsWriter(table_uri(root, name), "kquota") for name in ("usage", "batches"))
+        for writer in (self._usage, batches):
+            writer.raise_epoch(1)
+        earlier = self._store("earlier", 7)
+        batches.append(earlier.to_row("c"), earlier.versions, earlier.to_metadata())
+        write_checkpoint(self._checkpoint, planned=-1, committed=-1)
+        for _ in range(steps):
+            self._step()
+        for kind, name in (
+            (LocalFiles, "names"),
+            (DeltaRsWriter, "recorded_version"),
+            (DeltaRsWriter, "commit_metadata"),
+        ):
+            monkeypatch.setattr(kind, name, self._noted(getattr(kind, name)))
+
+    def _noted(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            if self.reads == self._hurries_at:
+                for _ in range(3):
+                    self._step()
+            self.reads += 1
+            return read(*arguments)
+
+        return noted
+
+    def _step(self) -> None:
+        batch_id, step = divmod(self._steps, 3)
+        self._steps += 1
+        if step == 1:
+            self._store("q", batch_id)
+        else:
+            (self._checkpoint / ("offsets" if step == 0 else "commits") / str(batch_id)).write_text("v1\n{}\n{}")
+
+    def _store(self, query_id: str, batch_id: int) -> BatchFacts:
+        at_ms = batch_id + (100 if query_id == "q" else 1)
+        facts = BatchFacts(Evaluation(query_id, batch_id, at_ms, 1), at_ms, "", "", "{}", 1, 0, 0, 0, 0)
+        rows = conform(table([usage_row(1)]), UsageRow, cluster="c", request_count=1, **asdict(facts.evaluation))
+        self._usage.append(rows, facts.versions, facts.to_metadata())
+        return facts
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_checkpoint_fits_at_whatever_moment_of_a_running_job_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    hurries_at, reads = -1, 0
+    while hurries_at <= reads:
+        with monkeypatch.context() as patched:
+            for slow in ("_java", "_jars"):
+                patched.setattr(f"pipeline.job.diagnosis.{slow}", lambda _settings: iter(()))
+            job = SteppingJob(tmp_path / str(hurries_at), steps, hurries_at, patched)
+            (found,) = (one for one in diagnose(job.settings) if one.subject == "checkpoint")
+        assert (found.severity, "fits the tables" in found.text) == ("ok", True), (hurries_at, found.text)
+        hurries_at, reads = hurries_at + 1, job.reads
+    assert reads >= 6
+
+
+def test_a_fix_deletes_nothing_while_the_job_gives_signs_of_life(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "checkpoint", planned=3, committed=3)
+    settings = Settings(run_dir=tmp_path)
+    root = str(tmp_path / "tables")
+
+    def fix() -> str:
+        (finding,) = findings(tmp_path, str(tmp_path / "checkpoint"))
+        assert finding.severity == "error"
+        assert "does not fit the tables: it belongs to a query that has not written them. " in finding.text
+        return finding.text.partition("written them. ")[2]
+
+    assert "delete this one" in fix()
+    instead = "see whether the settings are those of this job; if they are, stop it and ask again: "
+    with JobLock(tmp_path, settings.job, root):
+        assert fix().startswith(f"But job 'kquota' runs as process {os.getpid()}. Fix: {instead}")
+    Heartbeat(tmp_path, settings.job, root).beat(wall_ms() - 1_000)
+    assert re.match(rf"But job 'kquota' worked \d s ago\. Fix: {instead}", fix())
+    Heartbeat(tmp_path, settings.job, root).beat(wall_ms() - stalled_after_ms(settings) - 1)
+    assert "delete this one" in fix()
