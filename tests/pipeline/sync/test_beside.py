@@ -6,10 +6,12 @@ from threading import Event
 
 import pytest
 
+from pipeline.brokers.changes import KafkaQuotas, Look
 from pipeline.brokers.lock import running_sync as holder_of_lock
 from pipeline.brokers.lock import sync_lock
 from pipeline.brokers.native import NativeQuotas
-from pipeline.brokers.running import sync_beside
+from pipeline.brokers.running import sync_beside, sync_findings, sync_once
+from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict
@@ -48,6 +50,24 @@ def test_it_keeps_the_quotas_until_the_end_of_the_block_and_no_longer(settings: 
             assert holder_of_lock(root) is not None
         assert holder_of_lock(root) is None
     assert not ended.is_set()
+
+
+def test_doctor_takes_no_value_that_a_sync_writes_meanwhile_for_one_that_others_wrote(
+    settings: Settings, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_once(settings)
+    look = KafkaQuotas.look
+
+    def look_late(brokers: KafkaQuotas) -> Look:
+        monkeypatch.setattr(KafkaQuotas, "look", look)
+        QuotaTable(root).alter([QuotaChange(NAME, "", {RATE: 2e6})], local_audit("test"))
+        sync_once(settings)
+        return look(brokers)
+
+    monkeypatch.setattr(KafkaQuotas, "look", look_late)
+    owned, *others = (text for _, text in sync_findings(settings, wall_ms()))
+    assert "values that are kquota's on the brokers" in owned
+    assert others == []
 
 
 def test_what_it_fails_with_ends_the_block_and_is_raised_there(settings: Settings, root: str) -> None:
