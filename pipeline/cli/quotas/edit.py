@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -131,7 +131,8 @@ def alter(
     Flags and answers are those of kafka-configs --alter. The edit is one commit under the table's lock, with who made
     it, where, when and why. A quota without any bound is deleted, unless its mode is exempt.
     """
-    change = _alteration(entity, _one(add_config, "add-config"), add_config_file, _one(delete_config, "delete-config"))
+    _refuse_valueless(delete_config, "delete-config")
+    change = _alteration(entity, _one(add_config, "add-config"), add_config_file, delete_config)
     edit.make(change, entity.completed())
 
 
@@ -169,7 +170,9 @@ def sql(
     print_rows(run_sql(source.settings(), statement, local_audit(reason)), output)
 
 
-def _alteration(entity: EntityFilter, added: str | None, added_file: Path | None, deleted: str | None) -> Change:
+def _alteration(
+    entity: EntityFilter, added: str | None, added_file: Path | None, deleted: Sequence[str] | None
+) -> Change:
     from pipeline.cluster.properties_file import parse_properties
     from pipeline.tables.quotas.edit import QuotaChange, altered, edit_refused, refuse_absent
 
@@ -206,10 +209,14 @@ def _one(values: Sequence[str] | None, option: str) -> str | None:
     if values and len(values) > 1:
         msg = f"Found multiple arguments for option {option}, but you asked for only one"
         raise UsageError(msg, f"separate them by commas: --{option} '{','.join(values)}'")
-    if values and not values[0]:
+    _refuse_valueless(values, option)
+    return values[0] if values else None
+
+
+def _refuse_valueless(values: Sequence[str] | None, option: str) -> None:
+    if values and not all(values):
         msg = f"Option {option} requires an argument"
         raise UsageError(msg, f'see whether the variable in --{option} "$VALUES" is set')
-    return values[0] if values else None
 
 
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
@@ -221,12 +228,14 @@ _FORMAT: Final = (
 )
 
 
-def parse_added(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[str, Any]:
+def parse_added(text: str, types: Collection[str], mistakes: Mistakes) -> dict[str, Any]:
     """Read `--add-config` as kafka-configs does: bounds with or without a unit, mode, owner and note as text.
 
-    Square brackets keep commas together: `note=[until May, then less]`. What is wrong goes to `mistakes`.
+    Square brackets keep commas together: `note=[until May, then less]`. Commas at the end are passed over. What is
+    wrong goes to `mistakes`.
     """
-    pairs = [_EQUALS.split(part) for part in _SEPARATOR.split(text)]
+    parts = _SEPARATOR.split(text.rstrip(",")) if text.strip(",") else []
+    pairs = [_EQUALS.split(part) for part in parts]
     if any(len(pair) != 2 for pair in pairs):
         mistakes.add(_FORMAT)
     # Given twice, the last one counts, as it does in Kafka.
@@ -234,7 +243,7 @@ def parse_added(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[str
     return _checked(given, types, mistakes)
 
 
-def _checked(given: Mapping[str, str], types: Iterable[str], mistakes: Mistakes) -> dict[str, Any]:
+def _checked(given: Mapping[str, str], types: Collection[str], mistakes: Mistakes) -> dict[str, Any]:
     from pipeline.tables.quotas.edit import LABELS
 
     values: dict[str, Any] = {}
@@ -250,20 +259,25 @@ def _checked(given: Mapping[str, str], types: Iterable[str], mistakes: Mistakes)
     return values
 
 
-def _parse_deleted(text: str, types: Iterable[str], mistakes: Mistakes) -> dict[str, Any]:
-    """Read `--delete-config`: the values to delete; the mode becomes enforce. Unknown names go to `mistakes`."""
-    keys = list(filter(None, (piece.strip() for piece in text.split(","))))
+def _parse_deleted(texts: Iterable[str], types: Collection[str], mistakes: Mistakes) -> dict[str, Any]:
+    """Read each `--delete-config`: the values to delete; the mode becomes enforce. What is wrong goes to `mistakes`.
+
+    Kafka passes over nothing between two commas, but takes a text of commas alone for a name.
+    """
+    keys = [key.strip() for text in texts for key in list(filter(None, text.split(","))) or [text]]
     _refuse_unknown("deleted", keys, types, mistakes)
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        mistakes.add(f"--delete-config names {', '.join(twice)} more than once")
     return {key: "enforce" if key == "mode" else None for key in keys}
 
 
-def _refuse_unknown(done: str, keys: Iterable[str], types: Iterable[str], mistakes: Mistakes) -> None:
+def _refuse_unknown(done: str, keys: Iterable[str], types: Collection[str], mistakes: Mistakes) -> None:
     """Refuse names that are not quota configs, in Kafka's words without its part on SCRAM."""
     from pipeline.tables.quotas.edit import LABELS
 
     known = (*QUOTA_TYPES, *LABELS)
     if unknown := [key for key in keys if key not in known]:
-        kind = next(iter(types), "users")
+        kind = "clients" if "clients" in types else "users"
         names = f"Unexpected config names: {', '.join(unknown)}; known are {', '.join(known)}"
         mistakes.add(f"Only quota configs can be {done} for '{kind}'. {names}")
 

@@ -252,6 +252,10 @@ _ENTITY: Final = {
     "client_defaults": (Annotated[bool, typer.Option("--client-defaults", help="The default client-id.")], False),
     **_TYPES_AND_NAMES,
     "entity_default": (Annotated[int, _DEFAULTS], 0),
+    "all_configs": (
+        Annotated[bool, typer.Option("--all", help="Has no effect on quotas.", rich_help_panel=_AS_KAFKA)],
+        False,
+    ),
     "name": _RPK_NAMES,
     "default": _texts("--default", metavar="TYPE", help="The default user or client-id.", panel=_AS_RPK),
 }
@@ -293,7 +297,11 @@ def java_double(value: float) -> str:
     """A double as Java prints it: `1024.0`, `1.0E7`, `1.0E-4`; the fewest digits that read as the same number."""
     if 1e-3 <= abs(value) < 1e7 or value == 0:
         return format(Decimal(repr(value)), "f") if "e" in repr(value) else repr(value)
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    shortest, nearest = (Decimal(text).normalize() for text in (repr(value), f"{value:.1e}"))
+    # Java wants two digits at least: of those that read as the same number the nearest, which may end with 0.
+    if len(shortest.as_tuple().digits) == 1 and float(nearest) == value:
+        shortest = nearest
+    sign, digits, exponent = shortest.as_tuple()
     text = "".join(map(str, digits))
     power = len(text) - 1 + int(exponent)
     return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"
