@@ -38,6 +38,18 @@ _TRUSTED_SECONDS: Final = 30.0
 _HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
+def with_columns_of_others(table: DeltaTable, rows: pa.Table) -> pa.Table:
+    """The rows with a null in each column that others have added to the table; delta-rs takes no row without them."""
+    if len(table.schema().fields) == rows.num_columns:
+        return rows
+    schema = pa.schema(cast(Any, table.schema()))
+    added = [field for field in schema if field.name not in rows.column_names]
+    for field in added:
+        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    # Columns that the table does not have stay: delta-rs refuses them.
+    return rows.select(schema.names) if added and set(rows.column_names) == set(schema.names) else rows
+
+
 class DeltaRsWriter(DeltaRsReader):
     """A `TableWriter` that keeps a handle to the table. It holds its lock during a whole append.
 
@@ -138,7 +150,13 @@ class DeltaRsWriter(DeltaRsReader):
         self._commits_on_handle += 1
         self._trusted_until = 0.0
         try:
-            write_deltalake(table, rows, mode="append", commit_properties=properties, post_commithook_properties=_HOOKS)
+            write_deltalake(
+                table,
+                with_columns_of_others(table, rows),
+                mode="append",
+                commit_properties=properties,
+                post_commithook_properties=_HOOKS,
+            )
         except CommitFailedError:
             return False
         except (DeltaError, OSError, ValueError) as exc:

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from arro3.core import Table
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, first_line
 from pipeline.tables.address import table_missing
@@ -48,6 +49,11 @@ def local_path(table: DeltaTable) -> str | None:
     """The folder of a table on a local disk; None for a table in another store."""
     address = urlsplit(table.table_uri)
     return unquote(address.path).rstrip("/") if address.scheme == "file" else None
+
+
+def columns_of_others(table: DeltaTable, model: type[BaseModel]) -> list[str]:
+    """The columns that others have added to a table of this model. They are kept, and have no effect."""
+    return [field.name for field in table.schema().fields if field.name not in model.model_fields]
 
 
 @contextmanager

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from arro3.core import ChunkedArray, DataType, Table
 from deltalake import DeltaTable, QueryBuilder
+from pydantic import BaseModel
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.opening import file_statistics, local_path, newest_in, open_table, unreadable
+from pipeline.tables.opening import columns_of_others, file_statistics, local_path, newest_in, open_table, unreadable
 from pipeline.tables.port import Condition, Instant, TableReader
+from schemas.rows import BatchRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,12 +160,16 @@ class TableRows:
     """The version of a table that was the newest when this object was made. All that is read fits together.
 
     The methods are as those of `TableReader`, and raise `TableUnreadable` if a file cannot be read.
+
+    Args:
+        model: What "all columns" are; columns that others have added to the table are left out. None = its columns.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, model: type[BaseModel] | None = None) -> None:
         self.uri = uri
         self._table = open_table(uri)
-        self._columns = column_names(self._table)
+        added = [] if model is None else columns_of_others(self._table, model)
+        self._columns = [name for name in column_names(self._table) if name not in added]
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
         """The rows that meet all conditions, in no order; `columns` None = all, in the order of the table."""
@@ -254,7 +260,7 @@ def newest_batch(batches: TableReader) -> Row | None:
 
 def newest_batch_under(root: str) -> Row | None:
     """The same, for a command that looks at the tables under a root."""
-    batches = TableRows(table_uri(root, "batches"))
+    batches = TableRows(table_uri(root, "batches"), BatchRow)
     newest = batches.newest_instant()
     return None if newest is None else _last(batches.read(None, newest.conditions))
 

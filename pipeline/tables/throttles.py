@@ -15,7 +15,8 @@ from pipeline.tables.queries import TableRows
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
-from schemas.throttle_record import counts, written_ms
+from schemas.decisions import DecisionRow
+from schemas.throttle_record import ThrottleEventRow, counts, written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.
 _COLUMNS_OF: Final = (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"])
@@ -39,7 +40,7 @@ class Story:
 
 def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
     """The row of `decisions` whose `decision_id` begins with a text; `NotFound` if none, `UsageError` if several do."""
-    decisions = TableRows(table_uri(root, "decisions"))
+    decisions = TableRows(table_uri(root, "decisions"), DecisionRow)
     where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
     found = decisions.read(["decision_id", "evaluated_at_ms"], where)
     ids = sorted({row["decision_id"] for row in found})
@@ -55,7 +56,7 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
 
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
     """The newest row of `decisions` of a client; None = any user, or any client-id. `NotFound` if there is none."""
-    decisions = TableRows(table_uri(root, "decisions"))
+    decisions = TableRows(table_uri(root, "decisions"), DecisionRow)
     where = Wanted(user, client_id).of_client()
     found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
     if found is None:
@@ -68,7 +69,7 @@ def newest_throttle(root: str, user: str | None, client_id: str | None) -> dict[
 
     For a client that was never throttled, as one in shadow mode, its newest decision; see `newest_decision`.
     """
-    record = _newest_record(TableRows(table_uri(root, "throttle_events")), user, client_id)
+    record = _newest_record(TableRows(table_uri(root, "throttle_events"), ThrottleEventRow), user, client_id)
     if record is not None:
         with suppress(NotFound):  # it is kept for a shorter time than its records
             return decision_with_id(root, record["decision_id"])
@@ -126,7 +127,7 @@ def story_of(root: str, decision: Mapping[str, Any]) -> Story:
 
 
 def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    events = TableRows(table_uri(root, "throttle_events"))
+    events = TableRows(table_uri(root, "throttle_events"), ThrottleEventRow)
     own: Condition = ("decision_id", "=", decision["decision_id"])
     # Ids are hashes, so only the instant limits which files can hold the records. None is older than the decision.
     found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
@@ -204,7 +205,7 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms:
 
     A throttle shorter than `min_hold_ms` from its first record to its end is left out, see `counts`.
     """
-    events = TableRows(table_uri(root, "throttle_events"))
+    events = TableRows(table_uri(root, "throttle_events"), ThrottleEventRow)
     # As `last_throttles` for the job: the release of a client may end before the throttle that it ends. So from the
     # first throttle that could run on, the last record of each client counts, whatever its end.
     first = events.smallest("publish_seq", [("throttled_until_ms", ">", now_ms), *wanted.of_client()])
@@ -234,7 +235,7 @@ def _since_ms(events: TableRows, last: Mapping[str, Any], min_hold_ms: int) -> i
 
 def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
     """The newest `limit` wanted records, newest first."""
-    events = TableRows(table_uri(root, "throttle_events"))
+    events = TableRows(table_uri(root, "throttle_events"), ThrottleEventRow)
     newest_seq = events.newest_value("publish_seq")
     if newest_seq is None:
         return []

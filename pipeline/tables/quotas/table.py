@@ -19,9 +19,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, TableMissing, first_line
 from pipeline.tables.address import table_missing, table_uri
-from pipeline.tables.opening import open_table, reading
+from pipeline.tables.opening import columns_of_others, open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race
-from pipeline.tables.queries import answer, rows_of, rows_where
+from pipeline.tables.queries import answer, column_names, rows_of, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
 from schemas.rows import QuotaRow
 
@@ -180,7 +180,7 @@ class QuotaTable:
             edit = self._changed(table, change, if_version, once_stored)
             if edit.rows == edit.before.rows:
                 return edit
-            write_deltalake(table, _table(edit.rows), mode="overwrite", commit_properties=_properties(audit))
+            write_deltalake(table, _stored(table, edit.rows), mode="overwrite", commit_properties=_properties(audit))
             return replace(edit, version=table.version())
 
         return self._committed(attempt)
@@ -263,3 +263,23 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     schema = Schema.from_arrow(arrow_schema(QuotaRow))
     arrays = [Array([row.get(name) for row in rows], schema.field(name).type) for name in names]
     return Table.from_arrays(arrays, schema=schema)
+
+
+def _stored(table: DeltaTable, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """The rows as the table stores them: a column that others have added keeps its values, and is null in a new row."""
+    own, added = _table(rows), columns_of_others(table, QuotaRow)
+    if not added:
+        return own
+    import pyarrow as pa  # noqa: PLC0415 - hardly a table has such columns
+
+    from pipeline.tables.reading import select  # noqa: PLC0415
+
+    before = select(table, ["user", "client_id", *added])
+    place_of = {
+        entity: place for place, entity in enumerate(zip(*before.select([0, 1]).to_pydict().values(), strict=True))
+    }
+    places = pa.array([place_of.get((row["user"], row["client_id"])) for row in rows], pa.int64())
+    stored = pa.table(own)
+    for name in added:
+        stored = stored.append_column(before.schema.field(name), before[name].take(places))
+    return stored.select(column_names(table))

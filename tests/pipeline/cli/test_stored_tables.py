@@ -1,4 +1,4 @@
-"""Every command reads tables in an object store as it reads them on a disk."""
+"""Every command reads tables in an object store, and tables with columns of others, as it reads its own on a disk."""
 
 import re
 import shutil
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.tables.layout import TABLES
 from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.cli.test_every_table import CLIENT, COMMANDS, SPAN, USER, WITHOUT_TABLES, root
+from tests.touched_tables import add_columns
 
 __all__ = ["root"]  # a fixture, found by its name
 
@@ -18,6 +20,8 @@ MORE = {
     "status": (),
     "top --once": (),
     f"throttles explain {USER} {CLIENT}": (),
+    f"throttles explain {USER} {CLIENT} -o json": (),
+    "throttles list -o json": (),
     "throttles verify": SPAN,
 }
 
@@ -32,21 +36,36 @@ def stored(root: str, store: ObjectStore) -> str:
     return "s3://kquota/commands"
 
 
-@pytest.mark.parametrize("command", [*READING, *MORE])
+@pytest.fixture(scope="module")
+def touched(root: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same tables, after others have added columns to all of them."""
+    folder = tmp_path_factory.mktemp("touched") / "tables"
+    shutil.copytree(root, folder)
+    for name in TABLES:
+        add_columns(str(folder / name))
+    return str(folder)
+
+
+# An added column is a commit in the history.
+ASKED = [
+    *(("stored", command) for command in (*READING, *MORE)),
+    *(("touched", command) for command in (*READING, *MORE) if command != "quotas history"),
+]
+
+
+@pytest.mark.parametrize(("place", "command"), ASKED)
 def test_the_answer_is_that_of_the_same_tables_on_a_disk(
-    command: str,
-    root: str,
-    stored: str,
-    store: ObjectStore,
-    monkeypatch: pytest.MonkeyPatch,
+    place: str, command: str, root: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
+    other = request.getfixturevalue(place)
+    if place == "stored":
+        for name, value in request.getfixturevalue("store").environment.items():
+            monkeypatch.setenv(name, value)
     candidate = str(Path(root) / "candidate.yaml")
     rest = [candidate if word == "CANDIDATE" else word for word in {**READING, **MORE}[command]]
-    on_disk, in_store = (kquota(*command.split(), *rest, "--tables", place) for place in (root, stored))
-    assert in_store.exit_code == on_disk.exit_code, in_store.stderr
-    shown = [answer.stdout.replace(stored, root) for answer in (in_store, on_disk)]
+    on_disk, found = (kquota(*command.split(), *rest, "--tables", tables) for tables in (root, other))
+    assert found.exit_code == on_disk.exit_code, found.stderr
+    shown = [answer.stdout.replace(other, root) for answer in (found, on_disk)]
     assert shown[0]
     if command.startswith(OF_NOW):
         shown = [re.sub(r"\d+", "#", text) for text in shown]

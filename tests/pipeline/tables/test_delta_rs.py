@@ -13,6 +13,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import TableUnwritable
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
+from tests.touched_tables import add_columns
 
 
 @pytest.fixture
@@ -100,9 +101,22 @@ def test_a_writer_that_opens_a_new_handle_skips_no_row_and_repeats_none(uri: str
     assert list(Path(uri, "_delta_log").glob("*.checkpoint.parquet"))
 
 
-def test_rows_of_another_shape_are_refused(uri: str) -> None:
-    with pytest.raises(Refused):
-        writer(uri, 1).append(pa.table({"nonsense": [1]}), {"q1": 0}, {})
+@pytest.mark.parametrize("touched", [False, True])
+def test_rows_of_another_shape_are_refused(touched: bool, uri: str) -> None:
+    if touched:
+        add_columns(uri)
+    for rows in (pa.table({"nonsense": [1]}), dead_letters().append_column("nonsense", pa.array([1]))):
+        with pytest.raises(Refused):
+            writer(uri, DeltaTable(uri).version()).append(rows, {"q1": 0}, {})
+
+
+def test_a_column_that_others_add_while_the_job_runs_is_null_in_its_rows(uri: str) -> None:
+    job = writer(uri, 1)
+    assert job.append(dead_letters(offset=0), {"q1": 0}, {})
+    add_columns(uri)
+    assert job.append(dead_letters(offset=1), {"q1": 1}, {})
+    rows = job.read(["offset", "team", "seen", "contact"]).sort_by("offset").to_pylist()
+    assert rows == [{"offset": offset, "team": None, "seen": None, "contact": None} for offset in (0, 1)]
 
 
 def test_the_error_of_an_unwritable_store_names_the_table_and_the_remedy(uri: str) -> None:

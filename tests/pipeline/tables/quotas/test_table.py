@@ -1,15 +1,18 @@
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from filelock import FileLock
 
 from pipeline.errors import Conflict, Refused, TableMissing
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from tests.touched_tables import add_columns
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="#42: noisy neighbour")
 
@@ -55,6 +58,23 @@ def test_a_row_that_loses_its_last_bound_is_removed_unless_it_is_exempt(table: Q
     table.alter([bound("alice", 1.0), bound("bob", 1.0)], AUDIT)
     table.alter([bound("alice", None), bound("bob", None, mode="exempt")], AUDIT)
     assert rates(table) == {"bob": None}
+
+
+def test_columns_that_others_have_added_keep_their_values_and_are_null_in_new_rows(table: QuotaTable) -> None:
+    table.alter([bound(user, 1.0) for user in ("alice", "bob", "carol")], AUDIT)
+    add_columns(table.uri)
+    stored = DeltaTable(table.uri)
+    at = datetime(2026, 1, 2, 3, 4, 5, 678, UTC)
+    values = {"team": "red", "seen": at, "contact": {"mail": ["a@b", None]}}
+    others = [dict.fromkeys(values), values, dict.fromkeys(values) | {"team": "blue"}]
+    rows = [{**row, **other} for row, other in zip(table.read().rows, others, strict=True)]
+    write_deltalake(stored, pa.Table.from_pylist(rows, pa.schema(stored.schema())), mode="overwrite")
+    version = table.alter([bound("aaron", 1.0), bound("bob", 2.0), QuotaChange("carol", "", remove=True)], AUDIT)
+    assert rates(table) == {"aaron": 1.0, "alice": 1.0, "bob": 2.0}
+    found = DeltaTable(table.uri).to_pyarrow_table().sort_by("user").select(list(values)).to_pylist()
+    assert found == [others[0], others[0], values]
+    assert table.alter([bound("bob", 2.0)], AUDIT) == version, "nothing has changed"
+    assert "team" not in table.read().rows[0]
 
 
 def test_an_edit_that_changes_nothing_makes_no_commit(table: QuotaTable) -> None:
