@@ -21,6 +21,12 @@ def add_columns(uri: str) -> None:
     DeltaTable(uri).alter.add_columns(list(COLUMNS))
 
 
+_READERS_TOO: Final = (
+    *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"),
+    *("vacuumProtocolCheck", "variantType", "variantType-preview"),
+)
+
+
 def add_to_log(uri: str, features: Iterable[str] = (), properties: Mapping[str, str] | None = None) -> int:
     """Commit table features and properties; returns the version. delta-rs itself cannot."""
     log = Path(uri, "_delta_log")
@@ -28,18 +34,12 @@ def add_to_log(uri: str, features: Iterable[str] = (), properties: Mapping[str, 
     actions: list[dict[str, Any]] = [json.loads(line) for path in commits for line in path.read_text().splitlines()]
     metadata = [action for action in actions if "metaData" in action][-1]
     metadata["metaData"]["configuration"] |= properties or {}
-    added: list[dict[str, Any]] = [
-        {
-            "commitInfo": {
-                "timestamp": 1,
-                "operation": "CLUSTER BY",
-                "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0",
-            }
-        },
-        metadata,
-    ]
+    info = {"timestamp": 1, "operation": "CLUSTER BY", "engineInfo": "Apache-Spark/4.2.0 Delta-Lake/4.4.0"}
+    added: list[dict[str, Any]] = [{"commitInfo": info}, metadata]
     if features:
-        named = ["appendOnly", "invariants", "checkConstraints", *features]
-        added.append({"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": named}})
+        writers = ["appendOnly", "invariants", "checkConstraints", *features]
+        readers = [one for one in features if one in _READERS_TOO]
+        for_readers = {"minReaderVersion": 3, "readerFeatures": readers} if readers else {"minReaderVersion": 1}
+        added.append({"protocol": {"minWriterVersion": 7, "writerFeatures": writers} | for_readers})
     (log / f"{len(commits):020}.json").write_text("".join(f"{json.dumps(action)}\n" for action in added))
     return len(commits)

@@ -35,9 +35,9 @@ from pipeline.stream.session import jar_sets
 from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table, owner_of
-from pipeline.tables.layout import TABLES
+from pipeline.tables.layout import TABLES, changes_of_others
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
-from pipeline.tables.port import tables_of_another_job
+from pipeline.tables.port import TableUnreadable, tables_of_another_job
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
@@ -171,10 +171,14 @@ def _store(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _tables(settings: Settings) -> Iterator[Diagnosis]:
-    for name in TABLES:
+    for name, definition in TABLES.items():
         uri = table_uri(settings.tables.root, name)
-        rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
-        yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
+        try:
+            rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
+            yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
+            yield from (Diagnosis(severity, "tables", text) for severity, text in changes_of_others(uri, definition))
+        except TableUnreadable as exc:  # each is told: they can be damaged together
+            yield Diagnosis("error", "tables", str(exc))
 
 
 def _meters(settings: Settings) -> Iterator[Diagnosis]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -324,12 +325,16 @@ class Checkpoint:
 
     @classmethod
     def read(cls, files: CheckpointFiles) -> Self | None:
-        """Read a checkpoint; None if there is none."""
+        """Read a checkpoint; None if there is none. `Refused` if a power loss has cut what a start reads of it."""
         metadata = files.text("metadata")
         if metadata is None:
             return None
-        query_id = json.loads(metadata)["id"]
-        return cls(files, query_id, _newest(files.names("offsets")), _newest(files.names("commits")))
+        planned, committed = _newest(files.names("offsets")), _newest(files.names("commits"))
+        needed = ("metadata", f"offsets/{planned}", f"offsets/{planned - 1}", f"commits/{committed}", "sources/0/0")
+        for name in needed:
+            if _is_cut(name, files.text(name)):
+                raise _damaged(files.checkpoint, name)
+        return cls(files, json.loads(metadata)["id"], planned, committed)
 
     def next_offsets(self) -> dict[str, dict[str, int]]:
         """Where the next batch begins, or the batch to be repeated; empty if the query has not completed a batch."""
@@ -372,6 +377,29 @@ class Checkpoint:
                 "give the job's own one with --checkpoint, or delete this one: the job then begins where its tables end"
             )
             raise Refused(message, fix)
+
+
+_LEAST_LINES: Final = {"offsets": 3, "commits": 2, "sources": 2}
+
+
+def _is_cut(name: str, text: str | None) -> bool:
+    """Whether a file has lost lines; None = there is none. All but `metadata` begin with a line for the version."""
+    if text is None:
+        return False
+    lines = text.splitlines()
+    try:
+        for line in lines[min(len(lines), name != "metadata") :]:
+            json.loads(line)
+    except ValueError:
+        return True
+    return len(lines) < _LEAST_LINES.get(name.partition("/")[0], 1)
+
+
+def _damaged(checkpoint: str, name: str) -> Refused:
+    place = quote(checkpoint)
+    away = f"move {checkpoint} away" if has_scheme(checkpoint) else f"mv {place} {place}.damaged"
+    message = f"checkpoint {checkpoint} is damaged: {name} is empty or cut, as after a power loss"
+    return Refused(message, f"stop the job and start it without this one, it begins where its tables end: {away}")
 
 
 def _newest(names: Iterable[str]) -> int:

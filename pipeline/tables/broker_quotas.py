@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.address import table_uri
+from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.enforced import APPLIED, KEY, NAME, OF_A_CHANGE, PENDING, change_of, demands, newest_changes
 from pipeline.tables.port import checked_epoch
 from pipeline.tables.queries import TableRows
 from pipeline.tables.reading import newest_of_each, select
-from pipeline.tables.upkeep import committed, rows_before
+from pipeline.tables.upkeep import rows_before
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
 from schemas.arrow import arrow_schema, conform
@@ -60,6 +61,8 @@ class BrokerQuotasTable:
             # An append that failed may have stored its rows after all. These are others, and come after them.
             self._next_seq = 1 + (last_seq if is_appended else self._newest_seq())
             if is_appended:
+                # What a power loss takes from this table stays at the brokers, and kquota would not know it as its own.
+                keep_on_disk(self.uri)
                 return
 
     def state(self) -> tuple[dict[EntryKey, Owned], list[Change]]:
@@ -110,7 +113,7 @@ def trim_changes(uri: str, before_ms: int) -> int:
         if len(kept) < len(rows):
             # One commit that puts the rows that stay in place of all the old ones. A delete whose condition named them
             # one by one has crashed delta-rs 1.6.6 (30 000 of them).
-            write_deltalake(table, kept, mode="overwrite", predicate=predicate)
+            write_deltalake(table, kept, mode="overwrite", predicate=predicate, post_commithook_properties=NO_CLEANING)
         return len(rows) - len(kept)
 
     return committed(uri, delete)

@@ -11,16 +11,21 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 
-from pipeline.errors import first_line
 from pipeline.tables import port
+from pipeline.tables.committing import (
+    ATTEMPTS,
+    NO_HOOKS,
+    checkpoint_if_due,
+    has_lost_race,
+    newest_commit,
+    refusal_of,
+)
 from pipeline.tables.opening import open_table, reading
 from pipeline.tables.reading import DeltaRsReader
 
-# Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer.
-_ATTEMPTS: Final = 5
 # An older driver that works off a backlog commits without a pause, until it is fenced.
 _ATTEMPTS_TO_FENCE: Final = 50
 
@@ -33,9 +38,6 @@ _COMMITS_PER_HANDLE: Final = 50
 # the append's time. Another commit is found out by its entry in the log, so this must be far below `layout`'s shortest
 # log retention, 3 minutes, after which that entry may be gone.
 _TRUSTED_SECONDS: Final = 30.0
-
-# Maintenance cleans the log, outside of the decision path.
-_HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
 def with_columns_of_others(table: DeltaTable, rows: pa.Table) -> pa.Table:
@@ -80,13 +82,13 @@ class DeltaRsWriter(DeltaRsReader):
                 if self._committed(table, rows, {self._job: epoch}, {}):
                     self._epoch = epoch
                     return
-        raise port.lost_race(self.uri, _ATTEMPTS_TO_FENCE)
+        raise port.lost_race(self.uri, _ATTEMPTS_TO_FENCE, newest_commit(self.uri))
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         if not rows.num_rows:
             return True
         with self._lock:
-            for _ in range(_ATTEMPTS):
+            for _ in range(ATTEMPTS):
                 is_trusted = self._is_trusted()
                 try:
                     table = self._handle if is_trusted else self._fresh()
@@ -101,7 +103,7 @@ class DeltaRsWriter(DeltaRsReader):
                     if not is_trusted:
                         raise
                     self._trusted_until = 0.0
-        raise port.lost_race(self.uri, _ATTEMPTS)
+        raise port.lost_race(self.uri, ATTEMPTS, newest_commit(self.uri))
 
     def is_fenced(self) -> bool:
         return port.is_fenced(self._epoch, self.recorded_version(self._job))
@@ -155,13 +157,13 @@ class DeltaRsWriter(DeltaRsReader):
                 with_columns_of_others(table, rows),
                 mode="append",
                 commit_properties=properties,
-                post_commithook_properties=_HOOKS,
+                post_commithook_properties=NO_HOOKS,
             )
-        except CommitFailedError:
-            return False
         except (DeltaError, OSError, ValueError) as exc:
-            is_refused = isinstance(exc, SchemaMismatchError) or "Invalid data found" in str(exc)
-            raise (port.rows_refused if is_refused else port.TableUnwritable)(self.uri, first_line(exc)) from exc
+            if has_lost_race(self.uri, table, exc):
+                return False
+            raise refusal_of(self.uri, table, exc) from exc
+        checkpoint_if_due(table)  # maintenance cleans the log, outside of the decision path
         self._trusted_until = time.monotonic() + _TRUSTED_SECONDS
         self._recorded |= versions
         return True

@@ -5,12 +5,16 @@ session open such tables by their address: see `pipeline.tables.address`.
 """
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
 
 from pipeline.errors import TableMissing
 from pipeline.settings.model import TablesSettings
 from pipeline.settings.places import CatalogRoot
 from pipeline.tables.address import OWNER, OWNER_TABLE, is_local, place_of, table_uri
+from pipeline.tables.committing import NO_CLEANING, committed
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import RolledTable, TableWriter, tables_of_another_job
 from pipeline.tables.quotas.source import QuotaVersions
@@ -137,10 +141,14 @@ def claim(root: str, job: str) -> None:
     """See `claim_tables`."""
     owner = owner_of(root)
     if owner is None:
-        table = open_table(table_uri(root, OWNER_TABLE))
-        table.alter.set_table_properties({OWNER: job}, raise_if_not_exists=False)
+        committed(table_uri(root, OWNER_TABLE), partial(_name_owner, job))
     elif owner != job:
         raise tables_of_another_job(root, job, owner)
+
+
+def _name_owner(job: str, table: DeltaTable) -> None:
+    named = {OWNER: job}
+    table.alter.set_table_properties(named, raise_if_not_exists=False, post_commithook_properties=NO_CLEANING)
 
 
 def owner_of(root: str) -> str | None:

@@ -5,19 +5,22 @@ constraints.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from deltalake import DeltaTable, Field
 from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
-from pipeline.tables.address import full_address, is_local, place_of, table_uri
+from pipeline.tables.address import QUOTAS, creating, full_address, is_local, place_of, table_uri
+from pipeline.tables.committing import NO_CLEANING, append_only, committed, constraints_of_others, keep_on_disk, writing
 from pipeline.tables.object_store import delta_rs_options
-from pipeline.tables.opening import open_table
+from pipeline.tables.opening import columns_of_others, open_table
 from pipeline.tables.queries import column_names
+from pipeline.tables.table_features import altering, unfit_features_of, unwritable
 from schemas.arrow import arrow_schema
 from schemas.decisions import DecisionRow
 from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
@@ -26,6 +29,9 @@ from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 
 STATISTICS: Final = "delta.dataSkippingStatsColumns"
 """The property that lists the columns with statistics."""
+
+CONSTRAINT: Final = "delta.constraints."
+"""What the properties begin with that hold the CHECK constraints of a table."""
 
 _PLAIN: Final = {
     "delta.enableDeletionVectors": "false",
@@ -143,41 +149,72 @@ def create_missing(root: str, definitions: Iterable[TableDefinition] = TABLES.va
 
 def _create(uri: str, definition: TableDefinition) -> bool:
     try:
-        table, created = open_table(uri), False
+        open_table(uri)
+        created = False
     except TableMissing:
-        if is_local(uri):
-            Path(uri).mkdir(parents=True, exist_ok=True)
         created = True
-        table = DeltaTable.create(
-            str(uri),
-            arrow_schema(definition.model),
-            mode="ignore",
-            partition_by=list(definition.partition_by),
-            name=definition.name,
-            description=definition.description,
-            configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
-            storage_options=delta_rs_options(uri),
-            raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
-        )
-    _add_missing_columns(table, definition)
-    # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
-    # protocol.
-    present = table.metadata().configuration
-    missing = {
-        name: rule for name, rule in definition.constraints.items() if f"delta.constraints.{name}" not in present
-    }
-    if missing:
-        table.alter.add_constraint(missing)
+        with writing(uri):
+            _create_new(uri, definition)
+    committed(uri, partial(_complete, definition))
+    if created:
+        keep_on_disk(uri)
     return created
 
 
-def _add_missing_columns(table: DeltaTable, definition: TableDefinition) -> None:
+def _create_new(uri: str, definition: TableDefinition) -> None:
+    if is_local(uri):
+        Path(uri).mkdir(parents=True, exist_ok=True)
+    DeltaTable.create(
+        str(uri),
+        arrow_schema(definition.model),
+        mode="ignore",
+        partition_by=list(definition.partition_by),
+        name=definition.name,
+        description=definition.description,
+        configuration={**definition.configuration, **({} if is_local(uri) else _IN_A_STORE)},
+        storage_options=delta_rs_options(uri),
+        raise_if_key_not_exists=False,  # the kquota.* properties are ours, not Delta's
+    )
+
+
+def _complete(definition: TableDefinition, table: DeltaTable) -> None:
     present = column_names(table)
-    missing = [field for field in arrow_schema(definition.model) if field.nullable and field.name not in present]
-    if missing:
-        table.alter.add_columns([Field.from_arrow(field) for field in missing])
+    added = [field for field in arrow_schema(definition.model) if field.nullable and field.name not in present]
+    if added:
+        fields = [Field.from_arrow(field) for field in added]
+        table.alter.add_columns(fields, post_commithook_properties=NO_CLEANING)
         if definition.stats_columns:
-            table.alter.set_table_properties({STATISTICS: ",".join(definition.stats_columns)})
+            statistics = {STATISTICS: ",".join(definition.stats_columns)}
+            table.alter.set_table_properties(statistics, post_commithook_properties=NO_CLEANING)
+    # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
+    # protocol.
+    set_already = table.metadata().configuration
+    constraints = {
+        name: rule for name, rule in definition.constraints.items() if f"{CONSTRAINT}{name}" not in set_already
+    }
+    if constraints:
+        table.alter.add_constraint(constraints, post_commithook_properties=NO_CLEANING)
+
+
+def changes_of_others(uri: str, definition: TableDefinition) -> Iterator[tuple[Literal["ok", "warning", "error"], str]]:
+    """What others have changed of an existing table, each with how it matters to kquota."""
+    table = open_table(uri)
+    present, configuration = column_names(table), table.metadata().configuration
+    if unfit_features_of(table):
+        yield "error", str(unwritable(uri, table))
+    if configuration.get("delta.appendOnly") == "true":
+        yield "error", str(append_only(uri))
+    if constraints := constraints_of_others(uri, table):
+        fix = altering(uri, [f"DROP CONSTRAINT {name}" for name in constraints])
+        yield (
+            "warning",
+            f"{uri} takes only rows that meet {', '.join(constraints)}, which others have added. Fix: {fix}",
+        )
+    if lost := [name for name in definition.model.model_fields if name not in present]:
+        yield "error", f"{uri} has lost {', '.join(lost)}. Fix: create it again, without its values: {creating(uri)}"
+    if added := columns_of_others(table, definition.model):
+        effect = "kept as they are, null in new rows" if definition.name == QUOTAS else "null in new rows"
+        yield "ok", f"{definition.name}: columns of others, without effect: {', '.join(added)} ({effect})"
 
 
 # The SQL of deploy/sql: views over the tables. A Spark or a Databricks of the operator runs it.

@@ -30,10 +30,12 @@ def of_newest_epoch(time_epoch: int) -> list[Condition]:
 class TableUnreadable(PipelineError):
     """A table cannot be read; `is_file_missing` if a data file is not there, perhaps because it was cleaned away."""
 
-    def __init__(self, table: str, cause: str, *, is_file_missing: bool = False) -> None:
+    def __init__(
+        self, table: str, cause: str, fix: str | None = None, *, is_file_missing: bool = False, exit_code: int = 1
+    ) -> None:
         self.is_file_missing = is_file_missing
-        fix = f"see what is there and who may read it: {looking_at(table)}"
-        super().__init__(f"{table} cannot be read: {cause}", fix)
+        fix = fix or f"see what is there and who may read it: {looking_at(table)}"
+        super().__init__(f"{table} cannot be read: {cause}", fix, exit_code)
 
 
 class TableUnwritable(PipelineError):
@@ -44,16 +46,17 @@ class TableUnwritable(PipelineError):
         super().__init__(f"{table} cannot be written: {cause}", fix)
 
 
-def rows_refused(table: str, cause: str) -> Refused:
+def rows_refused(table: str, cause: str, fix: str | None = None) -> Refused:
     """The error of rows that do not fit a table's schema or break one of its CHECK constraints."""
-    fix = "none of them was written: give each row the columns, types and limits of the table"
+    fix = fix or "none of them was written: give each row the columns, types and limits of the table"
     return Refused(f"rows do not fit the schema and constraints of {table}: {cause}", fix)
 
 
-def lost_race(table: str, attempts: int) -> Conflict:
-    """The error of a commit that others came before at every attempt."""
-    fix = "find what else writes to the table; only the job and its own maintenance may write to it"
-    return Conflict(f"a commit to {table} failed {attempts} times because other commits came first", fix)
+def lost_race(table: str, attempts: int, newest: str = "") -> Conflict:
+    """The error of a commit that others came before at every attempt; `newest` describes the newest of theirs."""
+    fix = "nothing was written; repeat it when nothing else writes to the table"
+    theirs = newest and f", the newest {newest}"
+    return Conflict(f"a commit to {table} failed {attempts} times because other commits came first{theirs}", fix)
 
 
 def tables_of_another_job(root: str, job: str, owner: str) -> Conflict:

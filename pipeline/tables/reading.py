@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table
+from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table, reading
 from pipeline.tables.port import Condition, Instant, TableReader, of_epoch, of_newest_epoch
 from pipeline.tables.queries import (
     ADDED_COLUMNS,
@@ -123,7 +123,8 @@ def _dataset_of(table: DeltaTable, dictionaries: Sequence[str]) -> Any:
     path = local_path(table)
     files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
     options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
-    dataset = table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
+    with reading(path or table.table_uri):
+        dataset = table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
     schema = dataset.schema
     added = [pa.field(name, pa.int64()) for name in ADDED_COLUMNS if name not in schema.names]
     return dataset.replace_schema(pa.schema([*schema, *added])) if added else dataset

@@ -6,29 +6,23 @@ is made again here. Each step can be repeated, and interrupted at any point: the
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from arro3.core import DataType, RecordBatch, RecordBatchReader, Table
-from deltalake import (
-    ColumnProperties,
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    QueryBuilder,
-    WriterProperties,
-    write_deltalake,
-)
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, QueryBuilder, WriterProperties, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
+from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk, writing
 from pipeline.tables.opening import file_statistics, newest_value, open_table
-from pipeline.tables.port import Condition, lost_race
+from pipeline.tables.port import Condition
 from pipeline.tables.queries import count, newest_instant_in
+from pipeline.tables.table_features import refuse_unwritable
 
 MANY_FILES: Final = 200
 _MANY_FILES_OF_SECONDS: Final = 20  # three a minute, 7 MB each at 20 000 events a second
@@ -37,8 +31,6 @@ _MANY_FILES_OF_SECONDS: Final = 20  # three a minute, 7 MB each at 20 000 events
 _MERGED_BYTES: Final = 32_000_000
 _ROWS_OF_A_GROUP: Final = 131_072  # Arrow decodes a row group as a whole, also to read it in pieces
 _MERGING: Final = WriterProperties(max_row_group_size=_ROWS_OF_A_GROUP, compression="SNAPPY")
-_ATTEMPTS: Final = 5
-_Result = TypeVar("_Result")
 
 
 def trim(uri: str, column: str, before_ms: int) -> int:
@@ -51,7 +43,7 @@ def trim(uri: str, column: str, before_ms: int) -> int:
     def delete(table: DeltaTable) -> int:
         rows = count(table, old)
         if rows:
-            table.delete(predicate)
+            table.delete(predicate, post_commithook_properties=NO_CLEANING)
         return rows
 
     return committed(uri, delete)
@@ -70,7 +62,12 @@ def compact(uri: str, many_files: int = MANY_FILES) -> bool:
         sizes_bytes = file_statistics(table).column("size_bytes").to_pylist()
         is_due = sum(1 for size_bytes in sizes_bytes if size_bytes < _MERGED_BYTES // 2) > many_files
         if is_due:
-            table.optimize.compact(target_size=_MERGED_BYTES, max_concurrent_tasks=1, writer_properties=_MERGING)
+            table.optimize.compact(
+                target_size=_MERGED_BYTES,
+                max_concurrent_tasks=1,
+                writer_properties=_MERGING,
+                post_commithook_properties=NO_CLEANING,
+            )
         return is_due
 
     return committed(uri, optimize)
@@ -79,23 +76,16 @@ def compact(uri: str, many_files: int = MANY_FILES) -> bool:
 def clean(uri: str, *, files: bool = True) -> int:
     """Write a log checkpoint, then delete log entries and replaced files after the times in the table's properties.
 
-    Returns the number of data files that were deleted; without `files` none are looked for.
+    Returns the number of data files that were deleted; without `files` none are looked for. Nothing is deleted from a
+    table to which delta-rs does not write: its log is the way back.
     """
     table = open_table(uri)
-    table.create_checkpoint()
-    table.cleanup_metadata()
-    return len(table.vacuum(dry_run=False)) if files else 0
-
-
-def committed(uri: str, commit: Callable[[DeltaTable], _Result]) -> _Result:
-    """What a function returns that makes a commit on a new handle; called again if another commit came first."""
-    for _ in range(_ATTEMPTS):
-        table = open_table(uri)
-        try:
-            return commit(table)
-        except CommitFailedError:
-            continue
-    raise lost_race(uri, _ATTEMPTS)
+    refuse_unwritable(uri, table)
+    with writing(uri):
+        table.create_checkpoint()
+        keep_on_disk(uri)  # before the entries go that it stands for
+        table.cleanup_metadata()
+        return len(table.vacuum(dry_run=False, post_commithook_properties=NO_CLEANING)) if files else 0
 
 
 @contextmanager
@@ -137,7 +127,6 @@ _WRITER: Final = WriterProperties(
 _ORDER: Final = '"user", client_id, minute_start_ms'
 # On one core: the micro-batches need the others.
 _ENGINE: Final = {"datafusion.execution.target_partitions": "1"}
-_HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
 def sort_day(
@@ -198,7 +187,7 @@ def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
         target_file_size=_FILE_BYTES,
         writer_properties=_WRITER,
         commit_properties=CommitProperties(max_commit_retries=0),
-        post_commithook_properties=_HOOKS,
+        post_commithook_properties=NO_CLEANING,
     )
 
 

@@ -1,7 +1,9 @@
 """A job that is killed leaves what a job leaves that was not: on real tables, without Kafka and Spark."""
 
 import copy
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob, owed_by
 from tests.faults.hand_load import Load, Trouble
+from tests.faults.usage_reading import read
 from tests.touched_tables import add_columns
 
 
@@ -32,6 +35,9 @@ def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: py
         assert verdict.compared[check] > 10, check
 
 
+NOT_WAITED_FOR = ("usage", "batches", "decisions", "throttle_events", "sensor_state", "dead_letters")
+
+
 def test_columns_that_others_add_to_the_tables_change_nothing_that_the_job_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +52,53 @@ def test_columns_that_others_add_to_the_tables_change_nothing_that_the_job_write
         load.job.start()
     load.come_to_rest()
     assert load.job.verdict(dict.fromkeys(("usage", "decisions", "topic"), 5)).as_json()["differences"] == []
+
+
+@pytest.mark.parametrize("cut", [("usage",), ("batches",), ("throttle_events",), ("sensor_state",), NOT_WAITED_FOR])
+def test_after_a_power_loss_the_job_goes_on_once_its_fixes_are_followed(
+    cut: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch)
+    for _ in range(8):
+        load.step()
+    load.run_until_killed_at("outbox.appended")
+    for name in cut:
+        cut_newest_commits(f"{load.job.settings.tables.root}/{name}")
+    followed = 0
+    while (error := refusal_of(load.job)) is not None:
+        fix = re.search(r"(?:cd|mv) .*", error.fix)
+        assert fix, error
+        subprocess.run(["/bin/sh", "-e", "-c", fix[0]], check=True)
+        followed += 1
+    assert followed == len(cut)
+    for _ in range(8):
+        load.step()
+    load.come_to_rest()
+    job = load.job
+    numbers = [record.publish_seq for record in job.broker.records]
+    assert numbers == sorted({*numbers}), "consumers take no number twice"
+    assert (
+        0
+        < sum(job.rows("usage")["request_count"].to_pylist())
+        <= sum(row["request_count"] for row in read(job.messages, 500).usage.values())
+    )
+
+
+def cut_newest_commits(uri: str) -> None:
+    """Leave nothing of a table's newest commit, and one line of the one before it."""
+    *_, older, newest = sorted(Path(uri, "_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    older.write_bytes(older.read_bytes().splitlines()[0])
+
+
+def refusal_of(job: HandJob) -> PipelineError | None:
+    """Why the job does not start; its checkpoint is younger than the tables, so it starts without."""
+    try:
+        create_missing(job.settings.tables.root)
+        job.start(with_checkpoint=False)
+    except PipelineError as exc:
+        return exc
+    return None
 
 
 @pytest.mark.parametrize("point", ["usage.appended", "outbox.appended"])

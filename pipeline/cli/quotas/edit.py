@@ -163,11 +163,19 @@ def sql(
 
     On a local disk no other SQL writer may touch the table at the same time: Spark and delta-rs do not see each
     other's commits in time there. In an object store the statement runs on a copy, and its outcome is one edit.
+
+    Columns that you add have no effect: every edit keeps them as they are, and a new row has null there. In an object
+    store a statement does not see them.
     """
     from pipeline.stream.quota_sql import run_sql
+    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.table import local_audit
 
-    print_rows(run_sql(source.settings(), statement, local_audit(reason)), output)
+    settings = source.settings()
+    print_rows(run_sql(settings, statement, local_audit(reason)), output)
+    if added := open_quota_table(settings.tables).columns_of_others():
+        named = printable(", ".join(added))
+        sys.stderr.write(f"note: columns that kquota does not know have no effect and are kept as they are: {named}\n")
 
 
 def _alteration(

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,20 +11,23 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from arro3.core import Array, Schema, Table
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from pipeline.command_line import DISTRIBUTION, command_text
-from pipeline.errors import Conflict, TableMissing, first_line
+from pipeline.errors import Conflict, PipelineError, TableMissing, first_line
 from pipeline.tables.address import table_missing, table_uri
+from pipeline.tables.committing import NO_HOOKS, checkpoint_if_due, committed, keep_on_disk
 from pipeline.tables.opening import columns_of_others, open_table, reading
-from pipeline.tables.port import TableUnreadable, TableUnwritable, lost_race
+from pipeline.tables.port import TableUnreadable, TableUnwritable
 from pipeline.tables.queries import answer, column_names, rows_of, rows_where
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
 from schemas.rows import QuotaRow
+
+log = logging.getLogger(__name__)
 
 # The commits of the quota table, and who made them and why.
 
@@ -79,7 +83,6 @@ def _commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
     return QuotaCommit(entry["version"], committed_at, entry["operation"], audit)
 
 
-_ATTEMPTS: Final = 5
 Outcome = TypeVar("Outcome")
 
 
@@ -180,7 +183,13 @@ class QuotaTable:
             edit = self._changed(table, change, if_version, once_stored)
             if edit.rows == edit.before.rows:
                 return edit
-            write_deltalake(table, _stored(table, edit.rows), mode="overwrite", commit_properties=_properties(audit))
+            write_deltalake(
+                table,
+                _stored(table, edit.rows),
+                mode="overwrite",
+                commit_properties=_properties(audit),
+                post_commithook_properties=NO_HOOKS,
+            )
             return replace(edit, version=table.version())
 
         return self._committed(attempt)
@@ -194,6 +203,10 @@ class QuotaTable:
         with reading(self.uri):
             return [_commit_of(entry) for entry in open_table(self.uri).history(limit)]
 
+    def columns_of_others(self) -> list[str]:
+        """The columns that others have added; an edit keeps them as they are."""
+        return columns_of_others(open_table(self.uri), QuotaRow)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the edit lock, as Spark SQL does; `Conflict` if another edit keeps it. Object stores have none."""
@@ -203,18 +216,29 @@ class QuotaTable:
         from filelock import FileLock, Timeout  # noqa: PLC0415 - reading needs no lock
 
         path = Path(self.uri).with_name("quotas.lock")
+        lock = FileLock(path, timeout=self._lock_timeout_seconds)
         try:
-            with FileLock(path, timeout=self._lock_timeout_seconds):
-                yield
+            lock.acquire()
         except Timeout as exc:
             message = f"{path} is held by another edit, waited {self._lock_timeout_seconds:g} s"
             raise Conflict(message, f"nothing was changed; see who holds it: fuser -v {quote(str(path))}") from exc
+        except OSError as exc:
+            raise TableUnwritable(self.uri, str(exc)) from exc
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _set_property(self, name: str, value: str, audit: EditAudit) -> int:
         def attempt(table: DeltaTable) -> int:
             if table.metadata().configuration.get(name) != value:
                 properties = _properties(audit)
-                table.alter.set_table_properties({name: value}, raise_if_not_exists=False, commit_properties=properties)
+                table.alter.set_table_properties(
+                    {name: value},
+                    raise_if_not_exists=False,
+                    commit_properties=properties,
+                    post_commithook_properties=NO_HOOKS,
+                )
             return table.version()
 
         return self._committed(attempt)
@@ -232,14 +256,19 @@ class QuotaTable:
 
     def _committed(self, attempt: Callable[[DeltaTable], Outcome]) -> Outcome:
         with self.lock():
-            for _ in range(_ATTEMPTS):
-                try:
-                    return attempt(open_table(self.uri))
-                except CommitFailedError:
-                    continue
-                except (DeltaError, OSError) as exc:
-                    raise TableUnwritable(self.uri, first_line(exc)) from exc
-        raise lost_race(self.uri, _ATTEMPTS)
+            outcome = committed(self.uri, attempt)
+            keep_on_disk(self.uri)
+            self._checkpoint()
+        return outcome
+
+    def _checkpoint(self) -> None:
+        table = open_table(self.uri)
+        if checkpoint_if_due(table):
+            try:
+                keep_on_disk(self.uri)  # before the entries of the log go that it stands for
+                table.cleanup_metadata()
+            except (PipelineError, DeltaError, OSError) as exc:
+                log.warning("the log of %s was not cleaned: %s", self.uri, first_line(exc))
 
 
 def _state(table: DeltaTable) -> QuotaTableState:

@@ -31,6 +31,7 @@ from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.stream.test_checkpoint import write_checkpoint
 from tests.quota.factories import table, usage_row
+from tests.touched_tables import add_columns, add_to_log
 
 
 def findings(root: Path, checkpoint: str) -> list[Diagnosis]:
@@ -100,6 +101,26 @@ def test_a_job_that_is_down_is_a_fault_and_one_that_has_not_begun_is_not(tmp_pat
     with JobLock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
         (up,) = (one for one in diagnose(job.settings) if one.subject == "job")
     assert (up.severity, " runs as process " in up.text) == ("ok", True)
+
+
+def test_what_others_or_a_power_loss_have_done_is_told_of_each_table(tmp_path: Path) -> None:
+    root = str(tmp_path / "tables")
+    create_missing(root)
+    add_columns(f"{root}/decisions")
+    add_to_log(f"{root}/usage", ["clustering", "domainMetadata"])
+    cut = ("batches", "dead_letters")
+    for name in cut:
+        add_columns(f"{root}/{name}")
+        Path(root, name, "_delta_log", f"{1:020}.json").write_bytes(b"")
+    settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path)
+    told = [(one.severity, one.text) for one in diagnose(settings) if one.subject == "tables"]
+    wrong = [text for severity, text in told if severity == "error"]
+    assert [text.partition("Fix: ")[0].removeprefix(f"{root}/") for text in wrong] == [
+        "usage cannot be written: others have given it table features that kquota's library does not have "
+        "(clustering, domainMetadata). ",
+        *(f"{name} cannot be read: its commit {1:020}.json is empty, as after a power loss. " for name in cut),
+    ]
+    assert ("ok", "decisions: columns of others, without effect: team, seen, contact (null in new rows)") in told
 
 
 def test_a_dead_broker_is_asked_once_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The files of a checkpoint, on a local disk and on Hadoop's file systems: the same answers."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,24 @@ def test_a_checkpoint_is_read_whole(files: CheckpointFiles, tmp_path: Path) -> N
         checkpoint.check(lambda _: None, None)
     offsets = OffsetLog(files).range_of(11)
     assert (offsets.message_count, offsets.end) == (10, '{"usage": {"0": 120}}')
+
+
+def test_a_checkpoint_that_a_power_loss_has_cut_is_refused_with_the_way_on(
+    files: CheckpointFiles, tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path, planned=11, committed=10)
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").write_text('\0v1\n{"usage":{"0":0}}')
+    assert Checkpoint.read(files) is not None
+    for name in ("metadata", "offsets/11", "offsets/10", "commits/10", "sources/0/0"):
+        file = tmp_path / name
+        whole = file.read_text()
+        for left in ("", "\0\0", "v1", "v1\n{", '{"id":'):
+            file.write_text(left)
+            with pytest.raises(Refused, match=rf"checkpoint .* is damaged: {name} is empty or cut") as refused:
+                Checkpoint.read(files)
+            assert re.search(r": (mv (\S+) \2\.damaged|move file:\S+ away)$", refused.value.fix)
+        file.write_text(whole)
 
 
 def test_an_empty_folder_and_a_missing_one_are_no_checkpoint(files: CheckpointFiles, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from filelock import FileLock
 
 from pipeline.jvm.jars import fetch
@@ -103,6 +104,51 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
     assert [path.name for path in tmp_path.iterdir()] == [FOLDER], "Spark leaves nothing in the working folder"
 
 
+def test_columns_of_others_are_kept_and_features_of_others_are_refused_with_what_drops_them(
+    table: QuotaTable, tmp_path: Path
+) -> None:
+    given = "SET TBLPROPERTIES ('delta.enable"
+    statements: dict[str, list[str]] = {
+        "ALTER TABLE quotas ADD COLUMN team STRING": [],
+        "UPDATE quotas SET team = 'red' WHERE user = 'alice'": [],
+        f"ALTER TABLE quotas {given}RowTracking' = 'true')": [
+            "DROP FEATURE rowTracking",
+            "DROP FEATURE domainMetadata",
+        ],
+        "ALTER TABLE quotas DROP FEATURE rowTracking": [],
+        "ALTER TABLE quotas DROP FEATURE domainMetadata": [],
+        f"ALTER TABLE quotas {given}InCommitTimestamps' = 'true')": ["DROP FEATURE inCommitTimestamp"],
+        "ALTER TABLE quotas DROP FEATURE inCommitTimestamp": [],
+        "ALTER TABLE quotas SET TBLPROPERTIES ('delta.appendOnly' = 'true')": [],
+        "ALTER TABLE quotas UNSET TBLPROPERTIES ('delta.appendOnly')": [],
+        "ALTER TABLE quotas CLUSTER BY (user)": [],
+    }
+    ran = run(str(Path(table.uri).parent), statements, tmp_path)
+    # Delta prints a line of its own when it raises the protocol.
+    *answers, clustered = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("["))
+    for answer, drops in zip(answers, list(statements.values()), strict=False):
+        dropping = [part.partition("'")[0] for part in str(answer).split("ALTER TABLE quotas ")[1:]]
+        assert (dropping, "Conflict" in answer) == (drops, bool(drops)), answer
+    assert clustered[0] == "Conflict"
+    subprocess.run(["/bin/sh", "-e", "-c", clustered[1][clustered[1].index("cd ") :]], check=True)
+    table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
+    rows = DeltaTable(table.uri).to_pyarrow_table().sort_by("user").select(["user", "team"]).to_pylist()
+    assert rows == [{"user": name, "team": "red" if name == "alice" else None} for name in ("alice", "bob", "carol")]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline.cli.main",
+        "quotas",
+        "sql",
+        "SELECT team FROM quotas WHERE user = 'alice'",
+    ]
+    told = subprocess.run(
+        [*command, "--tables", str(Path(table.uri).parent)], capture_output=True, text=True, check=True
+    )
+    assert "red" in told.stdout
+    assert "note: columns that kquota does not know have no effect and are kept as they are: team\n" in told.stderr
+
+
 def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_path: Path) -> None:
     fetch()
     root = store.address("sql")
@@ -115,6 +161,7 @@ def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_
         "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": [{"num_affected_rows": 1}],
         "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
         "INSERT INTO quotas SELECT * FROM quotas": "quotas were not changed: ",
+        "ALTER TABLE quotas ADD COLUMN team STRING": "it changes columns or properties of the table",
     }
     ran = run(root, statements, tmp_path, **store.environment)
     for answer, wanted in zip(map(json.loads, ran.stdout.splitlines()), statements.values(), strict=True):

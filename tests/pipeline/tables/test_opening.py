@@ -73,7 +73,7 @@ def quotas(tmp_path: Path) -> QuotaTable:
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_damaged_log_is_no_missing_table(tmp_path: Path, read: Callable[[str], Any]) -> None:
     uri = damaged(tmp_path, "batches" if read is READS["owner_of"] else "quotas")
-    with pytest.raises(TableUnreadable, match=r"cannot be read: Kernel error: Json error.* Fix:") as refused:
+    with pytest.raises(TableUnreadable, match=r"cannot be read: its commit 0{20}\.json is cut, .* Fix:") as refused:
         read(uri)
     assert "\n" not in str(refused.value)
 
@@ -112,9 +112,9 @@ def test_a_version_whose_data_file_was_cleaned_away_is_missing(quotas: QuotaTabl
 def test_the_newest_version_without_its_data_file_can_not_be_read(quotas: QuotaTable) -> None:
     for file in DeltaTable(quotas.uri).file_uris():
         Path(file).unlink()
-    with pytest.raises(TableUnreadable, match="not found"):
+    with pytest.raises(TableUnreadable, match=r"its data file part-.* is gone\. Fix: restore it, or "):
         quotas.read()
-    with pytest.raises(TableUnreadable, match="not found"):
+    with pytest.raises(TableUnreadable, match=r"its data file part-.* is gone\. Fix: restore it, or "):
         read_table(quotas.uri)
 
 

@@ -1,0 +1,176 @@
+"""A commit is made again if another one came first; what others have done to a table is told, with the way out."""
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, DeltaTable
+
+from pipeline.errors import Conflict, PipelineError, Refused
+from pipeline.tables import table_features
+from pipeline.tables.committing import committed
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import TABLES, changes_of_others, create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.upkeep import clean, trim
+from tests.pipeline.tables.test_delta_rs import dead_letters
+from tests.touched_tables import add_columns, add_to_log
+
+AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
+AT_ONCE = CommitProperties(max_commit_retries=0)
+NO_FEATURES_OF_DELTA_RS = (
+    *("clustering", "domainMetadata", "rowTracking", "inCommitTimestamp", "allowColumnDefaults", "identityColumns"),
+    *("typeWidening", "icebergCompatV2", "checkpointProtection", "vacuumProtocolCheck"),
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    create_missing(str(tmp_path), [TABLES["quotas"], TABLES["dead_letters"]])
+    alter(str(tmp_path), 1.0)
+    return str(tmp_path)
+
+
+def alter(root: str, rate: float) -> int:
+    return QuotaTable(root).alter([QuotaChange("alice", "", {"producer_byte_rate": rate})], AUDIT)
+
+
+def told(root: str, name: str) -> list[tuple[str, str]]:
+    """What `kquota doctor` says."""
+    return [*changes_of_others(f"{root}/{name}", TABLES[name])]
+
+
+@pytest.mark.parametrize("feature", [*sorted(table_features.FIT), *NO_FEATURES_OF_DELTA_RS])
+def test_the_features_that_delta_rs_writes_are_those_that_keep_kquota_from_nothing(feature: str, root: str) -> None:
+    add_to_log(f"{root}/quotas", [feature])
+    if feature in table_features.FIT:
+        assert alter(root, 2.0) == QuotaTable(root).read().version
+        assert told(root, "quotas") == []
+        return
+    with pytest.raises(PipelineError, match=rf"table features that kquota's library does not have \(.*{feature}.*\)"):
+        alter(root, 2.0)
+
+
+@pytest.mark.parametrize("feature", ["clustering", "allowColumnDefaults"])
+def test_features_that_spark_cannot_drop_are_undone_by_the_fix(feature: str, root: str) -> None:
+    version = add_to_log(f"{root}/quotas", ["domainMetadata", feature])
+    with pytest.raises(Conflict, match="table features") as refused:
+        alter(root, 2.0)
+    assert "came first" not in refused.value.message
+    assert told(root, "quotas") == [("error", str(refused.value))], "told before it bites"
+    by = rf"version {version} \(CLUSTER BY by Apache-Spark/4\.2\.0 Delta-Lake/4\.4\.0, 1970-01-01 00:00 UTC\)"
+    assert re.search(rf"{by} added them; stop the job and go back to version {version - 1}: cd ", refused.value.fix)
+    subprocess.run(["/bin/sh", "-e", "-c", refused.value.fix[refused.value.fix.index("cd ") :]], check=True)
+    assert alter(root, 2.0) == version
+
+
+@pytest.mark.parametrize(
+    ("features", "dropped"),
+    [
+        (["inCommitTimestamp"], ["inCommitTimestamp"]),
+        (["rowTracking", "domainMetadata"], ["rowTracking", "domainMetadata"]),
+    ],
+)
+def test_features_that_spark_drops_are_dropped_by_the_fix(features: list[str], dropped: list[str], root: str) -> None:
+    for name, place in (("quotas", "quotas"), ("dead_letters", f"delta.`{root}/dead_letters`")):
+        add_to_log(f"{root}/{name}", features)
+        ((_, text),) = told(root, name)
+        statements = re.findall(r"quotas sql '(.*?)' --tables", text)
+        assert statements == [f"ALTER TABLE {place} DROP FEATURE {one}" for one in dropped]
+        assert ("while no job runs: " in text) == (name != "quotas")
+
+
+def test_a_job_whose_table_gets_such_a_feature_ends_with_the_reason_and_its_log_is_kept(root: str) -> None:
+    uri = f"{root}/dead_letters"
+    job = DeltaRsWriter(uri, "job")
+    job.raise_epoch(1)
+    assert job.append(dead_letters(), {"q": 0}, {})
+    add_to_log(uri, ["clustering", "domainMetadata"])
+    refused_commits: list[Callable[[], object]] = [
+        lambda: job.append(dead_letters(), {"q": 1}, {}),
+        lambda: DeltaRsWriter(uri, "job").raise_epoch(2),
+        lambda: trim(uri, "appended_at_ms", 1_800_000_000_000),
+        lambda: clean(uri),
+    ]
+    for refuse in refused_commits:
+        with pytest.raises(Conflict, match=r"clustering, domainMetadata\)\. Fix: .* go back to version 2") as refused:
+            refuse()
+        assert refused.value.exit_code == 4, "the job does not start again by itself"
+
+
+def test_an_append_only_table_takes_appends_and_says_why_it_takes_nothing_else(root: str) -> None:
+    for name in ("quotas", "dead_letters"):
+        add_to_log(f"{root}/{name}", properties={"delta.appendOnly": "true"})
+    job = DeltaRsWriter(f"{root}/dead_letters", "job")
+    job.raise_epoch(1)
+    assert job.append(dead_letters(), {"q": 0}, {})
+    assert QuotaTable(root).set_mode("shadow", AUDIT) == QuotaTable(root).read().version
+    replaced: list[Callable[[], object]] = [
+        lambda: alter(root, 2.0),
+        lambda: trim(job.uri, "appended_at_ms", 1_800_000_000_000),
+    ]
+    for refuse in replaced:
+        with pytest.raises(Conflict, match=r"others have set delta\.appendOnly.* Fix: .*UNSET TBLPROPERTIES"):
+            refuse()
+    assert [severity for severity, _ in told(root, "quotas")] == ["error"]
+
+
+@pytest.mark.parametrize("limit", ["constraint", "not null"])
+def test_rows_that_a_limit_of_others_refuses_are_told_with_what_takes_it_away(limit: str, root: str) -> None:
+    uri = f"{root}/dead_letters"
+    add_columns(uri)
+    if limit == "constraint":
+        DeltaTable(uri).alter.add_constraint({"has_team": "team IS NOT NULL"})
+        assert told(root, "dead_letters")[0][0] == "warning"
+        fix = f"ALTER TABLE delta.`{uri}` DROP CONSTRAINT has_team"
+    else:
+        newest = sorted(Path(uri, "_delta_log").glob("*.json"))[-1]
+        lines = newest.read_text().splitlines()
+        newest.write_text("\n".join(line.replace(*_NULLABLE) for line in lines))
+        fix = f"ALTER TABLE delta.`{uri}` ALTER COLUMN team DROP NOT NULL"
+    job = DeltaRsWriter(uri, "job")
+    job.raise_epoch(1)
+    with pytest.raises(Refused) as refused:
+        job.append(dead_letters(), {"q": 0}, {})
+    assert fix in refused.value.fix
+
+
+_OF_TEAM = json.dumps('"name":"team","type":"string","nullable":')[1:-1]
+_NULLABLE = (f"{_OF_TEAM}true", f"{_OF_TEAM}false")
+
+
+def test_columns_of_others_and_columns_that_are_gone_are_told(root: str) -> None:
+    add_columns(f"{root}/quotas")
+    kept = "quotas: columns of others, without effect: team, seen, contact (kept as they are, null in new rows)"
+    assert told(root, "quotas") == [("ok", kept)]
+    newest = sorted(Path(root, "quotas", "_delta_log").glob("*.json"))[-1]
+    newest.write_text(
+        newest.read_text().replace(json.dumps('"name":"note"')[1:-1], json.dumps('"name":"remark"')[1:-1])
+    )
+    (severity, text), _ = told(root, "quotas")
+    assert severity == "error"
+    assert re.fullmatch(
+        r".*/quotas has lost note\. Fix: create it again, without its values: .* tables create .*", text
+    )
+
+
+def test_a_commit_is_made_again_only_if_another_one_came_first(root: str) -> None:
+    uri = f"{root}/quotas"
+    attempts: list[int] = []
+
+    def beaten(table: DeltaTable) -> None:
+        attempts.append(table.version())
+        for handle, value in ((DeltaTable(uri), "theirs"), (table, "ours")):
+            handle.alter.set_table_properties(
+                {"kquota.test": f"{value} {len(attempts)}"}, raise_if_not_exists=False, commit_properties=AT_ONCE
+            )
+
+    with pytest.raises(Conflict) as lost:
+        committed(uri, beaten)
+    assert attempts == [2, 3, 4, 5, 6]
+    newest = r"failed 5 times because other commits came first, the newest version 7, SET TBLPROPERTIES by delta-rs"
+    assert re.search(newest, lost.value.message)
