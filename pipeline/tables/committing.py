@@ -45,7 +45,7 @@ def committed(uri: str, commit: Callable[[DeltaTable], _Result], attempts: int =
         try:
             return commit(table)
         except (DeltaError, OSError) as exc:
-            if not has_lost_race(uri, table, exc):
+            if not has_lost_race(table, exc):
                 raise refusal_of(uri, table, exc) from exc
     raise lost_race(uri, attempts, newest_commit(uri))
 
@@ -84,9 +84,16 @@ def checkpoint_if_due(table: DeltaTable) -> bool:
     return True
 
 
-def has_lost_race(uri: str, table: DeltaTable, failure: Exception) -> bool:
-    """Whether a commit on a handle failed because the table has had another one since."""
-    return isinstance(failure, CommitFailedError) and open_table(uri).version() > table.version()
+def has_lost_race(table: DeltaTable, failure: Exception) -> bool:
+    """Whether a commit on a handle failed because another one came first. Refreshes the handle."""
+    if not isinstance(failure, CommitFailedError):
+        return False
+    before = table.version()
+    try:
+        table.update_incremental()
+    except (DeltaError, OSError):
+        return True  # the entries after that version are cleaned away: it is an old one
+    return table.version() > before
 
 
 def refusal_of(uri: str, table: DeltaTable, failure: Exception) -> PipelineError:

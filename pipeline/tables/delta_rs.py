@@ -160,7 +160,7 @@ class DeltaRsWriter(DeltaRsReader):
                 post_commithook_properties=NO_HOOKS,
             )
         except (DeltaError, OSError, ValueError) as exc:
-            if has_lost_race(self.uri, table, exc):
+            if has_lost_race(table, exc):
                 return False
             raise refusal_of(self.uri, table, exc) from exc
         checkpoint_if_due(table)  # maintenance cleans the log, outside of the decision path

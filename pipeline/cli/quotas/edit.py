@@ -174,8 +174,7 @@ def sql(
     settings = source.settings()
     print_rows(run_sql(settings, statement, local_audit(reason)), output)
     if added := open_quota_table(settings.tables).columns_of_others():
-        named = printable(", ".join(added))
-        sys.stderr.write(f"note: columns that kquota does not know have no effect and are kept as they are: {named}\n")
+        remark(f"note: columns that kquota does not know have no effect and are kept as they are: {', '.join(added)}")
 
 
 def _alteration(

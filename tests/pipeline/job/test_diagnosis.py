@@ -1,9 +1,9 @@
 """What `kquota doctor` says of a checkpoint without a JVM."""
 
 import json
-import shlex
 import os
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +15,8 @@ from pipeline.clock import wall_ms
 from pipeline.cluster import connecting
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.job.lock import JobLock
-from pipeline.meter.reporter import OTHERS
 from pipeline.job.status import Heartbeat, stalled_after_ms
+from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_facts import BatchFacts
