@@ -3,15 +3,22 @@
 The mark is the committed offset, with its metadata, of a consumer group on the marker topic. It moves in the same Kafka
 transaction as the messages. Group and transactional id have the same name, so there is one writer of a name: a new one
 fences those before it.
+
+A request that is sent again after a lost connection may reach the broker twice, the second time late: in the next
+transaction, where producer and epoch are the same. A late EndTxn ends that transaction before its mark, and a late
+TxnOffsetCommit gives it the mark before. So after such a transaction a new producer takes the place of the old one: it
+has a higher epoch, and the broker refuses what still comes with the lower one.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from kafka import KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.producer.transaction_manager import EndTxnHandler, TxnOffsetCommitHandler
 from kafka.structs import OffsetAndMetadata
 
 from pipeline.cluster.access import ClusterAccess
@@ -21,6 +28,7 @@ from pipeline.failpoints import failpoint
 
 _FENCING: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
 _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+_COUNT_WHEN_LATE: Final = (EndTxnHandler, TxnOffsetCommitHandler)
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2
 RETRIED: Final = "nothing needs doing: it is tried again"
@@ -54,6 +62,8 @@ class MarkedTransactions:
         self._timeout_ms = transaction_timeout_ms
         self._options = {} if client_id is None else {"client_id": client_id}
         self._producer: Any = None
+        self._mark: Mark | None = None
+        self._may_come_late = False
         self._marker_rights = marker_acls(identity, marker_topic)
         self._rights = (Acl("topic", topic, "Write"), *self._marker_rights)
 
@@ -67,7 +77,8 @@ class MarkedTransactions:
         deadline = time.monotonic() + self._timeout_ms / 1000
         while True:
             try:
-                return self._opened()
+                self._mark = self._opened()
+                return self._mark
             except kafka_errors.KafkaError as exc:
                 self.close()
                 refused = self._access.refusal(exc, self._marker_rights)
@@ -86,7 +97,10 @@ class MarkedTransactions:
             MessageTooLarge: nothing is sent.
             TransactionUndecided: The outcome is not known, or the transaction failed.
             TransactionFenced: Another writer has taken over, or this transaction was open for too long.
+            ClusterUnreachable, PermissionMissing: Nothing is sent: a new producer was needed, as `open` has it.
         """
+        if self._may_come_late:
+            self._replace_producer()
         producer = self._producer
         if producer is None:
             detail = "no open producer"
@@ -99,6 +113,7 @@ class MarkedTransactions:
             for future in sent:
                 future.get(timeout=max(deadline - time.monotonic(), 0))
             self._move(producer, mark)
+            self._mark = mark
             failpoint("transaction.committed")
         except kafka_errors.KafkaError as exc:
             self.close()
@@ -141,8 +156,31 @@ class MarkedTransactions:
             batch_size=262_144,
             **self._options,
         )
+        self._may_come_late = False
+        self._watch(self._producer._transaction_manager)
         self._producer.init_transactions()
         return self._committed()
+
+    def _watch(self, transactions: Any) -> None:
+        """Note when a request that counts when it is late is sent again, for which kafka-python has no public way."""
+        enqueue = transactions._enqueue_request
+
+        def watch_and_enqueue(handler: Any) -> None:
+            if isinstance(handler, _COUNT_WHEN_LATE) and not handler.is_retry:
+                handler.reenqueue = partial(self._send_again, handler.reenqueue)
+            enqueue(handler)
+
+        transactions._enqueue_request = watch_and_enqueue
+
+    def _send_again(self, reenqueue: Callable[[], None]) -> None:
+        self._may_come_late = True
+        reenqueue()
+
+    def _replace_producer(self) -> None:
+        committed = self._mark
+        if self.open() not in {committed, None}:
+            self.close()
+            raise TransactionFenced(self._identity)
 
     def _failure(self, exc: kafka_errors.KafkaError) -> PipelineError:
         if isinstance(exc, _FENCING):

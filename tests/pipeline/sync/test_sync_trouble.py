@@ -15,7 +15,7 @@ from pipeline.jvm.jars import fetch
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from tests.pipeline.brokers.old_broker import without_requests
+from tests.broker_proxy import without_requests
 from tests.pipeline.brokers.quota_broker import clear, user, values_in
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.sync.sync_process import SyncProcess, running_sync
