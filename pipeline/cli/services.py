@@ -166,6 +166,10 @@ def run(
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="End with exit code 6 when the cluster does not answer.")
     ] = False,
+    take_topic: Annotated[
+        bool,
+        typer.Option("--take-topic", help="Take the throttle topic from a job of the same name with other tables."),
+    ] = False,
     metrics_port: MetricsPort = None,
     dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard`, too.")] = False,
     dashboard_port: Annotated[
@@ -210,7 +214,7 @@ def run(
         listeners, registry = job_metrics(
             settings, Listeners(log_throttles, lambda report: log.info(status_line(report)))
         )
-        running = Job(settings, listeners, waits=not no_wait)
+        running = Job(settings, listeners, waits=not no_wait, takes_topic=take_topic)
         with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
             if not is_in_catalog(settings.tables.root):  # those the job creates, when it has Spark
                 create_tables(settings.tables)

@@ -53,12 +53,15 @@ class Job:
 
     Args:
         waits: Whether a cluster that does not answer is waited for; if not, the job ends with `ClusterUnreachable`.
+        takes_topic: Whether its first start takes the throttle topic, too, if a job of the same name with other tables
+            has written it. Later starts do not: then that job may have taken it back.
     """
 
-    def __init__(self, settings: Settings, listeners: Listeners, waits: bool = True) -> None:
+    def __init__(self, settings: Settings, listeners: Listeners, waits: bool = True, takes_topic: bool = False) -> None:
         self._settings = settings
         self._listeners = listeners
         self._waits = waits
+        self._takes_topic = takes_topic
         self._clock = SystemClock()
         self._heartbeat = Heartbeat(settings.run_dir, settings.job, settings.tables.root)
         self._stopping = Event()
@@ -172,7 +175,8 @@ class Job:
             with step("tables and recovery"):
                 open_catalog(self._settings.tables)
                 run = JobRun(self._settings, place, self._clock, self._listeners)
-                recovered = run.take_over()
+                recovered = run.take_over(self._takes_topic)
+                self._takes_topic = False
                 spans, newest = run.sample_topic()
             with step("spark session"):
                 spark = starter.session_unless(self._stopping)

@@ -215,16 +215,21 @@ class JobRun:
             roll_up = _alone(_again(self._roll_ups.step, lambda: rollup_ms), reading)
             self._patient.append(Background("roll-up", roll_up, self._failed, first_seconds))
 
-    def take_over(self) -> Recovered:
+    def take_over(self, takes_topic: bool) -> Recovered:
         """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.
 
+        * `takes_topic`: As of `Publisher.take_over`.
+
         Raises:
-            Conflict: The tables are another job's, or another driver has taken over.
+            Conflict: The tables are another job's, the topic has records of other tables, or another driver has taken
+                over.
         """
-        settings = self._settings
+        settings, place = self._settings, self._place
         claim_tables(settings.tables, settings.job)
         self._topics.begin()
-        recovered = take_over(self._tables, self._place.epoch, self._quotas, self._enforcement, self._clock, settings)
+        recovered = take_over(
+            self._tables, place.epoch, self._quotas, self._enforcement, self._clock, settings, takes_topic
+        )
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)
         return recovered

@@ -25,14 +25,16 @@ def take_over(
     enforcement: Enforcement,
     clock: Clock,
     settings: Settings,
+    takes_topic: bool = False,
     check: Callable[[Recovered], None] = lambda _recovered: None,
 ) -> Recovered:
     """Fence earlier drivers in the tables, rebuild the engine, fence them on the topic, publish what they left.
 
+    * `takes_topic`: As of `Publisher.take_over`.
     * `check`: Refuses to go on from what was found, before anything is published.
 
     Raises:
-        Conflict: Another driver has taken over.
+        Conflict: Another driver has taken over, or the topic has records of other tables.
     """
     epoch.raise_in(tables.writers, tables.job)
     failpoint("start.epochs_raised")
@@ -40,7 +42,7 @@ def take_over(
     check(recovered)
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
-    enforcement.purgatory.take_over()
+    enforcement.purgatory.take_over(takes_topic)
     return recovered
 
 

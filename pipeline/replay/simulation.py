@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pipeline.clock import Moment
 from pipeline.settings.model import Settings
 from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.publisher import TopicEnd
+from pipeline.throttle.publisher import Marker, TopicEnd
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.shapes import Written, records_of
 from quota.engine import Scope
@@ -133,6 +133,8 @@ class SimulatedClock:
 class NoOutbox:
     """`pipeline.throttle.publisher.Outbox` of a job that has never run before. It stores nothing."""
 
+    table_id = "none"
+
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Drop the rows."""
         return True
@@ -153,11 +155,13 @@ class NoOutbox:
 class NoTopic:
     """`pipeline.throttle.publisher.ThrottleTopic` without readers."""
 
-    def open(self) -> int | None:
+    def committed(self) -> Marker | None:
         """No marker."""
         return None
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+    open = committed
+
+    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
         """Drop the records."""
 
     def end(self) -> TopicEnd:

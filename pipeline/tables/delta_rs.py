@@ -73,6 +73,11 @@ class DeltaRsWriter(DeltaRsReader):
         with self._lock:
             return self._fresh().version()
 
+    @property
+    def table_id(self) -> str:
+        with self._lock, reading(self.uri):
+            return str(self._handle.metadata().id)
+
     def raise_epoch(self, epoch: int) -> None:
         with self._lock:
             for _ in range(_ATTEMPTS_TO_FENCE):

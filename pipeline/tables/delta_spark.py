@@ -237,6 +237,10 @@ class DeltaSparkWriter(DeltaSparkReader):
     def version(self) -> int:
         return self.newest_version()
 
+    @property
+    def table_id(self) -> str:
+        return str(self.detail()["id"])
+
     def raise_epoch(self, epoch: int) -> None:
         with self._lock:
             recorded = self._recorded()

@@ -150,6 +150,10 @@ class TableWriter(TableReader, Protocol):
     def version(self) -> int:
         """The newest version of the table."""
 
+    @property
+    def table_id(self) -> str:
+        """The table's id, which it has got when it was made: no other table has it, but for a copy of the files."""
+
     def raise_epoch(self, epoch: int) -> None:
         """Record a new driver epoch by a commit without rows; `Conflict` if an equal or higher one is recorded."""
 

@@ -55,6 +55,11 @@ _NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 class Outbox(Protocol):
     """Where the rows are kept: the `throttle_events` table, through a guarded writer."""
 
+    @property
+    def table_id(self) -> str:
+        """The id of the table, which no other table has."""
+        ...
+
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """Append rows in one commit; False if a version in `versions` is already recorded (nothing written)."""
         ...
@@ -81,6 +86,11 @@ class DeltaOutbox:
     def __init__(self, table: TableWriter, job: str) -> None:
         self._table = table
         self._app_id = publish_app_id(job)
+
+    @property
+    def table_id(self) -> str:
+        """See `Outbox`."""
+        return self._table.table_id
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         """See `Outbox`."""
@@ -137,10 +147,26 @@ class TopicEnd(NamedTuple):
     job: str
 
 
+class Marker(NamedTuple):
+    """How far a job has published, and out of which table.
+
+    Attributes:
+        next_seq: The `publish_seq` that comes next.
+        table_id: The id of `throttle_events`; "" if it is not known (written by an older version).
+    """
+
+    next_seq: int
+    table_id: str = ""
+
+
 class ThrottleTopic(Protocol):
     """Port to the throttle topic. Not safe for several threads; the publisher holds its lock."""
 
-    def open(self) -> int | None:
+    def committed(self) -> Marker | None:
+        """The marker, without taking the topic over; that of a transaction which has just ended may be missing."""
+        ...
+
+    def open(self) -> Marker | None:
         """Take the topic over: fence an earlier writer of the same job, abort what it left open.
 
         Returns:
@@ -148,7 +174,7 @@ class ThrottleTopic(Protocol):
         """
         ...
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
         """Publish records and set the marker, all or nothing.
 
         * `records`: In the order of their `publish_seq`; may be empty, which only moves the marker.
@@ -178,6 +204,7 @@ class Publisher:
         self._cluster = cluster
         self._outbox = outbox
         self._topic = topic
+        self._table_id = outbox.table_id
         self._next_seq = 0
         self._most_records = _MOST_RECORDS
         self._append_undecided = False
@@ -196,16 +223,17 @@ class Publisher:
         """Whether stored rows may be missing from the topic."""
         return self._behind
 
-    def take_over(self, highest_stored_seq: int, now: Moment) -> None:
+    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool = False) -> None:
         """Fence an earlier publisher, and publish what is stored but not on the topic.
 
         * `highest_stored_seq`: As the outbox has it; the next record gets the number after it.
+        * `takes_topic`: Whether to take the topic, too, if a job of the same name with other tables has written it.
 
         Raises:
-            Conflict: its records are another job's.
+            Conflict: its records are another job's, or of other tables.
         """
         self._next_seq = highest_stored_seq + 1
-        self._catch_up(now)
+        self._catch_up(now, takes_topic)
 
     def write(
         self, publications: pa.Table, evaluation: Evaluation, now: Moment, batch_versions: dict[str, int] | None = None
@@ -265,60 +293,84 @@ class Publisher:
         """Leave the topic; what is stored and not published goes out at the next start."""
         self._topic.close()
 
-    def _catch_up(self, now: Moment) -> None:
+    def _catch_up(self, now: Moment, takes_topic: bool = False) -> None:
         self._behind = True
+        if not takes_topic:
+            self._refuse_other_tables(self._topic.committed())  # before their job is fenced
         marker = self._topic.open()
         failpoint("start.fenced")
-        if self._was_fenced and marker is not None and marker > self._next_seq:
-            identity = f"kquota-{self._job}"
-            raise TransactionFenced(identity)
+        if not takes_topic:
+            self._refuse_other_tables(marker)
+        if self._was_fenced:
+            if marker is not None and marker.next_seq > self._next_seq:
+                identity = f"kquota-{self._job}"
+                raise TransactionFenced(identity)
+            log.warning("no other writer has moved the marker: a transaction was open for too long, after a pause")
         missing = self._missing_from(marker, now)
         if missing.num_rows:
             first_seq = missing["publish_seq"][0].as_py()
             log.info("publishing %d stored records from publish_seq %d on", missing.num_rows, first_seq)
         self._behind = self._was_fenced = False
-        self._transact(missing)
+        self._transact(missing, claims=marker is None or marker.table_id != self._table_id)
         if self._behind:
             detail = "the transaction with the stored records did not commit"
             raise TransactionUndecided(detail)
         self._failures = 0
 
-    def _missing_from(self, marker: int | None, now: Moment) -> pa.Table:
+    def _is_of_other_tables(self, marker: Marker | None) -> bool:
+        return marker is not None and marker.table_id not in {"", self._table_id}
+
+    def _refuse_other_tables(self, marker: Marker | None) -> None:
+        if marker is not None and self._is_of_other_tables(marker):
+            raise _topic_of_other_tables(self._job, marker.table_id, self._table_id)
+
+    def _missing_from(self, marker: Marker | None, now: Moment) -> pa.Table:
         since_ms = 0
         if marker is None:
             end = self._topic.end()
             if end.job not in {"", self._job}:
                 raise _topic_of_another_job(self._job, end.job)
-            marker = end.publish_seq + 1
+            marker = Marker(end.publish_seq + 1)
             # Nothing on the topic and no marker: a new job, or a week of rest, after which what was published has
             # gone from the topic and the marker with it.
-            since_ms = 0 if marker else now.wall_ms - _RETENTION_MS
-        if marker > self._next_seq:
-            # Consumers ignore numbers they have seen, so numbers that the topic holds are not given again.
-            _log_lost_rows(self._next_seq, marker)
-            self._next_seq = marker
-        if marker >= self._next_seq:
+            since_ms = 0 if marker.next_seq else now.wall_ms - _RETENTION_MS
+        if self._is_of_other_tables(marker):
+            log.warning(
+                "the throttle topic is taken over from other tables, with id %s; records of these tables before "
+                "publish_seq %d that are not published stay in throttle_events",
+                *(marker.table_id, marker.next_seq),
+            )
+        elif marker.next_seq > self._next_seq:
+            _log_lost_rows(self._next_seq, marker.next_seq)
+        # Consumers ignore numbers they have seen, so numbers that the topic holds are not given again.
+        self._next_seq = max(self._next_seq, marker.next_seq)
+        if marker.next_seq >= self._next_seq:
             return _NO_ROWS
-        rows = self._outbox.rows_from(marker)
+        rows = self._outbox.rows_from(marker.next_seq)
         return rows.filter(pc.greater_equal(rows["throttled_until_ms"], since_ms))
 
-    def _transact(self, rows: pa.Table) -> None:
-        """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it."""
+    def _transact(self, rows: pa.Table, claims: bool = False) -> None:
+        """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it.
+
+        * `claims`: Whether the marker is moved also without rows, to have the id of our table in it.
+        """
         records = ThrottleRecords(rows)
         try:
+            if claims and not records:
+                self._topic.publish([], Marker(self._next_seq, self._table_id))
             while records:
                 now, records = records[: self._most_records], records[self._most_records :]
                 self._publish(now)
                 if len(now) == self._most_records:
                     self._most_records = min(2 * self._most_records, _MOST_RECORDS)
-        except TransactionFenced:
+        except TransactionFenced as exc:
             self._most_records = _FEWEST_RECORDS
             # A pause longer than the transaction time-out looks the same as a second driver. A second driver has taken
-            # the tables first; if they are still ours, it was a pause.
+            # our tables first; one with other tables has moved the marker, which shows when the topic is opened again.
             if self._outbox.is_fenced():
                 raise
             self._behind = self._was_fenced = True
-            log.warning("a transaction was open for longer than its time-out, after a pause; opening the topic again")
+            log.warning("%s; opening the topic again", exc.message)
         except (ClusterUnreachable, TransactionUndecided, PermissionMissing) as exc:
             self._behind = True
             self._most_records = _FEWEST_RECORDS
@@ -331,7 +383,7 @@ class Publisher:
         """
         last = records[-1]
         try:
-            self._topic.publish(records, last.publish_seq + 1)
+            self._topic.publish(records, Marker(last.publish_seq + 1, self._table_id))
         except MessageTooLarge as exc:
             self._topic.open()
             if len(records) > 1:
@@ -343,7 +395,7 @@ class Publisher:
                 "the %s of user %.60r, client-id %.60r (publish_seq %d) is in throttle_events and not on the topic: %s",
                 *(last.action, last.user, last.client_id, last.publish_seq, exc.detail),
             )
-            self._topic.publish([], last.publish_seq + 1)
+            self._topic.publish([], Marker(last.publish_seq + 1, self._table_id))
 
 
 def _topic_of_another_job(job: str, owner: str) -> Conflict:
@@ -352,6 +404,15 @@ def _topic_of_another_job(job: str, owner: str) -> Conflict:
         f"the throttle topic has records of job {owner!r}, and each job needs its own; this is job {job!r}",
         f"give this job a topic of its own: set KQUOTA_KAFKA__THROTTLE_TOPIC={own}, and create it: "
         f"{command_text('topics', 'create', '--throttle-topic', own, about='cluster')}",
+    )
+
+
+def _topic_of_other_tables(job: str, their_id: str, own_id: str) -> Conflict:
+    return Conflict(
+        f"a job of the same name, {job!r}, publishes out of other tables: the marker has the id {their_id} of their "
+        f"throttle_events, ours is {own_id}",
+        "give this job a name with --job and a throttle topic of its own; or, if its tables take the place of the "
+        "others, stop that job and start this one once with --take-topic",
     )
 
 

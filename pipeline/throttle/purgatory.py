@@ -103,16 +103,17 @@ class ThrottlePurgatory:
         with self._lock:
             return self._ledger.held().select(HELD.names)
 
-    def take_over(self) -> None:
+    def take_over(self, takes_topic: bool = False) -> None:
         """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.
 
-        What is overdue is due at once: the first `tick` looks at it and renews or releases it.
+        What is overdue is due at once: the first `tick` looks at it and renews or releases it. For `takes_topic` see
+        `Publisher.take_over`.
         """
         with self._lock:
             highest_seq, running = self._outbox.newest()
             now = self._clock.now()
             self._ledger = ThrottleLedger(start_ms=now.steady_ms)
-            self._publisher.take_over(highest_seq, now)
+            self._publisher.take_over(highest_seq, now, takes_topic)
             # Clients hear of the last of them only now, and what is left counts from here: the log has it at once.
             now = self._clock.now()
             if running.num_rows:

@@ -1,7 +1,8 @@
 """The throttle topic: one transaction at a time, with the publish marker inside it.
 
 The marker is the committed offset of the consumer group `kquota-<job>` on the marker topic: the next `publish_seq`
-to publish. It moves in the same Kafka transaction as the records, so the two cannot disagree.
+to publish, with the id of the table of the records as its metadata. It moves in the same Kafka transaction as the
+records, so the two cannot disagree.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
 from pipeline.errors import ClusterUnreachable
-from pipeline.throttle.publisher import TopicEnd
+from pipeline.throttle.publisher import Marker, TopicEnd
 from schemas.errors import UnreadableRecord
 from schemas.throttle_messages import ThrottleRecords
 from schemas.throttle_record import JOB_HEADER, ThrottleRecord
@@ -45,18 +46,21 @@ class KafkaThrottleTopic:
             identity, marker_topic, topic, access, transaction_timeout_ms, client_id=identity
         )
 
-    def open(self) -> int | None:
+    def committed(self) -> Marker | None:
+        """See `ThrottleTopic.committed`."""
+        return _marker_of(self._transactions.committed())
+
+    def open(self) -> Marker | None:
         """See `ThrottleTopic.open`: a new producer with our transactional id fences every earlier one.
 
         A coordinator that is being elected, or whose topic is being made, is waited for.
         """
-        mark = self._transactions.open()
-        return None if mark is None else mark.number
+        return _marker_of(self._transactions.open())
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
         """See `ThrottleTopic.publish`."""
         by_columns = ThrottleRecords.of(records)
-        self._transactions.commit(lambda producer: self._send(producer, by_columns), Mark(marker))
+        self._transactions.commit(lambda producer: self._send(producer, by_columns), Mark(*marker))
 
     def end(self) -> TopicEnd:
         """See `ThrottleTopic.end`: reads the end of every partition, all of it only if need be."""
@@ -98,3 +102,7 @@ class KafkaThrottleTopic:
             if highest != _EMPTY:
                 return highest
         return _EMPTY
+
+
+def _marker_of(mark: Mark | None) -> Marker | None:
+    return None if mark is None else Marker(*mark)

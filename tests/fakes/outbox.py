@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Literal
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ class MemoryOutbox:
     """Keeps rows and versions. What a table does in one commit is one call here."""
 
     def __init__(self) -> None:
+        self.table_id = uuid4().hex
         self.rows: list[dict[str, object]] = []
         self.versions: dict[str, int] = {}
         self.is_taken_over = False

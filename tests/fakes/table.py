@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +36,7 @@ class MemoryTable:
     rows: pa.Table
     versions: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    id: str = field(default_factory=lambda: uuid4().hex)
 
 
 class MemoryWriter:
@@ -48,6 +50,10 @@ class MemoryWriter:
     @property
     def version(self) -> int:
         return len(self._table.notes)
+
+    @property
+    def table_id(self) -> str:
+        return self._table.id
 
     def raise_epoch(self, epoch: int) -> None:
         refuse_taken_epoch(self._table.name, epoch, self.recorded_version(self._job))

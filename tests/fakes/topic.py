@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from pipeline.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
-from pipeline.throttle.publisher import TopicEnd
+from pipeline.throttle.publisher import Marker, TopicEnd
 from schemas.throttle_record import ThrottleRecord
 
 
@@ -12,7 +12,7 @@ class TopicBroker:
 
     def __init__(self) -> None:
         self.records: list[ThrottleRecord] = []
-        self.marker: int | None = None
+        self.marker: Marker | None = None
         self.epoch = 0
         self.job = ""
         self.max_record_bytes = 1_048_576
@@ -29,14 +29,18 @@ class MemoryTopic:
         self._epoch = 0
         self.fail_next: str | None = None
 
-    def open(self) -> int | None:
+    def committed(self) -> Marker | None:
         if not self._broker.is_reachable:
             raise ClusterUnreachable(bootstrap_servers="memory", cause="switched off", fix="switch it on")
+        return self._broker.marker
+
+    def open(self) -> Marker | None:
+        self.committed()
         self._broker.epoch += 1
         self._epoch = self._broker.epoch
         return self._broker.marker
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
         if self._epoch < 0:
             raise TransactionUndecided(detail="no open producer")
         if self._epoch != self._broker.epoch:

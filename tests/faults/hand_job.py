@@ -42,6 +42,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit
 from pipeline.tables.reading import read_table
 from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.publisher import Marker
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
@@ -62,7 +63,7 @@ _AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 class KilledTopic(MemoryTopic):
     """With the failpoints the real topic has; what is not committed when the writer dies is aborted."""
 
-    def publish(self, records: Any, marker: int) -> None:
+    def publish(self, records: Any, marker: Marker) -> None:
         failpoint("transaction.sent")
         super().publish(records, marker)
         failpoint("transaction.committed")

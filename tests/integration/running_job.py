@@ -80,11 +80,11 @@ class RunningJob:
         create_topics(admin, wanted_topics(self.settings))
         admin.close()
 
-    def start(self, wait: bool = True) -> None:
+    def start(self, *flags: str, wait: bool = True) -> None:
         """Start the process. Returns when the job is running."""
         since = len(self.log)
         self.process = spawn(
-            [*self.program, "run"],
+            [*self.program, "run", *flags],
             cwd=Path.cwd(),
             output=subprocess.PIPE,
             env={**os.environ, **self.environment},

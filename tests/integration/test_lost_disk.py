@@ -45,14 +45,17 @@ def make_anew(job: RunningJob, topic: str) -> None:
     job.create_topics()
 
 
-def test_tables_without_their_past_are_refused_with_the_old_checkpoint_and_a_fix(
+def test_other_tables_are_refused_and_with_the_topic_taken_those_without_the_past_of_the_checkpoint(
     job: RunningJob,
 ) -> None:
     shutil.rmtree(job.folder / "tables")
     succeed(job, "tables", "create")
     refused = job.command("run")
+    assert refused.returncode == 4
+    assert "start this one once with --take-topic" in refused.stderr
+    refused = job.command("run", "--take-topic")
     assert refused.returncode == 5
-    assert "belongs to a query that has not written them" in refused.stderr
+    assert "must have written these tables" in refused.stderr
     assert str(Path(job.folder) / "checkpoint") in refused.stderr
 
 
@@ -62,7 +65,7 @@ def test_with_quotas_of_a_file_and_a_new_checkpoint_it_goes_on_after_the_topic(
     shutil.rmtree(job.folder / "checkpoint")
     succeed(job, "quotas", "apply", "-f", str(job.folder / "quotas.yaml"), "--reason", "the disk was lost")
     before = job.records()
-    job.start()
+    job.start("--take-topic")
     job.send(usage("after", 500_000))
     job.wait_for_record(user="after", action="throttle")
     records = job.records()

@@ -14,6 +14,7 @@ from pipeline.cluster.transactions import Mark
 from pipeline.gate.follower import KafkaFollower
 from pipeline.meter.usage_messages import Message
 from pipeline.meter.usage_topic import KafkaUsageTopic
+from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
 from tests.pipeline.cluster.secured import Secured
 from tests.pipeline.throttle import factories
@@ -48,10 +49,11 @@ def publish_and_read_back(secured: Secured) -> int:
         NAMES.job, NAMES.throttle_topic, NAMES.marker_topic, secured.access(MECHANISM, "job"), 5_000
     )
     try:
-        marker = topic.open() or 0
-        topic.publish([factories.record(marker)], marker + 1)
-        assert topic.open() == marker + 1
-        return topic.end().publish_seq - marker
+        found = topic.open()
+        number = 0 if found is None else found.next_seq
+        topic.publish([factories.record(number)], Marker(number + 1))
+        assert topic.committed() == topic.open() == Marker(number + 1)
+        return topic.end().publish_seq - number
     finally:
         topic.close()
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from pipeline.gate.gate import Gate
 from pipeline.gate.waiting_room import GateLimits, Occupancy
+from pipeline.throttle.publisher import Marker
 from tests.fakes.clock import ManualClock
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
@@ -52,4 +53,4 @@ class GateSetting:
 
     def _publish(self, each: Any) -> None:
         self._seq += 1
-        self.topic.publish([each], self._seq)
+        self.topic.publish([each], Marker(self._seq))

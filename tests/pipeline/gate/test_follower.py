@@ -11,7 +11,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.follower import Follower, KafkaFollower
-from pipeline.throttle.publisher import ThrottleTopic
+from pipeline.throttle.publisher import Marker, ThrottleTopic
 from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.follower import MemoryFollower
@@ -73,7 +73,7 @@ class Taken(list[ThrottleRecord]):
 
 def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
     first, second = record(0, 5_000), record(1, 9_000, user="bob")
-    pair.topic.publish([first, second], 2)
+    pair.topic.publish([first, second], Marker(2))
     taken, follower = Taken(), pair.follower()
     states = [follower.state]
     follower.start(taken.take)
@@ -81,7 +81,7 @@ def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
     assert taken == [first, second]
     states.append(follower.state)
     assert states == ["connecting", "following"]
-    pair.topic.publish([release(2)], 3)
+    pair.topic.publish([release(2)], Marker(3))
     taken.wait_for([first, second, release(2)])
     follower.close()
 
@@ -92,7 +92,7 @@ def test_records_published_together_are_handed_over_together(pair: Pair) -> None
     follower.start(lambda records, _: handed_over.append(records))
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
-    pair.topic.publish(together, 50)
+    pair.topic.publish(together, Marker(50))
     wait_until(lambda: bool(handed_over), "the records to be handed over")
     assert list(map(list, handed_over)) == [together]
     follower.close()
@@ -112,7 +112,7 @@ def test_nothing_is_handed_over_after_the_close(pair: Pair) -> None:
     follower.close()
     follower.close()
     assert follower.state == "closed"
-    pair.topic.publish([record(0)], 1)
+    pair.topic.publish([record(0)], Marker(1))
     assert never(lambda: bool(taken))
 
 
@@ -144,7 +144,7 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
     pair.topic.close()
     pair.topic.open()  # a new producer, which knows the new partitions
     records = [record(number, user=f"user-{number}") for number in range(40)]
-    pair.topic.publish(records, 40)
+    pair.topic.publish(records, Marker(40))
     wait_until(lambda: {each.user for each in taken} == {each.user for each in records}, "records of all partitions")
     follower.close()
     pair.topic.close()
@@ -154,7 +154,7 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
 def test_a_topic_that_was_made_anew_is_read_from_its_start_and_all_before_is_void(broker: EmbeddedBroker) -> None:
     pair = KafkaPair(broker.bootstrap_servers)
     pair.topic.open()
-    pair.topic.publish([record(500_000 + number, user=f"user-{number}") for number in range(3)], 500_003)
+    pair.topic.publish([record(500_000 + number, user=f"user-{number}") for number in range(3)], Marker(500_003))
     taken, follower = Taken(), pair.follower()
     follower.start(taken.take)
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
@@ -170,7 +170,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start_and_all_before_is_voi
         pair.name, pair.name, f"{pair.name}.marker", ClusterAccess(broker.bootstrap_servers), 60_000
     )
     pair.topic.open()
-    pair.topic.publish(anew, 4)
+    pair.topic.publish(anew, Marker(4))
     wait_until(lambda: {each.user: each for each in taken} == {each.user: each for each in anew}, "the new records")
     follower.close()
     pair.topic.close()

@@ -5,6 +5,7 @@ Where no file is needed, the fake in memory is tested too.
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -193,6 +194,21 @@ def test_an_epoch_that_is_not_above_the_recorded_one_is_refused(
 ) -> None:
     with pytest.raises(Conflict):
         new_writer(uri).raise_epoch(epoch)
+
+
+def test_the_id_of_a_table_stays(writer: TableWriter, new_writer: NewWriter, uri: str) -> None:
+    before = writer.table_id
+    writer.append(usage("alice"), {"q1": 0}, {})
+    assert writer.table_id == new_writer(uri).table_id == before
+    assert len(before) >= 32
+
+
+@pytest.mark.parametrize("kind", [Kind("delta-rs")], indirect=True, ids=str)
+def test_a_table_that_was_made_anew_has_another_id(root: str, new_writer: NewWriter, uri: str) -> None:
+    before = new_writer(uri).table_id
+    shutil.rmtree(uri)
+    create_missing(root, [TABLES["usage"]])
+    assert new_writer(uri).table_id != before
 
 
 def test_the_epoch_is_raised_by_a_commit_without_rows(writer: TableWriter) -> None:

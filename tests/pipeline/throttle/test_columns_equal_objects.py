@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.clock import Moment
 from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.publisher import Marker
 from pipeline.throttle.shapes import Written, records_of
 from quota.entity import QUOTA_TYPES
 from quota.replay import Evaluation
@@ -38,7 +39,7 @@ class SentTopic(MemoryTopic):
         super().__init__(broker)
         self._messages = messages
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
         super().publish(records, marker)
         self._messages += [(one.key, one.value, one.headers) for one in ThrottleRecords.of(records).messages(JOB)]
 

@@ -16,6 +16,7 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import MessageTooLarge, TransactionUndecided
+from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record, release
@@ -75,7 +76,7 @@ def test_a_reader_finds_each_record_as_it_was_given(broker: EmbeddedBroker) -> N
     topic = writer(broker, name := new_topic(broker, partitions=3))
     topic.open()
     began_ms = time.time_ns() // 1_000_000
-    topic.publish(records, len(records))
+    topic.publish(records, Marker(len(records)))
     ended_ms = time.time_ns() // 1_000_000
     topic.close()
     found = [one for some in read(broker, name).values() for one in some]
@@ -111,8 +112,8 @@ def test_a_topic_with_small_batches_gets_all_records_once_and_in_order(broker: E
     name = new_topic(broker, max_message_bytes="60000")
     topic = writer(broker, name)
     topic.open()
-    topic.publish(records[:400], 400)
-    topic.publish(records[400:], 600)
+    topic.publish(records[:400], Marker(400))
+    topic.publish(records[400:], Marker(600))
     topic.close()
     found = [(one.key, one.value, one.headers) for one in read(broker, name)[0]]
     assert found == messages_of(records)
@@ -123,9 +124,9 @@ def test_a_record_that_the_topic_does_not_take_publishes_none_of_the_others(brok
     topic = writer(broker, name)
     topic.open()
     with pytest.raises(MessageTooLarge):
-        topic.publish([*clients(20), record(20, user="x" * 40_000), *clients(200, 21)], 221)
+        topic.publish([*clients(20), record(20, user="x" * 40_000), *clients(200, 21)], Marker(221))
     assert (topic.open(), read(broker, name)) == (None, {})
-    topic.publish(clients(20), 20)
+    topic.publish(clients(20), Marker(20))
     topic.close()
     assert len(read(broker, name)[0]) == 20
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.clock import Moment
 from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, TransactionFenced, TransactionUndecided
-from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.publisher import Marker, Publisher
 from quota.replay import Evaluation
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
@@ -30,16 +30,17 @@ class SlowTopic(MemoryTopic):
         self._most_records = most_records
         self.sizes: list[int] = []
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: int) -> None:
+    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
         if len(records) > self._most_records:
             raise TransactionUndecided(detail="the transaction was open for too long")
-        self.sizes.append(len(records))
+        if records:
+            self.sizes.append(len(records))
         super().publish(records, marker)
 
 
-def started(outbox: MemoryOutbox, topic: MemoryTopic, job: str = "kquota") -> Publisher:
+def started(outbox: MemoryOutbox, topic: MemoryTopic, job: str = "kquota", *, takes_topic: bool = False) -> Publisher:
     publisher = Publisher(job, "test", outbox, topic)
-    publisher.take_over(outbox.newest()[0], NOW)
+    publisher.take_over(outbox.newest()[0], NOW, takes_topic)
     return publisher
 
 
@@ -52,17 +53,17 @@ def test_records_carry_what_was_stored() -> None:
     publisher = started(outbox, MemoryTopic(broker))
     publisher.write(publications(violation(throttle_time_ms=1_500), violation(BOB)), FACTS, NOW)
     assert sequences(broker) == [0, 1]
-    assert broker.marker == 2
+    assert broker.marker == Marker(2, outbox.table_id)
     record = broker.records[0]
     assert (record.throttled_until_ms, record.batch_id, record.quota_version) == (NOW.wall_ms + 1_500, 7, 3)
     assert record.sensor == ("alice", "etl")
 
 
-def test_nothing_to_write_moves_nothing() -> None:
+def test_a_start_puts_the_id_of_its_table_into_the_marker_and_nothing_to_write_moves_nothing() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
     assert publisher.write(publications(), FACTS, NOW, {"query": 7}).num_rows == 0
-    assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, None, 0)
+    assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, Marker(0, outbox.table_id), 0)
 
 
 def test_a_batch_that_is_run_again_writes_and_publishes_nothing() -> None:
@@ -138,33 +139,72 @@ def test_an_expired_marker_is_replaced_by_the_highest_record_on_the_topic() -> N
 def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     first = started(outbox, MemoryTopic(broker))
-    started(MemoryOutbox(), MemoryTopic(broker))
+    started(outbox, MemoryTopic(broker))
     outbox.is_taken_over = True
     with pytest.raises(TransactionFenced, match="another writer has taken over"):
         first.write(publications(violation()), FACTS, NOW)
 
 
-def test_a_pause_longer_than_the_transaction_time_out_is_not_taken_for_a_second_driver() -> None:
+def test_a_pause_longer_than_the_transaction_time_out_is_not_taken_for_a_second_driver(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
     publisher.write(publications(violation()), FACTS, NOW)
     broker.epoch += 1  # the coordinator has aborted the transaction and raised the producer's epoch
     publisher.write(publications(violation(BOB)), FACTS, NOW)
     assert publisher.is_behind
+    assert "after a pause" not in caplog.text, "that is not known before the marker is read"
     assert publisher.catch_up(NOW)
+    assert "after a pause" in caplog.text
     publisher.write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == [0, 1, 2]
 
 
-def test_a_second_driver_with_other_tables_ends_the_first_once_it_has_published() -> None:
-    broker = TopicBroker()
-    first = started(MemoryOutbox(), MemoryTopic(broker))
+def test_a_job_of_the_same_name_with_other_tables_is_refused_and_does_not_disturb_the_one_that_runs() -> None:
+    broker, production, laptop = TopicBroker(), MemoryOutbox(), MemoryOutbox()
+    first = started(production, MemoryTopic(broker))
+    with pytest.raises(
+        Conflict, match=f"{production.table_id} of their throttle_events, ours is {laptop.table_id}"
+    ) as refused:
+        started(laptop, MemoryTopic(broker))
+    assert refused.value.exit_code == 4
+    assert "--take-topic" in refused.value.fix
     first.write(publications(violation()), FACTS, NOW)
-    second = started(MemoryOutbox(), MemoryTopic(broker))
-    second.write(publications(violation(), violation(BOB)), FACTS, NOW)
-    first.write(publications(violation(BOB)), FACTS, NOW)
-    with pytest.raises(TransactionFenced, match="another writer has taken over"):
-        first.catch_up(NOW)
+    assert not first.is_behind
+    assert sequences(broker) == [0]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_job_that_takes_the_topic_ends_the_one_that_runs_and_it_can_be_taken_back(
+    others: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, production, laptop = TopicBroker(), MemoryOutbox(), MemoryOutbox()
+    first = started(production, MemoryTopic(broker))
+    first.write(publications(violation()), FACTS, NOW)
+    second = started(laptop, MemoryTopic(broker), takes_topic=True)
+    assert broker.marker == Marker(1, laptop.table_id)
+    first.write(publications(violation()), FACTS, NOW)
+    for start_again in (lambda: first.catch_up(NOW), lambda: started(production, MemoryTopic(broker))):
+        with pytest.raises(Conflict, match=f"has the id {laptop.table_id}"):
+            start_again()
+    assert "after a pause" not in caplog.text
+    second.write(publications(*[violation(BOB)] * others), FACTS, NOW)
+    first = started(production, MemoryTopic(broker), takes_topic=True)
+    first.write(publications(violation()), FACTS, NOW)
+    published = [(record.user, record.publish_seq) for record in broker.records]
+    taken = [("bob", 1)] if others else [("alice", 1)]  # which number has been given is given no second time
+    assert published == [("alice", 0), *taken, ("alice", 2)]
+    with pytest.raises(Conflict):
+        started(laptop, MemoryTopic(broker))
+
+
+def test_a_marker_without_the_id_of_a_table_gets_it_at_the_next_start() -> None:
+    broker, outbox = TopicBroker(), MemoryOutbox()
+    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
+    broker.marker = Marker(1)
+    started(outbox, MemoryTopic(broker))
+    assert broker.marker == Marker(1, outbox.table_id)
 
 
 def test_a_job_begins_after_the_highest_number_on_a_topic_that_does_not_say_whose_it_is() -> None:
@@ -196,7 +236,7 @@ def test_a_record_the_topic_can_never_take_is_settled_once_and_the_others_go_on(
     news = [violation(ClientKey("", "x" * 600_000 if number == place else "alice", "c")) for number in range(9)]
     publisher.write(publications(*news), FACTS, NOW)
     assert sequences(broker) == [number for number in range(9) if number != place]
-    assert (broker.marker, len(outbox.rows)) == (9, 9)
+    assert (broker.marker, len(outbox.rows)) == (Marker(9, outbox.table_id), 9)
     publisher.write(publications(violation()), FACTS, NOW)
     started(outbox, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW)
     assert sequences(broker)[-2:] == [9, 10], "neither this process nor the next one tries it again"
@@ -232,9 +272,9 @@ def test_the_topic_has_every_stored_row_once_and_in_order(steps: list[str]) -> N
 
 
 def test_a_topic_that_is_ahead_of_the_outbox_is_gone_on_from_for_consumers_ignore_old_numbers() -> None:
-    broker = TopicBroker()
-    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(violation(), violation(BOB)), FACTS, NOW)
-    lost = MemoryOutbox()
+    broker, whole, lost = TopicBroker(), MemoryOutbox(), MemoryOutbox()
+    started(whole, MemoryTopic(broker)).write(publications(violation(), violation(BOB)), FACTS, NOW)
+    lost.table_id = whole.table_id
     again = started(lost, MemoryTopic(broker))
     again.write(publications(violation()), FACTS, NOW)
     assert sequences(broker) == [0, 1, 2]

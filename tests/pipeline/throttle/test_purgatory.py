@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pipeline.throttle.publisher import Marker
 from quota.snapshot import QuotaSnapshot
 from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
 
@@ -154,7 +155,7 @@ def test_after_a_step_back_a_throttle_counts_from_when_what_was_left_is_publishe
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=60_000)
     loop.clock.set_wall(loop.clock.wall_ms - 20_000)
-    loop.broker.marker = 0
+    loop.broker.marker = Marker(0)
     loop.broker.readers.append(lambda _: loop.clock.advance(700))
     loop.restart()
     (held,) = loop.purgatory.held().to_pylist()
