@@ -176,7 +176,7 @@ def measure(
             if is_counted:
                 recorders[scope] = UsageRecorder(stage.root)
             else:
-                metering.write(stage.settings, metering.plan(stage.settings, enable=True)[0])
+                metering.write(stage.settings, metering.planned(stage.settings, by="pair")[0])
                 stack.enter_context(stage.job(_TRIGGER_MS))
             stack.enter_context(stage.sync({"KQUOTA_SCOPE": scope}))
         for command in meters:

@@ -72,7 +72,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
         create_demo_topics(admin, brokers)
     if "quotas" in create_tables(settings.tables):
         open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
-    metering.write(settings, metering.plan(settings, enable=True)[0])
+    metering.write(settings, metering.planned(settings, by="pair")[0])
 
 
 # Processes around the job: stock clients, quota sync, and the page.
