@@ -28,6 +28,7 @@ from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
+from pipeline.stream.append_clocks import clocks_text, seen_behind
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import Checkpoint, open_without_spark, spans_of
 from pipeline.stream.recovery import newest_stored
@@ -37,8 +38,8 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.from_settings import open_quota_table, owner_of
 from pipeline.tables.layout import TABLES, changes_of_others
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
-from pipeline.tables.port import TableUnreadable, tables_of_another_job
-from pipeline.tables.queries import newest_batch_under
+from pipeline.tables.port import Condition, TableUnreadable, tables_of_another_job
+from pipeline.tables.queries import newest_batch, newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table, recent_usage
@@ -74,7 +75,8 @@ def _findings(settings: Settings) -> Iterator[Diagnosis]:
         checks += [_tables, _meters, _clock, _quotas, _checkpoint]
     else:
         checks.append(_no_tables)
-    checks += [_cluster, _offsets, _sync, _metering] if settings.kafka.bootstrap_servers else [_no_cluster]
+    cluster: list[Check] = [_cluster, _offsets, _append_times, _sync, _metering]
+    checks += cluster if settings.kafka.bootstrap_servers else [_no_cluster]
     for check in checks:
         try:
             yield from check(settings)
@@ -214,6 +216,7 @@ def _clock(settings: Settings) -> Iterator[Diagnosis]:
     batch = newest_batch_under(settings.tables.root)
     if batch is None:
         return
+    yield from _clamped(settings, batch["evaluated_at_ms"])
     ahead, epoch = ahead_ms(batch["evaluated_at_ms"], wall_ms()), f"time epoch {batch.get('time_epoch') or 0}"
     if not ahead:
         yield Diagnosis("ok", "clock", f"the newest micro-batch is not ahead of the wall clock, {epoch}")
@@ -222,6 +225,22 @@ def _clock(settings: Settings) -> Iterator[Diagnosis]:
     cause = "a clock was ahead and was set back, or one is behind now"
     fix = "set the clocks of the brokers, of the job's machine and of this one"
     yield Diagnosis("warning", "clock", f"{found}: {cause}. Fix: {fix}; the next micro-batch begins a new time epoch")
+
+
+_CLAMPED_SHARE: Final = 0.01
+_CLAMPED_OVER_MS: Final = 600_000
+
+
+def _clamped(settings: Settings, newest_ms: int) -> Iterator[Diagnosis]:
+    """The share of events that are dated after their messages, or ahead of the job's clock."""
+    since: Condition = ("evaluated_at_ms", ">", newest_ms - _CLAMPED_OVER_MS)
+    counts = read_table(table_uri(settings.tables.root, "batches"), ["good_count", "clamped_count"], [since])
+    events, clamped = (pc.sum(counts[name]).as_py() or 0 for name in counts.column_names)
+    if clamped > _CLAMPED_SHARE * events:
+        share = f"{clamped / events:.1%} of the events of the newest 10 minutes"
+        cause = "a meter's clock is ahead, or a broker's is behind"
+        text = f"{share} are dated after their messages, and count as of those: {cause}. Fix: set that clock"
+        yield Diagnosis("warning", "clock", text)
 
 
 def _quotas(settings: Settings) -> Iterator[Diagnosis]:
@@ -298,6 +317,25 @@ def _offsets(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("error", "checkpoint", str(exc))
     else:
         yield Diagnosis("ok", "checkpoint", "the next batch's messages are on the usage topic")
+
+
+_APPENDS_MS: Final = 2_000
+
+
+def _append_times(settings: Settings) -> Iterator[Diagnosis]:
+    """The clocks of the brokers against each other and this machine's, by messages that come meanwhile."""
+    access, topic = ClusterAccess.from_settings(settings.kafka), settings.kafka.usage_topic
+    behind_ms, tolerance_ms = seen_behind(access, topic, _APPENDS_MS), settings.stream.clock_tolerance_ms
+    if max(behind_ms.values(), default=0) > tolerance_ms:
+        with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+            (described,) = admin.describe_topics([topic])
+        leaders = {one["partition_index"]: one["leader_id"] for one in described["partitions"]}
+        yield Diagnosis("warning", "clock", clocks_text(behind_ms, tolerance_ms, leaders))
+    elif behind_ms:
+        yield Diagnosis("ok", "clock", f"no append time of {len(behind_ms)} partitions is behind this machine's clock")
+    else:
+        text = f"append times are not looked at: no message came within {_APPENDS_MS / 1000:g} s"
+        yield Diagnosis("ok", "clock", text)
 
 
 _CONNECT_MS: Final = 1_200

@@ -19,6 +19,7 @@ from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import refuse_other_messages, take_over
 from pipeline.process import Background, return_freed_memory
 from pipeline.settings.model import Settings, TablesSettings
+from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import (
     Checkpoint,
     OffsetLog,
@@ -185,6 +186,7 @@ class JobRun:
         kafka = settings.kafka
         self._ids = TopicIds(place.access, (kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic))
         self._topics = JobTopics(settings, self._ids)
+        self._clocks = AppendClocks(settings.stream.clock_tolerance_ms)
         self._gauges = RunGauges(
             held=self._purgatory.__len__,
             next_due_ms=self._purgatory.next_due_ms,
@@ -192,6 +194,7 @@ class JobRun:
             quota_version=lambda: self._quotas.pin().version,
             quotas_refused=self._quotas.is_refused,
             spark_progress=lambda: self._query.progress() if self._query is not None else None,
+            clocks_behind_ms=self._clocks.behind_ms,
             owed=lambda clients: self._enforcement.decider.owed(clients, clock.now()),
         )
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
@@ -324,10 +327,12 @@ class JobRun:
 
     def _note_batch(self, report: BatchReport) -> None:
         self._has_done_a_batch = True
-        if self._batch_size is not None and self._batch_size.may_grow:
-            facts = report.facts
+        facts, size = report.facts, self._batch_size
+        if size is not None:
             messages = OffsetRange(facts.start_offsets, facts.end_offsets).message_count
-            self._batch_size.note(facts.evaluation.batch_id, messages, report.usage_rows)
+            self._clocks.note(report.began_ms, report.append_times_ms, has_read_all=not size.is_full(messages))
+            if size.may_grow:
+                size.note(facts.evaluation.batch_id, messages, report.usage_rows)
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:

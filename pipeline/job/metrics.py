@@ -70,6 +70,7 @@ class RunGauges:
     Attributes:
         next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
         quotas_refused: Whether there is a newer version, which is not valid.
+        clocks_behind_ms: How far the append times of each partition are behind the wall clock.
         spark_progress: Spark's progress of the newest micro-batch: empty before the first one, None without a query.
         owed: What clients of `CLIENTS` use and owe now, as `QuotaEngine.evaluate` gives it.
     """
@@ -80,6 +81,7 @@ class RunGauges:
     quota_version: Callable[[], int]
     quotas_refused: Callable[[], bool] = lambda: False
     spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
+    clocks_behind_ms: Callable[[], Mapping[int, int]] = dict
     owed: Callable[[pa.Table], pa.Table] | None = None
 
 
@@ -341,6 +343,11 @@ class JobMetrics:
             ("kquota_config_refused", "1 while the newest version of the quotas is refused.", gauges.quotas_refused()),
         ):
             yield GaugeMetricFamily(name, documentation, value)
+        what = "How far the clock that stamps a partition of the usage topic is behind the job's, at least."
+        clocks = GaugeMetricFamily("kquota_partition_clock_behind_seconds", what, labels=("partition",))
+        for partition, behind_ms in sorted(gauges.clocks_behind_ms().items()):
+            clocks.add_metric([str(partition)], behind_ms / 1000)
+        yield clocks
         yield from progress_metrics(gauges.spark_progress())
 
     def _now_seconds(self) -> float:

@@ -95,7 +95,7 @@ class MicroBatch:
         if stored is not None:
             published = self._publish(stored.decided, stored.facts, is_stored=True).num_rows
             moments = (began, began, began, began)
-            self._done(stored.facts, stored.decided, published, moments, stored.facts.good_count, {})
+            self._done(stored.facts, stored.decided, published, moments, stored.facts.good_count, {}, {})
             return
         self._tables.sensor_state.write_if_due(self._decider, began)
         # 1 pin the quota version
@@ -133,7 +133,7 @@ class MicroBatch:
         else:
             outcomes.append_if_due(decided_at)
         moments = (began, collected, stored_at, decided_at)
-        self._done(facts, decided, published.num_rows, moments, batch.usage.num_rows, causes)
+        self._done(facts, decided, published.num_rows, moments, batch.usage.num_rows, causes, batch.append_times_ms)
 
     def _done(
         self,
@@ -143,6 +143,7 @@ class MicroBatch:
         steps: tuple[Moment, Moment, Moment, Moment],
         usage_rows: int,
         dead_causes: Mapping[str, int],
+        append_times_ms: Mapping[int, int],
     ) -> None:
         failpoint("batch.published")
         done = self._clock.now()
@@ -160,6 +161,8 @@ class MicroBatch:
                 age_ms=done.wall_ms - facts.evaluation.evaluated_at_ms,
                 usage_rows=usage_rows,
                 dead_causes=dead_causes,
+                began_ms=steps[0].wall_ms,
+                append_times_ms=append_times_ms,
             )
         )
 
@@ -259,7 +262,9 @@ class BatchReport:
     `publish_ms` includes the appends to `decisions` and `batches`, in a batch that makes them.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
-    `MORE_REFUSED`. For a batch that was taken from the tables it is empty, and `usage_rows` is the number of events.
+    `MORE_REFUSED`. `began_ms` is when the batch began, by the wall clock; `append_times_ms` has the newest append time
+    of each partition that it has messages of. For a batch that was taken from the tables both mappings are empty, and
+    `usage_rows` is the number of events.
     """
 
     facts: BatchFacts
@@ -273,6 +278,8 @@ class BatchReport:
     age_ms: int
     usage_rows: int
     dead_causes: Mapping[str, int] = field(default_factory=dict)
+    began_ms: int = 0
+    append_times_ms: Mapping[int, int] = field(default_factory=dict)
 
 
 def query_id_of(frame: DataFrame) -> str:

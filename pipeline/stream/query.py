@@ -79,9 +79,13 @@ class BatchSize:
         * `messages`: that it has read; None if that is not known, which counts as a full batch.
         * `usage_rows`: by sample window, broker and client.
         """
-        is_full = messages is None or messages >= _FULL * self.messages
+        is_full = self.is_full(messages)
         self._full_in_a_row = self._full_in_a_row + 1 if is_full else 0
         self._newest_full = _FullBatch(batch_id, self._full_in_a_row, usage_rows) if is_full else None
+
+    def is_full(self, messages: int | None) -> bool:
+        """Whether a batch of so many messages has as many as it may, so that more may wait; None is not known."""
+        return messages is None or messages >= _FULL * self.messages
 
     def grow_if_behind(self, waiting_after: Callable[[int], int | None]) -> bool:
         """Become larger, if more is waiting than such batches catch up with. True if the size has changed.

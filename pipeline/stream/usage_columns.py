@@ -173,7 +173,7 @@ class CollectedBatch:
         clamped_count: usage events whose time was set back; after collection, to their record's append time.
         ignored_count: messages with a null value or without elements.
         newest_event_ms: largest event time of all users, clamped; None without events.
-        newest_append_ms: largest append time of all messages, None without messages.
+        append_times_ms: largest append time of each partition that has messages.
     """
 
     usage: pa.Table = field(default_factory=USAGE_SCHEMA.empty_table)
@@ -183,8 +183,13 @@ class CollectedBatch:
     ignored_count: int = 0
     dead_count: int = 0
     newest_event_ms: int | None = None
-    newest_append_ms: int | None = None
+    append_times_ms: Mapping[int, int] = field(default_factory=dict)
     size_bytes: int = 0
+
+    @property
+    def newest_append_ms(self) -> int | None:
+        """Largest append time of all messages; None without messages."""
+        return max(self.append_times_ms.values(), default=None)
 
 
 _COUNTS: Final = tuple(one.name for one in fields(CollectedBatch) if one.type is int)
@@ -197,7 +202,7 @@ def merge_batches(batches: Iterable[CollectedBatch]) -> CollectedBatch:
         usage=merge_usage([part.usage for part in parts]),
         dead_letters=merge_letters([part.dead_letters for part in parts]),
         newest_event_ms=_newest(part.newest_event_ms for part in parts),
-        newest_append_ms=_newest(part.newest_append_ms for part in parts),
+        append_times_ms=_newest_of_partitions(part.append_times_ms for part in parts),
         **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
     )
 
@@ -220,6 +225,19 @@ def merge_usage(tables: Sequence[pa.Table]) -> pa.Table:
         cut_off = pc.min_element_wise(grouped[f"{name}_sum"], float(LARGEST_SUM), skip_nulls=False)
         merged.append(cut_off.cast(pa.int64()))
     return pa.table([*merged, grouped["last_event_ms_max"]], schema=USAGE_SCHEMA)
+
+
+def append_times(messages: pa.Table) -> dict[int, int]:
+    """The largest append time of each partition."""
+    newest = messages.group_by("partition", use_threads=False).aggregate([("appended_at_ms", "max")])
+    return dict(zip(newest["partition"].to_pylist(), newest["appended_at_ms_max"].to_pylist(), strict=True))
+
+
+def _newest_of_partitions(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    newest: dict[int, int] = {}
+    for part in parts:
+        newest |= {partition: max(ms, newest.get(partition, ms)) for partition, ms in part.items()}
+    return newest
 
 
 def _newest(times_ms: Iterable[int | None]) -> int | None:
@@ -268,7 +286,7 @@ class FoundEvents:
             ignored_count=self.ignored_count,
             dead_count=self.dead_count,
             newest_event_ms=int(times.counted_ms().max()) if count else None,
-            newest_append_ms=pc.max(messages["appended_at_ms"]).as_py(),
+            append_times_ms=append_times(messages),
             size_bytes=pc.sum(pc.binary_length(messages["value"])).as_py() or 0,
         )
 

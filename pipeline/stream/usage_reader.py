@@ -41,6 +41,7 @@ from pipeline.stream.usage_columns import (
     FoundEvents,
     ReadingRules,
     Times,
+    append_times,
     merge_batches,
     too_old,
 )
@@ -149,7 +150,7 @@ def _read(messages: pa.Table, rules: ReadingRules) -> Iterator[CollectedBatch]:
     is_null = pc.is_null(messages["value"])
     nulls = messages.filter(is_null)
     if nulls.num_rows:
-        yield CollectedBatch(ignored_count=nulls.num_rows, newest_append_ms=pc.max(nulls["appended_at_ms"]).as_py())
+        yield CollectedBatch(ignored_count=nulls.num_rows, append_times_ms=append_times(nulls))
         messages = messages.filter(pc.invert(is_null))
     if messages.num_rows:
         yield _read_json(messages, rules).batch(messages, rules)

@@ -106,6 +106,7 @@ def served_job(folder: Path) -> Iterator[int]:
     job.clock.advance(20_000)
     job.step()  # looks, and renews
     throttle_one(job)
+    throttle_one(job)  # after 6 batches the clocks are known
     with metrics_endpoint(ANY_PORT, registry) as port:
         assert port is not None
         yield port

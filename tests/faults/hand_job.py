@@ -29,10 +29,11 @@ from pipeline.settings.model import (
     StreamSettings,
     TablesSettings,
 )
+from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
-from pipeline.stream.micro_batch import MicroBatch
+from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
 from pipeline.tables.from_settings import open_quota_table, open_writer
 from pipeline.tables.layout import TABLES, create_missing
@@ -190,6 +191,7 @@ class HandJob:
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
+        self.clocks = AppendClocks(settings.stream.clock_tolerance_ms)
         topics = JobTopics(settings, lambda: {settings.kafka.usage_topic: self.topic_id})
         topics.begin()
         self.micro_batch = MicroBatch(
@@ -203,7 +205,7 @@ class HandJob:
             settings=settings,
             recovered=self.recovered,
             topics=topics,
-            report=self.listeners.report,
+            report=self._report,
         )
         self.micro_batch.complete_stored()
         self.gauges = RunGauges(
@@ -211,6 +213,7 @@ class HandJob:
             self.purgatory.next_due_ms,
             lambda: self.clock.now().steady_ms,
             lambda: self.quotas.pin().version,
+            clocks_behind_ms=self.clocks.behind_ms,
             owed=lambda clients: self.decider.owed(clients, self.clock.now()),
         )
         self.listeners.began(self.gauges)
@@ -231,6 +234,10 @@ class HandJob:
         self.tables.outcomes.append_if_due(self.clock.now())
         self.purgatory.tick()
         self._is_alive = True
+
+    def _report(self, report: BatchReport) -> None:
+        self.clocks.note(report.began_ms, report.append_times_ms, has_read_all=True)
+        self.listeners.report(report)
 
     def _poll_quotas(self) -> None:
         """A poll takes a third of a step in memory: it is left out where the log of the table has no new file."""
@@ -326,9 +333,9 @@ class HandJob:
             for letter in reading.dead
         ]
         return CollectedBatch(
-            newest_append_ms=max(
-                (one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]), default=None
-            ),
+            append_times_ms={
+                one.partition: one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]
+            },
             usage=pa.Table.from_pylist(usage, USAGE_SCHEMA),
             dead_letters=pa.Table.from_pylist(dead, DEAD_LETTER_SCHEMA),
             good_count=reading.good_count,

@@ -60,6 +60,20 @@ def test_event_time_ahead_of_the_wall_clock_is_shown_with_what_to_do(
     assert ("Fix: " in finding.text) is (severity == "warning")
 
 
+@pytest.mark.parametrize(("ahead", "share"), [(1, None), (2, "2.0% of the events")])
+def test_more_than_one_event_in_a_hundred_dated_after_its_message_is_told(
+    tmp_path: Path, ahead: int, share: str | None
+) -> None:
+    job = new_job(tmp_path)
+    for number in range(100):
+        at_ms = job.clock.wall_ms + (1_000 if number < ahead else 0)
+        job.send(f'{{"event_time_ms":{at_ms},"user":"u","client_id":"c"}}'.encode())
+    job.step()
+    job.append_outcomes()
+    told = [one.text for one in diagnose(job.settings) if "dated after their messages" in one.text]
+    assert [text.partition(" of the newest")[0] for text in told] == ([] if share is None else [share])
+
+
 def test_brokers_whose_usage_comes_from_scrapes_are_named_with_what_is_not_known(tmp_path: Path) -> None:
     job = new_job(tmp_path)
     for broker_id, request_count in (("1", 0), ("2", 5), ("3", 0)):

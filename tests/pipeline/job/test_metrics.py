@@ -66,6 +66,15 @@ def test_how_far_its_time_is_ahead_of_the_wall_clock_is_read_at_each_scrape(
     assert value(registry, "evaluated_ahead_seconds") == pytest.approx(ahead_seconds - 5)
 
 
+def test_a_partition_with_a_broker_whose_clock_is_behind_is_told(job: HandJob, registry: CollectorRegistry) -> None:
+    job.set_clocks(broker_by_ms=-15_000)
+    for _ in range(6):
+        job.send(b"[]")
+        job.clock.advance(500)
+        job.step()
+    assert value(registry, "partition_clock_behind_seconds", partition="0") == pytest.approx(15, abs=0.5)
+
+
 def test_dead_letters_are_told_by_their_cause(job: HandJob, registry: CollectorRegistry) -> None:
     letters = read_table(table_uri(job.settings.tables.root, "dead_letters")).to_pylist()
     assert [letter["cause"] for letter in letters] == ["fault", "fault"]
