@@ -117,4 +117,4 @@ def test_the_clocks_of_a_topic_are_seen_by_the_messages_that_come(broker: Embedd
     with stamped(server, topic, {0: 0, 1: 15_000}):
         seen = seen_behind(ClusterAccess(server), topic, wait_ms=4_000)
     assert set(seen) == {0, 1}
-    assert seen[0] < 2_000 < 10_000 < seen[1]
+    assert (seen[0] < 2_000, seen[1] > 10_000) == (True, True)
