@@ -39,7 +39,7 @@ from pipeline.tables.from_settings import open_quota_table, owner_of
 from pipeline.tables.layout import TABLES, changes_of_others
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
 from pipeline.tables.port import Condition, TableUnreadable, tables_of_another_job
-from pipeline.tables.queries import newest_batch, newest_batch_under
+from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table, recent_usage
