@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from pipeline.command_line import command_text
 from pipeline.errors import Conflict
 from pipeline.process import LockHeld, ProcessLock, holder_of
 from pipeline.settings.model import Settings
@@ -104,7 +105,9 @@ class NoteFile:
             new.replace(self._path)
         except OSError as exc:
             if not self._has_failed:
-                log.warning("%s cannot be written (%s): kquota status shows no sync", self._path, exc.strerror)
+                log.warning(
+                    "%s cannot be written (%s): %s shows no sync", self._path, exc.strerror, command_text("status")
+                )
             self._has_failed = True
 
     def read(self, now_ms: int) -> tuple[SyncNote | None, bool]:

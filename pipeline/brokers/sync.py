@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from pipeline.brokers.changes import ChangeWriter, ClusterQuotas, Written
 from pipeline.clock import Clock
+from pipeline.command_line import command_text
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.opening import FollowedTable, reading
 from pipeline.tables.port import Condition, Instant
@@ -89,8 +90,8 @@ class SyncLog:
                 log.warning("%s: %s %s", key_text(one.key), whom, one.reason)
         self._refused = frozenset(refused)
         for user in [user for user in control.left_out if user not in self._left_out][:MOST_LINES]:
-            text = "more clients of %s need an entry of their own than there is room for; kquota status has the numbers"
-            log.warning(text, f"user '{user}'" if user else "no user")
+            text = "more clients of %s need an entry of their own than there is room for; the numbers: %s"
+            log.warning(text, f"user '{user}'" if user else "no user", command_text("status"))
             self._left_out.add(user)
         if control.unplaced_bytes and not self._has_unplaced:
             self._has_unplaced = True

@@ -97,13 +97,13 @@ DEFECTS: Final = (
     Defect(
         "a value that is no rate is charged",
         "SensorTable.read",
-        ("is_good = (per_second >= 0) & (per_second <= LARGEST_MEASURE)", "is_good = per_second == per_second"),
+        ("is_good = (per_second >= 0) & (per_second <= largest) & ~is_twice", "is_good = per_second == per_second"),
         _PAGES,
     ),
     Defect(
         "quotes that JMX puts around a client-id are part of its name",
-        "_unquoted",
-        "lambda original, value: value",
+        "_of_jmx",
+        "lambda original, value, labels: value",
         _PAGES,
     ),
     Defect(

@@ -121,7 +121,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "a warning about clocks is logged with every batch",
-        "_WARNING_INTERVAL_MS",
+        "pipeline.stream.usage_columns:_WARNING_INTERVAL_MS",
         ("60_000", "0"),
         "tests/pipeline/stream/test_clock_ahead.py",
     ),
@@ -133,7 +133,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "refused elements without a row are counted nowhere",
-        "causes_of",
+        "pipeline.stream.dead_letters:causes_of",
         ("more = dead_count - letters.num_rows", "more = 0"),
         _LETTERS,
     ),
@@ -211,7 +211,7 @@ DEFECTS: Final = (
     Defect(
         "time goes back when usage and log are gone at a start",
         "rebuild",
-        ("or _newest_row(tables.batches)", "or None"),
+        ("newest = _later(facts, _newest_of_rows(tables.batches))", "newest = facts"),
         f"{_JOB}::test_time_does_not_go_back_when_usage_and_the_log_of_the_tables_are_gone",
     ),
     Defect(

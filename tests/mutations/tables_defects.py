@@ -60,8 +60,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "new quota tables have no constraints",
-        "pipeline.tables.layout:_create",
-        ("table.alter.add_constraint(missing)", "pass"),
+        "pipeline.tables.layout:_complete",
+        ("table.alter.add_constraint(constraints, post_commithook_properties=NO_CLEANING)", "pass"),
         _LAYOUT,
     ),
     Defect(

@@ -89,7 +89,7 @@ DEFECTS: Final = (
     Defect(
         "without a marker all stored records are published again",
         "Publisher._missing_from",
-        ("marker = end.publish_seq + 1", "marker = 0"),
+        ("marker = Marker(end.publish_seq + 1)", "marker = Marker(0)"),
         _PUBLISHER,
     ),
     Defect(
@@ -101,13 +101,13 @@ DEFECTS: Final = (
     Defect(
         "a job numbers its records from 0 on a topic that holds higher numbers",
         "Publisher._missing_from",
-        ("self._next_seq = marker", "pass"),
+        ("self._next_seq = max(self._next_seq, marker.next_seq)", "pass"),
         _PUBLISHER,
     ),
     Defect(
         "after a week without records all kept ones are published again",
         "Publisher._missing_from",
-        ("since_ms = 0 if marker else now.wall_ms - _RETENTION_MS", "since_ms = 0"),
+        ("since_ms = 0 if marker.next_seq else now.wall_ms - _RETENTION_MS", "since_ms = 0"),
         _PUBLISHER,
     ),
     Defect(
@@ -125,13 +125,13 @@ DEFECTS: Final = (
     Defect(
         "two drivers with tables of their own fence each other for ever",
         "Publisher._catch_up",
-        ("if self._was_fenced and marker is not None and marker > self._next_seq:", "if False:"),
+        ("if marker is not None and marker.next_seq > self._next_seq:", "if False:"),
         _PUBLISHER,
     ),
     Defect(
         "a record that the topic can never take is tried again for ever",
         "Publisher._publish",
-        ("self._topic.publish([], last.publish_seq + 1)", "pass"),
+        ("self._topic.publish([], Marker(last.publish_seq + 1, self._table_id))", "pass"),
         _PUBLISHER,
     ),
     Defect(
