@@ -6,6 +6,7 @@ import typer
 
 from pipeline.cli.options import Output, TablesSource
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
+from pipeline.cli.quotas.show import read_in_force
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
 
@@ -74,7 +75,7 @@ def mode(
     table = source.quota_table()
     if wanted is not None:
         table.set_mode(wanted, local_audit(reason))
-    state, address = table.read(), full_address(table.uri)
+    state, address = read_in_force(table), full_address(table.uri)
     if is_table(output):
         say(state.mode)
         remark(f"quotas v{state.version} of {address}")

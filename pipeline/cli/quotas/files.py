@@ -11,6 +11,7 @@ import typer
 from pipeline.cli.options import BootstrapServers, CommandConfig, Source, TablesSource
 from pipeline.cli.output import format_option, print_document, remark
 from pipeline.cli.quotas.edit import Change, EditOptions
+from pipeline.cli.quotas.show import read_in_force
 from pipeline.errors import PipelineError, Refused, UsageError
 from pipeline.text_file import read_text_file
 
@@ -35,7 +36,8 @@ def export(
     """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
     from pipeline.tables.quotas.files import to_document
 
-    state = source.quota_table().read(version)
+    table = source.quota_table()
+    state = read_in_force(table) if version is None else table.read(version)
     print_document(to_document(state.rows), output)
     remark(f"quotas v{state.version}: {len(state.rows)} entities")
 

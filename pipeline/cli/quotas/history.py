@@ -79,7 +79,7 @@ def at(
 
     instant = datetime.fromtimestamp(parse_instant("TIME", time, wall_ms()) / 1000, UTC)
     table = source.quota_table()
-    print_quotas(table.read(version_at(table, instant)), entity, output)
+    print_quotas(table, version_at(table, instant), entity, output)
 
 
 def rollback(

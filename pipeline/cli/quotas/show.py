@@ -37,17 +37,23 @@ def describe(entity: Entities, source: TablesSource, output: QuotasOutput = "kaf
     settings = source.settings()
     table = open_quota_table(settings.tables)
 
-    print_quotas(table.read(), entity, output, wide=partial(_print_with_rates, settings, table))
+    print_quotas(table, None, entity, output, wide=partial(_print_with_rates, settings, table))
 
 
 def print_quotas(
-    state: "QuotaTableState", wanted: EntityFilter, output: str, wide: Callable[[Sequence[Row]], None] | None = None
+    table: "QuotaTable",
+    version: int | None,
+    wanted: EntityFilter,
+    output: str,
+    wide: Callable[[Sequence[Row]], None] | None = None,
 ) -> None:
-    """Print the quotas of one version that are meant, and on stderr the version. Exits with 3, if there are none.
+    """Print the quotas in force that are meant, and on stderr their version. Exits with 3, if there are none.
 
     Args:
+        version: The newest version at that time; None = the newest of all.
         wide: Prints them for `-o wide`; None = as a table with all columns.
     """
+    state = read_in_force(table, version)
     rows = [row for row in state.rows if wanted.matches(row)]
     if output == "wide" and wide is not None and rows:
         wide(rows)
@@ -59,6 +65,19 @@ def print_quotas(
     if not rows:
         _print_what_applies(state.rows, wanted)
         raise typer.Exit(NotFound.exit_code)
+
+
+def read_in_force(table: "QuotaTable", version: int | None = None) -> "QuotaTableState":
+    """The version in force when a version was the newest; None = now. Says on stderr if that one is refused."""
+    from pipeline.tables.quotas.source import in_force
+
+    state, refused = in_force(table, version)
+    if refused is not None and state.version < refused.version:
+        fix = f". Fix: {command_text('quotas', 'rollback', str(state.version))}" if version is None else ""
+        remark(f"{refused}; it is refused, and v{state.version} is in force{fix}")
+    elif refused is not None:
+        remark(f"{refused}; it is refused, and so is every older version. Fix: {command_text('doctor')}")
+    return state
 
 
 def _print_what_applies(rows: Sequence[Row], wanted: EntityFilter) -> None:

@@ -114,6 +114,22 @@ def newest_valid(table: QuotaVersions, version: int) -> QuotaSnapshot:
     raise first or InvalidQuotas(version, ["no version of it is kept"])
 
 
+def in_force(table: QuotaVersions, version: int | None = None) -> tuple[QuotaTableState, InvalidQuotas | None]:
+    """The version in force when a version was the newest, as stored, and why that one is refused; None if it is not.
+
+    Without any valid version nothing is in force: then it is the refused version itself.
+    """
+    newest = table.read(version)
+    try:
+        valid_snapshot(newest)
+    except InvalidQuotas as refused:
+        try:
+            return table.read(newest_valid(table, newest.version - 1).version), refused
+        except InvalidQuotas:
+            return newest, refused
+    return newest, None
+
+
 def valid_snapshot(stored: QuotaTableState) -> QuotaSnapshot:
     """A version as quotas; `InvalidQuotas` if rows are none."""
     mode: Literal["enforce", "shadow"] = "shadow" if stored.mode == "shadow" else "enforce"

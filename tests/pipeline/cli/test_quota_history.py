@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import clean, compact
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.pipeline.cli.running import kquota, new_tables
+from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us
 
 
 @pytest.fixture
@@ -127,3 +129,24 @@ def test_history_outlives_compaction_vacuum_and_clean_up(root: str) -> None:
     assert described(root, "at", first["committed_at"]) == [ALICE_1000]
     changes = json.loads(kquota("quotas", "diff", str(first["version"]), "-o", "json", "--tables", root).stdout)
     assert [(change["user"], change["new"]) for change in changes] == [("alice", 2000.0), ("carol", 25.0)]
+
+
+def test_a_refused_version_is_not_shown_as_in_force(root: str) -> None:
+    invalid = write_past_us(QuotaTable(root), {**GOOD, "user": "zoe", "producer_byte_rate": 0.0})
+    refused = (
+        f"quotas v{invalid}: row 2 (user 'zoe', client-id ''): producer_byte_rate is 0.0, not a finite number above 0"
+    )
+    for command in (
+        ("quotas", "describe"),
+        ("quotas", "describe", "-o", "json"),
+        ("quotas", "at", "0s"),
+        ("quotas", "export"),
+        ("mode",),
+    ):
+        answer = kquota(*command, "--tables", root)
+        assert answer.exit_code == 0
+        assert "zoe" not in answer.stdout
+        assert f"{refused}; it is refused, and v{invalid - 1} is in force" in answer.stderr
+        assert f"quotas v{invalid - 1}" in answer.stderr
+        assert (f"kquota quotas rollback {invalid - 1}" in answer.stderr) is ("at" not in command)
+    assert "zoe" in kquota("quotas", "export", "--version", str(invalid), "--tables", root).stdout

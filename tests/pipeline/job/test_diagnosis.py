@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from pipeline.clock import wall_ms
 from pipeline.cluster import connecting
+from pipeline.cluster.topics import Finding
 from pipeline.job.diagnosis import Diagnosis, diagnose
 from pipeline.job.lock import JobLock
 from pipeline.job.status import Heartbeat, stalled_after_ms
@@ -325,3 +327,34 @@ def test_a_fix_deletes_nothing_while_the_job_gives_signs_of_life(tmp_path: Path)
     assert re.match(rf"But job 'kquota' worked \d s ago\. Fix: {instead}", fix())
     Heartbeat(tmp_path, settings.job, root).beat(wall_ms() - stalled_after_ms(settings) - 1)
     assert "delete this one" in fix()
+
+
+@pytest.fixture
+def _a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that answers; its marker topic has two partitions."""
+    fix = "kafka-topics --delete --topic quota.marker.v1 && kquota topics create"
+    found = [Finding("quota.marker.v1", "error", "partitions", "2", "1", fix)]
+    monkeypatch.setattr("pipeline.job.diagnosis.ClusterAccess.admin", lambda *_: nullcontext())
+    monkeypatch.setattr("pipeline.job.diagnosis.refuse_unpermitted", lambda *_: None)
+    monkeypatch.setattr("pipeline.job.diagnosis.check_topics", lambda *_: found)
+    for check in ("_offsets", "_sync"):
+        monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
+
+
+@pytest.mark.usefixtures("_a_cluster")
+def test_a_topic_is_not_to_be_deleted_while_the_job_works_and_the_group_without_a_lag_is_named(tmp_path: Path) -> None:
+    create_missing(root := str(tmp_path / "tables"))
+    settings = Settings(
+        tables=TablesSettings(root=root), run_dir=tmp_path, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    )
+
+    def topics() -> list[str]:
+        return [finding.text for finding in diagnose(settings) if finding.subject == "topics"]
+
+    partitions, lag = topics()
+    assert "Fix: kafka-topics --delete --topic" in partitions
+    assert lag.startswith("leave group 'kquota-kquota' out of lag exporters, which show a lag below 0: ")
+    with JobLock(tmp_path, settings.job, root):
+        partitions, _ = topics()
+    assert "delete" not in partitions
+    assert "stop it and ask again: " in partitions
