@@ -24,6 +24,10 @@ from quota.units import Mistakes, parse_double
         (123_456_789_012.0, "1.23456789012E11"),
         (9_007_199_254_740_992.0, "9.007199254740992E15"),
         (1e300, "1.0E300"),
+        (2e23, "2.0E23"),
+        (5e-324, "4.9E-324"),
+        (1e-323, "9.9E-324"),
+        (2e-323, "2.0E-323"),
     ],
 )
 def test_a_double_prints_as_in_java(value: float, text: str) -> None:
