@@ -138,10 +138,4 @@ DEFECTS: Final = (
         "lambda original, text, *_: text",
         _NAMES,
     ),
-    Defect(
-        "a name that the terminal's encoding lacks ends a command",
-        "is_shown",
-        ("return False\n    return True", "return True\n    return True"),
-        _NAMES,
-    ),
 )

@@ -168,10 +168,4 @@ DEFECTS: Final = (
         ("os._exit(self.code)", "pass"),
         "tests/pipeline/test_process_end.py",
     ),
-    Defect(
-        "starting a demo over deletes a folder that is not its own",
-        "DemoFolder.claimed",
-        ("and not (self.root / MARK).exists()", "and False"),
-        "tests/pipeline/demo/test_folder.py",
-    ),
 )
