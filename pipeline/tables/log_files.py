@@ -5,6 +5,7 @@ of zeros. Delta reads an empty commit as one that changed nothing, without a wor
 from are looked at when a table is opened; and what must not be lost is waited for (`keep`).
 """
 
+import errno
 import json
 import os
 import re
@@ -215,6 +216,10 @@ def keep(uri: str) -> None:
         _sync(path)
 
 
+# Of a file system that has no such call, mostly for folders.
+_CANNOT_WAIT: Final = (errno.EINVAL, errno.ENOTSUP)
+
+
 def _sync(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -222,6 +227,9 @@ def _sync(path: Path) -> None:
         return
     try:
         os.fsync(descriptor)
+    except OSError as exc:
+        if exc.errno not in _CANNOT_WAIT:
+            raise
     finally:
         os.close(descriptor)
 

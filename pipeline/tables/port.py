@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from pipeline.errors import Conflict, PipelineError, Refused
-from pipeline.tables.address import looking_at
+from pipeline.tables.address import full_address, looking_at
 
 if TYPE_CHECKING:  # some commands read by this port's conditions and load no pyarrow
     import pyarrow as pa
@@ -42,8 +43,10 @@ class TableUnwritable(PipelineError):
     """The store refused a write, for example because of permissions, a full disk or an unreachable service."""
 
     def __init__(self, table: str, cause: str) -> None:
-        fix = f"nothing was written; see who may write there and what is free: {looking_at(table)}"
-        super().__init__(f"{table} cannot be written: {cause}", fix)
+        fix = f"see who may write there and what is free: {looking_at(table)}"
+        if "Read-only file system" in cause:
+            fix = f"see why its disk takes no writes: findmnt --target {quote(full_address(table))}"
+        super().__init__(f"{table} cannot be written: {cause}", f"nothing was written; {fix}")
 
 
 def rows_refused(table: str, cause: str, fix: str | None = None) -> Refused:
