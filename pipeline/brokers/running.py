@@ -300,6 +300,7 @@ class SyncPlan:
 def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     """Look at the tables and at the brokers. Takes no lock and changes nothing. Raises as `sync_once`."""
     access = ClusterAccess.from_settings(settings.kafka)
+    sources = open_sources(settings)
     uri, cluster = table_uri(settings.tables.root, NAME), cluster_name(settings, access)
     before, state = None, state_of(TableRows(uri), cluster)
     with KafkaQuotas(access) as brokers:
@@ -307,7 +308,8 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
             found, before = brokers.look(), state
             state = state_of(TableRows(uri), cluster)
     found.refuse_callbacks()
-    (owned, undecided), sources = state, open_sources(settings)
+    owned, undecided = state
+    sources.quotas.poll()  # an edit that a running sync has followed meanwhile
     now_ms, quotas = wall_ms(), sources.quotas.pin()
     control = new_control(settings, adopt=adopt, at_once=True)
     control.restore_owned(owned, undecided, now_ms)

@@ -6,7 +6,6 @@ import typer
 
 from pipeline.cli.options import Output, TablesSource
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
-from pipeline.cli.quotas.show import read_in_force
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
 
@@ -66,6 +65,7 @@ def mode(
     In shadow mode every throttle is released at once and no client is throttled; decisions are recorded.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
+    from pipeline.cli.quotas.show import read_in_force
     from pipeline.tables.address import full_address
     from pipeline.tables.quotas.table import local_audit
 

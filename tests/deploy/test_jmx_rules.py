@@ -117,4 +117,5 @@ def test_what_rules_of_others_cannot_tell_apart_is_refused_and_charged_to_no_cli
 
 
 def test_no_other_bean_is_asked() -> None:
-    assert FILE["includeObjectNames"] == [f"kafka.server:type={name},*" for name in ("Produce", "Fetch", "Request")]
+    sensors = [f"kafka.server:type={name},*" for name in ("Produce", "Fetch", "Request")]
+    assert FILE["includeObjectNames"] == [*sensors, "kquota:type=reporter"]

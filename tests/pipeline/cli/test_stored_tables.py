@@ -18,14 +18,13 @@ READING = {command: rest for command, rest in COMMANDS.items() if not command.st
 MORE = {
     "quotas export": (),
     "status": (),
-    "top --once": (),
     f"throttles explain {USER} {CLIENT}": (),
     f"throttles explain {USER} {CLIENT} -o json": (),
     "throttles list -o json": (),
     "throttles verify": SPAN,
 }
 
-OF_NOW = ("status", "top", "throttles list", "throttles explain")
+OF_NOW = ("status", "throttles list", "throttles explain")
 """They show how long ago something was."""
 
 

@@ -1,17 +1,21 @@
-"""What a command prints about a failure without an error class of its own: here a folder named like the lock file."""
+"""What a command prints about a failure without an error class of its own."""
 
 from pathlib import Path
 
 import pytest
 
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.table import QuotaTable
 from tests.pipeline.cli.running import Answer, kquota
 
 
 @pytest.fixture
-def blocked(tmp_path: Path) -> Path:
+def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def fail(*_: object) -> None:
+        raise IsADirectoryError(21, "Is a directory")
+
     create_missing(str(tmp_path), [TABLES["quotas"]])
-    (tmp_path / "quotas.lock").mkdir()
+    monkeypatch.setattr(QuotaTable, "lock", fail)
     return tmp_path
 
 
