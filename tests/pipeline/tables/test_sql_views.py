@@ -41,9 +41,3 @@ def test_the_command_prints_the_file_for_the_tables_of_the_settings() -> None:
     refused = kquota("tables", "views", "--schema", "a-b")
     assert refused.exit_code == 2
     assert "--schema a-b is not a name" in refused.stderr
-
-
-def test_the_quotas_of_a_shard_are_those_of_all() -> None:
-    text = view_sql(VIEWS, "s3://lake/kquota/shard-0-of-2", "kquota")
-    assert "LOCATION 's3://lake/kquota/quotas'" in text
-    assert "LOCATION 's3://lake/kquota/shard-0-of-2/usage'" in text
