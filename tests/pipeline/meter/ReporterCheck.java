@@ -34,6 +34,7 @@ public final class ReporterCheck {
         else if (args[0].equals("expiry")) for (String seed : seeds) expiry(Long.parseLong(seed));
         else if (args[0].equals("events")) events();
         else if (args[0].equals("left-out")) leftOut();
+        else if (args[0].equals("exempt")) exempt();
         else if (args[0].equals("crowd")) crowd();
         else if (args[0].equals("long-names")) longNames();
         else if (args[0].equals("odd-sensors")) oddSensors();
@@ -146,7 +147,7 @@ public final class ReporterCheck {
 
     /** Amounts as events: parts of a nanosecond are carried, large sums divided, what was taken back is awaited. */
     private static void events() {
-        Client client = new Client("al\"ice", "\u0001\ud800é", "1");
+        Client client = new Client("al\"ice", "\u0001\ud800é", "1", false);
         client.sensors = client.requestSensors = 2;
         for (int i = 0; i < 3; i++) {
             client.add(Client.REQUEST_TIME, 0.00000005, 1, 100 + i);
@@ -196,6 +197,25 @@ public final class ReporterCheck {
                 produce(metrics, names[0], names[1], 1);
             }
             System.out.println(new TreeSet<>(sums(reporter).keySet()));
+        }
+    }
+
+    /** Exempt time, of a broker where clients use the names that its events have, and after its sensor was made again. */
+    private static void exempt() throws Throwable {
+        UsageReporter reporter = reporter(Map.of("user", "svc", "exclude.users", "svc"));
+        try (Metrics metrics = metricsOf(reporter)) {
+            for (int i = 0; i < 2; i++) {
+                Sensor sensor = metrics.sensor("exempt-Request");
+                sensor.add(metrics.metricName("exempt-request-time", "Request", ""), new Rate());
+                for (int record = 0; record < 4; record++) sensor.record(0.5 * 1e-4, nowMs); // two requests
+                produce(metrics, "svc", "", 5);
+                reporter.read(nowMs);
+                Client.Event event = reporter.clients.nextEvent();
+                reporter.clients.putBack(event);
+                print(reporter.clients.nextEvent());
+                print(reporter.clients.nextEvent());
+                metrics.removeSensor("exempt-Request");
+            }
         }
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -15,7 +15,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo import process
 from pipeline.demo.broker import CONTROLLER, FIRST_NODE_ID, VOTERS, BrokerOptions, EmbeddedBroker, plain_sign_in
-from pipeline.meter.request_log import MalformedLine, RequestLogParser
+from pipeline.meter.request_log import MalformedLine, OwnTraffic, RequestLogParser
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.logged_requests import event_of
 from tests.pipeline.meter.metered_broker import all_events
@@ -57,10 +57,10 @@ def admin_of(broker: EmbeddedBroker) -> Any:
     return admin(bootstrap_servers=broker.bootstrap_servers)
 
 
-def produce(broker: EmbeddedBroker, user: str, client_id: str, sizes: list[int]) -> None:
+def produce(broker: EmbeddedBroker, user: str, client_id: str, sizes: list[int], acks: int = 1) -> None:
     """Requests of one record each, by a client that comes and goes."""
     sign_in = plain_sign_in(broker.sasl_bootstrap_servers, user, (USERS | LEFT_OUT)[user])
-    with closing(KafkaProducer(**sign_in, client_id=client_id, acks=1)) as producer:
+    with closing(KafkaProducer(**sign_in, client_id=client_id, acks=acks)) as producer:
         for size in sizes:
             producer.send(DATA, bytes(size)).get(PATIENCE_SECONDS)
 
@@ -105,6 +105,28 @@ def reported(broker: EmbeddedBroker) -> Sums:
 def logged(broker: EmbeddedBroker) -> Sums:
     """The same of the broker's request log, of the file that is written now."""
     return sums_of_lines(RequestLogParser("1"), broker.request_log_path.read_bytes().splitlines())
+
+
+class Exempt(NamedTuple):
+    """Requests that are charged to no client."""
+
+    requests: int
+    io_time_ns: int
+
+
+def reported_exempt(broker: EmbeddedBroker) -> Exempt:
+    """What the reporter has sent of them so far."""
+    events = [event for event in all_events(broker, USAGE_TOPIC) if event.get("throttle_exempt")]
+    assert {(event["user"], event["client_id"]) for event in events} <= {("ANONYMOUS", "")}
+    return Exempt(sum(event["request_count"] for event in events), sum(event["io_time_ns"] for event in events))
+
+
+def logged_exempt(broker: EmbeddedBroker) -> Exempt:
+    """What the broker's request log has of them, whoever sent them."""
+    parser = RequestLogParser("1", OwnTraffic(listeners=frozenset()))
+    events = _parsed(parser, broker.request_log_path.read_bytes().splitlines())
+    exempt = [event for event in events if event.throttle_exempt]
+    return Exempt(len(exempt), sum(event.io_time_ns for event in exempt))
 
 
 def sums_of_lines(parser: RequestLogParser, lines: Iterable[bytes]) -> Sums:

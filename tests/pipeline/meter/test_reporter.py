@@ -23,10 +23,12 @@ from tests.pipeline.meter.reported_broker import (
     admin_of,
     come_and_go,
     logged,
+    logged_exempt,
     make_topics,
     produce,
     reported,
     reported_broker,
+    reported_exempt,
     wait_for_all,
 )
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
@@ -91,6 +93,16 @@ def limited_topic(broker: EmbeddedBroker, name: str, max_message_bytes: int) -> 
         admin.alter_configs([resource(ConfigResourceType.TOPIC, name, {"max.message.bytes": str(max_message_bytes)})])
         yield
         admin.alter_configs([resource(ConfigResourceType.TOPIC, name, {"max.message.bytes": str(_USUAL_BYTES)})])
+
+
+def test_requests_that_are_charged_to_no_client_are_those_of_the_request_log(own_broker: EmbeddedBroker) -> None:
+    produce(own_broker, "alice", "acks-0", [40_000] * 50, acks=0)
+    wait_until(lambda: reported_exempt(own_broker).requests == logged_exempt(own_broker).requests, "exempt requests")
+    found, said = reported_exempt(own_broker), logged_exempt(own_broker)
+    assert found.requests >= 50
+    assert found.io_time_ns > 0.9 * said.io_time_ns  # the network threads' time is in the sensor, and not in the log
+    charged = [event for event in all_events(own_broker, USAGE_TOPIC) if event["client_id"] == "acks-0"]
+    assert sum(event.get("produced_bytes", 0) for event in charged) > 50 * 40_000
 
 
 def test_a_user_that_is_excluded_is_left_out(own_broker: EmbeddedBroker) -> None:

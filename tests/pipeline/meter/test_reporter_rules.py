@@ -121,6 +121,15 @@ def test_no_client_can_hide_behind_a_name_that_it_can_take(check: Check) -> None
     ]
 
 
+def test_exempt_time_is_of_no_client_and_goes_under_the_reporters_own_user(check: Check) -> None:
+    event, nothing, *again = check("exempt")
+    assert again == [event, nothing]
+    read = UsageEvent.model_validate_json(event)
+    assert (read.user, read.client_id, read.broker_id, read.throttle_exempt) == ("svc", "", "1", True)
+    assert (read.io_time_ns, read.request_count, read.produced_bytes) == (2_000, 2, None)
+    assert nothing == "nothing"  # the user's own usage is left out
+
+
 def test_a_user_with_too_many_client_ids_shares_one_sum_and_takes_nothing_from_others(check: Check) -> None:
     warning, *lines = check("crowd")
     assert warning == (

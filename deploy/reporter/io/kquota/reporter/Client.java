@@ -43,10 +43,14 @@ final class Client {
     /** Whether {@link Clients} knows it no longer. */
     boolean isForgotten;
 
+    /** Whether it is no client, but has the time of requests that Kafka charges to none (KIP-124). */
+    final boolean isExempt;
+
     /** brokerId: of the broker whose sensors these are. */
-    Client(String user, String clientId, String brokerId) {
+    Client(String user, String clientId, String brokerId, boolean isExempt) {
         this.user = user;
         this.clientId = clientId;
+        this.isExempt = isExempt;
         this.names = ",\"user\":" + quoted(user) + ",\"client_id\":" + quoted(clientId)
                 + ",\"broker_id\":" + quoted(brokerId);
     }
@@ -65,9 +69,15 @@ final class Client {
     static int kindOf(MetricName name) {
         int group = name.group().equals("Produce") ? PRODUCED
                 : name.group().equals("Fetch") ? FETCHED : name.group().equals("Request") ? REQUEST_TIME : -1;
+        if (isExempt(name)) return REQUEST_TIME;
         if (group < 0 || !name.tags().containsKey("user")) return -1;
         if (name.name().equals("throttle-time")) return THROTTLED;
         return name.name().equals(group == REQUEST_TIME ? "request-time" : "byte-rate") ? group : -1;
+    }
+
+    /** Whether a metric is of requests that Kafka charges to no client. */
+    static boolean isExempt(MetricName name) {
+        return name.group().equals("Request") && name.name().equals("exempt-request-time");
     }
 
     /** Add what was recorded into a sensor. */
@@ -139,6 +149,7 @@ final class Client {
         for (int kind = 0; kind < FIELDS.length; kind++)
             if ((event.has & 1 << kind) != 0)
                 out.append(",\"").append(FIELDS[kind]).append("\":").append(event.amounts[kind]);
+        if (isExempt) out.append(",\"throttle_exempt\":true");
         out.append(",\"request_count\":").append(event.requests).append('}');
     }
 

@@ -39,13 +39,16 @@ final class Clients {
     private final Map<String, User> users = new HashMap<>();
     private final LinkedHashSet<Client> unsent = new LinkedHashSet<>();
     final String brokerId;
+    /** What has the time of requests that Kafka charges to no client. */
+    final Client exempt;
     private long round;
     private int size;
     private int summedSensors;
 
-    /** brokerId: of the broker whose sensors these are. */
-    Clients(String brokerId) {
+    /** brokerId: of the broker whose sensors these are. ownUser: of the reporter; it has the exempt time. */
+    Clients(String brokerId, String ownUser) {
         this.brokerId = brokerId;
+        this.exempt = new Client(cut(ownUser), "", brokerId, true);
     }
 
     /** How many clients there are; a shared sum counts as one. */
@@ -115,7 +118,7 @@ final class Clients {
     /** Put back an event that is too large to be stored, under shorter names; false if it had them. */
     boolean putBackShorter(Client.Event event) {
         Client former = event.client;
-        if (former.isShared()) return false;
+        if (former.isShared() || former.isExempt) return false;
         Client shared = othersOf(users.computeIfAbsent(former.user, name -> new User()), former.user);
         shared.putBack(event);
         queue(shared);
@@ -128,7 +131,7 @@ final class Clients {
     }
 
     private Client add(User user, String name, String clientId) {
-        Client client = new Client(name, clientId, brokerId);
+        Client client = new Client(name, clientId, brokerId, false);
         client.usedInRound = round;
         user.clients.put(clientId, client);
         user.nameChars += client.nameChars();
@@ -158,7 +161,7 @@ final class Clients {
     }
 
     private void forgetIfDone(Client client) {
-        if (client.sensors > 0 || client.isForgotten || unsent.contains(client)) return;
+        if (client.sensors > 0 || client.isForgotten || client.isExempt || unsent.contains(client)) return;
         User user = users.get(client.user);
         forget(user, client);
         if (user.clients.isEmpty()) users.remove(client.user);

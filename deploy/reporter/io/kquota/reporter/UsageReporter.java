@@ -20,6 +20,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import javax.management.JMException;
 import javax.management.ObjectName;
+import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.MetricsReporter;
@@ -28,7 +29,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Sends what the broker's own quota sensors record, per user, client-id and quota type, to kquota's usage topic.
+ * Sends what the broker's own quota sensors record, per user, client-id and quota type, to kquota's usage topic, and the
+ * time of requests that the broker charges to no client, under the reporter's own user.
  *
  * A thread of its own reads and sends, every {@link #PERIOD_MS}; the broker's threads only enter sensors into a map.
  * What goes wrong here is logged and stays here: a Kafka whose classes look different switches the reporter off. What
@@ -92,8 +94,8 @@ public final class UsageReporter implements MetricsReporter, UsageReporterMXBean
                 if (name.startsWith(PREFIX) && value != null) own.put(name.substring(PREFIX.length()), value.toString());
             });
             Object id = config.get("node.id") != null ? config.get("node.id") : config.get("broker.id");
-            clients = new Clients(id == null ? "" : id.toString());
             String ownUser = own.getOrDefault("user", signedInUser(own));
+            clients = new Clients(id == null ? "" : id.toString(), ownUser);
             if (!ownUser.equals(NOT_SIGNED_IN)) leftOutUsers.add(ownUser); // others have that one, too
             for (String user : own.getOrDefault("exclude.users", "").split(",")) leftOutUsers.add(user.trim());
             leftOutUsers.remove("");
@@ -294,7 +296,7 @@ public final class UsageReporter implements MetricsReporter, UsageReporterMXBean
         try {
             if (sensor.isDone || !reader.mayHaveMore(sensor) || !reader.read(sensor.metric, sensor)) return;
             if (sensor.client == null || sensor.client.isShared() || sensor.client.isForgotten)
-                assign(sensor, clientOf(sensor.metric.metricName().tags()));
+                assign(sensor, clientOf(sensor.metric.metricName()));
             if (sensor.client != null) clients.record(sensor.client, sensor.kind, reader.value, reader.count, nowMs);
         } catch (Exception | LinkageError failure) {
             leave(sensor);
@@ -317,8 +319,10 @@ public final class UsageReporter implements MetricsReporter, UsageReporterMXBean
         assign(sensor, null);
     }
 
-    /** The client that a sensor's tags name; null if it is not reported. */
-    private Client clientOf(Map<String, String> tags) {
+    /** The client that a sensor names; null if it is not reported. */
+    private Client clientOf(MetricName name) {
+        if (Client.isExempt(name)) return clients.exempt;
+        Map<String, String> tags = name.tags();
         String user = userOf(tags.get("user")), clientId = tags.get("client-id");
         if (leftOutUsers.contains(user) || ownClientId.equals(clientId)) return null;
         // Under a quota of a client-id alone a sensor has no user.
