@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -111,6 +112,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectStore"]:
 
     with object_store(tmp_path_factory.mktemp("store")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def made_reporter() -> Path:
+    """The reporter's jar, made of the sources as they are."""
+    from deploy.reporter.__main__ import make  # noqa: PLC0415 - as above
+    from pipeline.meter.reporter import REPORTER_JAR  # noqa: PLC0415
+
+    make(REPORTER_JAR)
+    return REPORTER_JAR
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,12 @@ from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import find_java
 from schemas.names import USAGE_TOPIC
 from tests.deploy.checkers import run
-from tests.deploy.commands import DEPLOY, compose_file, compose_programs
+from tests.deploy.commands import compose_file, compose_programs
 from tests.waiting import wait_until
 
 _DATA = "/var/lib/kafka/data"
-_LOG_SETTINGS = "file:/etc/kafka/kquota/log4j2.properties"
-pytestmark = pytest.mark.broker
+_JAR_VOLUME = {"/var/lib/kquota": "jar", "/opt/kquota-reporter": "kafka"}  # one volume, mounted in both services
+pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("made_reporter")]
 
 
 class ComposeBroker:
@@ -42,19 +42,18 @@ class ComposeBroker:
             "CONTROLLER://:9093": f"CONTROLLER://127.0.0.1:{controller}",
             "1@kafka:9093": f"1@127.0.0.1:{controller}",
             _DATA: str(folder / "data"),
-            _LOG_SETTINGS: (folder / "log4j2.properties").as_uri(),
+            **dict.fromkeys(_JAR_VOLUME, str(folder)),
         }
         self.folder = folder
-        settings = (DEPLOY / "compose" / "log4j2.properties").read_text("utf-8")
-        (folder / "log4j2.properties").write_text(self.here(settings), "utf-8")
 
     def here(self, text: str) -> str:
         for name, stands_for in self._stands_for.items():
             text = text.replace(name, stands_for)
         return text
 
-    def java(self, *options: str) -> list[str]:
-        return [str(find_java().executable), "-Xmx384m", *options, "-cp", ":".join(map(str, broker_classpath()))]
+    def java(self, class_path: str = "") -> list[str]:
+        jars = [*map(str, broker_classpath()), *([class_path] if class_path else [])]
+        return [str(find_java().executable), "-Xmx384m", "-cp", ":".join(jars)]
 
     def set_up(self, variables: Mapping[str, str]) -> Path:
         """Have the image's program write server.properties and format the folder; gives that file."""
@@ -83,8 +82,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComposeBroker]:
     compose = ComposeBroker(tmp_path_factory.mktemp("compose"))
     given = compose_file()["services"]["kafka"]["environment"]
     variables = {key: compose.here(str(value)) for key, value in given.items()}
+    assert run_service("jar", compose).returncode == 0
     properties = compose.set_up(variables)
-    command = [*compose.java(variables["KAFKA_LOG4J_OPTS"]), "kafka.Kafka", str(properties)]
+    command = [*compose.java(variables["CLASSPATH"]), "kafka.Kafka", str(properties)]
     with (compose.folder / "broker.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             wait_until(lambda: _answers(compose, process), "the broker to answer")
@@ -103,30 +103,32 @@ def kquota(compose: ComposeBroker, *words: str) -> "subprocess.CompletedProcess[
     return run(sys.executable, "-m", "pipeline.cli.main", *words, "--bootstrap-server", compose.address)
 
 
-@contextmanager
-def started(name: str, compose: ComposeBroker) -> Iterator[None]:
-    """A service of kquota with its own command and variables."""
+def run_service(name: str, compose: ComposeBroker) -> "subprocess.CompletedProcess[str]":
+    """A service of kquota that ends by itself, with its own command and variables."""
     (program,) = (one for one in compose_programs() if one.where == f"compose.yaml {name}")
     words = [compose.here(word) for word in program.words]
     variables = {key: compose.here(value) for key, value in program.variables.items()}
-    command = [sys.executable, "-m", "pipeline.cli.main", *words, "--metrics-port", "0"]
-    with subprocess.Popen(command, env={**os.environ, **variables}) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-    assert process.returncode == 0
+    command = [sys.executable, "-m", "pipeline.cli.main", *words]
+    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
 
 
-def test_the_topics_are_made_and_the_meter_turns_the_brokers_log_into_usage(broker: ComposeBroker) -> None:
-    assert kquota(broker, "topics", "create").returncode == 0
+def test_the_jar_is_in_a_volume_of_both_services() -> None:
+    services = compose_file()["services"]
+    for folder, name in _JAR_VOLUME.items():
+        volumes = [volume.split(":")[:2] for volume in services[name]["volumes"]]
+        assert ["reporter", folder] in volumes
+
+
+def test_the_topics_are_made_metering_is_switched_on_and_the_reporter_sends_usage(broker: ComposeBroker) -> None:
+    for name in ("topics", "metering"):
+        done = run_service(name, broker)
+        assert done.returncode == 0, done.stderr
     assert kquota(broker, "topics", "check").returncode == 0
     with closing(KafkaAdminClient(bootstrap_servers=broker.address)) as admin:
         admin.create_topics([NewTopic("orders", 1, 1)])
     with closing(KafkaProducer(bootstrap_servers=broker.address, client_id="etl")) as producer:
         producer.send("orders", b"one").get()
-    with started("meter", broker):
-        wait_until(lambda: _is_metered(broker, "etl"), "usage of the client")
+    wait_until(lambda: _is_metered(broker, "etl"), "usage of the client")
 
 
 def _is_metered(broker: ComposeBroker, client_id: str) -> bool:

@@ -1,7 +1,6 @@
 """One broker for the tests of native quotas alone, and its quotas, which every test finds empty."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,13 +46,3 @@ def kafka_configs() -> Iterator["KafkaConfigs"]:
     fetch()
     with KafkaConfigs(jdk) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def made_reporter() -> Path:
-    """The reporter's jar, made of the sources as they are."""
-    from deploy.reporter.__main__ import make  # noqa: PLC0415
-    from pipeline.meter.reporter import REPORTER_JAR  # noqa: PLC0415
-
-    make(REPORTER_JAR)
-    return REPORTER_JAR
