@@ -1,4 +1,4 @@
-"""The process of a program: its locks, background threads, children by `fork()`, memory, heartbeat, and its end.
+"""The process of a program: its locks, background threads, children by `fork()`, heartbeat, and its end.
 
 The end: Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes
 itself down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called
@@ -6,15 +6,13 @@ without an active exception", exit code 134, after a result that was printed in 
 """
 
 import atexit
-import ctypes
 import fcntl
 import gc
 import logging
 import os
-import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,89 +211,6 @@ def _restart_all() -> None:
 
 
 os.register_at_fork(after_in_child=_restart_all)
-
-
-# Returning freed memory to the system, so that a process that runs for months does not keep its peak.
-
-# Variable of the user, the option as glibc's malloc.h has it, our value.
-_MALLOC: Final = (("MALLOC_ARENA_MAX", -8, 2), ("MALLOC_MMAP_THRESHOLD_", -3, 524_288))
-
-
-def share_one_allocator() -> None:
-    """Make pyarrow use the C library's allocator, with two arenas. Must be called before pyarrow is imported.
-
-    pyarrow's own allocator keeps some 15 MB of its own, and glibc begins an arena for each of the first threads,
-    eight per core. And once a large block was freed, glibc takes blocks of that size from arenas, in which they leave
-    holes; now those of half a megabyte go back to the system. If those of a quarter went, too, a large batch would take
-    10 % longer. For a process that needs little and must stay small. Values that the user has set are kept. Does
-    nothing about arenas and blocks with a C library other than glibc.
-    """
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    for variable, option, value in _MALLOC:
-        if set_option is not None and variable not in os.environ:
-            set_option(option, value)
-
-
-def return_query_memory_soon() -> None:
-    """Make delta-rs return freed memory to the system soon. Must be called before deltalake is imported.
-
-    Its engine has an allocator of its own (jemalloc), which keeps what is freed for 10 s, for each of many threads: a
-    process that queries all the time then holds twice what a query needs. A value that the user has set is kept.
-    """
-    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:50,muzzy_decay_ms:0,narenas:1,tcache_max:4096")
-
-
-class _WithoutPandas:
-    def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: object = None) -> None:
-        if name == "pandas":
-            message = "pyarrow does without pandas"
-            raise ModuleNotFoundError(message, name=name)
-
-
-def do_without_pandas() -> None:
-    """Keep pyarrow from importing pandas, which it does with its first array, only to ask whether it is one of pandas'.
-
-    That takes 55 MB. Must be called before that array. Who imports pandas later gets it.
-    """
-    import pyarrow as pa  # noqa: PLC0415 - only the programs that read or write tables
-
-    finder = _WithoutPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(finder)
-
-
-def return_freed_memory() -> None:
-    """Return memory that is free inside the C library to the system; takes a few milliseconds.
-
-    glibc by itself returns only free memory at the end of an arena, not between two blocks in use. In a job that had
-    started its query fifty times, half of the memory in its arenas was free. Does nothing with another C library.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-_MADV_DONTNEED: Final = 4
-_MAPPING: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (r-[-x]p) .*\.so[.0-9]*\n(?:[A-Z].*\n)*?Anonymous: +0 kB\n")
-
-
-def return_unused_code() -> None:
-    """Return the pages of libraries' code and constants; those that are used come back at once from the files' cache.
-
-    A process keeps every page that it ever ran: those of its start, and of what it does once. delta-rs alone has 100 MB
-    of code, of which the start runs a third. Takes some milliseconds. Does nothing on another system than Linux.
-    """
-    advise, smaps = getattr(ctypes.CDLL(None), "madvise", None), Path("/proc/self/smaps")
-    if advise is None or not smaps.exists():
-        return
-    # A mapping that may not be written to, and has no page of its own, is in its file as it is in memory.
-    for found in _MAPPING.finditer(smaps.read_text(encoding="utf-8", errors="replace")):
-        begin, end = (int(part, 16) for part in found.groups()[:2])
-        advise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from pipeline.cli.output import remark
 from pipeline.cli.services import DEFAULT_PORT, free_port
 from pipeline.command_line import not_installed, path_text
 from pipeline.log import set_up_logging
-from pipeline.process import do_without_pandas, return_query_memory_soon, share_one_allocator
 from quota.units import rate_text
 
 if TYPE_CHECKING:
@@ -51,8 +50,6 @@ def demo(
     Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more know nothing of kquota: the
     broker slows them. Ctrl-C stops everything. The data stays for the next run.
     """
-    share_one_allocator()
-    return_query_memory_soon()
     from pipeline.demo.folder import DemoFolder
 
     place = DemoFolder(folder.absolute())
@@ -69,7 +66,6 @@ def _run(
     trigger_ms: int,
     port: int | None,
 ) -> None:
-    do_without_pandas()
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch_missing

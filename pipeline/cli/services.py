@@ -25,7 +25,6 @@ from pipeline.clock import wall_ms
 from pipeline.command_line import JOB, RUN_DIR, TABLES_ROOT, carry, not_installed
 from pipeline.errors import UsageError, printable
 from pipeline.log import set_up_logging
-from pipeline.process import do_without_pandas, return_query_memory_soon, share_one_allocator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,8 +66,6 @@ def dashboard(
     Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere.
     Prints the page's address when it answers. Runs until SIGTERM or Ctrl-C.
     """
-    share_one_allocator()
-    return_query_memory_soon()
     from pipeline.job.status import signs_of
 
     try:
@@ -85,7 +82,6 @@ def dashboard(
     (name, (settings, signs)), *others = clusters.items()
     set_up_logging(settings.log_level)
     token = read_token(token_file, TOKEN_VARIABLE)
-    do_without_pandas()
     server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits, name, dict(others))
     with call_on_signals(server.stop):
         remark(f"dashboard: {server.address}")
@@ -184,8 +180,6 @@ def run(
     Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, both end
     together.
     """
-    share_one_allocator()
-    return_query_memory_soon()
     from pipeline.stream.session import SparkStarter, refuse_without_connectors, runs_in_the_cluster
 
     settings = source.settings(
@@ -200,7 +194,6 @@ def run(
     set_up_logging(settings.log_level)
     refuse_without_connectors()
     with SparkStarter(settings, waits=not no_wait) as starter:  # what is imported now is imported while the JVM starts
-        do_without_pandas()
         from pipeline.brokers.running import sync_beside
         from pipeline.job.job import Job
         from pipeline.job.metrics import Listeners, job_metrics

@@ -11,7 +11,6 @@ import typer
 from pipeline.cli.options import Output, Source, TablesSource, as_iso, covered_text, parse_range
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar, remark, say
 from pipeline.clock import clock_time
-from pipeline.process import do_without_pandas
 from pipeline.text_file import read_text_file
 from schemas.names import ClientKey
 
@@ -72,7 +71,6 @@ def what_if(
     line says how far a replay of what happened is from what happened; above 5 % it is unsure. Usage is replayed as it
     was stored: clients that were throttled at the time sent less than they wanted to.
     """
-    do_without_pandas()
     from pipeline.replay.report import BASELINES, FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
     from pipeline.tables.quotas.files import read_snapshot

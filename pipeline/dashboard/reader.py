@@ -19,7 +19,7 @@ from pipeline.dashboard.recent import RecentTables, WatchedTable
 from pipeline.dashboard.state import Health, State, health
 from pipeline.documents import json_text
 from pipeline.errors import PipelineError
-from pipeline.process import JobSigns, return_freed_memory, return_unused_code
+from pipeline.process import JobSigns
 from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_missing
 from pipeline.tables.layout import TABLES
@@ -38,7 +38,6 @@ from schemas.throttle_record import ThrottleEventRow
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_SECONDS: Final = 1.0
-_LOOKS_PER_TIDYING: Final = 10
 
 
 class Feed:
@@ -52,7 +51,6 @@ class Feed:
         self._texts: dict[bool, bytes] = {}
         self._lock = Lock()
         self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        self._looks = 0
         self._over = Event()
         self._thread = Thread(target=self._follow, name="dashboard-feed", daemon=True)
 
@@ -101,7 +99,6 @@ class Feed:
                 self._waiting.discard(one)
 
     def _follow(self) -> None:
-        return_unused_code()
         while not self._over.is_set():
             try:
                 state = self._reader.look(self._now())
@@ -112,11 +109,6 @@ class Feed:
                     self.state = state
                     self._texts = {}
                 self._wake()
-                # After the first look, which reads the most, and then once a minute.
-                if self._looks % _LOOKS_PER_TIDYING == 0:
-                    return_freed_memory()
-                    return_unused_code()
-                self._looks += 1
             self._over.wait(LOOK_EVERY_SECONDS)
 
     def _wake(self) -> None:

@@ -17,7 +17,7 @@ from pipeline.cluster.topic_ids import JobTopics, TopicIds, is_other
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import refuse_other_messages, take_over
-from pipeline.process import Background, return_freed_memory
+from pipeline.process import Background
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import (
@@ -59,7 +59,7 @@ _SHORT_LIVED: Final = ("usage", "sensor_state")
 
 
 class Upkeep:
-    """Upkeep for a job that runs for a year: old rows, many files, long logs, idle sensors and freed memory go.
+    """Upkeep for a job that runs for a year: old rows, many files, long logs and idle sensors go.
 
     A step that fails is logged, and done again in the next round. Throttling goes on, even if a table grows.
 
@@ -94,7 +94,6 @@ class Upkeep:
         for name in WRITTEN_BY_THE_JOB:
             with log_failures(log, f"upkeep of {name}"):
                 self._keep_up(name, cleaning)
-        return_freed_memory()
         return self._tables.upkeep_interval_ms / 1000
 
     def _keep_up(self, name: str, cleaning: bool) -> None:

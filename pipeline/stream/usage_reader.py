@@ -104,7 +104,6 @@ def read_partition(batches: Iterable[pa.RecordBatch], rules: ReadingRules, most_
 
     Spark copies it several times. So it is compressed: the sums of 10 000 clients take 0.5 MB, not 1.2.
     """
-    process.do_without_pandas()
     found, all_large_count = _Found(), 0
     for batch in batches:
         messages, large_count = without_large(from_records(pa.Table.from_batches([batch])), most_bytes)

@@ -1,4 +1,3 @@
-import ctypes
 import logging
 import os
 from pathlib import Path
@@ -19,7 +18,6 @@ from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.pipeline.tables.rollups.minutes_kept import KeptMinutes
 from tests.quota.factories import table, usage_row
-from tests.soak.memory import resident
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -40,10 +38,6 @@ def usage_of(batch_id: int, at_ms: int, time_epoch: int = 0) -> pa.Table:
     late = table([usage_row(at_ms - 10 * HOUR_MS, produced_bytes=1)])
     same: dict[str, Any] = {"cluster": "c", "query_id": "q", "quota_version": 1, "request_count": 1}
     return conform(late, UsageRow, batch_id=batch_id, time_epoch=time_epoch, evaluated_at_ms=at_ms, **same)
-
-
-def resident_mb() -> float:
-    return resident(os.getpid()).driver_mb
 
 
 def batches(writer: DeltaRsWriter) -> list[int]:
@@ -149,20 +143,6 @@ def test_if_upkeep_of_a_table_fails_that_is_logged_and_the_other_tables_get_thei
     Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
     assert "upkeep of dead_letters failed" in caplog.text
     assert batches(usage) == [1]
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
-def test_a_round_gives_freed_memory_back_to_the_system(tmp_path: Path) -> None:
-    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0)
-    upkeep.round()  # so that what the first round loads is not measured
-    pieces = [bytes(16_000) for _ in range(6_000)]
-    pinned = pieces[::50]
-    taken_mb = resident_mb()
-    del pieces
-    assert resident_mb() > taken_mb - 30
-    upkeep.round()
-    assert resident_mb() < taken_mb - 60
-    assert len(pinned) == 120
 
 
 def test_a_step_that_reads_a_minute_of_usage_holds_the_lock_of_all_such_steps() -> None:
