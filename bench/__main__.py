@@ -23,7 +23,6 @@ BENCHES: Final = {
     "conformance": "4 338 recorded requests of Kafka's own quota classes, played on the engine",
     "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
     "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
-    "catalog": "tables in Spark's own catalog: time of a micro-batch and latency by trigger",
     "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",

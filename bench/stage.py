@@ -34,9 +34,9 @@ from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.layout import create_tables
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import local_audit
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
 from tests.waiting import wait_until
 
@@ -90,15 +90,15 @@ class Stage:
         places = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "tables": {"root": root}}
         settings = load_settings(flags=places)
         add_topics(broker.bootstrap_servers, wanted_topics(settings))
-        create_tables(settings.tables)
+        create_tables(settings.tables.root)
         if quotas:
-            table = open_quota_table(settings.tables)
+            table = QuotaTable(settings.tables.root)
             table.edit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
         return cls(folder, broker, settings, root)
 
     def alter(self, user: str, bound: float) -> None:
         change = QuotaChange(user, "", {"producer_byte_rate": bound})
-        open_quota_table(self.settings.tables).alter([change], local_audit("bench"))
+        QuotaTable(self.settings.tables.root).alter([change], local_audit("bench"))
 
     def load(
         self, events_per_second: int, clients: int, events_per_message: int = 1

@@ -18,8 +18,8 @@ from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
 from pipeline.settings.model import Settings
 from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import QuotaTable
 from quota.broker_levels.entries import (
     METERED,
     METERED_BY_USER,
@@ -212,7 +212,7 @@ def _client_id_keys(settings: Settings) -> set[EntryKey]:
 
 def _source(settings: Settings) -> QuotaSource | None:
     try:
-        return QuotaSource(open_quota_table(settings.tables))
+        return QuotaSource(QuotaTable(settings.tables.root))
     except TableMissing:
         return None
 

@@ -31,9 +31,9 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import BrokerQuotasTable, state_of, trim_changes
 from pipeline.tables.enforced import NAME
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.queries import TableRows
 from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.upkeep import clean, compact
 from quota.broker_levels.entries import EntryKey, EntryKind, OwnLimits
@@ -50,7 +50,7 @@ _LATE_MS = 3_000
 def open_sources(settings: Settings) -> Sources:
     """Open what the sync follows. In scope `broker` no usage is needed."""
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
-    source = QuotaSource(open_quota_table(settings.tables))
+    source = QuotaSource(QuotaTable(settings.tables.root))
     quotas = ChosenQuotas(source, frozenset(settings.sync.users))
     sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope)
     sources.usage()

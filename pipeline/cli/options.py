@@ -103,9 +103,9 @@ class Source(NamedTuple):
 
     def quota_table(self) -> "QuotaTable":
         """The quota table that the settings name. It needs no cluster, so what is given for that is not read."""
-        from pipeline.tables.from_settings import open_quota_table
+        from pipeline.tables.quotas.table import QuotaTable
 
-        return open_quota_table(Source(self.config, tables=self.tables).settings().tables)
+        return QuotaTable(Source(self.config, tables=self.tables).settings().tables.root)
 
 
 def source_of(*names: str) -> Bundle:

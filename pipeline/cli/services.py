@@ -199,8 +199,7 @@ def run(
         from pipeline.job.metrics import Listeners, job_metrics
         from pipeline.job.take_over import refuse_state_on_one_node
         from pipeline.metrics import metrics_endpoint
-        from pipeline.settings.places import is_in_catalog
-        from pipeline.tables.from_settings import create_tables
+        from pipeline.tables.layout import create_tables
 
         if runs_in_the_cluster():
             refuse_state_on_one_node(settings)
@@ -209,8 +208,7 @@ def run(
         )
         running = Job(settings, listeners, waits=not no_wait, takes_topic=take_topic)
         with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
-            if not is_in_catalog(settings.tables.root):  # those the job creates, when it has Spark
-                create_tables(settings.tables)
+            create_tables(settings.tables.root)
             with (
                 _dashboard(dashboard_port, source.config, settings.tables.root) if dashboard else nullcontext(),
                 sync_beside(settings, running.stop) if sync else nullcontext(),

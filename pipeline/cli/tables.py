@@ -16,14 +16,13 @@ def create(source: TablesSource, output: Output = "table") -> None:
     `kquota run` and `kquota demo` do the same when they start. No other command creates a table.
     """
     from pipeline.tables.address import full_address, table_uri
-    from pipeline.tables.from_settings import create_tables
-    from pipeline.tables.layout import TABLES
+    from pipeline.tables.layout import TABLES, create_tables
 
-    place = source.settings().tables
-    created = create_tables(place)
+    root = source.settings().tables.root
+    created = create_tables(root)
     results = {name: "created" if name in created else "exists" for name in TABLES}
     rows = [
-        {"table": name, "result": result, "address": full_address(table_uri(place.root, name))}
+        {"table": name, "result": result, "address": full_address(table_uri(root, name))}
         for name, result in results.items()
     ]
     print_rows(rows, output, Layout(names=frozenset({"address"})))

@@ -383,13 +383,13 @@ def verify(
 ) -> None:
     """Repeat all decisions of a range from the kept usage and compare them; exits with 1 if a stored one differs."""
     from pipeline.replay.verification import verify as verify_range
-    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import QuotaTable
 
     settings = source.settings()
     now_ms = wall_ms()
     ends = parse_instant("--since", since, now_ms) if since else 0, parse_instant("--until", until, now_ms)
-    quotas = QuotaSource(open_quota_table(settings.tables))
+    quotas = QuotaSource(QuotaTable(settings.tables.root))
     with progress_bar("replaying usage") as progress:
         found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
     rows = [{**one.key, "difference": _difference_text(one)} for one in found.mismatches[:limit]]
@@ -405,10 +405,10 @@ def verify(
 
 def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
     from pipeline.replay.verification import verify_decision
-    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import QuotaTable
 
-    quotas = QuotaSource(open_quota_table(settings.tables))
+    quotas = QuotaSource(QuotaTable(settings.tables.root))
     scope = settings.scope or quotas.scope
     usage_rows, difference = verify_decision(settings.tables.root, scope, quotas.at, decision)
     recomputed = f"recomputed from {usage_rows} usage rows"

@@ -132,11 +132,11 @@ def _request(
         newest_start,
         old_batches,
     )
-    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import QuotaTable
     from pipeline.throttle.assembly import nominal_slicing
 
-    table = open_quota_table(settings.tables)
+    table = QuotaTable(settings.tables.root)
     live = QuotaSource(table)
     root = settings.tables.root
     source = source or ("usage" if exact_batches_kept(root, since_ms) else "usage_by_second")

@@ -38,9 +38,9 @@ from pipeline.job.metrics import Listeners, both
 from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.layout import create_tables
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import local_audit
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.engine import QuotaEngine
 
 # Before the job starts: the cluster, settings, topics, tables, quotas.
@@ -70,8 +70,8 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
     with ClusterAccess.from_settings(settings.kafka).admin() as admin:
         create_topics(admin, wanted_topics(settings))
         create_demo_topics(admin, brokers)
-    if "quotas" in create_tables(settings.tables):
-        open_quota_table(settings.tables).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
+    if "quotas" in create_tables(settings.tables.root):
+        QuotaTable(settings.tables.root).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
     metering.write(settings, metering.planned(settings, by="pair")[0])
 
 
@@ -309,7 +309,7 @@ _TYPE_OF_ROLE = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate
 def client_bounds(tables: TablesSettings) -> dict[tuple[str, str], float | None]:
     """The bound of each (user, client_id) for what it does: produce or consume; None if no quota bounds it."""
     engine = QuotaEngine()
-    engine.load_quotas(QuotaSource(open_quota_table(tables)).pin())
+    engine.load_quotas(QuotaSource(QuotaTable(tables.root)).pin())
     types = {(one.user, one.client_id): _TYPE_OF_ROLE[one.role] for one in (*DEMO_CLIENTS, *STOCK_CLIENTS)}
     names = {name: [client[place] for client in types] for place, name in enumerate(("user", "client_id"))}
     rows = engine.resolve(pa.table(names)).to_pylist()

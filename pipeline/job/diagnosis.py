@@ -33,10 +33,9 @@ from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import Checkpoint, open_without_spark, spans_of
 from pipeline.stream.recovery import newest_stored
 from pipeline.stream.session import jar_sets
-from pipeline.tables.address import TablesInCatalog, is_local, known_place, table_uri
+from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import open_quota_table, owner_of
-from pipeline.tables.layout import TABLES, changes_of_others
+from pipeline.tables.layout import TABLES, changes_of_others, owner_of
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
 from pipeline.tables.port import Condition, TableUnreadable, tables_of_another_job
 from pipeline.tables.queries import newest_batch_under
@@ -70,11 +69,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _findings(settings: Settings) -> Iterator[Diagnosis]:
-    checks: list[Check] = [_java, _jars, _job, _disk, _store]
-    if known_place(settings.tables.root) is not None:
-        checks += [_tables, _meters, _clock, _quotas, _checkpoint]
-    else:
-        checks.append(_no_tables)
+    checks: list[Check] = [_java, _jars, _job, _disk, _store, _tables, _meters, _clock, _quotas, _checkpoint]
     cluster: list[Check] = [_cluster, _offsets, _append_times, _sync, _metering]
     checks += cluster if settings.kafka.bootstrap_servers else [_no_cluster]
     for check in checks:
@@ -107,11 +102,6 @@ def _sign_of_life(settings: Settings) -> str | None:
     seen_ms = max(last_beat_ms(*place) or 0, 0 if batch is None else batch["processed_at_ms"])
     age_ms = max(wall_ms() - seen_ms, 0)
     return None if age_ms > stalled_after_ms(settings) else f"job {settings.job!r} worked {age_text(age_ms)} ago"
-
-
-def _no_tables(settings: Settings) -> Iterator[Diagnosis]:
-    reason = TablesInCatalog(settings.tables.root)
-    yield Diagnosis("warning", "tables", f"not looked at, nor quotas and checkpoint: {reason}")
 
 
 def _no_cluster(_settings: Settings) -> Iterator[Diagnosis]:
@@ -153,8 +143,8 @@ def _job(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _disk(settings: Settings) -> Iterator[Diagnosis]:
-    root = known_place(settings.tables.root)
-    if root is None or not is_local(root):
+    root = settings.tables.root
+    if not is_local(root):
         return
     place = Path(root)
     while not place.exists():
@@ -165,8 +155,8 @@ def _disk(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _store(settings: Settings) -> Iterator[Diagnosis]:
-    for address in (known_place(settings.tables.root), settings.stream.checkpoint):
-        if address is not None and scheme_of(address) in STORE_SCHEMES:
+    for address in (settings.tables.root, settings.stream.checkpoint):
+        if scheme_of(address) in STORE_SCHEMES:
             refuse_unfit(address)
             text = f"{address}: lists, writes, reads, deletes, and refuses to overwrite (conditional put)"
             yield Diagnosis("ok", "store", text)
@@ -244,7 +234,7 @@ def _clamped(settings: Settings, newest_ms: int) -> Iterator[Diagnosis]:
 
 
 def _quotas(settings: Settings) -> Iterator[Diagnosis]:
-    table = open_quota_table(settings.tables)
+    table = QuotaTable(settings.tables.root)
     state = table.read()
     try:
         valid_snapshot(state)

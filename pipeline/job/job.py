@@ -30,7 +30,6 @@ from pipeline.job.status import Heartbeat
 from pipeline.settings.model import Settings
 from pipeline.stream.executors import when_it_answers
 from pipeline.stream.session import SparkStarter
-from pipeline.tables.from_settings import open_catalog
 
 log = logging.getLogger(__name__)
 
@@ -170,10 +169,7 @@ class Job:
         self._heartbeat.forget()
         self._has_done_a_batch = False
         try:
-            if self._settings.tables.writer == "delta-spark" and starter.session_unless(self._stopping) is None:
-                return None
             with step("tables and recovery"):
-                open_catalog(self._settings.tables)
                 run = JobRun(self._settings, place, self._clock, self._listeners)
                 recovered = run.take_over(self._takes_topic)
                 self._takes_topic = False

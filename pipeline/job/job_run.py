@@ -36,11 +36,16 @@ from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.query import BatchSize, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.from_settings import claim_tables, open_quota_versions, open_upkeep, open_writer
+from pipeline.tables.address import table_uri
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import claim_tables
 from pipeline.tables.object_store import has_scheme
+from pipeline.tables.opening import newest_value, open_table
 from pipeline.tables.port import TableWriter, noting
+from pipeline.tables.queries import newest_instant_in
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.upkeep import log_failures
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.upkeep import clean, log_failures, merge, trim
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.topic import KafkaThrottleTopic
 
@@ -56,6 +61,7 @@ _TIME_OF: Final = {
     "throttle_by_minute": "minute_start_ms",
 }
 _SHORT_LIVED: Final = ("usage", "sensor_state")
+_ROUNDS_PER_CLEANING: Final = 5  # listing all files costs more than the rest of a round
 
 
 class Upkeep:
@@ -78,7 +84,6 @@ class Upkeep:
         usage_read_until_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._tables = tables
-        self._files = open_upkeep(tables)
         self._clock = clock
         self._expire_idle = expire_idle
         self._usage_read_until_ms = usage_read_until_ms
@@ -89,7 +94,7 @@ class Upkeep:
         dropped = self._expire_idle()
         if dropped:
             log.info("dropped %d sensors that were idle for an hour", dropped)
-        cleaning = self._rounds % self._files.rounds_per_cleaning == self._files.cleaning_round
+        cleaning = self._rounds % _ROUNDS_PER_CLEANING == 0
         self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
             with log_failures(log, f"upkeep of {name}"):
@@ -97,9 +102,10 @@ class Upkeep:
         return self._tables.upkeep_interval_ms / 1000
 
     def _keep_up(self, name: str, cleaning: bool) -> None:
-        trimmed = self._files.trim(name, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
-        compacted = self._files.merge(name)
-        removed = self._files.clean(name, files=cleaning)
+        uri = table_uri(self._tables.root, name)
+        trimmed = trim(uri, _TIME_OF.get(name, _TIME), self._kept_from_ms(name))
+        compacted = merge(self._tables.root, name)
+        removed = clean(uri, files=cleaning)
         if trimmed or removed:
             log.info(
                 "upkeep of %s: %d old rows deleted, %s, %d replaced files removed",
@@ -121,12 +127,12 @@ class Upkeep:
 
     def _retention_end_ms(self, name: str) -> int:
         # Dead letters come also without usage, so they have an instant of their own.
-        newest_ms = (
-            self._files.newest_value(name, _TIME_OF[name])
-            if name == "dead_letters"
-            else self._files.newest_evaluation_ms("usage")
-        )
-        wall_ms = self._clock.now().wall_ms
+        wall_ms, root = self._clock.now().wall_ms, self._tables.root
+        if name == "dead_letters":
+            newest_ms = newest_value(table_uri(root, name), _TIME_OF[name])
+        else:
+            newest = newest_instant_in(open_table(table_uri(root, "usage")))
+            newest_ms = None if newest is None else newest.evaluated_at_ms
         return wall_ms if newest_ms is None else min(wall_ms, newest_ms)
 
 
@@ -163,7 +169,7 @@ class JobRun:
         self._query: UsageQuery | None = None
         self._batch_size: BatchSize | None = None
         self._new_query: Callable[[int], UsageQuery] | None = None
-        self._quota_table = open_quota_versions(settings.tables)
+        self._quota_table = QuotaTable(settings.tables.root)
         self._quotas = QuotaSource(self._quota_table)
         self._tables = JobTables(
             self._open_writer, settings.job, place.cluster, settings.stream.sensor_state_interval_ms
@@ -227,7 +233,7 @@ class JobRun:
                 over.
         """
         settings, place = self._settings, self._place
-        claim_tables(settings.tables, settings.job)
+        claim_tables(settings.tables.root, settings.job)
         self._topics.begin()
         recovered = take_over(
             self._tables, place.epoch, self._quotas, self._enforcement, self._clock, settings, takes_topic
@@ -335,7 +341,7 @@ class JobRun:
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:
-        writer = open_writer(self._settings.tables, self._settings.job, name)
+        writer = DeltaRsWriter(table_uri(self._settings.tables.root, name), self._settings.job)
         return noting(writer, partial(self._listeners.committed, name))
 
     def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None, spans: Mapping[str, Span]) -> str:

@@ -12,10 +12,9 @@ from pipeline.job.lock import job_process, tables_lock_file
 from pipeline.process import FRESH_MS, Activity, JobSigns, activity_of, ahead_ms
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
-from pipeline.tables.quotas.table import QuotaTableState
+from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
 from pipeline.tables.throttles import running_throttles
 from quota.snapshot import QuotaSnapshot
 
@@ -146,7 +145,7 @@ class Reading:
     def of(cls, settings: Settings, now_ms: int) -> Self:
         """Read now; InvalidQuotas if no version of the quotas is valid."""
         root = settings.tables.root
-        table = open_quota_table(settings.tables)
+        table = QuotaTable(settings.tables.root)
         newest = table.read()
         return cls(
             at_ms=now_ms,

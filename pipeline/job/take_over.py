@@ -9,7 +9,6 @@ from pipeline.cluster.topic_ids import Ids, refuse_other_usage_topic
 from pipeline.errors import UsageError
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
-from pipeline.settings.places import CatalogRoot
 from pipeline.stream.checkpoint import Checkpoint, Span, refuse_gaps
 from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import Recovered, rebuild
@@ -80,12 +79,7 @@ def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:
     A place is shared if it is an absolute path, or such a path with the scheme `file`, in one of
     `spark.shared_folders`; or a URI of another scheme.
     """
-    root = settings.tables.root
-    if isinstance(root, CatalogRoot):  # without a location the catalog chooses a place that the cluster reaches
-        kept = {} if root.location is None else {"tables.location": root.location}
-    else:
-        kept = {"tables.root": root}
-    for setting, place in {**kept, "stream.checkpoint": settings.stream.checkpoint}.items():
+    for setting, place in (("tables.root", settings.tables.root), ("stream.checkpoint", settings.stream.checkpoint)):
         parts = urlsplit(place) if has_scheme(place) else None
         path = PurePosixPath(place if parts is None else unquote(parts.path))
         is_in_a_store = parts is not None and parts.scheme != "file"

@@ -215,7 +215,7 @@ class Plan:
 
         Raises:
             UsageError: The source has one row per second, and the sample windows are not whole seconds.
-            TableMissing, TablesInCatalog: The root has no such table, or no path.
+            TableMissing: The root has no such table.
         """
         w = request.settings.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import clock_time, seconds
 from pipeline.tables.enforced import enforced_for
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.history import QuotaOrigin, shown
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import (
     Story,
     Unpublished,
@@ -198,7 +198,7 @@ def told(
         story: If it is known; else it is read.
         running: The last records of all who are held at `now_ms`, if these are known; see `running_throttles`.
     """
-    root, quotas = settings.tables.root, open_quota_table(settings.tables)
+    root, quotas = settings.tables.root, QuotaTable(settings.tables.root)
     story = story_of(root, decision) if story is None else story
     row, origin = story.decision, origin_of_bound(quotas, story.decision)
     max_age_ms, min_hold_ms = settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms

@@ -5,20 +5,17 @@ runs. Parts of the program receive the smallest branch they need, never the whol
 reads the values from defaults, file, environment and flags.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, SecretStr, model_validator
 
 from pipeline.settings.places import (
-    TRIGGER_MS,
     Branch,
-    CatalogRoot,
     StoreAddress,
     StoreSettings,
-    is_in_catalog,
-    refuse_unfit_place,
+    refuse_unfit_root,
 )
 from quota.entity import QUOTA_TYPES
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
@@ -84,21 +81,10 @@ class KafkaSettings(Branch):
 
 
 class TablesSettings(Branch):
-    """Where the Delta tables live and who writes them."""
+    """Where the Delta tables live, and how long their rows are kept."""
 
     root: str = Field(
-        ".kquota/tables",
-        description="a folder; a place in an object store: s3://…, abfss://… or gs://…; or a schema of a Spark "
-        "catalog: catalog:main.kquota",
-    )
-    location: str | None = Field(
-        None,
-        description="of a root in a catalog: the folder or place in a store of its tables; null: the catalog chooses",
-    )
-    writer: Literal["delta-rs", "delta-spark"] = Field(
-        "delta-rs",
-        description="delta-rs: 15 ms per commit; delta-spark: 0.5 s, with Spark's access to the store; not in S3; "
-        "for a root in a catalog it must be delta-spark",
+        ".kquota/tables", description="a folder, or a place in an object store: s3://…, abfss://… or gs://…"
     )
     usage_retention_ms: int = Field(
         7_200_000, ge=60_000, description="how long rows of `usage` and `sensor_state` are kept"
@@ -122,12 +108,7 @@ class StreamSettings(Branch):
     checkpoint: str = Field(
         ".kquota/checkpoint", description="Spark's checkpoint of this job: a folder, or a place in an object store"
     )
-    trigger_ms: int = Field(
-        500,
-        ge=50,
-        description="shortest time between the starts of two micro-batches; for tables in a catalog the default is "
-        f"{TRIGGER_MS}",
-    )
+    trigger_ms: int = Field(500, ge=50, description="shortest time between the starts of two micro-batches")
     max_offsets_per_trigger: int = Field(2_000_000, gt=0, description="most messages one micro-batch takes")
     starting_offsets: Literal["earliest", "latest"] = Field(
         "earliest", description="where a job without checkpoint and without stored batches begins"
@@ -231,8 +212,7 @@ class SparkSettings(Branch):
     driver_memory: Annotated[str | None, AfterValidator(_enough_memory)] = Field(
         None,
         pattern=r"^\d+[mg]$",
-        description="most heap of the driver's JVM, at least 472m; null: 512m, and 64m for each core above four; 1g "
-        "with the writer delta-spark",
+        description="most heap of the driver's JVM, at least 472m; null: 512m, and 64m for each core above four",
     )
     shared_folders: tuple[str, ...] = Field(
         (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"
@@ -293,18 +273,11 @@ class Settings(Branch):
 
 
 def _derived(settings: Settings) -> dict[str, Any]:
-    """What an object store or a catalog makes of the values given; `ValueError` if they do not fit."""
+    """The addresses in an object store, with how it is reached; `ValueError` if the root does not fit."""
     tables, stream = settings.tables, settings.stream
-    refuse_unfit_place(tables.root, tables.location, tables.writer, has_root="root" in tables.model_fields_set)
-    tables = tables.model_copy(update=_in_store(tables, ("root", "location"), settings.store))
-    stream = stream.model_copy(update=_in_store(stream, ("checkpoint",), settings.store))
-    if is_in_catalog(tables.root):
-        tables = tables.model_copy(update={"root": CatalogRoot(tables.root, tables.location)})
-        if "trigger_ms" not in stream.model_fields_set:
-            stream = stream.model_copy(update={"trigger_ms": TRIGGER_MS})
+    refuse_unfit_root(tables.root)
+    if "://" in tables.root:
+        tables = tables.model_copy(update={"root": StoreAddress(tables.root, settings.store)})
+    if "://" in stream.checkpoint:
+        stream = stream.model_copy(update={"checkpoint": StoreAddress(stream.checkpoint, settings.store)})
     return {"tables": tables, "stream": stream}
-
-
-def _in_store(branch: Branch, keys: Iterable[str], store: StoreSettings) -> dict[str, StoreAddress]:
-    addresses = ((key, getattr(branch, key)) for key in keys)
-    return {key: StoreAddress(given, store) for key, given in addresses if given is not None and "://" in given}

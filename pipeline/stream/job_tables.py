@@ -12,11 +12,12 @@ from pipeline.clock import Moment
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import TablesSettings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.tables.from_settings import open_rolled
+from pipeline.tables.address import table_uri
 from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
 from pipeline.tables.quotas.history import owners_in
-from pipeline.tables.quotas.source import QuotaVersions
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decided, Decider
@@ -234,8 +235,8 @@ class JobTables:
 class RollUps:
     """The roll-ups of one job, written one after the other; for one thread. Nothing is read before the first step."""
 
-    def __init__(self, settings: TablesSettings, tables: JobTables, quotas: QuotaVersions) -> None:
-        usage, events = open_rolled(settings, "usage"), open_rolled(settings, "throttle_events")
+    def __init__(self, settings: TablesSettings, tables: JobTables, quotas: QuotaTable) -> None:
+        usage, events = (DeltaRsReader(table_uri(settings.root, name)) for name in ("usage", "throttle_events"))
         job, writers = tables.job, tables.writers
         self._by_second = UsageBySecond(usage, writers["usage_by_second"], job, settings.seconds_retention_ms)
         self._by_minute = UsageByMinute(usage, writers["usage_by_minute"], job)

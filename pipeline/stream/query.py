@@ -266,9 +266,8 @@ class UsageQuery:
 
         If the batch under way takes longer than `patience_seconds` (with a backlog it does), its Spark jobs are
         cancelled and the next start repeats the batch. This is safe: those jobs only read, and nothing of a batch is
-        written before all of it is read. (With the writer `delta-spark` an append is a Spark job too; to cancel it has
-        the effect of a kill.) Only if this does not end the batch within `timeout_seconds` either is the stream's
-        thread interrupted, wherever it is. No usage is lost by that.
+        written before all of it is read. Only if this does not end the batch within `timeout_seconds` either is the
+        stream's thread interrupted, wherever it is. No usage is lost by that.
         """
         self._stopping.set()
         if self._query is not None:

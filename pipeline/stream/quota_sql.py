@@ -17,8 +17,6 @@ from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.session import DELTA_CONF, build_spark_session
 from pipeline.tables.address import full_address, is_local
 from pipeline.tables.committing import keep_on_disk
-from pipeline.tables.delta_spark import literal
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.opening import open_table
 from pipeline.tables.quotas.edit import edit_refused
@@ -49,7 +47,7 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         Conflict: Another edit holds the lock, or, in a store, came first. On a local disk also: the statement was
             carried out and has given the table a feature with which no other edit is possible.
     """
-    table = open_quota_table(settings.tables)
+    table = QuotaTable(settings.tables.root)
     if is_local(table.uri):
         return _run(settings.spark, table, statement, audit)
     before = table.read()
@@ -78,7 +76,7 @@ def _run(
         session.sparkContext.setLogLevel("OFF")
         try:
             session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
-            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {literal(location)}")
+            session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {_literal(location)}")
             with table.lock():
                 before, features = table.read(), unfit_features_of(open_table(table.uri))
                 rows = [row.asDict() for row in session.sql(statement).collect()]
@@ -91,6 +89,11 @@ def _run(
             raise edit_refused([Mistake(_reason(exc))], _A_STATEMENT) from exc
         finally:
             session.stop()
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return f"'{escaped}'"
 
 
 def _reason(failure: PySparkException | Py4JJavaError) -> str:

@@ -40,7 +40,6 @@ _FIRST_OLD_MIB: Final = 56
 _LEAST_HEAP_MIB: Final = 512
 _HEAP_MIB_PER_CORE: Final = 64
 _CORES_OF_LEAST_HEAP: Final = 4
-_HEAP_OF_WRITER: Final = "1g"  # Spark then keeps the state of all tables
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
@@ -191,16 +190,11 @@ DELTA_CONF: Final = {
 
 
 def with_store(settings: Settings) -> SparkSettings:
-    """The settings of Spark, with what it needs for tables and checkpoint; the operator's own entries stay."""
-    entries: dict[str, str] = {}
-    if settings.tables.writer == "delta-spark":
-        entries |= DELTA_CONF
-        if settings.spark.driver_memory is None:
-            entries["spark.driver.memory"] = _HEAP_OF_WRITER
-    if _is_checkpoint_in_s3(settings):
-        entries |= hadoop_settings(settings.store)
-        entries["spark.sql.streaming.checkpointFileManagerClass"] = _CHECKPOINT_MANAGER
-    return settings.spark.with_default_conf(entries) if entries else settings.spark
+    """The settings of Spark, with what it needs for a checkpoint in S3; the operator's own entries stay."""
+    if not _is_checkpoint_in_s3(settings):
+        return settings.spark
+    manager = {"spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_MANAGER}
+    return settings.spark.with_default_conf({**hadoop_settings(settings.store), **manager})
 
 
 def _is_checkpoint_in_s3(settings: Settings) -> bool:

@@ -4,6 +4,7 @@ The protocol stays plain, so that every reader of Delta can read the tables: (1,
 constraints.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from deltalake import DeltaTable, Field
 from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
-from pipeline.tables.address import QUOTAS, creating, full_address, is_local, place_of, table_uri
+from pipeline.tables.address import QUOTAS, creating, full_address, is_local, table_uri
 from pipeline.tables.committing import NO_CLEANING, append_only, committed, constraints_of_others, keep_on_disk, writing
-from pipeline.tables.object_store import delta_rs_options
+from pipeline.tables.object_store import delta_rs_options, refuse_unfit
 from pipeline.tables.opening import columns_of_others, open_table
+from pipeline.tables.port import tables_of_another_job
 from pipeline.tables.queries import column_names
 from pipeline.tables.table_features import altering, unfit_features_of, unwritable
 from schemas.arrow import arrow_schema
@@ -26,6 +28,8 @@ from schemas.decisions import DecisionRow
 from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
+
+log = logging.getLogger(__name__)
 
 STATISTICS: Final = "delta.dataSkippingStatsColumns"
 """The property that lists the columns with statistics."""
@@ -85,10 +89,6 @@ _QUOTA_CONSTRAINTS: Final = {
 _IN_A_STORE: Final = {"delta.checkpointInterval": "10"}
 
 
-# Spark creates no table that keeps replaced files for longer than its log. There is a commit per batch of some seconds.
-_BY_SPARK: Final = {"delta.logRetentionDuration": "interval 6 hours"}
-
-
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
     """A table: its name under the root, its rows, and how they are stored."""
@@ -104,11 +104,6 @@ class TableDefinition:
     def configuration(self) -> dict[str, str]:
         """All table properties, also the one that lists the columns with statistics."""
         return {**self.properties, **({STATISTICS: ",".join(self.stats_columns)} if self.stats_columns else {})}
-
-    @property
-    def configuration_by_spark(self) -> dict[str, str]:
-        """The same for a table that Spark creates."""
-        return {**self.configuration, **(_BY_SPARK if self.properties is _HOT else {})}
 
     @property
     def description(self) -> str:
@@ -136,6 +131,19 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
         TableDefinition("throttle_by_minute", ThrottleByMinuteRow, ("minute_start_ms",), properties=_ROLL_UP),
     )
 }
+
+
+def create_tables(root: str) -> list[str]:
+    """Create the tables that are missing, and return their names.
+
+    A store is tried first. If it is not fit, nothing is created; see `object_store.refuse_unfit`.
+    """
+    if not is_local(root):
+        refuse_unfit(root)
+    created = create_missing(root)
+    if created:
+        log.info("created tables %s under %s", ", ".join(created), root)
+    return created
 
 
 def create_missing(root: str, definitions: Iterable[TableDefinition] = TABLES.values()) -> list[str]:
@@ -217,6 +225,37 @@ def changes_of_others(uri: str, definition: TableDefinition) -> Iterator[tuple[L
         yield "ok", f"{definition.name}: columns of others, without effect: {', '.join(added)} ({effect})"
 
 
+# The name of the job that owns a set of tables.
+#
+# The epoch, the record numbers and the transactional id depend on the job's name. If a second job wrote the same tables
+# under another name, neither would fence the other. So the tables store the name of the first job.
+
+_OWNER: Final = "kquota.job"
+_OWNER_TABLE: Final = "batches"
+
+
+def claim_tables(root: str, job: str) -> None:
+    """Store the job's name in its tables at its first start; `Conflict` if they store another name later."""
+    owner = owner_of(root)
+    if owner is None:
+        committed(table_uri(root, _OWNER_TABLE), partial(_name_owner, job))
+    elif owner != job:
+        raise tables_of_another_job(root, job, owner)
+
+
+def _name_owner(job: str, table: DeltaTable) -> None:
+    named = {_OWNER: job}
+    table.alter.set_table_properties(named, raise_if_not_exists=False, post_commithook_properties=NO_CLEANING)
+
+
+def owner_of(root: str) -> str | None:
+    """The job name stored in the tables; None if no job has started on them, or if there are no tables."""
+    try:
+        return open_table(table_uri(root, _OWNER_TABLE)).metadata().configuration.get(_OWNER)
+    except TableMissing:
+        return None
+
+
 # The SQL of deploy/sql: views over the tables. A Spark or a Databricks of the operator runs it.
 
 VIEWS: Final = "views.sql"
@@ -234,7 +273,7 @@ def view_sql(file: str, root: str, schema: str) -> str:
     if not _SCHEMA.fullmatch(schema):
         message = f"--schema {schema} is not a name, nor a catalog and a name"
         raise UsageError(message, "for example --schema main.kquota")
-    root = full_address(place_of(root)).rstrip("/")
+    root = full_address(root).rstrip("/")
     if found := _NOT_IN_SQL.search(root):
         message = f"tables root {root} contains {found[0]!r} and cannot be used in SQL"
         raise UsageError(message, "move the tables to another folder, or register them by hand and drop these lines")

@@ -1,7 +1,7 @@
 """What is needed of a table: to read what is stored and, for the job that writes it, guarded appends."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -106,38 +106,6 @@ class TableReader(Protocol):
         """For each combination of keys the row with the largest `order`: `order`, then `columns`.
 
         `order` is an INT64 column that no two rows of a combination share. Only what is returned is held in memory.
-        """
-
-
-class TableSlices(Protocol):
-    """One version of a table, read by ranges [start, end) of an INT64 column of milliseconds or sequence numbers."""
-
-    @property
-    def version(self) -> int:
-        """The version."""
-
-    def read(self, columns: Sequence[str], start_ms: int, end_ms: int) -> "pa.Table":
-        """The rows of a range, in no order."""
-
-    def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> "Iterator[pa.Table]":
-        """The same rows in one or more tables, of some 100 000 each where the adapter can; none without rows."""
-
-    def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
-        """The smallest value of a row in a range that meets all conditions; None if no row does."""
-
-
-class RolledTable(TableReader, Protocol):
-    """A table that is rolled up."""
-
-    def oldest_value(self, column: str) -> int | None:
-        """The smallest value of an INT64 column that has statistics; None for a table without rows."""
-
-    def slices(
-        self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
-    ) -> TableSlices:
-        """A version (None = the newest), by ranges of a column that has statistics; None = rows of all epochs.
-
-        `dictionaries` are columns of texts that may come as dictionaries.
         """
 
 

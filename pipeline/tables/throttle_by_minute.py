@@ -27,8 +27,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.tables.port import RolledTable, TableWriter
-from pipeline.tables.reading import last_throttles
+from pipeline.tables.port import TableWriter
+from pipeline.tables.reading import DeltaRsReader, last_throttles
 from pipeline.tables.upkeep import log_failures
 from pipeline.tables.usage_roll_ups import MINUTE_MS
 from quota.arrays import Flags, Ints
@@ -164,7 +164,9 @@ class ThrottleByMinute:
     The rows are guarded by the version of the app id `<job>:throttle-minute`.
     """
 
-    def __init__(self, events: RolledTable, minutes: TableWriter, job: str, owners_at: Callable[[int], Owners]) -> None:
+    def __init__(
+        self, events: DeltaRsReader, minutes: TableWriter, job: str, owners_at: Callable[[int], Owners]
+    ) -> None:
         self._events = events
         self._minutes = minutes
         self._app_id = f"{job}:throttle-minute"

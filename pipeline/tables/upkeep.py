@@ -19,9 +19,9 @@ from deltalake.exceptions import DeltaError
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk, writing
-from pipeline.tables.opening import file_statistics, newest_value, open_table
+from pipeline.tables.opening import file_statistics, open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import count, newest_instant_in
+from pipeline.tables.queries import count
 from pipeline.tables.table_features import refuse_unwritable
 
 MANY_FILES: Final = 200
@@ -209,40 +209,9 @@ def _read(table: DeltaTable, sql: str) -> Table:
 _SORTED: Final = ("usage_by_minute", "throttle_by_minute")
 
 
-class DeltaRsUpkeep:
-    """Upkeep of the tables under a root. Each step can be repeated, and interrupted at any point."""
-
-    # Files are cleaned in one of so many rounds, this one, counted from 0: listing all files costs more than the rest
-    # of a round.
-    rounds_per_cleaning = 5
-    cleaning_round = 0
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-
-    def newest_value(self, name: str, column: str) -> int | None:
-        """The largest value of an INT64 column of a table; None for a table without rows."""
-        return newest_value(table_uri(self._root, name), column)
-
-    def newest_evaluation_ms(self, name: str) -> int | None:
-        """When the newest rows of a table were evaluated, in their time epoch; None for a table without rows."""
-        newest = newest_instant_in(open_table(table_uri(self._root, name)))
-        return None if newest is None else newest.evaluated_at_ms
-
-    def trim(self, name: str, column: str, before_ms: int) -> int:
-        """Delete the rows of a table whose time is before an instant; returns how many."""
-        return trim(table_uri(self._root, name), column, before_ms)
-
-    def merge(self, name: str) -> bool:
-        """Merge small files of a table if there are many; returns whether it did."""
-        uri = table_uri(self._root, name)
-        if name in _SORTED:
-            return sort_day(uri) is not None
-        return compact(uri, _MANY_FILES_OF_SECONDS if name == "usage_by_second" else MANY_FILES)
-
-    def clean(self, name: str, *, files: bool) -> int:
-        """Delete old entries of a table's log, which each append lists, and replaced files too if asked to.
-
-        Returns how many files were deleted, 0 if that is not known.
-        """
-        return clean(table_uri(self._root, name), files=files)
+def merge(root: str, name: str) -> bool:
+    """Merge small files of one of the job's tables if there are many; returns whether it did."""
+    uri = table_uri(root, name)
+    if name in _SORTED:
+        return sort_day(uri) is not None
+    return compact(uri, _MANY_FILES_OF_SECONDS if name == "usage_by_second" else MANY_FILES)

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.tables.port import Condition, Instant, RolledTable, TableSlices, TableWriter
+from pipeline.tables.port import Condition, Instant, TableWriter
+from pipeline.tables.reading import DeltaRsReader, TimeSlices
 from pipeline.tables.upkeep import log_failures
 from schemas.arrow import conform
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow
@@ -102,7 +103,7 @@ class _UsageRollUp:
 
     _name: str
 
-    def __init__(self, usage: RolledTable, writer: TableWriter, job: str) -> None:
+    def __init__(self, usage: DeltaRsReader, writer: TableWriter, job: str) -> None:
         self._usage = usage
         self._writer = writer
         self._app_id = f"{job}:{self._name}"  # that of epoch 0; the other ones have their number behind it
@@ -170,7 +171,7 @@ class UsageBySecond(_UsageRollUp):
 
     _name = "second"
 
-    def __init__(self, usage: RolledTable, seconds: TableWriter, job: str, retention_ms: int) -> None:
+    def __init__(self, usage: DeltaRsReader, seconds: TableWriter, job: str, retention_ms: int) -> None:
         super().__init__(usage, seconds, job)
         self._retention_ms = retention_ms
         self._checked: Instant | None = None
@@ -258,7 +259,7 @@ class UsageByMinute(_UsageRollUp):
             epoch.done_ms = end_ms
 
 
-def _next_end_ms(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, until_ms: int) -> int | None:
+def _next_end_ms(by_sample: TimeSlices, by_evaluation: TimeSlices, done_ms: int, until_ms: int) -> int | None:
     """The end of the next minute up to `until_ms` that a step has something to take for."""
     if done_ms >= until_ms:
         return None
@@ -273,7 +274,7 @@ def _next_end_ms(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: in
     return end_ms if late_ms is None else _floor(late_ms - MINUTE_LATENESS_MS, MINUTE_MS) + MINUTE_MS
 
 
-def _taken(by_sample: TableSlices, by_evaluation: TableSlices, done_ms: int, end_ms: int) -> Iterator[pa.Table]:
+def _taken(by_sample: TimeSlices, by_evaluation: TimeSlices, done_ms: int, end_ms: int) -> Iterator[pa.Table]:
     start_ms, limit_ms = end_ms - MINUTE_MS, end_ms + MINUTE_LATENESS_MS
     for on_time in by_sample.pieces((*COLUMNS, _TIME), start_ms, end_ms):
         yield on_time.filter(pc.less(on_time[_TIME], limit_ms)).drop_columns([_TIME])

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.deploy.checkers import checker, given_schemas, mistakes_by, run
 from tests.deploy.commands import DEPLOY, bundle
 
@@ -56,15 +58,18 @@ def test_every_table_of_the_job_is_made_known() -> None:
 
 
 @pytest.mark.spark
-def test_the_statements_run_and_the_tables_are_found_by_name(spark: Any, tmp_path: Path) -> None:
-    root = str(tmp_path / "it's here")
+def test_the_script_makes_tables_known_that_the_job_goes_on_to_write(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, schema = str(tmp_path / "it's here"), "spark_catalog.kquota_registered"
     create_missing(root)
+    monkeypatch.setattr("sys.argv", ["register_tables.py", *schema.split("."), root])
     try:
         for _ in range(2):
-            for statement in statements("spark_catalog", "kquota_registered", root):
-                spark.sql(statement)
-        found = {row.tableName for row in spark.sql("SHOW TABLES IN spark_catalog.kquota_registered").collect()}
-        assert found == set(TABLES)
-        assert spark.table("spark_catalog.kquota_registered.usage").count() == 0
+            runpy.run_path(str(FOLDER / "register_tables.py"), run_name="__main__")
+        assert {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()} == set(TABLES)
+        QuotaTable(root).alter([QuotaChange("alice", "", {"producer_byte_rate": 5.0})], local_audit(""))
+        assert [row.user for row in spark.table(f"{schema}.quotas").collect()] == ["alice"]
     finally:
-        spark.sql("DROP SCHEMA IF EXISTS spark_catalog.kquota_registered CASCADE")
+        spark.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    assert len(QuotaTable(root).read().rows) == 1

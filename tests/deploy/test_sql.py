@@ -47,7 +47,6 @@ def test_a_widget_of_databricks_shows_something(written: Written, name: str) -> 
 EXAMPLES = [
     statement
     for page in PAGES
-    if page.name != "catalog-tables.md"  # run by test_catalog, in the catalog of the page
     for block in blocks_of(page.read_text("utf-8"))
     if block.language == "sql"
     for statement in statements(block.text)

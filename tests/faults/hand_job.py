@@ -35,12 +35,13 @@ from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
-from pipeline.tables.from_settings import open_quota_table, open_writer
+from pipeline.tables.address import table_uri
+from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import TableWriter, noting
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import read_table
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.publisher import Marker
@@ -144,7 +145,7 @@ class HandJob:
         self._moved_of_records: list[tuple[int, int]] = [(0, 0)]
         self.meanwhile: Callable[[], object] = lambda: None
         self.listeners = Listeners(lambda _records, _version: None, lambda _report: None)
-        self.quota_table = open_quota_table(self.settings.tables)
+        self.quota_table = QuotaTable(self.settings.tables.root)
         self.edit(rates)
 
     def edit(self, rates: dict[str, float]) -> None:
@@ -307,7 +308,7 @@ class HandJob:
 
     def _open_writer(self, name: str) -> TableWriter:
         if self._stored is None:
-            writer = open_writer(self.settings.tables, JOB, name)
+            writer = DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)
             return noting(writer, partial(self.listeners.committed, name))
         return MemoryWriter(self._stored[name], JOB)
 

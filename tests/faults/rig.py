@@ -14,11 +14,9 @@ from kafka import KafkaConsumer, TopicPartition
 
 from pipeline.demo.broker import BrokerOptions
 from pipeline.failpoints import VARIABLE
-from pipeline.tables.address import place_of
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from tests.faults.generator import RATES
 from tests.faults.job_rules import rules_of
 from tests.faults.stepped_clock import ClockHistory, SteppedClock
@@ -68,14 +66,14 @@ class Rig:
 
     def set_quotas(self, factor: float = 1.0) -> None:
         """Set the default quotas of every user, multiplied by a factor."""
-        table = open_quota_table(self.job.settings.tables)
+        table = QuotaTable(self.job.settings.tables.root)
         values = {name: rate * factor for name, rate in RATES.items()}
         table.alter([QuotaChange(user="<default>", client_id="", values=values)], _AUDIT)
 
     @property
     def tables(self) -> str:
         """The root of the job's tables."""
-        return place_of(self.job.settings.tables.root)
+        return self.job.settings.tables.root
 
     def begin_load(self, seed: int, *options: str) -> Path:
         """Start a generator, which runs until `end_load`. Returns its ledger."""

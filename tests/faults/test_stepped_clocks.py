@@ -17,9 +17,8 @@ from kafka import KafkaProducer
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from pipeline.tables.address import table_uri
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import local_audit
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import read_table
 from tests.faults.stepped_clock import COMPILER, SteppedClock, stepped_clock
 from tests.integration.running_job import RunningJob, running_job
@@ -140,7 +139,7 @@ def test_after_any_step_offenders_are_soon_held_and_the_quiet_client_never(
     with running_job(f"stepped-{seconds}", tmp_path, stepped_broker.bootstrap_servers) as job:
         job.overrides["KQUOTA_SPARK__DRIVER_MEMORY"] = "512m"
         bound = QuotaChange("<default>", "", {"producer_byte_rate": float(BOUND)})
-        open_quota_table(job.settings.tables).alter([bound], local_audit("stepped clocks"))
+        QuotaTable(job.settings.tables.root).alter([bound], local_audit("stepped clocks"))
 
         def start() -> int:
             began_ms = clock.now_ms()

@@ -30,9 +30,8 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import spawn, terminate
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import Java, find_jdk
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import local_audit
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.entity import DEFAULT
 
 _STOP_SECONDS: Final = 5.0
@@ -211,7 +210,7 @@ class _Stage:
             topic_on_each([self.broker], name)
         rows = {("shop", ""): 1e6, ("pay", "pay"): 1e6, (DEFAULT, ""): 5e5}
         stage = Stage.of(folder, self.broker, [bound(user, rate, client) for (user, client), rate in rows.items()])
-        self._quotas = open_quota_table(stage.settings.tables)
+        self._quotas = QuotaTable(stage.settings.tables.root)
         self._native = stack.enter_context(NativeQuotas(ClusterAccess(self.broker.bootstrap_servers)))
         self._ends: Any = KafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers)
         stack.callback(self._ends.close)

@@ -16,9 +16,9 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
 from pipeline.gate.waiting_room import GateLimits, Occupancy
 from pipeline.jvm.jars import fetch
-from pipeline.tables.from_settings import create_tables, open_quota_table
+from pipeline.tables.layout import create_tables
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import local_audit
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -179,8 +179,8 @@ def test_a_real_job_lets_everybody_go_some_by_a_raised_quota_the_others_when_due
 ) -> None:
     raised, due = [list(map(str, users)) for users in (range(CLIENTS // 2), range(CLIENTS // 2, CLIENTS))]
     with running_job("held", tmp_path, broker.bootstrap_servers) as job:
-        create_tables(job.settings.tables)
-        quotas = open_quota_table(job.settings.tables)
+        create_tables(job.settings.tables.root)
+        quotas = QuotaTable(job.settings.tables.root)
         quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 1e3})], local_audit("test"))
         job.start()
         with Gate.connect(broker.bootstrap_servers, topic="held.throttle") as gate:

@@ -140,7 +140,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "tables in a folder that Delta takes for another one are accepted",
-        "_refuse_unfit_folder",
+        "refuse_unfit_root",
         ("if found is not None:", "if False:"),
         _SETTINGS,
     ),

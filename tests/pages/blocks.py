@@ -11,8 +11,7 @@ print), and then one of
     run                 lines of what the demo itself prints, in `console`; its command starts the demo
     unplayed: REASON    not played, because
 
-Statements of `sql` are run by tests/deploy/test_sql.py, those of catalog-tables.md by
-tests/pipeline/tables/spark/test_catalog.py.
+Statements of `sql` are run by tests/deploy/test_sql.py.
 """
 
 from collections.abc import Iterator

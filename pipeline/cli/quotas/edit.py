@@ -61,12 +61,11 @@ class Edit(NamedTuple):
             answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have. The changes of
                 a dry run are printed as a table even then: Kafka has no form for them.
         """
-        from pipeline.tables.from_settings import open_quota_table
         from pipeline.tables.quotas.history import differences, entity_texts
-        from pipeline.tables.quotas.table import local_audit
+        from pipeline.tables.quotas.table import QuotaTable, local_audit
 
         settings = self.source.settings()
-        table = open_quota_table(settings.tables)
+        table = QuotaTable(settings.tables.root)
         if self.dry_run:
             edit = table.plan(change, self.if_version, once_stored)
         else:
@@ -168,12 +167,11 @@ def sql(
     store a statement does not see them.
     """
     from pipeline.stream.quota_sql import run_sql
-    from pipeline.tables.from_settings import open_quota_table
-    from pipeline.tables.quotas.table import local_audit
+    from pipeline.tables.quotas.table import QuotaTable, local_audit
 
     settings = source.settings()
     print_rows(run_sql(settings, statement, local_audit(reason)), output)
-    if added := open_quota_table(settings.tables).columns_of_others():
+    if added := QuotaTable(settings.tables.root).columns_of_others():
         remark(f"note: columns that kquota does not know have no effect and are kept as they are: {', '.join(added)}")
 
 

@@ -32,10 +32,10 @@ def describe(entity: Entities, source: TablesSource, output: QuotasOutput = "kaf
     --entity-name alice --entity-type clients are all of these. -o wide shows the current rate with each bound, the
     nearest to its bound first: the rates at the newest micro-batch, from the stored usage.
     """
-    from pipeline.tables.from_settings import open_quota_table
+    from pipeline.tables.quotas.table import QuotaTable
 
     settings = source.settings()
-    table = open_quota_table(settings.tables)
+    table = QuotaTable(settings.tables.root)
 
     print_quotas(table, None, entity, output, wide=partial(_print_with_rates, settings, table))
 
@@ -177,8 +177,8 @@ def effective(
     from pipeline.replay.story import on_brokers_line, on_brokers_row
     from pipeline.tables.address import table_uri
     from pipeline.tables.enforced import enforced_for
-    from pipeline.tables.from_settings import open_quota_table
     from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.quotas.table import QuotaTable
     from pipeline.tables.reading import live_clients
     from quota.effective import effective as resolved
 
@@ -188,7 +188,7 @@ def effective(
         raise UsageError(message, "write the user, and the client-id after it if it has one")
     client_id = client_id or ""
     settings = source.settings()
-    snapshot = QuotaSource(open_quota_table(settings.tables)).pin()
+    snapshot = QuotaSource(QuotaTable(settings.tables.root)).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
     found = resolved(snapshot, user, client_id, clients)
     levels, by_type = [row.document() for row in found.levels], [_quota_row(one) for one in found.by_type]

@@ -8,7 +8,6 @@ from typing import Any, Final, Literal
 
 from pipeline.errors import NotFound, TableMissing
 from pipeline.tables.quotas.edit import LABELS
-from pipeline.tables.quotas.source import QuotaVersions
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
 from quota.entity import QUOTA_TYPES, Owners, label
 from quota.units import bound_text
@@ -163,7 +162,7 @@ def _commit(table: QuotaTable, version: int) -> QuotaCommit | None:
 _KEPT_VERSIONS: Final = 16
 
 
-def owners_in(table: QuotaVersions) -> Callable[[int], Owners]:
+def owners_in(table: QuotaTable) -> Callable[[int], Owners]:
     """Finds the owners of a version; of one that can no longer be read, none. For one thread."""
 
     @lru_cache(_KEPT_VERSIONS)

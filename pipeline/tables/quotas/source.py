@@ -3,28 +3,16 @@
 import logging
 from collections import OrderedDict
 from threading import Lock
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from pipeline.errors import TableMissing
-from pipeline.tables.quotas.table import QuotaTableState
+from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 
 log = logging.getLogger(__name__)
 Scope = Literal["cluster", "broker"]
 _KEPT_VERSIONS: Final = 64
-
-
-class QuotaVersions(Protocol):
-    """A quota table that is watched, and read version by version. Both raise `TableUnreadable`."""
-
-    uri: str
-
-    def version(self) -> int:
-        """The newest version."""
-
-    def read(self, version: int | None = None) -> QuotaTableState:
-        """The table at a version, None = the newest; `TableMissing` if it does not, or no longer, exist."""
 
 
 class QuotaSource:
@@ -40,7 +28,7 @@ class QuotaSource:
         InvalidQuotas: No version that can still be read is valid.
     """
 
-    def __init__(self, table: QuotaVersions) -> None:
+    def __init__(self, table: QuotaTable) -> None:
         self._table = table
         self._lock = Lock()
         self._cache: OrderedDict[int, QuotaSnapshot] = OrderedDict()
@@ -98,7 +86,7 @@ class QuotaSource:
             self._cache.popitem(last=False)
 
 
-def newest_valid(table: QuotaVersions, version: int) -> QuotaSnapshot:
+def newest_valid(table: QuotaTable, version: int) -> QuotaSnapshot:
     """The newest valid version up to a given one, inclusive; see `QuotaSource`.
 
     If none that is kept is valid, `InvalidQuotas` has what is wrong with the newest of them.
@@ -114,7 +102,7 @@ def newest_valid(table: QuotaVersions, version: int) -> QuotaSnapshot:
     raise first or InvalidQuotas(version, ["no version of it is kept"])
 
 
-def in_force(table: QuotaVersions, version: int | None = None) -> tuple[QuotaTableState, InvalidQuotas | None]:
+def in_force(table: QuotaTable, version: int | None = None) -> tuple[QuotaTableState, InvalidQuotas | None]:
     """The version in force when a version was the newest, as stored, and why that one is refused; None if it is not.
 
     Without any valid version nothing is in force: then it is the refused version itself.

@@ -8,9 +8,8 @@ from typing import Any
 
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.stream.job_tables import RollUps
-from pipeline.tables.from_settings import open_quota_table
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from schemas.throttle_record import ThrottleRecord
 from tests.faults.hand_job import HandJob
 
@@ -116,7 +115,7 @@ class LivedTables:
     def roll_up(self) -> None:
         """Write the roll-ups as far as they are complete."""
         settings = self.job.settings.tables
-        RollUps(settings, self.job.tables, open_quota_table(settings)).step()
+        RollUps(settings, self.job.tables, QuotaTable(settings.root)).step()
         self._store()
 
     def restart(self) -> None:

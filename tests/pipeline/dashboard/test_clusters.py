@@ -192,7 +192,6 @@ def test_one_cluster_alone_has_addresses_without_a_name(shop: LivedTables) -> No
             ["s3://bucket/prod/tables", "abfss://c@a.dfs/dev"],
             {"prod": "s3://bucket/prod/tables", "dev": "abfss://c@a.dfs/dev"},
         ),
-        (["catalog:main.kquota"], {"main.kquota": "catalog:main.kquota"}),
         (["./a=b"], {"a=b": "./a=b"}),
     ],
 )

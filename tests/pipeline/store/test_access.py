@@ -118,19 +118,6 @@ def test_a_store_that_can_not_be_meant_is_refused(values: dict[str, str], messag
         StoreSettings.model_validate(values)
 
 
-@pytest.mark.parametrize(
-    ("root", "is_refused"),
-    [("s3://b/t", True), ("S3A://b/t", True), ("abfss://c@a.dfs.core.windows.net/t", False), (".kquota/tables", False)],
-)
-def test_the_writer_of_spark_is_refused_where_it_could_overwrite_commits(root: str, is_refused: bool) -> None:
-    values = {"tables": {"root": root, "writer": "delta-spark"}}
-    if not is_refused:
-        assert Settings.model_validate(values).tables.writer == "delta-spark"
-        return
-    with pytest.raises(ValidationError, match=r"'tables\.writer' delta-spark cannot write to S3"):
-        Settings.model_validate(values)
-
-
 def test_variables_set_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KQUOTA_STORE__SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("KQUOTA_STORE__ACCESS_KEY_ID", "key")

@@ -5,7 +5,7 @@ from pydantic import SecretStr
 
 from pipeline.settings.model import Settings, SparkSettings, StreamSettings, TablesSettings
 from pipeline.settings.places import StoreSettings
-from pipeline.stream.session import DELTA_CONF, jar_sets, with_store
+from pipeline.stream.session import jar_sets, with_store
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 ENDPOINT = "spark.hadoop.fs.s3a.endpoint"
@@ -44,13 +44,3 @@ def test_an_entry_of_the_operator_stays() -> None:
     own = settings(".kquota/tables", "s3://b/checkpoint", **{ENDPOINT: "https://other", MANAGER: "a.Manager"})
     conf = with_store(own).plain_conf()
     assert (conf[ENDPOINT], conf[MANAGER]) == ("https://other", "a.Manager")
-
-
-def test_spark_gets_delta_and_more_memory_where_it_writes_the_tables() -> None:
-    writes = Settings.model_validate({"tables": {"writer": "delta-spark"}})
-    assert with_store(writes).plain_conf().items() >= DELTA_CONF.items()
-    assert not with_store(Settings()).plain_conf().keys() & DELTA_CONF.keys()
-    assert with_store(writes).plain_conf()["spark.driver.memory"] == "1g"
-    given = Settings.model_validate({"tables": {"writer": "delta-spark"}, "spark": {"driver_memory": "600m"}})
-    assert "spark.driver.memory" not in with_store(given).plain_conf()
-    assert "spark.driver.memory" not in with_store(Settings()).plain_conf()

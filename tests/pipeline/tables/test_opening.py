@@ -12,8 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.errors import TableMissing
 from pipeline.settings.places import StoreAddress, StoreSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.from_settings import owner_of
-from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.layout import TABLES, create_missing, owner_of
 from pipeline.tables.opening import newest_value, open_table
 from pipeline.tables.port import TableUnreadable
 from pipeline.tables.quotas.edit import QuotaChange

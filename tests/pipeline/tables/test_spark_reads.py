@@ -4,18 +4,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from deltalake import DeltaTable
 
 from pipeline.tables.address import table_uri
-from pipeline.tables.delta_spark import DeltaSparkReader
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.usage_roll_ups import UsageByMinute
 from schemas.columns import spark_ddl
 from schemas.rows import QuotaRow
-from tests.pipeline.tables.rollups.rolled_usage import T0_MS, RolledMinutes, full
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,22 +47,3 @@ def test_the_ddl_is_the_schema_spark_sees_in_the_table(spark: "SparkSession", tm
         declared = spark.createDataFrame([], spark_ddl(definition.model)).schema
         assert [(f.name, f.dataType) for f in seen] == [(f.name, f.dataType) for f in declared]
     assert "`user` STRING NOT NULL" in spark_ddl(QuotaRow)
-
-
-def test_spark_and_delta_rs_read_the_same_rows_of_a_time_epoch(spark: "SparkSession", tmp_path: Path) -> None:
-    rolled = RolledMinutes(tmp_path)
-    for time_epoch, at_ms in ((None, 0), (0, 3_600_000), (0, 3_661_000), (1, 30_000), (1, 61_000), (2, 45_000)):
-        rolled.time_epoch = time_epoch
-        rolled.use(full(T0_MS + at_ms, produced_bytes=at_ms + 1))
-    uri = table_uri(rolled.root, "usage")
-    DeltaTable(uri).optimize.compact()
-    by_spark, by_delta_rs = DeltaSparkReader(spark, uri), DeltaRsReader(uri)
-    assert by_spark.newest_instant() == by_delta_rs.newest_instant() == (2, T0_MS + 45_000)
-    for time_epoch, count in ((0, 3), (1, 2), (2, 1), (3, 0), (None, 6)):
-        found = [one.slices("sample_start_ms", time_epoch=time_epoch) for one in (by_spark, by_delta_rs)]
-        used = [sorted(one.read(["produced_bytes"], 0, 2**52)["produced_bytes"].to_pylist()) for one in found]
-        assert used[0] == used[1]
-        assert len(used[0]) == count
-        assert found[0].first_time(0, 2**52) == found[1].first_time(0, 2**52)
-    rolled.minutes = UsageByMinute(by_spark, rolled.writer, "test")
-    assert sum(row["produced_bytes"] for row in rolled.step()) == 1 + 3_600_001 + 3_661_001 + 30_001 + 61_001

@@ -1,15 +1,10 @@
-"""What every `TableWriter` must do: both adapters on a disk, delta-rs in an object store, Delta-Spark by name too.
-
-Where no file is needed, the fake in memory is tested too.
-"""
+"""What every `TableWriter` must do: delta-rs on a disk and in an object store, and the fake in memory."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -17,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import Conflict, PipelineError, TableMissing
-from pipeline.settings.places import CatalogRoot
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
@@ -30,70 +24,34 @@ from tests.object_store import ObjectStore
 
 START_MS = 1_700_000_000_000
 NewWriter = Callable[[str], TableWriter]
+PLACES = ("disk", "store")
+on_files = pytest.mark.parametrize("place", PLACES, indirect=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """An adapter, and where its table is."""
-
-    adapter: str
-    place: str = "disk"
-
-    def __str__(self) -> str:
-        return f"{self.adapter} {self.place}"
-
-
-DELTA = (
-    Kind("delta-rs"),
-    Kind("delta-rs", "store"),
-    pytest.param(Kind("delta-spark"), marks=pytest.mark.spark),
-    pytest.param(Kind("delta-spark", "catalog"), marks=[pytest.mark.spark, pytest.mark.long]),
-)
-on_files = pytest.mark.parametrize("kind", DELTA, indirect=True, ids=str)
-
-
-@pytest.fixture(params=[Kind("memory"), *DELTA], ids=str)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
+@pytest.fixture(params=["memory", *PLACES])
+def place(request: pytest.FixtureRequest) -> str:
+    """Where the table is: in the fake in memory, on a disk, or in an object store."""
+    found: str = request.param
     return found
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> CatalogRoot:
-    """A root in Spark's own catalog, with a schema of its own."""
-    schema = re.sub(r"\W", "_", f"{tmp_path.parent.name}_{tmp_path.name}")
-    return CatalogRoot(f"catalog:spark_catalog.{schema}", str(tmp_path))
-
-
-@pytest.fixture
-def root(kind: Kind, request: pytest.FixtureRequest, tmp_path: Path, catalog: CatalogRoot) -> str:
-    place = str(tmp_path)
-    if kind.place == "catalog":
-        from pipeline.tables.catalog import create_missing as create_in_catalog  # noqa: PLC0415 - loads pyspark
-
-        create_in_catalog(request.getfixturevalue("spark"), catalog, [TABLES["usage"]])
-        return place
-    if kind.place == "store":
+def root(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    root = str(tmp_path)
+    if place == "store":
         store: ObjectStore = request.getfixturevalue("store")
-        place = store.address(f"contract/{tmp_path.parent.name}/{tmp_path.name}")
-    create_missing(place, [TABLES["usage"]])
-    return place
+        root = store.address(f"contract/{tmp_path.parent.name}/{tmp_path.name}")
+    create_missing(root, [TABLES["usage"]])
+    return root
 
 
 @pytest.fixture
-def new_writer(kind: Kind, request: pytest.FixtureRequest, catalog: CatalogRoot) -> NewWriter:
+def new_writer(place: str) -> NewWriter:
     """Opens another writer of a table; each call is another driver."""
-    if kind.adapter == "memory":
+    if place == "memory":
         table = MemoryTable("usage", arrow_schema(UsageRow).empty_table())
         return lambda _: MemoryWriter(table, "job")
-    if kind.adapter == "delta-rs":
-        return lambda uri: DeltaRsWriter(uri, "job")
-    from pipeline.tables.delta_spark import DeltaSparkWriter  # noqa: PLC0415 - loads pyspark
-
-    spark = request.getfixturevalue("spark")
-    if kind.place == "catalog":
-        return lambda uri: DeltaSparkWriter(spark, catalog.table(Path(uri).name), "job")
-    return lambda uri: DeltaSparkWriter(spark, uri, "job")
+    return lambda uri: DeltaRsWriter(uri, "job")
 
 
 @pytest.fixture
@@ -203,7 +161,7 @@ def test_the_id_of_a_table_stays(writer: TableWriter, new_writer: NewWriter, uri
     assert len(before) >= 32
 
 
-@pytest.mark.parametrize("kind", [Kind("delta-rs")], indirect=True, ids=str)
+@pytest.mark.parametrize("place", ["disk"], indirect=True)
 def test_a_table_that_was_made_anew_has_another_id(root: str, new_writer: NewWriter, uri: str) -> None:
     before = new_writer(uri).table_id
     shutil.rmtree(uri)
@@ -292,7 +250,7 @@ def test_a_missing_table_is_named(new_writer: NewWriter, root: str) -> None:
         new_writer(table_uri(root, "nowhere"))
 
 
-@pytest.mark.parametrize("kind", DELTA[:2], indirect=True, ids=str)
+@on_files
 def test_drivers_that_commit_at_the_same_time_overwrite_nothing(new_writer: NewWriter, uri: str) -> None:
     writers = {"first": new_writer(uri), "second": DeltaRsWriter(uri, "maintenance")}
     for writer in writers.values():
