@@ -27,7 +27,7 @@ BENCHES: Final = {
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
     "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
-    "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9, a release after an edit",
+    "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9",
     "peers": "Kafka Streams, Flink, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "reporter": "what the reporter in a broker costs it: CPU, produce p99, 10 000 clients; its sums, to the byte",

@@ -1,9 +1,9 @@
 """The dashboard's page in a real headless Chromium, beside a real broker and job: how soon it shows what is so.
 
 First data after a load; each micro-batch after its commit; the banner after the job's process was killed (kill -9), and
-after its first micro-batch when it has come back; the release on the topic after a quota was edited in the page.
+after its first micro-batch when it has come back.
 
-    python -m bench.page [--loads 10] [--seconds 30] [--kills 2] [--edits 5]
+    python -m bench.page [--loads 10] [--seconds 30] [--kills 2]
 
 Targets: first data 1 s, a micro-batch 2 s, the banner 5 s. It needs `chromium` on PATH.
 """
@@ -25,7 +25,7 @@ from playwright.sync_api import sync_playwright
 
 from bench.machine import arguments
 from bench.pages import line
-from bench.stage import PROBE_BOUND, bound, dashboard, release_ms, staged
+from bench.stage import bound, dashboard, staged
 from pipeline.tables.port import parse_commit_note
 
 _TOKEN: Final = "bench"  # noqa: S105 - of this benchmark's own dashboard
@@ -46,14 +46,13 @@ new MutationObserver(() => {
 
 
 def main() -> None:
-    asked = arguments(__doc__, loads=10, seconds=30, kills=2, edits=5)
+    asked = arguments(__doc__, loads=10, seconds=30, kills=2)
     chromium = shutil.which("chromium") or sys.exit("chromium is not on PATH. Fix: apt-get install chromium")
     with ExitStack() as stack:
-        limited = [bound(f"edit-{number}", PROBE_BOUND) for number in range(asked.edits)]
-        stage = stack.enter_context(staged([*limited, bound("<default>", 1e9)]))
+        stage = stack.enter_context(staged([bound("<default>", 1e9)]))
         stack.enter_context(stage.load(_EVENTS_PER_SECOND, _CLIENTS, 100))
         variables = {"KQUOTA_DASHBOARD_TOKEN": _TOKEN, "KQUOTA_RUN_DIR": str(stage.folder)}
-        address, _ = stack.enter_context(dashboard(stage.root, "--allow-edits", variables=variables))
+        address, _ = stack.enter_context(dashboard(stage.root, variables=variables))
         browser = stack.enter_context(sync_playwright()).chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
         )
@@ -66,8 +65,6 @@ def main() -> None:
             page.wait_for_selector("#pulse[data-state=live]")
             figures = {"first data after a load": (_loads(page, address, asked.loads), 1_000)}
             figures["a micro-batch after its commit"] = (_updates(page, stage.root, asked.seconds), 2_000)
-            edits = [_edit(page, address, stage.servers, number) for number in range(asked.edits)]
-            figures["a release after an edit in the page"] = (edits, _TRIGGER_MS + 150)
             kills = [_kill(page, address, running)]
         backs = []
         for number in range(asked.kills):
@@ -123,24 +120,6 @@ def _commits(root: str, since_ms: float) -> list[tuple[int, float]]:
             versions = json.loads(note["versions"])
             found.append((max(map(int, versions.values())), float(commit["timestamp"])))
     return found
-
-
-def _edit(page: Any, address: str, bootstrap_servers: str, number: int) -> float:
-    """Throttle a user, raise its bound in the page, wait for its release. Returns ms from the press of the button."""
-    user = f"edit-{number}"
-
-    def edit() -> float:
-        page.goto(f"{address}quotas?search={user}")
-        page.get_by_test_id("edit-row").first.click()
-        page.get_by_test_id("field-producer_byte_rate").fill("1GB/s")
-        page.get_by_test_id("field-reason").fill("for the benchmark")
-        page.get_by_test_id("edit-plan").click()
-        page.wait_for_selector("[data-testid=edit-write]:not([disabled])")
-        began = time.perf_counter()
-        page.get_by_test_id("edit-write").click()
-        return began
-
-    return release_ms(bootstrap_servers, user, edit)
 
 
 def _kill(page: Any, address: str, running: "subprocess.Popen[bytes]") -> float:

@@ -200,11 +200,9 @@ def child(
 
 
 @contextmanager
-def dashboard(
-    tables: str, *options: str, variables: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[tuple[str, int]]:
+def dashboard(tables: str, variables: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, int]]:
     """`kquota dashboard` on a free port; the block has its address and process id."""
-    command = [*KQUOTA, "dashboard", "--port", "0", "--tables", tables, *options]
+    command = [*KQUOTA, "dashboard", "--port", "0", "--tables", tables]
     with child(command, subprocess.PIPE, variables) as started:
         told = started.stdout.readline().decode() if started.stdout else ""
         if not told.startswith("dashboard: http"):

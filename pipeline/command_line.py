@@ -54,14 +54,6 @@ def carried(variable: str) -> str | None:
     return _carried.get(variable)
 
 
-def naming_tables(root: str) -> list[str]:
-    """The option that a command needs for tables under a root; none if it carries them already.
-
-    A dashboard of several clusters carries the first one's tables.
-    """
-    return [] if carried(TABLES_ROOT) in {None, root} else ["--tables", root]
-
-
 def carry_nothing() -> None:
     """Forget what `carry` was given: another command begins in this process."""
     _carried.clear()

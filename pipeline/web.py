@@ -34,7 +34,6 @@ from pipeline.errors import PipelineError
 
 REQUEST_SECONDS: Final = 10.0
 STALL_SECONDS: Final = 60.0
-MOST_BODY_BYTES: Final = 65_536
 _BACKLOG: Final = 64
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _PROBES: Final = ("/healthz", "/readyz")
@@ -182,9 +181,6 @@ class Guard:
     Args:
         any_host: Whether other names are answered without a token, too.
         is_open: Whether a path needs no token.
-        forbids: Why a request without the token may not have its path, and what it may: 403. It gets the scope, and is
-            asked first. None = it does not forbid it.
-        refusal_page: What makes a page of what is wrong and what to do, for browsers; without it they get JSON, too.
     """
 
     def __init__(
@@ -194,16 +190,12 @@ class Guard:
         *,
         any_host: bool = False,
         is_open: Callable[[str], bool] = lambda _: False,
-        forbids: Callable[[Mapping[str, Any]], tuple[str, str] | None] = lambda _: None,
         headers: Mapping[str, str] | None = None,
-        refusal_page: Callable[[str, str], str] | None = None,
     ) -> None:
         self._app = app
         self._token = token
-        self._refusal_page = refusal_page
         self._any_host = any_host
         self._is_open = is_open
-        self._forbids = forbids
         self._headers = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -218,24 +210,18 @@ class Guard:
             await send(message)
 
         given = dict(scope["headers"])
-        refusal = self._refusal(scope, given)
+        refusal = self._refusal(scope["path"], given)
         if refusal is None:
             await self._app(scope, receive, guarded)
             return
         status, error, fix = refusal
-        kind, body = b"application/json", json.dumps({"error": error, "fix": fix}).encode()
-        if self._refusal_page is not None and b"text/html" in given.get(b"accept", b""):
-            kind, body = b"text/html; charset=utf-8", self._refusal_page(error, fix).encode()
-        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+        body = json.dumps({"error": error, "fix": fix}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
         await guarded({"type": "http.response.start", "status": status, "headers": headers})
         await guarded({"type": "http.response.body", "body": body})
 
-    def _refusal(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
-        given, path = headers.get(b"authorization", b""), scope["path"]
-        has_token = self._token is not None and is_bearer(given, self._token)
-        if self._token is not None and not has_token and (forbidden := self._forbids(scope)) is not None:
-            return 403, *forbidden
+    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[int, str, str] | None:
         if path in _PROBES:
             return None
         if self._token is None:
@@ -243,7 +229,8 @@ class Guard:
             if self._any_host or _is_this_machine(_without_port(host)):
                 return None
             return 421, f"host {host[:80]} is not a name of this machine", "send the request to 127.0.0.1"
-        if has_token or self._is_open(path):
+        given = headers.get(b"authorization", b"")
+        if is_bearer(given, self._token) or self._is_open(path):
             return None
         return 401, "invalid token" if given else "no token", "send Authorization: Bearer <token>"
 
@@ -262,19 +249,6 @@ def _is_this_machine(name: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name.lower() == "localhost"
-
-
-async def read_body(receive: Receive) -> bytes:
-    """The body of a request. Raises `QueryRefused` if it is too long, or the client went away before its end."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if message["type"] == "http.disconnect" or len(body) > MOST_BODY_BYTES:
-            msg = f"the body has more than {MOST_BODY_BYTES} bytes, or its end is missing"
-            raise QueryRefused([msg], "send less, and all of it")
-        if not message.get("more_body", False):
-            return bytes(body)
 
 
 async def while_wanted(work: Coroutine[Any, Any, _T], *ends: Coroutine[Any, Any, None]) -> _T | None:

@@ -16,7 +16,6 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
-from pipeline.settings.loading import store_variables
 from pipeline.settings.places import StoreAddress, StoreSettings
 from tests.waiting import wait_until
 
@@ -51,7 +50,12 @@ class ObjectStore:
     @property
     def environment(self) -> dict[str, str]:
         """The same as variables of kquota's settings."""
-        return store_variables(self.settings)
+        return {
+            "KQUOTA_STORE__ENDPOINT": self.endpoint,
+            "KQUOTA_STORE__REGION": REGION,
+            "KQUOTA_STORE__ACCESS_KEY_ID": KEY,
+            "KQUOTA_STORE__SECRET_ACCESS_KEY": SECRET,
+        }
 
     @property
     def aws_environment(self) -> dict[str, str]:

@@ -28,11 +28,7 @@ _COMMANDS: Final[Places] = {
     "doctor": ".checks:doctor",
     "status": ".checks:status",
     "gate": ".services:gate",
-    "dashboard": Group(
-        "Show on a web page who is throttled, why, until when, and whether the pipeline works.",
-        {"link": ".services:link"},
-        ".services:dashboard",
-    ),
+    "dashboard": ".services:dashboard",
     "simulate": ".what_if:simulate",
     "what-if": ".what_if:what_if",
     "quotas": Group(

@@ -26,11 +26,10 @@ class Place(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group of commands: its help, their places by their names, and of what its own name runs without one of them."""
+    """A group of commands: its help, and their places by their names."""
 
     help: str
     commands: "Places"
-    itself: str | None = None
 
 
 Places = Mapping[str, str | Place | Group]
@@ -59,10 +58,7 @@ class _Commands(UserDict[str, Any]):
 
 def _load(name: str, place: str | Place | Group) -> Any:
     if isinstance(place, Group):
-        app = typer.Typer(cls=group_of(place.commands), help=place.help, no_args_is_help=place.itself is None)
-        if place.itself is not None:
-            app.callback(invoke_without_command=True)(_unless_another(_unbundled(_function(place.itself))))
-        group = get_group(app)
+        group = get_group(typer.Typer(cls=group_of(place.commands), help=place.help, no_args_is_help=True))
         group.name = name
         return group
     path, context_settings = Place(place) if isinstance(place, str) else place
@@ -75,17 +71,6 @@ def _function(path: str) -> Callable[..., None]:
     module, _, name = path.partition(":")
     function: Callable[..., None] = getattr(import_module(module, "pipeline.cli"), name)
     return function
-
-
-def _unless_another(command: Callable[..., None]) -> Callable[..., None]:
-    """The command of a group's own name, which does nothing where one of the group's commands follows."""
-
-    @wraps(command)
-    def run(context: typer.Context, **given: Any) -> None:
-        if context.invoked_subcommand is None:
-            command(context, **given)
-
-    return run
 
 
 def _unbundled(command: Callable[..., None]) -> Callable[..., None]:

@@ -294,18 +294,8 @@ def _print_table(rows: Sequence[Row], layout: Layout, *, wide: bool) -> None:
 
 
 @contextmanager
-def progress_bar(what: str, as_lines: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar within the block; it gives a function that takes the steps done and the steps in all.
-
-    As lines, also without a terminal: `replaying usage: 40 %`.
-    """
-    if as_lines:
-
-        def say(done: int, whole: int) -> None:
-            remark(f"{what}: {100 * done // whole} %")
-
-        yield say
-        return
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar within the block; it gives a function that takes the steps done and the steps in all."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -2,9 +2,8 @@
 
 import logging
 import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,16 +13,13 @@ import typer
 
 from pipeline.cli.options import (
     ClusterSource,
-    FileSource,
     JobSource,
     MetricsPort,
-    as_iso,
+    TablesSource,
     call_on_signals,
 )
 from pipeline.cli.output import remark
-from pipeline.clock import wall_ms
-from pipeline.command_line import JOB, RUN_DIR, TABLES_ROOT, carry, not_installed
-from pipeline.errors import UsageError, printable
+from pipeline.command_line import JOB, RUN_DIR, carry, not_installed
 from pipeline.log import set_up_logging
 
 if TYPE_CHECKING:
@@ -49,17 +45,7 @@ def dashboard(
     port: Annotated[int, typer.Option(help="0 means any free one.", min=0, max=65_535)] = DEFAULT_PORT,
     host: Annotated[str, typer.Option(help="Where to listen; without a token only on this machine.")] = "127.0.0.1",
     token_file: _TokenFile = None,
-    allow_edits: Annotated[
-        bool, typer.Option("--allow-edits", help="Quotas may be edited in the page; needs a token.")
-    ] = False,
-    source: FileSource,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Root of the Delta tables, or NAME=ROOT. Once for each cluster; the first is shown first.",
-            show_default=False,
-        ),
-    ] = None,
+    source: TablesSource,
 ) -> None:
     """Show on a web page who is throttled, why, until when, and whether the pipeline works.
 
@@ -69,86 +55,20 @@ def dashboard(
     from pipeline.job.status import signs_of
 
     try:
-        from pipeline.dashboard.http import DashboardServer
-        from pipeline.dashboard.links import TOKEN_VARIABLE
+        from pipeline.dashboard.http import TOKEN_VARIABLE, DashboardServer
         from pipeline.web import Listen, read_token
     except ModuleNotFoundError as exc:
         raise not_installed(exc.name or "starlette", "dashboard") from exc
-    roots = named_roots(tables or [])
-    if roots:
-        carry(TABLES_ROOT, next(iter(roots.values())))
-    found = {name: source._replace(tables=root).settings() for name, root in roots.items()} or {"": source.settings()}
-    clusters = {name: (one, signs_of(one.run_dir, one.job, one.tables.root)) for name, one in found.items()}
-    (name, (settings, signs)), *others = clusters.items()
+    settings = source.settings()
+    signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
     set_up_logging(settings.log_level)
     token = read_token(token_file, TOKEN_VARIABLE)
-    server = DashboardServer(settings, signs, Listen(host, port), token, allow_edits, name, dict(others))
+    server = DashboardServer(settings, signs, Listen(host, port), token)
     with call_on_signals(server.stop):
         remark(f"dashboard: {server.address}")
         # A job on the same machine goes first.
         os.setpriority(os.PRIO_PROCESS, 0, max(_DASHBOARD_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
         server.run()
-
-
-_NAMED_ROOT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,39})=(.+)")
-
-
-def named_roots(given: Sequence[str]) -> dict[str, str]:
-    """The roots of tables by the name of their cluster, in the order given: `NAME=ROOT`, or a root alone.
-
-    A root alone is named after its last folder, or the one above it where that is called `tables`.
-
-    Raises:
-        UsageError: Two have the same name.
-
-    >>> named_roots(["prod=/srv/a", "/srv/dev/tables", "s3://bucket/test"])
-    {'prod': '/srv/a', 'dev': '/srv/dev/tables', 'test': 's3://bucket/test'}
-    """
-    found: dict[str, str] = {}
-    for text in given:
-        named = _NAMED_ROOT.fullmatch(text)
-        name, root = (named[1], named[2]) if named else (_folder_name(text), text)
-        if name in found:
-            msg = f"two clusters are called {name}: {found[name]} and {root}"
-            raise UsageError(msg, f"name them, as --tables {name}-2={root}")
-        found[name] = root
-    return found
-
-
-def _folder_name(root: str) -> str:
-    *above, last = [part for part in re.split(r"[/:]+", root) if part] or [root]
-    name = above[-1] if above and last == "tables" else last
-    return name.lstrip(".") or name
-
-
-def link(
-    *,
-    user: Annotated[str, typer.Option(help="Whose clients it shows.", show_default=False)],
-    client_id: Annotated[
-        str | None, typer.Option(help="Only this one; without it, all of the user.", show_default=False)
-    ] = None,
-    days: Annotated[int, typer.Option(help="How long it works.", min=1, max=366)] = 7,
-    cluster: Annotated[
-        str | None, typer.Option(help="Of a dashboard over several clusters, which one.", show_default=False)
-    ] = None,
-    token_file: _TokenFile = None,
-    source: FileSource,
-) -> None:
-    """Print the address of a page for an application team: whether it is throttled, why, and what to do.
-
-    It shows one user, or one client, and works for some days. It is signed with the dashboard's token, so give the same
-    one. The address is the one on this machine.
-    """
-    from pipeline.dashboard.links import TOKEN_VARIABLE, About, link_text
-    from pipeline.web import read_token
-
-    source.settings()
-    token = read_token(token_file, TOKEN_VARIABLE)
-    address = f"http://127.0.0.1:{DEFAULT_PORT}/"
-    end_ms = wall_ms() + days * 86_400_000
-    text = link_text(address, token, About(cluster, user, client_id), end_ms)
-    sys.stdout.write(f"{text}\n")
-    sys.stderr.write(f"it works until {as_iso(end_ms)} UTC; whoever has it sees the throttles of {printable(user)}\n")
 
 
 def run(

@@ -59,9 +59,6 @@ def what_if(
         list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
     limit: Annotated[int, typer.Option(help="How many clients the table shows.", min=1)] = 50,
-    progress: Annotated[
-        bool, typer.Option("--progress", help="Print the share done as lines on standard error.")
-    ] = False,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
@@ -84,7 +81,7 @@ def what_if(
     since_ms, until_ms = parse_range(since, until)
     request = _request(settings, usage_table, since_ms, until_ms, candidate)
     began = time.perf_counter()
-    results = _replay(request, progress)
+    results = _replay(request)
     again, with_candidate = results[0], results[-1]
     # Without an edit in the range today's quotas are those that were in force.
     with_baseline = again if baseline == "happened" else results[-2]
@@ -164,11 +161,11 @@ def _request(
     )
 
 
-def _replay(request: "ReplayRequest", as_lines: bool) -> "list[ReplayResult]":
+def _replay(request: "ReplayRequest") -> "list[ReplayResult]":
     from pipeline.replay.request import Plan
     from pipeline.replay.run import run
 
-    with progress_bar("replaying usage", as_lines) as progress:
+    with progress_bar("replaying usage") as progress:
         return run(Plan.of(request), progress)
 
 

@@ -242,10 +242,6 @@ class SeenClients:
         """The rows of clients, by their user and client_id, and whether there are such."""
         return self._found(_hashes([clients[name].to_pylist() for name in ("user", "client_id")]))
 
-    def client_ids_of(self, user: str) -> set[str]:
-        """The client-ids of a user."""
-        return {*self.names.filter(pc.equal(self.names["user"], user))["client_id"].to_pylist()}
-
     def places_since(self, after_ms: int) -> Ids:
         """The rows whose newest sample began after an instant: int64[m]."""
         return np.flatnonzero(self.sample_ms > after_ms)

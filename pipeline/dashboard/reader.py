@@ -405,7 +405,6 @@ class TablesReader:
             waited_ms=self._signs.last_wait_ms(),
             collected_ms=self._collected_ms(now_ms),
             failure=failure,
-            root=self.root,
         )
         running, recent = self._running.running(now_ms, self.min_hold_ms), self._running.recent()
         if is_new or self._last_health is None or found.state != self._last_health.state:

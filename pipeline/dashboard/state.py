@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from pipeline.command_line import command_text, naming_tables
+from pipeline.command_line import command_text
 from pipeline.dashboard.live_rates import RunningThrottle
 from pipeline.dashboard.verdict import NEAR, collapsed, standing, verdict
 from pipeline.process import activity_of, ahead_ms
@@ -116,7 +116,6 @@ def health(
     waited_ms: int | None = None,
     collected_ms: int | None = None,
     failure: str | None = None,
-    root: str = "",
 ) -> Health:
     """Judge the pipeline.
 
@@ -129,7 +128,6 @@ def health(
         collected_ms: When that batch was collected, by the clock of `now_ms`; None = by the batch. A batch whose
             clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
         failure: Why the tables cannot be read; None if they can.
-        root: The tables' root, which the command that starts their job names.
     """
     at_ms = batch["processed_at_ms"] if collected_ms is None and batch is not None else collected_ms
     age_ms = None if batch is None or at_ms is None else max(now_ms - at_ms, 0)
@@ -139,7 +137,7 @@ def health(
     if failure is not None:
         found: tuple[HealthState, str, str] = ("unreadable", "The tables cannot be read", failure)
     elif age_ms is None:
-        found = _without_batch(process, wait_age_ms, root)
+        found = _without_batch(process, wait_age_ms)
     elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
         found = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
     elif process is None:
@@ -149,10 +147,10 @@ def health(
     return Health(*found, age_ms, lag_ms, process, ahead)
 
 
-def _without_batch(process: str | None, wait_age_ms: int | None, root: str) -> tuple[HealthState, str, str]:
+def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
     title = "The job has written no micro-batch yet"
     if process is None:
-        command = command_text("run", *naming_tables(root))
+        command = command_text("run")
         return "starting", "No micro-batch is stored yet", f"Start the job: {command}."
     activity = activity_of(True, None, wait_age_ms, STALLED_AFTER_MS)
     if activity == "hung":

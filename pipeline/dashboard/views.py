@@ -8,22 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.command_line import command_text
 from pipeline.dashboard.api import SEE, Query
 from pipeline.dashboard.client import client_document, made_by
-from pipeline.dashboard.editing import Editing
-from pipeline.dashboard.links import About
 from pipeline.dashboard.live_rates import SeenClients, names_table
 from pipeline.dashboard.past import protected_document, summary_of
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.recent import TIME, WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
-from pipeline.dashboard.teams import team_document
 from pipeline.dashboard.verdict import gauges, standing
 from pipeline.documents import csv_text
 from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
 from pipeline.replay.story import client_of, told
 from pipeline.settings.model import Settings
 from pipeline.tables.port import Condition
+from pipeline.tables.quotas.edit import alter_command
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import Story, decision_with_id, newest_throttle
@@ -40,13 +39,13 @@ _LATENESS_ROWS: Final = 2_000
 _VERSIONS: Final = 30
 _CHANGES: Final = 50
 _OWNERS: Final = 500
+_CANDIDATE: Final = "candidate.yaml"
 
 
 class Answers:
     """The answers of the API; for several threads. The settings are the job's, for the words of `throttles explain`."""
 
-    def __init__(self, reader: TablesReader, feed: Feed, settings: Settings, may_write: bool = False) -> None:
-        self.editing = Editing(settings, may_write)
+    def __init__(self, reader: TablesReader, feed: Feed, settings: Settings) -> None:
         self._reader = reader
         self._settings = settings
         self.feed = feed
@@ -62,7 +61,7 @@ class Answers:
             "/api/v1/protected": lambda query: protected_document(self._reader, self._state(), query),
             "/api/v1/clients": lambda query: clients_document(self._reader, self._state(), query),
             "/api/v1/explain": self._explain,
-            "/api/v1/quotas": self._quotas,
+            "/api/v1/quotas": lambda query: quotas_document(self._reader, self._state(), query),
             "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
             "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
             "/api/v1/dead_letters": lambda query: dead_letters(self._reader, query),
@@ -71,14 +70,6 @@ class Answers:
     def as_csv(self, query: Query) -> str:
         """The view Quotas as CSV."""
         return quotas_csv(quotas_document(self._reader, self._state(), query)["rows"])
-
-    def of_team(self, about: About) -> dict[str, Any]:
-        """What an application team sees, see `teams`."""
-        return team_document(self._reader, self._state(), about)
-
-    def by_posted_path(self) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
-        """What takes an edit, by path; but for a what-if, which takes long (`editing.what_if`)."""
-        return {"/api/v1/quotas/plan": self.editing.plan, "/api/v1/quotas/edit": self.editing.write}
 
     def _summary(self, query: Query) -> dict[str, Any]:
         if query.since_ms is None and query.until_ms is None:
@@ -104,9 +95,6 @@ class Answers:
         rows = (event_row(row, state.levels) for row in state.recent)
         wanted = [row for row in rows if _is_of(row, query) and row["at_ms"] >= (query.since_ms or 0)]
         return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
-
-    def _quotas(self, query: Query) -> dict[str, Any]:
-        return {**quotas_document(self._reader, self._state(), query), "may_write": self.editing.may_write}
 
     def _state(self) -> State:
         state = self.feed.state
@@ -224,11 +212,24 @@ def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[st
     wanted = [row for row in table.rows if _is_of(row, query) and _is_found(row, query.search or "")]
     nearest = {(*one.entity, one.quota_type): one for one in state.sensors.first_of_quotas()}
     shown = chosen_rows([_quota_row(row, nearest) for row in wanted], query)
-    # Of these rows, which may be newer than what was seen at the last look: an edit of them names it.
+    # Of these rows, which may be newer than what was seen at the last look.
     page = {"version": table.version, "total": len(shown), "all": len(table.rows), "offset": query.offset}
     owners = sorted({row["owner"] for row in table.rows if row["owner"]})[:_OWNERS]
-    rows = shown[query.offset : query.offset + query.limit]
-    return {**state.head(), **page, "owners": owners, "rows": rows}
+    rows = [{**row, "command": _command_of(row)} for row in shown[query.offset : query.offset + query.limit]]
+    return {**state.head(), **page, "owners": owners, "rows": rows, "what_if": what_if_command()}
+
+
+def _command_of(row: Mapping[str, Any]) -> str:
+    """The command that sets a row as it is: whoever pastes it changes a figure."""
+    values = {name: one["bound"] for name, one in row["bounds"].items()}
+    labels = {} if values and row["mode"] == "enforce" else {"mode": row["mode"]}
+    return alter_command(row["user"], row["client_id"], values | labels)
+
+
+def what_if_command() -> str:
+    """The commands that write all quotas to a file, to be edited, and replay the last 15 minutes with it."""
+    export, replay = command_text("quotas", "export"), command_text("what-if", "-f", _CANDIDATE, "--since", "15m")
+    return f"{export} >{_CANDIDATE} && {replay}"
 
 
 def chosen_rows(rows: Sequence[dict[str, Any]], query: Query) -> list[dict[str, Any]]:

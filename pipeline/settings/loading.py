@@ -4,7 +4,6 @@ All mistakes are reported at once, each with its key and with the file, variable
 no setting is one, in the file and in the environment.
 """
 
-import json
 import os
 import re
 import tomllib
@@ -13,12 +12,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
 from pipeline.settings.model import Settings
-from pipeline.settings.places import StoreSettings
 
 PREFIX: Final = "KQUOTA_"
 OTHER_VARIABLES: Final[Mapping[str, str]] = {
@@ -41,15 +39,6 @@ _OF_A_SERVICE: Final = re.compile(
 def variable_of(key: str) -> str:
     """The variable of a setting, by its dotted key: `stream.trigger_ms` -> `KQUOTA_STREAM__TRIGGER_MS`."""
     return PREFIX + key.replace(".", "__").upper()
-
-
-def store_variables(store: StoreSettings) -> dict[str, str]:
-    """The variables that set a store as these settings do, for a process of our own. They hold the secrets."""
-    plain = {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in store}
-    values = {name: value for name, value in plain.items() if isinstance(value, str)}
-    if store.options:
-        values["options"] = json.dumps({key: value.get_secret_value() for key, value in store.options.items()})
-    return {variable_of(f"store.{name}"): value for name, value in values.items()}
 
 
 def setting_keys(branch: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:

@@ -1,8 +1,8 @@
 // The frame around the views: which one the address names, the stream, the banner, theme and countdowns.
 
-import { h, inCluster, show, withCommand } from './dom.js';
+import { h, show, withCommand } from './dom.js';
 import { clock, sentence, span } from './format.js';
-import { NeedsToken, Refused, ask, follow, hasToken, isLetIn, setToken } from './net.js';
+import { NeedsToken, Refused, follow, hasToken, isLetIn, setToken } from './net.js';
 
 /** Path → name, and what loads the view. */
 const VIEWS = {
@@ -18,7 +18,7 @@ const unknown = {
   },
 };
 const main = document.getElementById('main');
-const frame = { head: null, skewMs: 0, heardAt: 0, view: null, opening: null, stop: null, lost: null, clusters: null, isLetIn: false };
+const frame = { head: null, skewMs: 0, heardAt: 0, view: null, opening: null, stop: null, lost: null, isLetIn: false };
 
 /** The server's clock: countdowns are right also where this machine's clock is not. */
 const serverNow = () => Date.now() + frame.skewMs;
@@ -34,7 +34,6 @@ async function open(push) {
   }
   main.dataset.view = name;
   main.dataset.ready = 'false';
-  for (const link of document.querySelectorAll('header a[data-nav]')) link.setAttribute('href', inCluster(link.dataset.path));
   if (push) {
     main.replaceChildren(h('p', { class: 'quiet pad' }, 'Loading'));
     window.scrollTo(0, 0);
@@ -59,7 +58,6 @@ async function letIn() {
 function begin(name, view) {
   frame.view = view;
   document.title = `${view.title(new URLSearchParams(location.search))} · kquota`;
-  showClusters();
   view.open(main, new URLSearchParams(location.search), context);
   frame.stop = follow(name === 'now' ? 'now' : 'head', heard, lost);
 }
@@ -70,11 +68,10 @@ function message(text, fix, href, label) {
     fix && !fix.startsWith('see /api/') ? h('p', { class: 'quiet' }, withCommand(sentence(fix))) : null, h('p', {}, h('a', { href, 'data-nav': true }, label)));
 }
 
-/** The address of this view with nothing but the client, and without a cluster that there is not. */
+/** The address of this view with nothing but the client. */
 function plain() {
   const given = new URLSearchParams(location.search);
   const kept = new URLSearchParams([...given].filter(([name]) => name === 'user' || name === 'client_id'));
-  if (given.has('cluster') && !(frame.clusters || []).includes(given.get('cluster'))) kept.set('cluster', '');
   return `${location.pathname}${String(kept) ? `?${kept}` : ''}`;
 }
 
@@ -84,11 +81,11 @@ const title = () => document.querySelector('nav [aria-current]')?.textContent ||
 const context = {
   now: serverNow,
   go(path) {
-    history.pushState(null, '', inCluster(path));
+    history.pushState(null, '', path);
     open(true);
   },
   replace(path) {
-    history.replaceState(null, '', inCluster(path));
+    history.replaceState(null, '', path);
   },
   failed(error) {
     if (error.name === 'AbortError') return;
@@ -142,32 +139,6 @@ function showHealth() {
   else showBanner(banner, health.state, health.title, health.text);
   foot();
 }
-
-/** Several clusters: a switch, which keeps the view and what it shows. The first one has no name in the address. */
-async function showClusters() {
-  if (!frame.clusters) {
-    try {
-      frame.clusters = (await ask('clusters')).clusters;
-    } catch {
-      return; // without a token yet, or without a connection: the next view asks again
-    }
-  }
-  const chooser = document.getElementById('clusters');
-  if (frame.clusters.length < 2) return;
-  const shown = new URLSearchParams(location.search).get('cluster') || frame.clusters[0];
-  const known = frame.clusters.includes(shown) ? frame.clusters : [shown, ...frame.clusters];
-  chooser.replaceChildren(...known.map((name) => h('option', { value: name, selected: name === shown }, name)));
-  chooser.hidden = false;
-}
-
-document.getElementById('clusters').addEventListener('change', (event) => {
-  const address = new URL(location.href);
-  address.searchParams.set('cluster', event.target.value);
-  history.pushState(null, '', address.pathname + address.search);
-  frame.head = null;
-  frame.heardAt = 0;
-  open(true);
-});
 
 /** Figures that are not of now are grey, and the banner has their time. */
 function stale(asOfMs) {
@@ -259,7 +230,6 @@ document.addEventListener('keydown', (event) => {
   }
 });
 addEventListener('popstate', () => open(true));
-for (const link of document.querySelectorAll('header a[data-nav]')) link.dataset.path = link.getAttribute('href');
 theme();
 open(false);
 setInterval(tick, matchMedia('(prefers-reduced-motion: reduce)').matches ? 1_000 : 100);

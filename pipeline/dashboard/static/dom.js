@@ -5,16 +5,6 @@ const SVG = 'http://www.w3.org/2000/svg';
 const COUNTED = ['until', 'since', 'from'];
 const SVG_TAGS = new Set(['svg', 'path', 'polyline', 'line', 'rect', 'g', 'circle', 'title']);
 
-/** An address of the page or of the API with the cluster that the page shows, if its own address names one. */
-export function inCluster(path) {
-  const name = new URLSearchParams(location.search).get('cluster');
-  if (name === null || !path.startsWith('/')) return path;
-  const address = new URL(path, location.origin);
-  if (!address.searchParams.has('cluster')) address.searchParams.set('cluster', name);
-  else if (!address.searchParams.get('cluster')) address.searchParams.delete('cluster'); // asks for none
-  return address.pathname + address.search;
-}
-
 /** An element: h('td', {class: 'n', title: name}, children…). Children that are null or false are left out. */
 export function h(tag, attributes, ...children) {
   const node = SVG_TAGS.has(tag) && (tag !== 'title') ? document.createElementNS(SVG, tag) : document.createElement(tag);
@@ -26,7 +16,7 @@ export function h(tag, attributes, ...children) {
       // By the object model: the page's policy forbids style attributes.
       for (const [property, text] of Object.entries(value)) node.style.setProperty(property, text);
     } else {
-      node.setAttribute(name, value === true ? '' : name === 'href' ? inCluster(String(value)) : String(value));
+      node.setAttribute(name, value === true ? '' : String(value));
     }
   }
   for (const child of children.flat(Infinity)) {

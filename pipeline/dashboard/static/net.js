@@ -1,7 +1,5 @@
 // Talks to the server: JSON answers, and one stream of what is new. A token is kept for this tab alone.
 
-import { inCluster } from './dom.js';
-
 const KEY = 'kquota-token';
 
 export class NeedsToken extends Error {}
@@ -32,7 +30,7 @@ export async function isLetIn() {
 export async function ask(path, parameters = {}, signal = undefined) {
   const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
   const query = new URLSearchParams(given);
-  const answer = await fetch(inCluster(`/api/v1/${path}${given.length ? `?${query}` : ''}`), { headers: headers(), signal });
+  const answer = await fetch(`/api/v1/${path}${given.length ? `?${query}` : ''}`, { headers: headers(), signal });
   if (answer.status === 401) throw new NeedsToken();
   const found = await answer.json();
   if (!answer.ok) throw new Refused(found);
@@ -41,7 +39,7 @@ export async function ask(path, parameters = {}, signal = undefined) {
 
 /** Has the browser save an answer as a file: a link could not carry the token. */
 export async function download(path, parameters, name) {
-  const answer = await fetch(inCluster(`/api/v1/${path}?${new URLSearchParams(parameters)}`), { headers: headers() });
+  const answer = await fetch(`/api/v1/${path}?${new URLSearchParams(parameters)}`, { headers: headers() });
   if (answer.status === 401) throw new NeedsToken();
   if (!answer.ok) throw new Refused(await answer.json());
   const link = document.createElement('a');
@@ -49,17 +47,6 @@ export async function download(path, parameters, name) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-/** Sends a body. With onPercent the answer comes as events, and onPercent gets the share done. */
-export async function post(path, body, signal = undefined, onPercent = undefined) {
-  const accept = onPercent ? 'text/event-stream' : 'application/json';
-  const answer = await fetch(inCluster(`/api/v1/${path}`), { method: 'POST', headers: { ...headers(), Accept: accept, 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal });
-  const isStream = answer.ok && onPercent;
-  let found = isStream ? {} : await answer.json();
-  if (isStream) await read(answer.body.getReader(), (event) => { if ('percent' in event) onPercent(event.percent); else found = event; });
-  if (!answer.ok || found.error || !Object.keys(found).length) throw new Refused(found);
-  return found;
 }
 
 /** Calls load as soon as everyMs have passed since place was asked for last: now, or later in place of an earlier call. */
@@ -83,7 +70,7 @@ export function follow(view, onState, onLost) {
     let pauseMs = 250;
     while (!over.signal.aborted) {
       try {
-        const answer = await fetch(inCluster(`/api/v1/stream?view=${view}`), { headers: headers(), signal: over.signal });
+        const answer = await fetch(`/api/v1/stream?view=${view}`, { headers: headers(), signal: over.signal });
         if (answer.status === 401) throw new NeedsToken();
         if ([400, 404].includes(answer.status)) throw new Refused(await answer.json());
         if (!answer.ok) throw new Error(`status ${answer.status}`);

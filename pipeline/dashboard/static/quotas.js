@@ -1,8 +1,7 @@
 // The view Quotas: every row with how near it is to its bound, and who changed what.
 
-import { h, show } from './dom.js';
+import { copied, h, show } from './dom.js';
 import { LEVELS, TYPES, clientHref, count, instant, pair, percent, rate, when } from './format.js';
-import { edit } from './edit.js';
 import { ask, download, giveUp, loadSoon } from './net.js';
 import { bar, barLegend } from './now.js';
 
@@ -124,14 +123,15 @@ function quotaRow(row) {
   return h('li', { class: 'quota', 'data-key': `${row.user}\u0000${row.client_id}`, 'data-testid': 'quota-row' },
     h('div', { class: 'who' }, h('div', { class: 'entity' }, user || h('small', {}, 'client-id'), user && client ? h('span', { class: 'slash' }, ' / ') : ' ', client), h('small', {}, `level ${row.level}: ${LEVELS[row.level]}`)),
     h('div', { class: 'whose' }, row.mode === 'enforce' ? null : h('span', { class: `chip ${row.mode === 'shadow' ? 'ghost' : 'blue'}` }, row.mode), h('span', {}, row.owner || h('span', { class: 'quiet' }, 'no owner')), row.note ? h('small', {}, row.note) : null,
-      h('button', { type: 'button', class: 'link', 'data-testid': 'edit-row', 'aria-label': `Try a different limit for ${row.entity}`, on: { click: () => change(row.user, row.client_id) } }, 'Try a different limit')),
+      commands(row)),
     h('div', { class: 'bounds' }, Object.entries(row.bounds).map(([type, one]) => bound(row, type, one)), Object.keys(row.bounds).length ? null : h('small', {}, 'no bounds')));
 }
 
-/** By its name, not by the row that was shown when the button was made: the table may be a newer version by now. */
-function change(user, clientId) {
-  const row = place.found.rows.find((one) => one.user === user && one.client_id === clientId);
-  if (row) edit(row, place.found.version, place.found.may_write, load);
+/** How to change a row, and how to try that first. What is open stays open while the row and its commands stay the same. */
+function commands(row) {
+  return h('details', { 'data-keep': row.command, 'data-testid': 'commands' }, h('summary', { 'aria-label': `Change the quota of ${row.entity}` }, 'Change it'),
+    h('p', {}, h('small', {}, 'To change it, run this with other figures:'), copied(row.command)),
+    h('p', {}, h('small', {}, 'To see first whom it would hold, write all quotas to a file, edit it, and replay usage with it:'), copied(place.found.what_if)));
 }
 
 function bound(row, type, one) {

@@ -40,18 +40,14 @@ class QuotaChange:
     remove: bool = False
 
 
-def alter_command(user: str, client_id: str, values: QuotaValues, reason: str = "", options: Sequence[str] = ()) -> str:
-    """The command that sets bounds or labels of an entity; a value None is deleted. As text, like `command_text`."""
+def alter_command(user: str, client_id: str, values: QuotaValues) -> str:
+    """The command that sets bounds or the mode of an entity. As text, like `command_text`."""
     words = ["quotas", "alter"]
     for name, flag in ((user, "--user"), (client_id, "--client-id")):
         if name:
             words += [f"{flag.replace('-id', '')}-defaults"] if name == DEFAULT else [flag, name]
-    given = {key: value for key, value in values.items() if value is not None}
-    added = [f"{key}={bracketed(one) if isinstance(one, str) else exact_text(one)}" for key, one in given.items()]
-    deleted = [key for key, value in values.items() if value is None]
-    words += ["--add-config", ",".join(added)] if added else []
-    words += ["--delete-config", ",".join(deleted)] if deleted else []
-    return command_text(*words, *(["--reason", reason] if reason else []), *options)
+    added = [f"{key}={one if isinstance(one, str) else exact_text(one)}" for key, one in values.items()]
+    return command_text(*words, "--add-config", ",".join(added))
 
 
 def bracketed(text: str) -> str:

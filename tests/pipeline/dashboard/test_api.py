@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,20 +10,23 @@ from typing import Any
 
 import pytest
 
+from pipeline.clock import wall_ms
+from pipeline.command_line import TABLES_ROOT, carry
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
-from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, quota
 from tests.waiting import wait_until
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
 from pipeline.dashboard.api import PARAMETERS  # noqa: E402
-from pipeline.dashboard.http import Clusters, build_app  # noqa: E402
+from pipeline.dashboard.http import build_app  # noqa: E402
 from pipeline.dashboard.reader import Feed, TablesReader, encoded  # noqa: E402
 from pipeline.dashboard.views import Answers, quotas_csv  # noqa: E402
 
@@ -40,7 +44,7 @@ def client_of(shop: LivedTables, token: str | None = None) -> Any:
     settings = Settings(tables=TablesSettings(root=shop.root))
     reader = TablesReader(shop.root, JobSigns(lambda: "7"))
     feed = Feed(reader, lambda: shop.now_ms)
-    app = build_app(Clusters("", Answers(reader, feed, settings), {}), token, lambda: shop.now_ms)
+    app = build_app(Answers(reader, feed, settings), token, lambda: shop.now_ms)
     client = Client(app, base_url="http://127.0.0.1:8788")
     client.app.state.feed = feed
     return client
@@ -358,7 +362,7 @@ def test_an_unknown_page_is_the_page_with_a_sentence(asked: Any) -> None:
     answer = asked.get("/nowhere", headers={"Accept": "text/html"})
     assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "/static/app.js" in answer.text
-    assert asked.get("/api/v1/nowhere", headers={"Accept": "text/html"}).json()["fix"] == "see /api/v1/openapi.json"
+    assert asked.get("/api/v1/nowhere", headers={"Accept": "text/html"}).json()["fix"] == "see docs/dashboard.md"
 
 
 def test_a_hostile_name_comes_back_as_it_is(asked: Any) -> None:
@@ -445,27 +449,33 @@ def test_the_stream_begins_with_the_state(asked: Any) -> None:
     assert first.text.startswith("retry: 1000\n\n")
 
 
-def test_the_document_names_every_path_and_parameter(asked: Any) -> None:
-    told = asked.get("/api/v1/openapi.json").json()
-    assert told["openapi"].startswith("3.1")
-    for path, names in PARAMETERS.items():
-        assert [one["name"] for one in told["paths"][path]["get"]["parameters"]] == list(names)
-    served = {route.path for route in asked.app.routes if route.path.startswith("/api/")}
-    assert served == {*told["paths"], "/api/v1/openapi.json"}
+def test_the_commands_of_a_quota_change_it_and_try_it_as_they_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [quota("<default>", "a b", request_percentage=2.5), quota("it's", "<default>", mode="exempt")]
+    tables = LivedTables(tmp_path / "tables", [*QUOTAS, *rows], SENDERS, wall_ms() - 30_000, at_once=True)
+    tables.live(30)
+    monkeypatch.chdir(tmp_path)
+    carry(TABLES_ROOT, tables.root)
+    before = {(row["user"], row["client_id"]): row for row in QuotaTable(tables.root).read().rows}
+    with client_of(tables) as asked:
+        found = get(asked, "quotas")
+
+    def run(command: str) -> str:
+        return subprocess.run(["/bin/sh", "-c", command], check=True, capture_output=True, text=True).stdout
+
+    for row in found["rows"]:
+        kquota("quotas", "delete", *entity_flags(row), "--tables", tables.root)
+        run(row["command"])
+    labels = dict.fromkeys(("owner", "note"))
+    after = {(row["user"], row["client_id"]): row for row in QuotaTable(tables.root).read().rows}
+    assert after == {entity: row | labels for entity, row in before.items()}
+    assert len(after) == 7
+    assert "2 of 6 clients throttled" in run(found["what_if"])
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "error"),
-    [
-        (b"[" * 60_000, 422, "the body is not JSON"),
-        (b"{", 422, "the body is not JSON"),
-        (b"[]", 422, "the body is not a JSON object"),
-        (b" " * 70_000, 400, "the body has more than 65536 bytes, or its end is missing"),
-    ],
-    ids=["deep", "cut off", "a list", "long"],
-)
-@pytest.mark.parametrize("path", ["plan", "what-if", "edit"])
-def test_a_body_that_is_no_object_is_refused(asked: Any, path: str, body: bytes, status: int, error: str) -> None:
-    headers = {"Content-Type": "application/json"}
-    answer = asked.post(f"/api/v1/quotas/{path}", content=body, headers=headers)
-    assert (answer.status_code, answer.json()["error"]) == (status, error)
+def entity_flags(row: dict[str, Any]) -> list[str]:
+    names = (("user", row["user"]), ("client", row["client_id"]))
+    pairs = [(f"--{flag}-defaults",) if name == "<default>" else (f"--{flag.replace('client', 'client-id')}", name)
+             for flag, name in names if name]  # fmt: skip
+    return [word for pair in pairs for word in pair]

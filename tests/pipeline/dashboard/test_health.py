@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline.command_line import TABLES_ROOT, carry, carry_nothing
 from pipeline.dashboard.state import STALLED_AFTER_MS, health
 from pipeline.process import FRESH_MS, LATE_AFTER_MS
 
@@ -37,18 +36,8 @@ def test_the_state_follows_from_batch_and_process(
     assert (found.text == "") == (state == "live")
 
 
-@pytest.mark.parametrize(
-    ("carried", "command"),
-    [(None, "kquota run."), ("/data/eu", "kquota run."), ("/data/us", "kquota run --tables /data/eu.")],
-)
-def test_the_start_of_a_job_names_tables_that_are_not_carried(carried: str | None, command: str) -> None:
-    if carried is not None:
-        carry(TABLES_ROOT, carried)
-    try:
-        text = health(NOW_MS, None, None, was_seen=False, root="/data/eu").text
-    finally:
-        carry_nothing()
-    assert text.endswith(command)
+def test_before_the_first_batch_it_says_how_to_start_the_job() -> None:
+    assert health(NOW_MS, None, None, was_seen=False).text.endswith("kquota run.")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
-from pipeline.dashboard.http import Clusters, build_app  # noqa: E402
+from pipeline.dashboard.http import build_app  # noqa: E402
 from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
 from pipeline.dashboard.views import Answers  # noqa: E402
 
@@ -31,7 +31,7 @@ class Asked:
         self.feed = Feed(reader, lambda: shop.now_ms)
         self.registry: CollectorRegistry = new_registry("dashboard")
         answers = Answers(reader, self.feed, Settings(tables=TablesSettings(root=shop.root)))
-        self.app = build_app(Clusters("", answers, {}), token, lambda: shop.now_ms + self.later_ms, self.registry)
+        self.app = build_app(answers, token, lambda: shop.now_ms + self.later_ms, self.registry)
         self.client = testclient.TestClient(self.app, base_url="http://127.0.0.1:8788", raise_server_exceptions=False)
 
     def metric(self, name: str, **labels: str) -> float | None:
@@ -78,9 +78,9 @@ def test_an_answer_that_fails_is_a_500(asked: Asked, monkeypatch: pytest.MonkeyP
     def fails(*_arguments: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pipeline.dashboard.http.document", fails)
-    assert asked.client.get("/api/v1/openapi.json").status_code == 500
-    assert asked.metric("requests_total", route="/api/v1/openapi.json", status="500") == 1
+    monkeypatch.setattr("pipeline.dashboard.http.encoded", fails)
+    assert asked.client.get("/healthz").status_code == 500
+    assert asked.metric("requests_total", route="/healthz", status="500") == 1
 
 
 def test_the_age_of_the_newest_batch_grows_also_when_nobody_looks(asked: Asked, shop: LivedTables) -> None:

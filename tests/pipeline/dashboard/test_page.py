@@ -26,7 +26,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
-from tests.pipeline.dashboard.shop import lived_shop, quota
+from tests.pipeline.dashboard.shop import START_MS, lived_shop, quota
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
@@ -77,10 +77,9 @@ def address(tables: LivedTables) -> Iterator[str]:
 
 
 @contextmanager
-def dashboard(*roots: str, **environ: str) -> Iterator[str]:
-    """`kquota dashboard` over these roots as its own process; yields the page's address. It ends with the block."""
-    tables = [part for root in roots for part in ("--tables", root)]
-    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", *tables]
+def dashboard(root: str, **environ: str) -> Iterator[str]:
+    """`kquota dashboard` as its own process; yields the page's address. It ends with the block."""
+    command = [sys.executable, "-m", "pipeline.cli.main", "dashboard", "--port", "0", "--tables", root]
     with (
         tempfile.TemporaryFile("w+") as log,  # a pipe that is not read could fill, and stop it
         subprocess.Popen(command, stderr=log, env={**os.environ, **environ}) as child,
@@ -437,6 +436,39 @@ def test_quotas_are_chosen_sorted_and_saved(page: Any, address: str) -> None:
     lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
     assert saved.value.suggested_filename == "quotas.csv"
     assert [line.partition(",")[0] for line in lines] == ["user", "<default>", "alice", "ml", "search", "web"]
+
+
+def test_a_quota_has_the_command_that_changes_it_and_it_is_copied(page: Any, address: str, tables: LivedTables) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    show(page, address, "/quotas?search=alice")
+    change = page.get_by_test_id("commands")
+    change.locator("summary").click()
+    alter, what_if = change.get_by_test_id("command").all_inner_texts()
+    assert alter.endswith("kquota quotas alter --user alice --client-id etl --add-config producer_byte_rate=150000")
+    assert what_if.endswith("kquota what-if -f candidate.yaml --since 15m")
+    fits_at_every_width(page, "the commands of a quota")
+    change.get_by_test_id("copy").first.click()
+    change.get_by_text("Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == alter
+    version = page.get_by_test_id("history").locator("li b").first.inner_text()
+    tables.edit([quota("ml", "", consumer_byte_rate=40_000.0, mode="shadow")], "another row")
+    page.get_by_test_id("history").locator(f"li b:text-is('v{int(version[1:]) + 1}')").wait_for()
+    assert change.get_attribute("open") is not None
+
+
+def test_a_hint_that_ends_in_a_command_has_a_button_that_copies_it(browser: Any, tmp_path: Path) -> None:
+    tables = LivedTables(tmp_path, [], [], START_MS)
+    with dashboard(tables.root) as address, new_page(browser) as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        show(page, address, "/quotas")
+        command = page.locator("#banner").get_by_test_id("command").inner_text()
+        assert command.endswith("kquota run")
+        page.locator("#banner").get_by_test_id("copy").click()
+        page.get_by_text("Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == command
+        page.wait_for_timeout(2_500)  # the banner is shown again meanwhile
+        assert page.get_by_text("Copied").is_visible()
+        page.goto("about:blank")
 
 
 def test_every_figure_of_the_pipeline_has_its_target_and_is_explained(page: Any, address: str) -> None:

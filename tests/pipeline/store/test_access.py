@@ -6,7 +6,7 @@ import pickle
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from pipeline.settings.loading import load_settings, store_variables
+from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings, StreamSettings, TablesSettings
 from pipeline.settings.places import StoreAddress, StoreSettings
 from pipeline.tables.address import is_local, table_uri
@@ -127,11 +127,6 @@ def test_variables_set_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert root.store.secret_access_key == SecretStr(SECRET)
 
 
-def test_another_process_can_be_told_the_same_by_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = StoreSettings(
-        endpoint="https://store", region="r", access_key_id=SecretStr("key"), secret_access_key=SecretStr(SECRET),
-        options={"aws_checksum_algorithm": SecretStr("sha256")},
-    )  # fmt: skip
-    for name, value in store_variables(store).items():
-        monkeypatch.setenv(name, value)
-    assert load_settings().store == store
+def test_options_of_a_store_are_read_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KQUOTA_STORE__OPTIONS", '{"aws_checksum_algorithm": "sha256"}')
+    assert load_settings().store.options == {"aws_checksum_algorithm": SecretStr("sha256")}
