@@ -79,8 +79,27 @@ def refuse_other_usage_topic(settings: Settings, before: Ids, now: Ids) -> None:
             f"topic '{topic}' was deleted and made anew, or this is another cluster: its id is {now[topic]}, and the "
             f"offsets in the tables are those of {before[topic]}"
         )
-        fix = f"read the new topic from its first message, with a new checkpoint: {_command(settings, now[topic])}"
+        fix = f"read the new topic from its first message, with a new checkpoint: {_command(settings, before, now)}"
         raise Refused(message, fix)
+
+
+def refuse_other_throttle_topics(settings: Settings, before: Ids, now: Ids) -> None:
+    """Refuse to publish on another throttle topic, or with another marker topic, than before."""
+    throttles, marker = settings.kafka.throttle_topic, settings.kafka.marker_topic
+    if is_other(before, now, throttles):
+        lost, mended = "throttles that run now are not on it", "publish them again, once with --take-topic"
+        raise Refused(_made_anew(throttles, before, now, lost), f"{mended}: {_command(settings, before, now)}")
+    if is_other(before, now, marker):
+        lost = f"how far '{throttles}' is published was kept there"
+        mended = f"go on after the newest record of '{throttles}', once with --take-topic"
+        raise Refused(_made_anew(marker, before, now, lost), f"{mended}: {_command(settings, before, now)}")
+
+
+def _made_anew(topic: str, before: Ids, now: Ids, lost: str) -> str:
+    return (
+        f"topic '{topic}' was deleted and made anew, or this is another cluster: its id is {now[topic]}, before it was "
+        f"{before[topic]}, and {lost}"
+    )
 
 
 def is_other(before: Ids, now: Ids, topic: str) -> bool:
@@ -88,14 +107,18 @@ def is_other(before: Ids, now: Ids, topic: str) -> bool:
     return bool(before.get(topic) and now.get(topic)) and before[topic] != now[topic]
 
 
-def _command(settings: Settings, topic_id: str) -> str:
-    address = settings.kafka.bootstrap_servers or ""
-    checkpoint = f"{settings.stream.checkpoint.rstrip('/')}-{topic_id}"
-    return command_text("run", "--bootstrap-server", address, "--checkpoint", checkpoint, about="job")
+def _command(settings: Settings, before: Ids, now: Ids) -> str:
+    """The command that goes on with all the topics as they are."""
+    kafka, flags = settings.kafka, []
+    if is_other(before, now, kafka.usage_topic):
+        flags = ["--checkpoint", f"{settings.stream.checkpoint.rstrip('/')}-{now[kafka.usage_topic]}"]
+    if any(is_other(before, now, topic) for topic in (kafka.throttle_topic, kafka.marker_topic)):
+        flags.append("--take-topic")
+    return command_text("run", "--bootstrap-server", kafka.bootstrap_servers or "", *flags, about="job")
 
 
 class JobTopics:
-    """The topics of one life of a job: from its start to its end the usage topic must be the same.
+    """The topics of one life of a job: from its start to its end they must be the same.
 
     Args:
         ask: Gives the ids of the usage, throttle and marker topic now.
@@ -116,8 +139,10 @@ class JobTopics:
             raise topic_missing(kafka.usage_topic, kafka.bootstrap_servers or "", "usage")
 
     def check(self) -> None:
-        """Refuse a usage topic that was deleted and made anew since the start.
+        """Refuse a topic that was deleted and made anew since the start.
 
-        What was read before this call was on the old topic: an id never comes back.
+        What was read before this call was on the old usage topic: an id never comes back.
         """
-        refuse_other_usage_topic(self._settings, self.ids, self._ask())
+        now = self._ask()
+        refuse_other_usage_topic(self._settings, self.ids, now)
+        refuse_other_throttle_topics(self._settings, self.ids, now)

@@ -174,13 +174,7 @@ class JobRun:
         self._tables = JobTables(
             self._open_writer, settings.job, place.cluster, settings.stream.sensor_state_interval_ms
         )
-        topic = KafkaThrottleTopic(
-            job=settings.job,
-            topic=settings.kafka.throttle_topic,
-            marker_topic=settings.kafka.marker_topic,
-            access=place.access,
-            transaction_timeout_ms=settings.kafka.transaction_timeout_ms,
-        )
+        topic = KafkaThrottleTopic.from_settings(settings, place.access)
         self._enforcement = assemble(
             settings,
             settings.scope or self._quotas.scope,
@@ -226,7 +220,7 @@ class JobRun:
     def take_over(self, takes_topic: bool) -> Recovered:
         """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.
 
-        * `takes_topic`: As of `Publisher.take_over`.
+        * `takes_topic`: See `take_over.take_over`.
 
         Raises:
             Conflict: The tables are another job's, the topic has records of other tables, or another driver has taken
@@ -236,7 +230,14 @@ class JobRun:
         claim_tables(settings.tables.root, settings.job)
         self._topics.begin()
         recovered = take_over(
-            self._tables, place.epoch, self._quotas, self._enforcement, self._clock, settings, takes_topic
+            self._tables,
+            place.epoch,
+            self._quotas,
+            self._enforcement,
+            self._clock,
+            settings,
+            self._topics.ids,
+            takes_topic,
         )
         if recovered.batches:
             log.info("rebuilt rates from %d batches, %d rows", recovered.batches, recovered.rows)

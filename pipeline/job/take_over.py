@@ -1,11 +1,11 @@
 """Taking over from an earlier driver, the one step of a start that changes what others see, and its checks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from pipeline.clock import Clock
-from pipeline.cluster.topic_ids import Ids, refuse_other_usage_topic
+from pipeline.cluster.topic_ids import Ids, is_other, refuse_other_throttle_topics, refuse_other_usage_topic
 from pipeline.errors import UsageError
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
@@ -24,24 +24,28 @@ def take_over(
     enforcement: Enforcement,
     clock: Clock,
     settings: Settings,
+    now: Ids,
     takes_topic: bool = False,
-    check: Callable[[Recovered], None] = lambda _recovered: None,
 ) -> Recovered:
     """Fence earlier drivers in the tables, rebuild the engine, fence them on the topic, publish what they left.
 
-    * `takes_topic`: As of `Publisher.take_over`.
-    * `check`: Refuses to go on from what was found, before anything is published.
+    * `now`: The ids of the job's topics.
+    * `takes_topic`: See `Publisher.take_over`. Also whether a throttle or marker topic may be another one than before.
+        On another throttle topic, the running throttles are published again.
 
     Raises:
         Conflict: Another driver has taken over, or the topic has records of other tables.
+        Refused: The throttle or marker topic was deleted and made anew. Nothing was published.
     """
     epoch.raise_in(tables.writers, tables.job)
     failpoint("start.epochs_raised")
     recovered = rebuild(tables, quotas, enforcement.decider, clock, settings)
-    check(recovered)
+    if not takes_topic:
+        refuse_other_throttle_topics(settings, recovered.topic_ids, now)
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
-    enforcement.purgatory.take_over(takes_topic)
+    is_new = is_other(recovered.topic_ids, now, settings.kafka.throttle_topic)
+    enforcement.purgatory.take_over(takes_topic, publishes_running=is_new)
     return recovered
 
 

@@ -223,17 +223,20 @@ class Publisher:
         """Whether stored rows may be missing from the topic."""
         return self._behind
 
-    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool = False) -> None:
+    def take_over(
+        self, highest_stored_seq: int, now: Moment, takes_topic: bool = False, again: pa.Table = _NO_ROWS
+    ) -> None:
         """Fence an earlier publisher, and publish what is stored but not on the topic.
 
         * `highest_stored_seq`: As the outbox has it; the next record gets the number after it.
         * `takes_topic`: Whether to take the topic, too, if a job of the same name with other tables has written it.
+        * `again`: Stored rows to publish before those, though they were published before: the topic lacks them.
 
         Raises:
             Conflict: its records are another job's, or of other tables.
         """
         self._next_seq = highest_stored_seq + 1
-        self._catch_up(now, takes_topic)
+        self._catch_up(now, takes_topic, again)
 
     def write(
         self, publications: pa.Table, evaluation: Evaluation, now: Moment, batch_versions: dict[str, int] | None = None
@@ -293,36 +296,31 @@ class Publisher:
         """Leave the topic; what is stored and not published goes out at the next start."""
         self._topic.close()
 
-    def _catch_up(self, now: Moment, takes_topic: bool = False) -> None:
+    def _catch_up(self, now: Moment, takes_topic: bool = False, again: pa.Table = _NO_ROWS) -> None:
         self._behind = True
         if not takes_topic:
-            self._refuse_other_tables(self._topic.committed())  # before their job is fenced
+            refuse_other_tables(self._job, self._topic.committed(), self._table_id)  # before their job is fenced
         marker = self._topic.open()
         failpoint("start.fenced")
         if not takes_topic:
-            self._refuse_other_tables(marker)
+            refuse_other_tables(self._job, marker, self._table_id)
         if self._was_fenced:
             if marker is not None and marker.next_seq > self._next_seq:
                 identity = f"kquota-{self._job}"
                 raise TransactionFenced(identity)
             log.warning("no other writer has moved the marker: a transaction was open for too long, after a pause")
         missing = self._missing_from(marker, now)
+        first_seq = missing["publish_seq"][0].as_py() if missing.num_rows else self._next_seq
         if missing.num_rows:
-            first_seq = missing["publish_seq"][0].as_py()
             log.info("publishing %d stored records from publish_seq %d on", missing.num_rows, first_seq)
         self._behind = self._was_fenced = False
-        self._transact(missing, claims=marker is None or marker.table_id != self._table_id)
+        self._transact(again.filter(pc.less(again["publish_seq"], first_seq)), next_seq=first_seq)
+        if not self._behind:
+            self._transact(missing, claims=marker is None or marker.table_id != self._table_id)
         if self._behind:
             detail = "the transaction with the stored records did not commit"
             raise TransactionUndecided(detail)
         self._failures = 0
-
-    def _is_of_other_tables(self, marker: Marker | None) -> bool:
-        return marker is not None and marker.table_id not in {"", self._table_id}
-
-    def _refuse_other_tables(self, marker: Marker | None) -> None:
-        if marker is not None and self._is_of_other_tables(marker):
-            raise _topic_of_other_tables(self._job, marker.table_id, self._table_id)
 
     def _missing_from(self, marker: Marker | None, now: Moment) -> pa.Table:
         since_ms = 0
@@ -334,7 +332,7 @@ class Publisher:
             # Nothing on the topic and no marker: a new job, or a week of rest, after which what was published has
             # gone from the topic and the marker with it.
             since_ms = 0 if marker.next_seq else now.wall_ms - _RETENTION_MS
-        if self._is_of_other_tables(marker):
+        if _is_of_other_tables(marker, self._table_id):
             log.warning(
                 "the throttle topic is taken over from other tables, with id %s; records of these tables before "
                 "publish_seq %d that are not published stay in throttle_events",
@@ -349,9 +347,10 @@ class Publisher:
         rows = self._outbox.rows_from(marker.next_seq)
         return rows.filter(pc.greater_equal(rows["throttled_until_ms"], since_ms))
 
-    def _transact(self, rows: pa.Table, claims: bool = False) -> None:
+    def _transact(self, rows: pa.Table, claims: bool = False, next_seq: int | None = None) -> None:
         """Publish stored rows; on an undecided outcome the publisher is behind, and `catch_up` settles it.
 
+        * `next_seq`: Where the marker stays; None: it moves past the rows.
         * `claims`: Whether the marker is moved also without rows, to have the id of our table in it.
         """
         records = ThrottleRecords(rows)
@@ -360,7 +359,7 @@ class Publisher:
                 self._topic.publish([], Marker(self._next_seq, self._table_id))
             while records:
                 now, records = records[: self._most_records], records[self._most_records :]
-                self._publish(now)
+                self._publish(now, next_seq)
                 if len(now) == self._most_records:
                     self._most_records = min(2 * self._most_records, _MOST_RECORDS)
         except TransactionFenced as exc:
@@ -376,26 +375,27 @@ class Publisher:
             self._most_records = _FEWEST_RECORDS
             log.warning("%s; the records are stored and will be published again", exc)
 
-    def _publish(self, records: ThrottleRecords) -> None:
+    def _publish(self, records: ThrottleRecords, next_seq: int | None = None) -> None:
         """One transaction; more if one of the records is larger than the topic takes: that one is passed over.
 
         The marker moves past a record that is passed over, so it is settled once: stored, logged and not tried again.
         """
         last = records[-1]
+        marker = Marker(last.publish_seq + 1 if next_seq is None else next_seq, self._table_id)
         try:
-            self._topic.publish(records, Marker(last.publish_seq + 1, self._table_id))
+            self._topic.publish(records, marker)
         except MessageTooLarge as exc:
             self._topic.open()
             if len(records) > 1:
                 half = len(records) // 2
-                self._publish(records[:half])
-                self._publish(records[half:])
+                self._publish(records[:half], next_seq)
+                self._publish(records[half:], next_seq)
                 return
             log.error(
                 "the %s of user %.60r, client-id %.60r (publish_seq %d) is in throttle_events and not on the topic: %s",
                 *(last.action, last.user, last.client_id, last.publish_seq, exc.detail),
             )
-            self._topic.publish([], Marker(last.publish_seq + 1, self._table_id))
+            self._topic.publish([], marker)
 
 
 def _topic_of_another_job(job: str, owner: str) -> Conflict:
@@ -407,13 +407,22 @@ def _topic_of_another_job(job: str, owner: str) -> Conflict:
     )
 
 
-def _topic_of_other_tables(job: str, their_id: str, own_id: str) -> Conflict:
-    return Conflict(
-        f"a job of the same name, {job!r}, publishes out of other tables: the marker has the id {their_id} of their "
-        f"throttle_events, ours is {own_id}",
-        "give this job a name with --job and a throttle topic of its own; or, if its tables take the place of the "
-        "others, stop that job and start this one once with --take-topic",
-    )
+def refuse_other_tables(job: str, marker: Marker | None, own_id: str) -> None:
+    """Raise `Conflict` if a job of this name has published out of other tables than those with our id."""
+    if marker is not None and _is_of_other_tables(marker, own_id):
+        message = (
+            f"a job of the same name, {job!r}, publishes out of other tables: the marker has the id {marker.table_id} "
+            f"of their throttle_events, ours is {own_id}"
+        )
+        fix = (
+            "give this job a name with --job and a throttle topic of its own; or, if its tables take the place of the "
+            "others, stop that job and start this one once with --take-topic"
+        )
+        raise Conflict(message, fix)
+
+
+def _is_of_other_tables(marker: Marker, own_id: str) -> bool:
+    return marker.table_id not in {"", own_id}
 
 
 def _log_lost_rows(next_seq: int, marker: int) -> None:

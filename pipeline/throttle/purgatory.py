@@ -103,17 +103,22 @@ class ThrottlePurgatory:
         with self._lock:
             return self._ledger.held().select(HELD.names)
 
-    def take_over(self, takes_topic: bool = False) -> None:
+    def take_over(self, takes_topic: bool = False, publishes_running: bool = False) -> None:
         """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.
 
-        What is overdue is due at once: the first `tick` looks at it and renews or releases it. For `takes_topic` see
-        `Publisher.take_over`.
+        What is overdue is due at once: the first `tick` looks at it and renews or releases it.
+
+        * `takes_topic`: See `Publisher.take_over`.
+        * `publishes_running`: Whether the topic lacks what was published before, so that the running throttles go out
+            again, with their old numbers.
         """
         with self._lock:
             highest_seq, running = self._outbox.newest()
             now = self._clock.now()
             self._ledger = ThrottleLedger(start_ms=now.steady_ms)
-            self._publisher.take_over(highest_seq, now, takes_topic)
+            is_running = pc.greater(running["throttled_until_ms"], now.wall_ms)
+            again = running.filter(is_running) if publishes_running else running.slice(0, 0)
+            self._publisher.take_over(highest_seq, now, takes_topic, again)
             # Clients hear of the last of them only now, and what is left counts from here: the log has it at once.
             now = self._clock.now()
             if running.num_rows:

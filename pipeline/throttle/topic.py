@@ -7,7 +7,7 @@ records, so the two cannot disagree.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
@@ -16,6 +16,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
 from pipeline.errors import ClusterUnreachable
+from pipeline.settings.model import Settings
 from pipeline.throttle.publisher import Marker, TopicEnd
 from schemas.errors import UnreadableRecord
 from schemas.throttle_messages import ThrottleRecords
@@ -45,6 +46,12 @@ class KafkaThrottleTopic:
         self._transactions = MarkedTransactions(
             identity, marker_topic, topic, access, transaction_timeout_ms, client_id=identity
         )
+
+    @classmethod
+    def from_settings(cls, settings: Settings, access: ClusterAccess) -> Self:
+        """The throttle topic of a job."""
+        kafka = settings.kafka
+        return cls(settings.job, kafka.throttle_topic, kafka.marker_topic, access, kafka.transaction_timeout_ms)
 
     def committed(self) -> Marker | None:
         """See `ThrottleTopic.committed`."""

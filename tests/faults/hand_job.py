@@ -110,7 +110,7 @@ class HandJob:
     Attributes:
         starts: When it was started, by its steady clock.
         broker_ahead_ms: How far the broker's clock is ahead of the driver's wall clock. Clients share it.
-        topic_id: Of the usage topic; another one when it was made anew.
+        topic_ids: The id of each of its topics; another one when it was made anew.
         meanwhile: Called while a batch is collected, after it has pinned its quotas.
         listeners: Hear what it does; to be set before `start`.
     """
@@ -138,7 +138,8 @@ class HandJob:
         self.spark = HandSpark()
         self.starts: list[int] = []
         self.broker_ahead_ms = 0
-        self.topic_id = "first"
+        kafka = self.settings.kafka
+        self.topic_ids = dict.fromkeys((kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic), "first")
         self._is_alive = False
         self._moved_at_starts: list[tuple[int, int]] = []
         self._moved_of_batch: dict[tuple[str, int], int] = {}
@@ -176,7 +177,7 @@ class HandJob:
             offset = len(self.messages)
             self.messages.append(Message(0, offset, self.broker_ms, f"{offset}".encode(), value))
 
-    def start(self, with_checkpoint: bool = True) -> None:
+    def start(self, with_checkpoint: bool = True, takes_topic: bool = False) -> None:
         """A new process, as `JobRun` makes it. Without its checkpoint it begins a new query where the tables end."""
         settings, self._is_alive = self.settings, False
         self._note_clock()
@@ -188,13 +189,15 @@ class HandJob:
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.starts.append(self.clock.steady_ms)
         self._moved_at_starts.append((self._moved_ms, self.rows("throttle_events", ["publish_seq"]).num_rows))
-        self.recovered = take_over(self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings)
+        topics = JobTopics(settings, lambda: dict(self.topic_ids))
+        topics.begin()
+        self.recovered = take_over(
+            self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings, topics.ids, takes_topic
+        )
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]
             self.spark = HandSpark(f"{self.spark.query_id}+", start=stored)
         self.clocks = AppendClocks(settings.stream.clock_tolerance_ms)
-        topics = JobTopics(settings, lambda: {settings.kafka.usage_topic: self.topic_id})
-        topics.begin()
         self.micro_batch = MicroBatch(
             collect=self._collect,  # type: ignore[arg-type]
             offsets=self.spark,  # type: ignore[arg-type]  # ours needs no Spark

@@ -325,9 +325,58 @@ def test_nothing_is_stored_of_a_batch_that_may_be_of_another_topic_of_the_name(t
     job.send(event(job, 1))
     job.step()
     job.send(event(job, 2), b"no usage")
-    job.meanwhile = lambda: setattr(job, "topic_id", "second")
+    job.meanwhile = lambda: setattr(job, "topic_ids", {**job.topic_ids, "usage": "second"})
     with pytest.raises(Refused, match=r"its id is second, and the offsets in the tables are those of first\. Fix: .*"):
         job.step()
     assert [job.rows(name).num_rows for name in ("usage", "dead_letters")] == [1, 0]
     job.start()
-    assert job.recovered.topic_ids == {"usage": "first"}, "that of the newest stored batch"
+    assert job.recovered.topic_ids["usage"] == "first", "that of the newest stored batch"
+
+
+@pytest.mark.parametrize("topic", ["throttle_topic", "marker_topic"])
+def test_a_throttle_or_marker_topic_made_anew_is_refused_while_the_job_runs_and_at_a_start(
+    tmp_path: Path, topic: str
+) -> None:
+    job, usage_rows = job_that_holds_alice(tmp_path)
+    name, command = getattr(job.settings.kafka, topic), r"Fix: .*kquota run .* --take-topic$"
+    job.topic_ids[name] = "second"
+    job.send(event(job, 1))
+    with pytest.raises(Refused, match=rf"'{name}' was .*made anew.* its id is second, before it was first.*{command}"):
+        job.step()
+    assert job.rows("usage").num_rows == usage_rows
+    with pytest.raises(Refused, match=rf"'{name}' was .*made anew"):
+        job.start()
+    assert [record.publish_seq for record in job.broker.records] == [0]
+
+
+def test_on_a_new_throttle_topic_the_running_throttles_are_published_again_with_their_numbers(tmp_path: Path) -> None:
+    job, _ = job_that_holds_alice(tmp_path)
+    (held,) = job.broker.records
+    job.broker.records.clear()
+    job.topic_ids[job.settings.kafka.throttle_topic] = "second"
+    job.start(takes_topic=True)
+    assert job.broker.records == [held]
+    assert job.broker.marker is not None
+    assert job.broker.marker.next_seq == 1
+    job.send(event(job, 1))
+    job.step()
+    published = list(job.broker.records)
+    job.start()
+    assert job.broker.records == published, "it is on the topic that the newest batch knows"
+    for _ in range(40):
+        job.clock.advance(1_000)
+        job.step()
+    numbers = [record.publish_seq for record in job.broker.records]
+    assert numbers == list(range(len(numbers)))
+    assert job.broker.records[-1].action == "release"
+
+
+def job_that_holds_alice(folder: Path) -> tuple[HandJob, int]:
+    """A job with one record on the topic, and how many rows of usage it has."""
+    job = HandJob(folder, RATES, in_memory=True)
+    job.start()
+    for _ in range(3):
+        job.send(event(job, 200_000))
+        job.clock.advance(100)
+        job.step()
+    return job, job.rows("usage").num_rows

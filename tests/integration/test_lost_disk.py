@@ -80,10 +80,16 @@ def test_what_is_left_on_the_usage_topic_is_counted_again_once(job: RunningJob) 
     assert sums == {"before": 500_000, "after": 500_000}
 
 
-def test_after_the_loss_of_the_throttle_topic_records_are_numbered_on(job: RunningJob) -> None:
+def test_after_the_loss_of_the_throttle_topic_the_printed_command_numbers_its_records_on(job: RunningJob) -> None:
     last_seq = job.records()[-1]["publish_seq"]
     make_anew(job, f"{job.name}.throttle")
+    refused = job.command("run")
+    assert (refused.returncode, "was deleted and made anew" in refused.stderr) == (5, True), refused.stderr
+    fix = refused.stderr.strip().partition("once with --take-topic: ")[2]
+    assert f"once with --take-topic: {fix}" in job.command("doctor").stdout
+    program, job.program = job.program, ("/bin/sh", "-c", f"exec {fix}")
     job.start()
+    job.program = program
     job.send(usage("later", 500_000))
     record = job.wait_for_record(user="later", action="throttle")
     assert record["publish_seq"] > last_seq

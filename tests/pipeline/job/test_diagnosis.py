@@ -26,6 +26,7 @@ from pipeline.stream.checkpoint import LocalFiles
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.throttle.publisher import Marker
 from quota.replay import Evaluation
 from schemas.arrow import conform
 from schemas.usage import UsageRow
@@ -329,6 +330,34 @@ def test_a_fix_deletes_nothing_while_the_job_gives_signs_of_life(tmp_path: Path)
     assert "delete this one" in fix()
 
 
+@pytest.mark.parametrize(
+    ("stored", "marker", "found"),
+    [
+        ("first", "", "ok: what is published comes out of these tables"),
+        ("first", "own", "ok: what is published comes out of these tables"),
+        ("first", "other", "error: a job of the same name, 'kquota', publishes out of other tables: "),
+        ("before", "", "error: topic 'quota.throttle.v1' was deleted and made anew, or this is another cluster: "),
+    ],
+)
+def test_a_throttle_topic_made_anew_or_published_out_of_other_tables_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, marker: str, found: str
+) -> None:
+    create_missing(root := str(tmp_path / "tables"))
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    ids = dict.fromkeys((kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic), "first")
+    before = {**ids, kafka.throttle_topic: stored}
+    own_id = DeltaRsWriter(table_uri(root, "throttle_events"), "kquota").table_id
+    mark = Marker(7, own_id if marker == "own" else marker)
+    monkeypatch.setattr("pipeline.job.diagnosis._ids_before_and_now", lambda *_: (before, ids))
+    monkeypatch.setattr("pipeline.job.diagnosis.KafkaThrottleTopic.committed", lambda _: mark)
+    monkeypatch.setattr("pipeline.job.diagnosis._cluster", lambda _settings: iter(()))
+    for check in ("_offsets", "_append_times", "_sync", "_metering"):
+        monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
+    settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path, kafka=kafka)
+    (finding,) = [one for one in diagnose(settings) if one.subject in {"topics", "throttle_topics"}]
+    assert f"{finding.severity}: {finding.text}".startswith(found)
+
+
 @pytest.fixture
 def _a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster that answers; its marker topic has two partitions."""
@@ -337,7 +366,7 @@ def _a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.job.diagnosis.ClusterAccess.admin", lambda *_: nullcontext())
     monkeypatch.setattr("pipeline.job.diagnosis.refuse_unpermitted", lambda *_: None)
     monkeypatch.setattr("pipeline.job.diagnosis.check_topics", lambda *_: found)
-    for check in ("_offsets", "_sync"):
+    for check in ("_offsets", "_throttle_topics", "_sync"):
         monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
 
 
