@@ -160,4 +160,16 @@ DEFECTS: Final = (
         ("newest.evaluated_at_ms - self._first_ms if", "newest.evaluated_at_ms if"),
         "tests/pipeline/sync/test_usage_follower.py",
     ),
+    Defect(
+        "a line that rules made of several names is charged to a user that cannot exist",
+        "_refuse_several_names",
+        "lambda original, labels: None",
+        _PAGES,
+    ),
+    Defect(
+        "two lines of one sensor count as the later one",
+        "SensorTable.read",
+        (" & ~is_twice", ""),
+        _PAGES,
+    ),
 )

@@ -10,6 +10,8 @@ _TOPICS: Final = "tests/pipeline/cluster/test_topics.py"
 _OAUTH: Final = "tests/pipeline/cluster/test_oauth.py"
 _REFUSALS: Final = "tests/pipeline/cluster/test_refusals.py"
 _CONNECTING: Final = "tests/pipeline/cluster/test_connecting.py"
+_HAND: Final = "tests/faults/test_hand_job.py"
+_TRANSACTIONS: Final = "tests/pipeline/cluster/test_transactions.py"
 
 DEFECTS: Final = (
     Defect(
@@ -91,6 +93,25 @@ DEFECTS: Final = (
         "MarkedTransactions.commit",
         ("future.get(timeout=max(deadline - time.monotonic(), 0))", "pass"),
         "tests/pipeline/throttle/test_trouble.py::test_the_marker_does_not_move_past_a_record_that_has_expired",
+        is_slow=True,
+    ),
+    Defect(
+        "a usage topic that was made anew is read on at the old offset",
+        "refuse_other_usage_topic",
+        "lambda original, *arguments: None",
+        f"{_HAND}::test_nothing_is_stored_of_a_batch_that_may_be_of_another_topic_of_the_name",
+    ),
+    Defect(
+        "a throttle topic that was made anew is published on without a word",
+        "refuse_other_throttle_topics",
+        "lambda original, *arguments: None",
+        f"{_HAND}::test_a_throttle_or_marker_topic_made_anew_is_refused_while_the_job_runs_and_at_a_start",
+    ),
+    Defect(
+        "a late end of a transaction ends the next one before its mark",
+        "MarkedTransactions.commit",
+        ("if self._may_come_late:", "if False:"),
+        f"{_TRANSACTIONS}::test_a_request_that_comes_late_repeats_no_record",
         is_slow=True,
     ),
 )

@@ -14,6 +14,8 @@ _EDIT: Final = "tests/pipeline/tables/quotas/test_edit.py"
 _FILES: Final = "tests/pipeline/cli/test_quota_files.py"
 _READING: Final = "tests/pipeline/tables/quotas/test_file_reading.py"
 _HISTORY: Final = "tests/pipeline/cli/test_quota_history.py"
+_LOG_FILES: Final = "tests/pipeline/tables/test_log_files.py"
+_COMMITTING: Final = "tests/pipeline/tables/test_committing.py"
 
 DEFECTS: Final = (
     Defect(
@@ -167,5 +169,17 @@ DEFECTS: Final = (
         " [name for name in original(table, since_ms).column_names if name not in"
         " ('broker_id', 'user', 'client_id', 'publish_seq')])",
         "tests/pipeline/tables/test_last_throttles.py",
+    ),
+    Defect(
+        "a commit that a power loss has cut is read over",
+        "_refuse_cut",
+        "lambda original, *arguments, **named: None",
+        _LOG_FILES,
+    ),
+    Defect(
+        "an edit returns before the disk has it",
+        "pipeline.tables.log_files:_sync",
+        "lambda original, path: None",
+        f"{_LOG_FILES}::test_an_edit_returns_when_the_disk_has_all_that_its_version_is_read_from",
     ),
 )

@@ -11,6 +11,7 @@ _OBJECTS: Final = "tests/pipeline/throttle/test_columns_equal_objects.py"
 _DECIDER: Final = "tests/pipeline/throttle/test_decider.py"
 _LINE: Final = "tests/pipeline/throttle/test_log_line.py"
 _CONTRACT: Final = "tests/pipeline/throttle/test_topic_contract.py"
+_HAND: Final = "tests/faults/test_hand_job.py"
 
 DEFECTS: Final = (
     Defect(
@@ -131,7 +132,7 @@ DEFECTS: Final = (
     Defect(
         "a record that the topic can never take is tried again for ever",
         "Publisher._publish",
-        ("self._topic.publish([], Marker(last.publish_seq + 1, self._table_id))", "pass"),
+        ("self._topic.publish([], marker)", "pass"),
         _PUBLISHER,
     ),
     Defect(
@@ -164,5 +165,17 @@ DEFECTS: Final = (
         ('isolation_level="read_committed"', 'isolation_level="read_uncommitted"'),
         _CONTRACT,
         is_slow=True,
+    ),
+    Defect(
+        "two jobs of one name publish out of different tables",
+        "refuse_other_tables",
+        ("if marker is not None and _is_of_other_tables(marker, own_id):", "if False:"),
+        _PUBLISHER,
+    ),
+    Defect(
+        "running throttles are missing on a throttle topic that was made anew",
+        "ThrottlePurgatory.take_over",
+        ("if publishes_running else", "if False else"),
+        f"{_HAND}::test_on_a_new_throttle_topic_the_running_throttles_are_published_again_with_their_numbers",
     ),
 )
