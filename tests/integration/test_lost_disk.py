@@ -55,7 +55,7 @@ def test_other_tables_are_refused_and_with_the_topic_taken_those_without_the_pas
     assert "start this one once with --take-topic" in refused.stderr
     refused = job.command("run", "--take-topic")
     assert refused.returncode == 5
-    assert "must have written these tables" in refused.stderr
+    assert "it belongs to a query that has not written them" in refused.stderr
     assert str(Path(job.folder) / "checkpoint") in refused.stderr
 
 
