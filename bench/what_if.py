@@ -147,8 +147,8 @@ def measure_demo(trigger_ms: int) -> None:
                 write_deltalake(table_uri(job.settings.tables.root, name), rows, mode="append")
         candidate = Path(folder) / "candidate.json"
         candidate.write_text(json.dumps(to_document(altered(job.quota_table.read().rows, [_EDIT]))), encoding="utf-8")
-        command = [*KQUOTA, "what-if", "-f", candidate, "--since", "15m", "--from", "usage", "-o", "json"]
-        command += ["--tables", job.settings.tables.root]
+        command = [*KQUOTA, "what-if", "-f", str(candidate), "--since", "15m", "--from", "usage", "-o", "json"]
+        command += ["--tables", str(job.settings.tables.root)]
         variables = {**os.environ, "KQUOTA_STREAM__TRIGGER_MS": str(trigger_ms)}
         began = time.perf_counter()
         answer = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True).stdout

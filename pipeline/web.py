@@ -125,13 +125,13 @@ def refuse_unguarded(listen: Listen, token: str | None, variable: str) -> None:
 
 
 def read_parameters(
-    parameters: Sequence[tuple[str, str]], model: type[_Model], fix: str, known: Collection[str], **context: object
+    parameters: Sequence[tuple[str, str]], model: type[_Model], fix: str, known: Collection[str]
 ) -> _Model:
     """Read the parameters of a request, strictly: with one ignored, the answer would be about another thing.
 
     Args:
         parameters: Percent-decoded, in the order given.
-        model: Its validators read the texts, with the context.
+        model: Its validators read the texts.
         known: The names that this request takes.
 
     Raises:
@@ -147,7 +147,7 @@ def read_parameters(
         else:
             given[name] = text
     try:
-        read = model.model_validate(given, context=context)
+        read = model.model_validate(given)
     except ValidationError as exc:
         for one in sorted(exc.errors(), key=lambda one: one["type"] == "missing"):
             cause = one.get("ctx", {}).get("error")

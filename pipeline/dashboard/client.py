@@ -1,31 +1,24 @@
-"""What the view Client shows of one `<user, client-id>` over a span: rates, decisions, throttles, bounds and edits."""
+"""What the view Client shows of one `<user, client-id>`: rates, decisions, throttles, bounds and edits.
 
-from collections.abc import Iterable, Mapping, Sequence
+Each box reads one table, by one query: 15 minutes from `usage`, longer ranges from the roll-ups by the minute, which
+end a minute or two before now. Grafana shows what was before.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipeline.dashboard.api import SEE, Query
+from pipeline.dashboard.api import RANGES, SEE, Query
 from pipeline.dashboard.live_rates import names_table
 from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.recent import (
-    DECISION_COLUMNS,
-    RECORD_COLUMNS,
-    TIME,
-    RecentRows,
-    RecentTable,
-    Wanted,
-    WatchedTable,
-    recent_sums,
-)
 from pipeline.dashboard.state import State, picked, throttled_row
-from pipeline.dashboard.verdict import shown_as
+from pipeline.dashboard.verdict import protection_text, shown_as
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_missing
@@ -38,40 +31,17 @@ from quota.effective import Effective, EffectiveQuota, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
-from schemas.throttle_record import verb, written_ms
+from schemas.throttle_record import counts, verb, written_ms
 
-# Rates of the client's sensors, from the table that has them with the fewest rows.
+# Rates of the client's sensors.
 
 _MEASURES: Final = dict(
-    zip(QUOTA_TYPES, (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns")), strict=True)
-)
+    zip(QUOTA_TYPES, ("produced_bytes", "fetched_bytes", "coalesce(io_time_ns, 0) + coalesce(network_time_ns, 0)"),
+        strict=True)
+)  # fmt: skip
 _MINUTE_MS: Final = 60_000
-_MOST_ROWS: Final = 1_000_000
-"""Of `usage`, for one chart. What has more is shown by the minute, from the table that is sorted by client."""
-
-
-class _RollUp(NamedTuple):
-    """A row is written when usage is known for so long after its end."""
-
-    name: str
-    column: str
-    row_ms: int
-    lateness_ms: int
-
-
-_ROLL_UPS: Final = (
-    _RollUp("usage_by_minute", "minute_start_ms", _MINUTE_MS, 10_000),
-    _RollUp("usage_by_second", "second_start_ms", 1_000, 60_000),
-)
-
-
-class _Piece(NamedTuple):
-    """What one table has of a span: [since_ms, until_ms)."""
-
-    table: str
-    column: str
-    since_ms: int
-    until_ms: int
+_ROLL_UP_LATENESS_MS: Final = 10_000
+"""A minute is rolled up when usage is known for so long after its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +52,34 @@ class Span:
     until_ms: int
     bin_ms: int
 
+    @property
+    def is_by_minute(self) -> bool:
+        """Whether it is read from the roll-ups."""
+        return self.bin_ms >= _MINUTE_MS
+
+
+def span_of(reader: TablesReader, now_ms: int, range_ms: int) -> Span:
+    """The steps of a range that ends now."""
+    bin_ms = step_ms(range_ms, reader.engine_settings().sample_window_ms)
+    return Span((now_ms - range_ms) // bin_ms * bin_ms, -(-now_ms // bin_ms) * bin_ms, bin_ms)
+
 
 def read_series(
-    reader: TablesReader, found: Effective, client: tuple[str, str], ends_ms: tuple[int, int], whole_until_ms: int
-) -> tuple[Span, dict[str, Any]]:
+    reader: TablesReader, found: Effective, client: tuple[str, str], span: Span, whole_until_ms: int
+) -> dict[str, Any]:
     """The rate of each type's sensor, and of the client itself where it is not alone under it.
 
     Args:
         whole_until_ms: Usage is complete up to here: a step that ends later is not shown, or it would fall.
     """
-    since_ms, until_ms = ends_ms
     settings = reader.engine_settings()
-    bin_ms = step_ms(until_ms - since_ms, settings.sample_window_ms)
-    if bin_ms < _MINUTE_MS and _is_much(reader, since_ms, until_ms):
-        bin_ms = _MINUTE_MS
-    span = Span(since_ms // bin_ms * bin_ms, -(-until_ms // bin_ms) * bin_ms, bin_ms)
-    window_ms = settings.num_samples * settings.sample_window_ms - settings.sample_window_ms
-    pieces = _pieces(reader, span, span.since_ms - max(window_ms, bin_ms) // bin_ms * bin_ms, whole_until_ms)
-    sums = _sums(reader, found, client, span, pieces)
+    bin_ms, table, column = span.bin_ms, "usage", "sample_start_ms"
+    window_ms = (settings.num_samples - 1) * settings.sample_window_ms
+    if span.is_by_minute:
+        table, column = "usage_by_minute", "minute_start_ms"
+        whole_until_ms = _rolled_up_until(reader, whole_until_ms)
+    since_ms = span.since_ms - max(window_ms, bin_ms) // bin_ms * bin_ms
+    sums = _sums(reader, found, client, (table, column), Span(since_ms, span.until_ms, bin_ms))
     known = has_data(_batch_instants(reader, span), span.since_ms, span.until_ms, bin_ms)
     at_ms = list(range(span.since_ms + bin_ms, span.until_ms + bin_ms, bin_ms))
     known = [is_known and at <= whole_until_ms for is_known, at in zip(known, at_ms, strict=True)]
@@ -111,119 +91,59 @@ def read_series(
             of_type[name] = [value if is_known else None for value, is_known in zip(values, known, strict=True)]
         is_alone = of_type["own"] == of_type["sensor"]
         series[one.quota_type] = {"observed": of_type["sensor"], "own": None if is_alone else of_type["own"]}
-    return span, {"at_ms": at_ms, "series": series, "window_ms": max(window_ms, bin_ms), "source": pieces[0].table}
+    return {"at_ms": at_ms, "series": series, "window_ms": max(window_ms, bin_ms), "source": table}
 
 
-def _is_much(reader: TablesReader, since_ms: int, until_ms: int) -> bool:
-    """Whether a span has more usage than is worth reading by the second. Only the statistics of files are read."""
-    if reader.tables["usage_by_minute"].newest_value("minute_start_ms") is None:
-        return False
+def _rolled_up_until(reader: TablesReader, known_until_ms: int) -> int:
+    """Rows that a clock dated ahead, and that was set back since, do not show how far a roll-up has come."""
+    end_ms = (known_until_ms - _ROLL_UP_LATENESS_MS) // _MINUTE_MS * _MINUTE_MS
+    before: list[Condition] = [("minute_start_ms", "<", end_ms)]
     with suppress(TableMissing):
-        return reader.tables["usage"].rows_about("sample_start_ms", since_ms, until_ms) > _MOST_ROWS
-    return False
-
-
-def _pieces(reader: TablesReader, span: Span, since_ms: int, known_until_ms: int) -> list[_Piece]:
-    """Which table has which part of a span, from an instant on.
-
-    Roll-ups trail by a minute or two, so what is newer comes from `usage`. Rows that a clock dated ahead of what is
-    known, and that was set back since, do not show how far a roll-up has come.
-    """
-    usage = _Piece("usage", "sample_start_ms", since_ms, span.until_ms)
-    fits = [one for one in _ROLL_UPS if span.bin_ms % one.row_ms == 0]
-    kept_from_ms = reader.tables["usage"].oldest_value("sample_start_ms")
-    if kept_from_ms is not None and kept_from_ms <= since_ms and span.bin_ms < _ROLL_UPS[0].row_ms:
-        return [usage]
-    for one in fits:
-        newest_ms = _newest_row(reader.tables[one.name], one, known_until_ms)
-        if newest_ms is not None:
-            whole_until_ms = min(newest_ms + one.row_ms, span.until_ms)
-            rolled_up = _Piece(one.name, one.column, since_ms, whole_until_ms)
-            return [rolled_up, usage._replace(since_ms=max(whole_until_ms, since_ms))]
-    return [usage]
-
-
-def _newest_row(table: WatchedTable, one: _RollUp, known_until_ms: int) -> int | None:
-    newest_ms = table.newest_value(one.column)
-    end_ms = (known_until_ms - one.lateness_ms) // one.row_ms * one.row_ms
-    if newest_ms is None or newest_ms < end_ms:
-        return newest_ms
-    return largest(table.opened(), one.column, [(one.column, "<", end_ms)], FILTER_FIRST)
+        newest_ms = largest(reader.tables["usage_by_minute"].opened(), "minute_start_ms", before, FILTER_FIRST)
+        return 0 if newest_ms is None else newest_ms + _MINUTE_MS
+    return 0
 
 
 def _sums(
-    reader: TablesReader, found: Effective, client: tuple[str, str], span: Span, pieces: list[_Piece]
+    reader: TablesReader,
+    found: Effective,
+    client: tuple[str, str],
+    source: tuple[str, str],
+    span: Span,
 ) -> dict[str, dict[int, float]]:
     """By step: what each type's sensor used, and what the client itself used."""
-    wanted = []
+    own, (table, column), bin_ms = _names_sql(*client), source, span.bin_ms
+    wanted: dict[str, tuple[str, str]] = {}
     for number, one in enumerate(found.by_type):
-        # Without a quota nothing is summed over clients. Days are sorted by user: a client-id alone reads all of them.
-        of_sensor = (one.sensor_user or None, one.sensor_client_id or None)
-        sensor = client if one.level is None or of_sensor == (None, None) else of_sensor
-        for name, names in (("sensor", sensor), ("own", client)):
-            wanted.append(Wanted(f"{name}{number}", names, _MEASURES[one.quota_type]))
-    sums: dict[str, dict[int, float]] = {one.name: {} for one in wanted}
-    for piece in pieces:
-        if piece.since_ms >= piece.until_ms:
-            continue
-        recent = reader.recent.usage
-        held = recent.held if piece.table == "usage" else None
-        # A sample never begins after the instant at which its batch was evaluated.
-        is_held = held is not None and piece.since_ms >= held.begin
-        if not is_held or (recent.has_older_epochs and piece.since_ms < reader.epoch_begin_ms):
-            rows = _rows_sql(reader, held) if piece.table == "usage" else ""
-            _add(sums, span.bin_ms, _stored(reader, piece, span.bin_ms, wanted, client, rows))
-        if held is not None:
-            _add(sums, span.bin_ms, recent_sums(held, piece.since_ms, piece.until_ms, span.bin_ms, wanted))
+        # Without a quota nothing is summed over clients.
+        of_sensor = _names_sql(one.sensor_user or None, one.sensor_client_id or None)
+        sensor = own if one.level is None or not of_sensor else of_sensor
+        measure = _MEASURES[one.quota_type]
+        wanted |= {f"sensor{number}": (sensor, measure), f"own{number}": (own, measure)}
+    selected = ", ".join(f"sum(CASE WHEN {names} THEN {sum_} END) AS {name}" for name, (names, sum_) in wanted.items())
+    concerned = " OR ".join(f"({names})" for names in sorted({names for names, _ in wanted.values()}))
+    sums: dict[str, dict[int, float]] = {name: {} for name in wanted}
+    with suppress(TableMissing):
+        rows = reader.tables[table].query(
+            f"SELECT {column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
+            f"WHERE {column} >= {span.since_ms} AND {column} < {span.until_ms} AND ({concerned}) "
+            f"{_epoch_sql(reader, table)}GROUP BY 1"
+        )
+        for row in rows.to_pylist():
+            for name, of_steps in sums.items():
+                of_steps[row["step"] * bin_ms] = row[name] or 0.0
     return sums
 
 
-def _add(sums: dict[str, dict[int, float]], bin_ms: int, found: Mapping[str, Sequence[Any]]) -> None:
-    for name, of_steps in sums.items():
-        for step, value in zip(found.get("step", ()), found.get(name, ()), strict=True):
-            of_steps[step * bin_ms] = of_steps.get(step * bin_ms, 0.0) + (value or 0.0)
+def _epoch_sql(reader: TablesReader, table: str) -> str:
+    """Of what the clock showed twice, because it was set back, the second time is shown."""
+    if table != "usage" or not reader.time_epoch:
+        return ""
+    return f"AND (time_epoch = {reader.time_epoch} OR sample_start_ms < {reader.epoch_begin_ms}) "
 
 
-def _stored(
-    reader: TablesReader, piece: _Piece, bin_ms: int, wanted: list[Wanted], client: tuple[str, str], rows: str
-) -> Mapping[str, list[Any]]:
-    """The sums of a piece by step, from the table; `rows` has further conditions."""
-    selected = ", ".join(
-        f"sum(CASE WHEN {_names_sql(one.names)} THEN {_measure_sql(one.columns)} END) AS {one.name}" for one in wanted
-    )
-    # Each sensor has the client's own usage, too.
-    own = _names_sql(client)
-    concerned = " OR ".join(f"({one})" for one in sorted({_names_sql(one.names) for one in wanted} - {own} or {own}))
-    try:
-        found = reader.tables[piece.table].query(
-            f"SELECT {piece.column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
-            f"WHERE {piece.column} >= {piece.since_ms} AND {piece.column} < {piece.until_ms} AND ({concerned}) "
-            f"{rows}GROUP BY 1"
-        )
-    except TableMissing:
-        return {}
-    return {name: found[name].to_pylist() for name in found.column_names}
-
-
-def _rows_sql(reader: TablesReader, held: RecentRows | None) -> str:
-    """Which rows of `usage` count that are not in memory.
-
-    Of what the clock showed twice, because it was set back, the second time is shown.
-    """
-    time_epoch = reader.recent.usage.time_epoch
-    shown = f"AND (time_epoch = {time_epoch} OR sample_start_ms < {reader.epoch_begin_ms}) " if time_epoch else ""
-    if held is None:
-        return shown
-    older = f" OR time_epoch < {time_epoch} OR time_epoch IS NULL" if time_epoch else ""
-    return f"{shown}AND (evaluated_at_ms < {held.begin}{older}) "
-
-
-def _measure_sql(columns: Sequence[str]) -> str:
-    return columns[0] if len(columns) == 1 else " + ".join(f"coalesce({name}, 0)" for name in columns)
-
-
-def _names_sql(names: tuple[str | None, str | None]) -> str:
-    tags = zip(('"user"', "client_id"), names, strict=True)
+def _names_sql(user: str | None, client_id: str | None) -> str:
+    tags = (('"user"', user), ("client_id", client_id))
     return " AND ".join(f"{column} = {_quoted(name)}" for column, name in tags if name is not None)
 
 
@@ -234,95 +154,140 @@ def _quoted(name: str) -> str:
 def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
     part_ms = max(span.bin_ms // 2, 1_000)
     since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
-    newest = reader.batches[-1]["time_epoch"] if reader.batches else 0
-    newest_at_ms = [int(one["evaluated_at_ms"]) for one in reader.batches if one["time_epoch"] == newest]
     with suppress(TableMissing):
-        return reader.batch_parts.in_span(reader.tables["batches"], part_ms, since_ms, until_ms, newest_at_ms)
+        rows = reader.tables["batches"].query(
+            f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
+            f"WHERE evaluated_at_ms >= {since_ms} AND evaluated_at_ms < {until_ms}"
+        )
+        return [part * part_ms for part in rows["part"].to_pylist()]
     return []
 
 
-# Decisions, records and throttled spans, the newest first, and only as many as are shown.
+# Decisions, records and throttled spans.
 
-MOST_DECISIONS: Final = 1_000
-MOST_RECORDS: Final = 200
-_HOUR_MS: Final = 3_600_000
+_MOST_ROWS: Final = 1_000
+_MOST_SHOWN: Final = 200
 # A throttle that began so long before the span may still run in it.
 _EARLY_MS: Final = 600_000
-# What is counted back from the end of the span in each step; then all the rest.
-_STEPS_MS: Final = (_HOUR_MS, 6 * _HOUR_MS, 24 * _HOUR_MS)
+_DECISION_COLUMNS: Final = (
+    "evaluated_at_ms", "quota_type", "observed", "bound", "window_ms", "raw_throttle_time_ms", "throttle_time_ms",
+    "level", "mode", "applied", "decision_id", "batch_id", "quota_version",
+)  # fmt: skip
+_RECORD_COLUMNS: Final = (
+    "publish_seq", "action", "cause", "cluster", "query_id", "batch_id", "broker_id", "user", "client_id", "quota_type",
+    "observed", "bound", "throttle_time_ms", "throttled_until_ms", "owed_ms", "tokens", "decision_id",
+)  # fmt: skip
 
 
 def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) -> dict[str, Any]:
-    """What was decided for a client, oldest first, and published, newest first.
+    """What was decided for a client, oldest first, and published, newest first: the newest rows of the span.
 
-    The totals are of what was read, and `has_more` is whether there may be older ones that were not read. Where a step
-    of the span is a minute or longer, the bands are those of `throttle_by_minute`: a day of records is not read to
-    draw some minutes. Records that are not in it yet are added.
+    By the minute the bands are those of `throttle_by_minute`.
     """
-    enough = MOST_DECISIONS if span.bin_ms >= _MINUTE_MS else None
-    decisions, more_decisions = _newest(reader.recent.decisions, DECISION_COLUMNS, client, span, enough)
-    decisions.sort(key=lambda row: (row[TIME], row["batch_id"]))
-    records, more_records, found = read_records(reader, client, span)
+    decisions = _newest(reader, "decisions", _DECISION_COLUMNS, client, span)
+    records = _newest(reader, "throttle_events", _RECORD_COLUMNS, client, span)
     return {
-        "bands": found,
-        "decisions": [picked(row, DECISION_COLUMNS) for row in decisions[-MOST_DECISIONS:]],
+        "bands": _minute_bands(reader, client, span) if span.is_by_minute else bands(records, span.since_ms),
+        "decisions": decisions[::-1],
         "decisions_total": len(decisions),
         "records_total": len(records),
-        "has_more": more_decisions or more_records,
-        "records": [record_row(row) for row in records[:MOST_RECORDS]],
+        "has_more": _MOST_ROWS in {len(decisions), len(records)},
+        "records": [record_row(row) for row in records[:_MOST_SHOWN]],
     }
 
 
-def read_records(
-    reader: TablesReader, client: tuple[str, str], span: Span
-) -> tuple[list[dict[str, Any]], bool, list[dict[str, Any]]]:
-    """The records of a client, newest first; whether there may be older ones; and its bands."""
-    enough = MOST_RECORDS if span.bin_ms >= _MINUTE_MS else None
-    early = Span(span.since_ms - _EARLY_MS, span.until_ms, span.bin_ms)
-    records, has_more = _newest(reader.recent.events, RECORD_COLUMNS, client, early, enough)
-    records.sort(key=lambda row: int(row["publish_seq"]), reverse=True)
-    found = bands(records, span.since_ms)
-    return records, has_more, _with_minutes(reader, client, span, found) if has_more else found
-
-
 def _newest(
-    table: RecentTable, columns: Sequence[str], client: tuple[str, str], span: Span, enough: int | None
-) -> tuple[list[dict[str, Any]], bool]:
-    """At least so many of the newest rows, and whether there may be more; None = all."""
-    found: list[dict[str, Any]] = []
-    until_ms = span.until_ms
-    for back_ms in (*(() if enough is None else _STEPS_MS), span.until_ms - span.since_ms):
-        since_ms = max(span.until_ms - back_ms, span.since_ms)
-        try:
-            found += table.rows(columns, client, since_ms, until_ms)
-        except TableMissing:
-            return [], False
-        if since_ms <= span.since_ms:
-            break
-        if enough is not None and len(found) >= enough:
-            return found, True
-        until_ms = since_ms
-    return found, False
-
-
-def _with_minutes(
-    reader: TablesReader, client: tuple[str, str], span: Span, of_records: Sequence[dict[str, Any]]
+    reader: TablesReader, table: str, columns: Sequence[str], client: tuple[str, str], span: Span
 ) -> list[dict[str, Any]]:
-    """Bands by minute up to the first one that records have, then those."""
-    until_ms = min((band["start_ms"] for band in of_records), default=span.until_ms)
-    client_sql = _names_sql(client)
-    try:
+    order = "publish_seq" if "publish_seq" in columns else "time_epoch DESC NULLS LAST, evaluated_at_ms DESC, batch_id"
+    with suppress(TableMissing):
+        rows = reader.tables[table].query(
+            f"SELECT {', '.join(map(_column, columns))} FROM source WHERE {_names_sql(*client)} "  # noqa: S608 - names are quoted by us
+            f"AND evaluated_at_ms >= {span.since_ms - _EARLY_MS} AND evaluated_at_ms < {span.until_ms} "
+            f"ORDER BY {order} DESC LIMIT {_MOST_ROWS}"
+        )
+        found: list[dict[str, Any]] = rows.to_pylist()
+        return found
+    return []
+
+
+def _column(name: str) -> str:
+    return f'"{name}"'
+
+
+def _minute_bands(reader: TablesReader, client: tuple[str, str], span: Span) -> list[dict[str, Any]]:
+    with suppress(TableMissing):
         rows = reader.tables["throttle_by_minute"].query(
             "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, "  # noqa: S608 - names are quoted by us
             "sum(throttle_count + renewal_count) AS records FROM source "
-            f"WHERE minute_start_ms >= {span.since_ms} AND minute_start_ms < {until_ms} AND {client_sql} GROUP BY 1, 2"
+            f"WHERE minute_start_ms >= {span.since_ms} AND minute_start_ms < {span.until_ms} "
+            f"AND {_names_sql(*client)} GROUP BY 1, 2"
         )
-    except TableMissing:
-        return [*of_records]
-    minutes = zip(
-        *(rows[name].to_pylist() for name in ("minute_start_ms", "quota_type", "held_ms", "records")), strict=True
+        names = ("minute_start_ms", "quota_type", "held_ms", "records")
+        return bands_of_minutes(zip(*(rows[name].to_pylist() for name in names), strict=True), span.bin_ms)
+    return []
+
+
+# Whom the newest throttle protected: what the others used before it and while it held.
+
+_NEIGHBOURS: Final = 8
+_SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
+_USED: Final = {"produced": "produced_bytes", "fetched": "fetched_bytes", "waited": "broker_throttle_ms"}
+
+
+def protected_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
+    """What the other clients used before and during the newest throttle of a client in the last 15 minutes.
+
+    The two spans are as long as the throttle, but 10 to 60 s. One that began less than 10 s ago is not compared yet.
+    The neighbours that used the most come first; a wait at brokers is None where no meter reports it.
+    """
+    client, now_ms = client_in(query), state.now_ms
+    known_ms = min(state.rates_at_ms or now_ms, now_ms)
+    span = span_of(reader, now_ms, RANGES["15m"])
+    found = bands(_newest(reader, "throttle_events", _RECORD_COLUMNS, client, span), span.since_ms)
+    held = [one for one in found if one["start_ms"] + _SHORTEST_MS <= known_ms
+            and counts(one["start_ms"], one["end_ms"], state.min_hold_ms)]  # fmt: skip
+    if not held:
+        return {"band": None, "rows": [], "others": 0, "text": ""}
+    band = max(held, key=lambda one: int(one["start_ms"]))
+    begin_ms = band["start_ms"]
+    length_ms = min(max(min(band["end_ms"], known_ms) - begin_ms, _SHORTEST_MS), _LONGEST_MS)
+    rows = _used(reader, client, begin_ms, length_ms)
+    before, during = (rows[0][name] * 1_000 / length_ms if rows else 0.0 for name in ("before", "during"))
+    others = rows[0]["others"] if rows else 0
+    rate_names = [f"{name}_{when}" for name in ("produced", "fetched") for when in ("before", "during")]
+    return {
+        "band": picked(band, ("start_ms", "end_ms")),
+        "begin_ms": begin_ms,
+        "length_ms": length_ms,
+        "rows": [
+            {**picked(row, ("user", "client_id", "waited_before", "waited_during")),
+             **{name: (row[name] or 0) * 1_000 / length_ms for name in rate_names}}
+            for row in rows
+        ],
+        "others": others,
+        "text": protection_text(before, during, others),
+    }  # fmt: skip
+
+
+def _used(reader: TablesReader, client: tuple[str, str], begin_ms: int, length_ms: int) -> list[dict[str, Any]]:
+    sums = {
+        f"{name}_{when}": f"sum(CASE WHEN sample_start_ms {sign} {begin_ms} THEN {column} END)"
+        for name, column in _USED.items()
+        for when, sign in (("before", "<"), ("during", ">="))
+    }
+    whens = {when: f"coalesce(produced_{when}, 0) + coalesce(fetched_{when}, 0)" for when in ("before", "during")}
+    totals = ", ".join(f"sum({used}) OVER () AS {when}" for when, used in whens.items())
+    used = " + ".join(whens.values())
+    rows = reader.tables["usage"].query(
+        f'SELECT *, count(*) OVER () AS others, {totals} FROM (SELECT "user", client_id, '  # noqa: S608 - quoted by us
+        f"{', '.join(f'{sum_} AS {name}' for name, sum_ in sums.items())} FROM source "
+        f"WHERE sample_start_ms >= {begin_ms - length_ms} AND sample_start_ms < {begin_ms + length_ms} "
+        f"AND NOT ({_names_sql(*client)}) GROUP BY 1, 2) "
+        f'WHERE {used} > 0 ORDER BY {used} DESC, "user", client_id LIMIT {_NEIGHBOURS}'
     )
-    return [*bands_of_minutes(minutes, span.bin_ms), *of_records]
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
 
 
 # Bounds over time and the edits that changed them, from the versions of the quota table.
@@ -379,16 +344,6 @@ def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str
     return {**made, **why, "changed": changed}
 
 
-def quotas_then(reader: TablesReader, at_ms: int, version: int | None = None) -> QuotaSnapshot | None:
-    """The quotas of a version; if that is not known, the newest valid ones at an instant, as far as they are kept."""
-    commits = reversed(_commits(reader.root, reader.tables["quotas"].version))
-    older = (commit.version for commit in commits if commit.committed_at_ms <= at_ms)
-    for one in older if version is None else [version]:
-        with suppress(PipelineError, QuotaError):
-            return reader.quotas_at(one)
-    return None
-
-
 @lru_cache(maxsize=8)
 def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
     """Oldest first; read again when there is a newer version, as a look at the log takes 10 ms."""
@@ -401,39 +356,29 @@ def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, d
     return {row["quota_type"]: picked(row, ("bound", "mode", "level")) for row in rows}
 
 
-_DEFAULT_SPAN_MS: Final = 900_000
-_LONGEST_SPAN_MS: Final = 90 * 86_400_000
 _ALIKE: Final = 5
 
 
-def asked_span(query: Query, now_ms: int) -> tuple[int, int]:
-    """The span [since, until) that a request asks for, at most 90 days and not after now; 15 minutes without a begin.
-
-    Raises:
-        QueryRefused: It is empty.
-    """
-    until_ms = min(query.until_ms or now_ms, now_ms)
-    since_ms = until_ms - _DEFAULT_SPAN_MS if query.since_ms is None else query.since_ms
-    if since_ms >= until_ms:
-        raise QueryRefused([f"'since' {since_ms} is not before 'until' {until_ms}"], SEE)
-    return max(since_ms, until_ms - _LONGEST_SPAN_MS), until_ms
+def client_in(query: Query) -> tuple[str, str]:
+    """The client that a request is about. Raises `QueryRefused` without a user."""
+    if not query.user:
+        raise QueryRefused(["'user' is missing"], SEE)
+    return query.user, query.client_id or ""
 
 
 def client_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """The view Client.
 
     Raises:
-        QueryRefused: No user is given, or the span is empty.
+        QueryRefused: No user is given.
     """
-    user, client_id, snapshot = query.user, query.client_id or "", reader.snapshot()
-    if not user:
-        raise QueryRefused(["'user' is missing"], SEE)
-    client = (user, client_id)
+    client, snapshot = client_in(query), reader.snapshot()
+    user, client_id = client
     if snapshot is None:
         raise table_missing(reader.tables["quotas"].uri)
-    since_ms, until_ms = asked_span(query, state.now_ms)
+    span = span_of(reader, state.now_ms, RANGES[query.range])
     found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
-    span, series = read_series(reader, found, client, (since_ms, until_ms), state.rates_at_ms)
+    series = read_series(reader, found, client, span, state.rates_at_ms)
     held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == client]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
     bounds, throttles = bounds_over_time(reader, client, span), read_throttles(reader, client, span)
@@ -451,7 +396,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         **throttles,
         "shown_as": _shown_as(series["series"], bounds["bounds"], throttles),
         "seen_ms": seen_ms,
-        "alike": [] if seen_ms is not None else _alike(client, reader.clients_seen().names),
+        "alike": [] if seen_ms is not None else _alike(client, reader.clients_seen()),
         "throttled": [throttled_row(one, state.levels) for one in held],
         "owed": [record_row(one.row) for one in held],
         "levels": [row.document() for row in found.levels],
@@ -490,12 +435,11 @@ def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[st
     return None
 
 
-def _alike(client: tuple[str, str], seen: pa.Table) -> list[dict[str, str]]:
+def _alike(client: tuple[str, str], seen: Collection[tuple[str, str]]) -> list[dict[str, str]]:
     """Clients of the last minutes that a client which was never seen may be meant to be."""
-    users = sorted(pc.unique(seen["user"]).to_pylist())
-    alike = [client[0]] if client[0] in users else get_close_matches(client[0], users, n=_ALIKE)
-    of_user = {user: seen.filter(pc.equal(seen["user"], user))["client_id"].to_pylist() for user in alike}
-    found = [(user, client_id) for user in alike for client_id in sorted(of_user[user])]
+    users = {user for user, _ in seen}
+    alike = {client[0]} if client[0] in users else {*get_close_matches(client[0], sorted(users), n=_ALIKE)}
+    found = sorted(one for one in seen if one[0] in alike)
     found.sort(key=lambda one: -SequenceMatcher(None, one[1], client[1]).ratio())
     return [{"user": user, "client_id": client_id} for user, client_id in found[:_ALIKE]]
 
@@ -564,13 +508,6 @@ def has_data(evaluated_at_ms: Sequence[int], since_ms: int, until_ms: int, bin_m
     reach_ms = max(_GAP_MS, bin_ms)
     before, until = np.searchsorted(at_ms, ends - reach_ms), np.searchsorted(at_ms, ends + reach_ms, side="right")
     return [bool(one) for one in before < until]
-
-
-BAND_COLUMNS: Final = (
-    *("publish_seq", "action", "broker_id", "user", "client_id", "quota_type"),
-    *("throttle_time_ms", "throttled_until_ms", "decision_id"),
-)
-"""What of a record tells who was held, and from when until when."""
 
 
 def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, Any]]:

@@ -154,10 +154,10 @@ def build_app(
     routes += [Route("/static/{name}", _static), Route("/favicon.svg", partial(_file, "favicon.svg"))]
     # Each look at the tables takes memory of its own; more at once than there are cores are no quicker. Files and
     # metrics have other threads, so that they are answered at any load.
-    asked = _Asked(answers, now, asyncio.Semaphore(_ANSWERS_AT_ONCE))
+    asked = _Asked(answers, asyncio.Semaphore(_ANSWERS_AT_ONCE))
     routes += [Route(path, partial(_answered, asked, path)) for path in answers.by_path()]
     routes += [Route(QUOTAS_CSV, partial(_quotas_csv, asked))]
-    routes += [Route(STREAM, partial(_stream, answers.feed, now)), Route("/access", partial(_access, token))]
+    routes += [Route(STREAM, partial(_stream, answers.feed)), Route("/access", partial(_access, token))]
     routes += [Route("/healthz", _healthz), Route("/readyz", partial(_readyz, answers.feed))]
     routes += [Route("/metrics", partial(_metrics, registry))]
     return Starlette(
@@ -178,10 +178,9 @@ def _is_open(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What answers need: their clock, and how many are made at once."""
+    """What answers, and how many answers are made at once."""
 
     answers: Answers
-    now: Callable[[], int]
     at_once: asyncio.Semaphore
 
     async def made(self, make: Callable[[], bytes]) -> bytes:
@@ -193,16 +192,16 @@ class _Asked:
 
 
 async def _answered(asked: _Asked, path: str, request: Request) -> Response:
-    query, view = _query(request, path, asked.now()), asked.answers.by_path()[path]
+    query, view = _query(request, path), asked.answers.by_path()[path]
     return _json(await asked.made(lambda: encoded(view(query))))
 
 
-def _query(request: Request, path: str, now_ms: int) -> Query:
-    return read_query(request.query_params.multi_items(), PARAMETERS[path], now_ms)
+def _query(request: Request, path: str) -> Query:
+    return read_query(request.query_params.multi_items(), PARAMETERS[path])
 
 
 async def _quotas_csv(asked: _Asked, request: Request) -> Response:
-    query = _query(request, QUOTAS_CSV, asked.now())
+    query = _query(request, QUOTAS_CSV)
     text = await asked.made(lambda: asked.answers.as_csv(query).encode())
     headers = {"Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="quotas.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
@@ -212,8 +211,8 @@ def _json(text: bytes, status: int = 200) -> Response:
     return Response(text, status, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-async def _stream(feed: Feed, now: Callable[[], int], request: Request) -> Response:
-    whole = _query(request, STREAM, now()).view == "now"
+async def _stream(feed: Feed, request: Request) -> Response:
+    whole = _query(request, STREAM).view == "now"
 
     async def events() -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"

@@ -11,14 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from arro3.core import Array, DataType
 from numpy.typing import NDArray
 
-from pipeline.dashboard.recent import taken
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle.assembly import new_engine
-from quota.arrays import Flags, Ids, Ints
 from quota.current_rates import SensorRates, mean_span_seconds, rates_of
 from quota.engine import QuotaEngine, Scope
 from quota.entity import Level, entity_at
@@ -43,18 +39,16 @@ class LiveRates:
         self._shadow: QuotaEngine | None = None
         self._of_shadow: set[tuple[str, str]] = set()
         self._owners: Mapping[tuple[str, str], str | None] = {}
-        self._clients = SeenClients.none(self._names())
+        self._clients: dict[tuple[str, ...], tuple[int, int]] = {}
         self._totals: dict[int, Counter[str]] = {}
         self._windows: dict[int, Counter[str]] = {}
         self.at_ms = 0
         """The instant of the rates; 0 before the first usage."""
-        self._active: Ids = np.zeros(0, np.int64)
-        self._entities: pa.Table | None = None
 
     @property
     def active_clients(self) -> int:
         """The number of clients that used anything in the windows of the rates, as `top` counts them."""
-        return self._clients.number_since(self._after_ms)
+        return len({key[:2] for key in self._active()})
 
     @property
     def per_second(self) -> tuple[float, float, float]:
@@ -66,9 +60,12 @@ class LiveRates:
         produced, fetched, requests = (sum(sums[name] for sums in self._windows.values()) for name in _TOTALS)
         return produced / seconds, fetched / seconds, requests / seconds
 
-    def seen(self) -> "SeenClients":
-        """Clients of the last minutes, without their brokers. For any thread."""
-        return self._clients.by_client()
+    def seen(self) -> dict[tuple[str, str], int]:
+        """Clients of the last minutes, and when each used something, in epoch ms. For any thread."""
+        found: dict[tuple[str, str], int] = {}
+        for (user, client_id, *_), (_, seen_ms) in self._clients.items():
+            found[user, client_id] = max(seen_ms, found.get((user, client_id), 0))
+        return found
 
     def load(
         self, snapshot: QuotaSnapshot, owners: Mapping[tuple[str, str], str | None], window: pa.Table | None = None
@@ -101,7 +98,7 @@ class LiveRates:
             engine.record(usage, self.at_ms)
             if self.at_ms // step_ms > before_ms // step_ms:
                 engine.expire_idle(self.at_ms, idle_ms)
-        self._clients = self._clients.with_usage(usage, self.at_ms)
+        self._note(usage)
         self._add_totals(usage)
 
     def add_totals(self, sums: Iterable[Mapping[str, int | None]]) -> None:
@@ -124,7 +121,7 @@ class LiveRates:
 
     def sensors(self) -> SensorRates:
         """Every sensor with usage under a bound, the one nearest to its bound first."""
-        entities = self._active_clients()
+        entities = _table(self._names(), self._active())
         enforced, *seen = (rates_of(engine, entities, self.at_ms, self._owners) for engine in self._engines())
         return enforced.nearest_first(*(rates.in_shadow(self._of_shadow) for rates in seen))
 
@@ -132,7 +129,7 @@ class LiveRates:
         """The level, owner and mode of each quota type for clients, as `QuotaEngine.resolve` gives them."""
         names = names_table(clients)
         if self.scope == "broker":
-            names = names.append_column("broker_id", _texts([""] * len(clients)))
+            names = names.append_column("broker_id", pa.array([""] * len(clients)))
         rows = self._enforced.resolve(names).to_pylist()
         return [{**row, "owner": self._owner(row["level"], row["user"], row["client_id"])} for row in rows]
 
@@ -148,6 +145,15 @@ class LiveRates:
 
     def _engines(self) -> list[QuotaEngine]:
         return [self._enforced] if self._shadow is None else [self._enforced, self._shadow]
+
+    def _note(self, usage: pa.Table) -> None:
+        """Remember whose usage it is, and forget clients that have used nothing for 5 minutes."""
+        known = {key: one for key, one in self._clients.items() if one[1] >= self.at_ms - _FORGET_MS}
+        starts_ms = usage["sample_start_ms"].to_pylist()
+        keys = zip(*(usage[name].to_pylist() for name in self._names()), strict=True)
+        for key, start_ms in zip(keys, starts_ms, strict=True):
+            known[key] = max(start_ms, known.get(key, (0, 0))[0]), self.at_ms
+        self._clients = known  # a new one each time: another thread may look at the old one
 
     def _add_totals(self, usage: pa.Table) -> None:
         starts_ms = _floats(usage["sample_start_ms"]).astype(np.int64)
@@ -168,133 +174,9 @@ class LiveRates:
         """Samples that began later are part of the rates."""
         return self.at_ms - self.settings.late_after_ms
 
-    def _active_clients(self) -> pa.Table:
-        """Those with usage in the windows of the rates, by name: no others have a rate."""
-        active = self._clients.places_since(self._after_ms)
-        if self._entities is None or not np.array_equal(active, self._active):
-            self._active, self._entities = active, self._clients.named(active)
-        return self._entities
-
-
-@dataclass(frozen=True, slots=True)
-class SeenClients:
-    """Clients of the last minutes, and when each used something: 60 bytes a client. Immutable, so for any thread.
-
-    A client is known by the hash of its names, as in `RecentRows`.
-
-    Attributes:
-        names: user and client_id, and broker_id where rates are by broker.
-        hashes: int64[n], of the rows of `names`, sorted; `order` has the row of each.
-        sample_ms: int64[n], the begin of the newest sample with usage.
-        seen_ms: int64[n], when the newest usage was evaluated.
-    """
-
-    names: pa.Table
-    hashes: Ids
-    order: Ids
-    sample_ms: Ints
-    seen_ms: Ints
-
-    @classmethod
-    def none(cls, names: Sequence[str] = ("user", "client_id")) -> "SeenClients":
-        """No client."""
-        empty = np.zeros(0, np.int64)
-        return cls(pa.schema([(name, pa.string()) for name in names]).empty_table(), *[empty] * 4)
-
-    def with_usage(self, usage: pa.Table, at_ms: int) -> "SeenClients":
-        """With the clients of further usage, and without those that have used nothing for 5 minutes before `at_ms`."""
-        if not usage.num_rows:
-            return self
-        names = pa.table({name: usage[name] for name in self.names.column_names})
-        columns = [column.to_pylist() for column in names.columns]
-        hashes = _hashes(columns)
-        new, rows = np.unique(hashes, return_index=True)
-        rows = rows[~self._found(new)[1]]
-        known = self._with_rows(taken(names, rows), hashes[rows])
-        places = known._found(hashes)[0]
-        np.maximum.at(known.sample_ms, places, _floats(usage["sample_start_ms"]).astype(np.int64))
-        known.seen_ms[places] = at_ms
-        is_kept = known.seen_ms >= at_ms - _FORGET_MS
-        return known if is_kept.all() else known._only(is_kept)
-
-    def by_client(self) -> "SeenClients":
-        """The same without broker_id: of each client the newest times."""
-        if self.names.num_columns == _OF_CLIENT:
-            return self
-        rows = self.names.append_column(_SAMPLE, pa.array(self.sample_ms)).append_column(_SEEN, pa.array(self.seen_ms))
-        newest = rows.group_by(rows.column_names[:_OF_CLIENT], use_threads=False).aggregate(
-            [(_SAMPLE, "max"), (_SEEN, "max")]
-        )
-        names = newest.select(rows.column_names[:_OF_CLIENT])
-        hashes = _hashes([column.to_pylist() for column in names.columns])
-        order = np.argsort(hashes)
-        return SeenClients(names, hashes[order], order, *(newest[f"{one}_max"].to_numpy() for one in _TIMES))
-
-    def get(self, client: tuple[str, str]) -> int | None:
-        """When the newest usage of a client was evaluated, in epoch ms; None for one that was not seen.
-
-        As `places_of` to be asked of `by_client`.
-        """
-        (place,), (is_seen,) = self._found(np.array([hash(client)]))
-        return int(self.seen_ms[place]) if is_seen else None
-
-    def places_of(self, clients: pa.Table) -> tuple[Ids, Flags]:
-        """The rows of clients, by their user and client_id, and whether there are such."""
-        return self._found(_hashes([clients[name].to_pylist() for name in ("user", "client_id")]))
-
-    def places_since(self, after_ms: int) -> Ids:
-        """The rows whose newest sample began after an instant: int64[m]."""
-        return np.flatnonzero(self.sample_ms > after_ms)
-
-    def number_since(self, after_ms: int) -> int:
-        """How many clients these are."""
-        places = self.places_since(after_ms)
-        if self.names.num_columns == _OF_CLIENT:
-            return len(places)
-        return int(taken(self.names, places).group_by(["user", "client_id"], use_threads=False).aggregate([]).num_rows)
-
-    def named(self, places: Ids) -> pa.Table:
-        """Rows of `names`, sorted."""
-        rows = taken(self.names, places)
-        return rows.take(pc.sort_indices(rows, [(name, "ascending") for name in rows.column_names]))
-
-    def _found(self, hashes: Ids) -> tuple[Ids, Flags]:
-        """The rows with these hashes, and whether there are such."""
-        if not len(self.order):
-            return np.zeros(len(hashes), np.int64), np.zeros(len(hashes), np.bool_)
-        at = np.minimum(np.searchsorted(self.hashes, hashes), len(self.order) - 1)
-        return self.order[at], self.hashes[at] == hashes
-
-    def _with_rows(self, names: pa.Table, hashes: Ids) -> "SeenClients":
-        """With rows of new clients, in the order of their hashes. The times are copied: those of this one stay."""
-        at, zeros = np.searchsorted(self.hashes, hashes), np.zeros(len(hashes), np.int64)
-        rows = pa.concat_tables([self.names, names])
-        return SeenClients(
-            rows if rows.column(0).num_chunks < _CHUNKS else rows.combine_chunks(),
-            np.insert(self.hashes, at, hashes),
-            np.insert(self.order, at, np.arange(len(self.order), len(self.order) + len(hashes))),
-            np.concatenate([self.sample_ms, zeros]),
-            np.concatenate([self.seen_ms, zeros]),
-        )
-
-    def _only(self, is_kept: Flags) -> "SeenClients":
-        of_hashes, rows = is_kept[self.order], np.flatnonzero(is_kept)
-        return SeenClients(
-            taken(self.names, rows).combine_chunks(),
-            self.hashes[of_hashes],
-            (np.cumsum(is_kept) - 1)[self.order[of_hashes]],
-            self.sample_ms[rows],
-            self.seen_ms[rows],
-        )
-
-
-_OF_CLIENT: Final = 2
-_SAMPLE, _SEEN = _TIMES = ("sample_ms", "seen_ms")
-_CHUNKS: Final = 64
-
-
-def _hashes(names: Sequence[Sequence[str]]) -> Ids:
-    return np.fromiter(map(hash, zip(*names, strict=True)), np.int64, len(names[0]))
+    def _active(self) -> list[tuple[str, ...]]:
+        """Clients with usage in the windows of the rates, by name: no others have a rate."""
+        return sorted(key for key, (sample_ms, _) in self._clients.items() if sample_ms > self._after_ms)
 
 
 def _floats(column: "pa.ChunkedArray") -> NDArray[np.float64]:
@@ -304,13 +186,12 @@ def _floats(column: "pa.ChunkedArray") -> NDArray[np.float64]:
 
 def names_table(clients: Sequence[tuple[str, str]]) -> pa.Table:
     """Clients as the columns user and client_id."""
-    columns = zip(("user", "client_id"), zip(*clients, strict=True) if clients else ((), ()), strict=True)
-    return pa.table({name: _texts(list(column)) for name, column in columns})
+    return _table(("user", "client_id"), clients)
 
 
-def _texts(values: list[str]) -> pa.Array:
-    # Not by pyarrow, which would import pandas to look at them.
-    return pa.array(Array(values, DataType.string()))
+def _table(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(names, columns, strict=True)})
 
 
 # Who is throttled, kept up to date from the records of `throttle_events`. Pure.

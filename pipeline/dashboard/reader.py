@@ -5,17 +5,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from threading import Event, Lock, Thread
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles, SeenClients
-from pipeline.dashboard.recent import RecentTables, WatchedTable
+from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles
+from pipeline.dashboard.recent import TIME, NewRows, WatchedTable
 from pipeline.dashboard.state import Health, State, health
 from pipeline.documents import json_text
 from pipeline.errors import PipelineError
@@ -124,75 +122,6 @@ def encoded(document: Any) -> bytes:
     return json_text(document, allow_nan=False).encode()
 
 
-# The parts of time in which the job worked: read once from `batches`, then only new rows.
-
-_SETTLED_MS: Final = 60_000
-"""Nothing is added so long before the newest batch: within a time epoch the time of batches does not go back."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Parts [first, last), and which of them have a batch."""
-
-    first: int
-    last: int
-    parts: frozenset[int]
-
-
-class BatchParts:
-    """Remembers, one stretch of time for each length of a part. For several threads.
-
-    A week has a million batches: to read their instants takes as long as all else that the view of a client reads.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: Mapping[int, _Known] = MappingProxyType({})
-        self._time_epoch = 0
-
-    def in_span(
-        self, batches: WatchedTable, part_ms: int, since_ms: int, until_ms: int, newest_at_ms: Sequence[int] = ()
-    ) -> list[int]:
-        """The starts of the parts in which a batch was evaluated, in epoch ms and in order. Raises as `WatchedTable`.
-
-        Args:
-            newest_at_ms: The instants of all batches of the newest time epoch from the first of them on, oldest first:
-                these are not read.
-        """
-        first, last = since_ms // part_ms, -(-until_ms // part_ms)
-        time_epoch, evaluated_at_ms = batches.newest_instant() or (0, 0)
-        settled = (evaluated_at_ms - _SETTLED_MS) // part_ms
-        with self._lock:  # when a clock was set back, batches are added where there were none so far
-            if time_epoch != self._time_epoch:
-                self._time_epoch, self._known = time_epoch, MappingProxyType({})
-        in_memory = frozenset(at_ms // part_ms for at_ms in newest_at_ms if first <= at_ms // part_ms < last)
-        # The part in which they begin may have had others before them.
-        read_until = min(last, newest_at_ms[0] // part_ms + 1) if newest_at_ms else last
-        known = self._known.get(part_ms)
-        if known is None or last < known.first or known.last < first:
-            known = _Known(first, first, frozenset())
-        before = _read(batches, part_ms, first, known.first)
-        after = _read(batches, part_ms, known.last, read_until)
-        found = known.parts | before | after | in_memory
-        end = max(known.last, min(last, settled))
-        while end < last and end in found:
-            end += 1
-        now_known = _Known(min(first, known.first), end, frozenset(part for part in found if part < end))
-        with self._lock:
-            self._known = MappingProxyType({**self._known, part_ms: now_known})
-        return [part * part_ms for part in sorted(found) if first <= part < last]
-
-
-def _read(batches: WatchedTable, part_ms: int, first: int, last: int) -> frozenset[int]:
-    if first >= last:
-        return frozenset()
-    rows = batches.query(
-        f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
-        f"WHERE evaluated_at_ms >= {first * part_ms} AND evaluated_at_ms < {last * part_ms}"
-    )
-    return frozenset(rows["part"].to_pylist())
-
-
 _NEEDED: Final = ("quotas", "batches", "usage", "throttle_events")
 _LOOK_BACK_MS: Final = 30 * 60_000
 """How far before the newest record the beginning of a running throttle is looked for."""
@@ -221,8 +150,8 @@ class TablesReader:
         """The newest rows of `batches`, oldest first."""
         self.epoch_begin_ms = 0
         """When the newest time epoch began, as far as usage is kept: usage of older ones counts until then."""
-        self.batch_parts = BatchParts()
-        self.recent = RecentTables.of(self.tables)
+        self._new_usage = NewRows(self.tables["usage"], TIME)
+        self._new_records = NewRows(self.tables["throttle_events"], "publish_seq")
         self.min_hold_ms = min_hold_ms
         self._signs = signs
         self._was_seen = False
@@ -269,13 +198,14 @@ class TablesReader:
         """Those of the newest batch; the defaults before it."""
         return EngineSettings() if self._rates is None else self._rates.settings
 
-    def new_rates(self, settings: EngineSettings) -> LiveRates | None:
-        """An engine without quotas or usage, with the job's scope; None before the quotas could be read."""
-        return None if self._quotas is None else LiveRates(settings, self._scope or self._quotas.scope)
+    @property
+    def time_epoch(self) -> int:
+        """The newest time epoch of usage."""
+        return self._new_usage.time_epoch
 
-    def clients_seen(self) -> SeenClients:
-        """See `LiveRates.seen`."""
-        return SeenClients.none() if self._rates is None else self._rates.seen()
+    def clients_seen(self) -> dict[tuple[str, str], int]:
+        """Clients of the last minutes, and when each used something, in epoch ms. For any thread."""
+        return {} if self._rates is None else self._rates.seen()
 
     def _read(self, new: set[str]) -> None:
         if "quotas" in new or self._quotas is None:
@@ -286,8 +216,6 @@ class TablesReader:
             self._read_usage()
         if "throttle_events" in new:
             self._read_events()
-        if "decisions" in new and self.recent.decisions.keeps:
-            self.recent.decisions.follow()
 
     def _read_quotas(self) -> None:
         if self.quota_table is None or self._quotas is None:
@@ -327,8 +255,8 @@ class TablesReader:
         if not self.batches or self._quotas is None:
             return
         settings = EngineSettings.model_validate_json(self.batches[-1]["engine_settings"])
-        new = self.recent.usage.follow(USAGE_COLUMNS)
-        time_epoch = self.recent.usage.time_epoch
+        new = self._new_usage.follow(USAGE_COLUMNS)
+        time_epoch = self.time_epoch
         if self._rates is None or self._rates.settings != settings or self._rates_epoch != time_epoch:
             self._begin_rates(settings)
         elif new is not None:
@@ -336,14 +264,15 @@ class TablesReader:
 
     def _begin_rates(self, settings: EngineSettings) -> None:
         """A new engine, with the usage of its windows; and sums of some minutes before."""
-        table, snapshot, rates = self.tables["usage"], self.snapshot(), self.new_rates(settings)
+        table, snapshot = self.tables["usage"], self.snapshot()
         newest = table.newest_instant()
-        if newest is None or snapshot is None or rates is None:
+        if newest is None or snapshot is None or self._quotas is None:
             return
+        rates = LiveRates(settings, self._scope or self._quotas.scope)
         time_epoch, newest_ms = newest
         begin_ms = newest_ms - settings.rate_span_ms
         rates.load(snapshot, self.owners)
-        rates.add_totals(self.second_sums(newest_ms - SECONDS_KEPT * 1_000, begin_ms, time_epoch))
+        rates.add_totals(self._second_sums(newest_ms - SECONDS_KEPT * 1_000, begin_ms, time_epoch))
         self._rates, self._rates_epoch = rates, time_epoch
         self.epoch_begin_ms = 0
         if time_epoch:
@@ -352,8 +281,8 @@ class TablesReader:
         since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
         self._record(rates, table.read(USAGE_COLUMNS, since))
 
-    def second_sums(self, since_ms: int, until_ms: int, time_epoch: int | None) -> list[dict[str, Any]]:
-        """The sums of usage that was evaluated in a span, by `second`; None = of every time epoch."""
+    def _second_sums(self, since_ms: int, until_ms: int, time_epoch: int) -> list[dict[str, Any]]:
+        """The sums of usage of a time epoch that was evaluated in a span, by `second`; 0 = of every time epoch."""
         found: list[dict[str, Any]] = (
             self.tables["usage"]
             .query(
@@ -377,7 +306,7 @@ class TablesReader:
         return self.tables["usage"].read(USAGE_COLUMNS, [*of_newest_epoch(self._rates_epoch), since, until])
 
     def _read_events(self) -> None:
-        new = self.recent.events.follow(_EVENT_COLUMNS)
+        new = self._new_records.follow(_EVENT_COLUMNS)
         if self._running.newest_seq >= 0:
             self._running.apply([] if new is None else new.select(_EVENT_COLUMNS).to_pylist())
             return

@@ -186,7 +186,7 @@ def _last_look(process: str, wait_age_ms: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All of it, of now or of an instant in the past.
+    """All of it.
 
     Attributes:
         now_ms: The instant.
@@ -200,7 +200,6 @@ class State:
         recent: The newest rows of `throttle_events`, newest first.
         min_hold_ms: `purgatory.min_hold_ms`: what a throttle must hold to count.
         sources: Of each table its name, the newest version and when that was committed, or why it cannot be read.
-        is_past: The instant is over.
     """
 
     now_ms: int
@@ -219,7 +218,6 @@ class State:
     sources: Sequence[Mapping[str, Any]] = ()
     min_hold_ms: int = 1
     per_second: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    is_past: bool = False
 
     def head(self) -> dict[str, Any]:
         """What every view needs: the time, the health, the versions."""
@@ -236,14 +234,14 @@ class State:
 
     def summary(self) -> dict[str, Any]:
         """The view Now."""
-        return {**self.head(), "at_ms": self.now_ms, "rates_at_ms": self.rates_at_ms, **self.document()}
+        return {**self.head(), "rates_at_ms": self.rates_at_ms, **self.document()}
 
     def document(self) -> dict[str, Any]:
         """The verdict, totals, who is throttled, the nearest to their bound, the newest records by client."""
         held = {(one.row["user"], one.row["client_id"]) for one in self.running}
         throttled = [throttled_row(one, self.levels) for one in self.running]
         return {
-            "verdict": verdict(self.now_ms, throttled, self.sensors, is_past=self.is_past),
+            "verdict": verdict(self.now_ms, throttled, self.sensors),
             "totals": self._totals(),
             "throttled": throttled[:MOST_THROTTLED],
             "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],

@@ -50,54 +50,41 @@ def times_text(used: float) -> str:
     return f"{text} of" if text.endswith("%") else text
 
 
-def verdict(
-    now_ms: int, held: Sequence[Mapping[str, Any]], sensors: SensorRates, *, is_past: bool = False
-) -> dict[str, str]:
+def verdict(now_ms: int, held: Sequence[Mapping[str, Any]], sensors: SensorRates) -> dict[str, str]:
     """The sentence that the view Now begins with.
 
     Args:
         now_ms: The instant, by wall clock.
         held: Rows of `throttled_row` that count as a hold.
         sensors: All rates, the nearest to their bound first.
-        is_past: The instant is over.
 
     Returns:
         `kind`: held, over, near, within, or none (no usage under a quota); and `text`.
     """
     if held:
-        return {"kind": "held", "text": _held_text(now_ms, held, is_past)}
+        return {"kind": "held", "text": _held_text(now_ms, held)}
     if not sensors:
-        return {"kind": "none", "text": "no client used anything under a quota" + (" then" if is_past else " lately")}
+        return {"kind": "none", "text": "no client used anything under a quota lately"}
     enforced = sensors.places_where(mode="enforce")
     nearest = sensors[int(enforced[0]) if len(enforced) else 0]
     who = f"{client_text(nearest.user, nearest.client_id)} {used_text(nearest.used)}"
     if not len(enforced):
         return {"kind": "within", "text": f"no quota is enforced here, all are in shadow mode; nearest: {who}"}
     if nearest.used > 1:
-        were = "was" if is_past else "is"
-        return {"kind": "over", "text": f"no client {were} held; over its quota for a moment: {who}"}
-    text = f"all {'were ' if is_past else ''}within their quotas; nearest: {who}"
+        return {"kind": "over", "text": f"no client is held; over its quota for a moment: {who}"}
+    text = f"all within their quotas; nearest: {who}"
     return {"kind": "near" if nearest.used >= NEAR else "within", "text": text}
 
 
-def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]], is_past: bool) -> str:
+def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]]) -> str:
     worst = max(held, key=lambda row: (row["most_used"] or 0, row["throttled_until_ms"]))
     count = len(held)
-    were = ("was" if is_past else "is") if count == 1 else ("were" if is_past else "are")
+    are = "is" if count == 1 else "are"
     times = "" if worst["most_used"] is None else f", {times_text(worst['most_used'])} its quota"
     who = client_text(worst["user"], worst["client_id"])
     most = "" if count == 1 else "most over: "
     left = age_text(max(worst["throttled_until_ms"] - now_ms, 1_000))
-    return f"{count:,} client{'' if count == 1 else 's'} {were} held: {most}{who}, {left} left{times}"
-
-
-def range_text(rows: Sequence[Mapping[str, Any]], total: int) -> str:
-    """Who was held in a range: `rows` with user, client_id and held_ms, the longest first, of `total`."""
-    if not rows:
-        return "No client was held in this range."
-    first = rows[0]
-    who = f"{client_text(first['user'], first['client_id'])}, {age_text(first['held_ms'])}"
-    return f"1 client was held: {who} in all." if total == 1 else f"{total:,} clients were held; longest: {who} in all."
+    return f"{count:,} client{'' if count == 1 else 's'} {are} held: {most}{who}, {left} left{times}"
 
 
 def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,31 +1,25 @@
-"""What answers each path of the API; but the view Client, which is in `client`, and what was, in `past`."""
+"""What answers each path of the API; but the view Client, which is in `client`."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from heapq import nsmallest
 from typing import Any, Final
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.command_line import command_text
 from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import client_document, made_by
-from pipeline.dashboard.live_rates import SeenClients, names_table
-from pipeline.dashboard.past import protected_document, summary_of
+from pipeline.dashboard.client import client_document, made_by, protected_document
 from pipeline.dashboard.reader import Feed, TablesReader
-from pipeline.dashboard.recent import TIME, WatchedTable
+from pipeline.dashboard.recent import WatchedTable
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
 from pipeline.dashboard.verdict import gauges, standing
 from pipeline.documents import csv_text
 from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
-from pipeline.replay.story import client_of, told
+from pipeline.replay.story import told
 from pipeline.settings.model import Settings
-from pipeline.tables.port import Condition
 from pipeline.tables.quotas.edit import alter_command
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.throttles import Story, decision_with_id, newest_throttle
+from pipeline.tables.throttles import decision_with_id, newest_throttle
 from pipeline.web import QueryRefused
 from quota.current_rates import SensorRate
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
@@ -49,12 +43,11 @@ class Answers:
         self._reader = reader
         self._settings = settings
         self.feed = feed
-        reader.recent.keep()
 
     def by_path(self) -> dict[str, Callable[[Query], Any]]:
         """What answers, by path."""
         return {
-            "/api/v1/summary": self._summary,
+            "/api/v1/summary": lambda _query: self._state().summary(),
             "/api/v1/throttles": self._throttles,
             "/api/v1/events": self._events,
             "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
@@ -71,11 +64,6 @@ class Answers:
         """The view Quotas as CSV."""
         return quotas_csv(quotas_document(self._reader, self._state(), query)["rows"])
 
-    def _summary(self, query: Query) -> dict[str, Any]:
-        if query.since_ms is None and query.until_ms is None:
-            return self._state().summary()
-        return summary_of(self._reader, self._state(), query)
-
     def _explain(self, query: Query) -> dict[str, Any]:
         try:
             return explained(self._reader, self._state(), query, self._settings)
@@ -87,13 +75,13 @@ class Answers:
     def _throttles(self, query: Query) -> dict[str, Any]:
         state = self._state()
         rows = (throttled_row(one, state.levels) for one in state.running)
-        wanted = [row for row in rows if _is_of(row, query) and row["since_ms"] >= (query.since_ms or 0)]
+        wanted = [row for row in rows if _is_of(row, query)]
         return {"now_ms": state.now_ms, "throttles": wanted[: query.limit], "total": len(wanted)}
 
     def _events(self, query: Query) -> dict[str, Any]:
         state = self._state()
         rows = (event_row(row, state.levels) for row in state.recent)
-        wanted = [row for row in rows if _is_of(row, query) and row["at_ms"] >= (query.since_ms or 0)]
+        wanted = [row for row in rows if _is_of(row, query)]
         return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
 
     def _state(self) -> State:
@@ -188,16 +176,14 @@ def _percentile(ordered: Sequence[int], part: float) -> int | None:
 
 
 def dead_letters(reader: TablesReader, query: Query) -> dict[str, Any]:
-    """The newest dead letters, newest first, with the beginning of what they hold."""
+    """The dead letters of the hour before the newest one, newest first, with the beginning of what they hold."""
     table = reader.tables["dead_letters"]
     rows, newest_ms = [], table.newest_value("appended_at_ms") or 0
-    since_ms = newest_ms - 3_600_000 if query.since_ms is None else query.since_ms
     columns = ["batch_id", "appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value"]
     with suppress(TableMissing):
-        rows = table.rows(columns, [("appended_at_ms", ">=", since_ms)]) if newest_ms else []
+        rows = table.rows(columns, [("appended_at_ms", ">=", newest_ms - 3_600_000)]) if newest_ms else []
     rows.sort(key=lambda row: (row["appended_at_ms"], row["offset"]), reverse=True)
-    last_hour = sum(row["appended_at_ms"] >= newest_ms - 3_600_000 for row in rows)
-    return {"dead_letters": [_sample(row) for row in rows[: query.limit]], "last_hour": last_hour}
+    return {"dead_letters": [_sample(row) for row in rows[: query.limit]], "last_hour": len(rows)}
 
 
 def _sample(row: dict[str, Any]) -> dict[str, Any]:
@@ -263,41 +249,27 @@ def quotas_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """Clients of the last minutes, and those that a quota names: held ones first, then the nearest to their bound."""
+    seen, used = reader.clients_seen(), state.sensors.used_by_client()
     held = {(one.row["user"], one.row["client_id"]) for one in state.running}
     named = {entity for entity in reader.owners if all(entity) and DEFAULT not in entity}
-    rows = client_rows(reader.clients_seen(), state.sensors.used_by_client(), held, named)
-    search = (query.search or "").replace(" ", "")
-    if search:
-        texts = pc.replace_substring(pc.binary_join_element_wise(rows["user"], rows["client_id"], "/"), " ", "")
-        rows = rows.filter(pc.match_substring(pc.utf8_lower(texts), search.lower()))
-    first = {"throttled": pc.cast(rows["throttled"], pa.int8()), "used": rows["used"], "seen_ms": rows["seen_ms"]}
-    keys = pa.table({**{name: pc.negate(pc.fill_null(one, 0)) for name, one in first.items()},
-                     "user": rows["user"], "client_id": rows["client_id"]})  # fmt: skip
-    order = [(name, "ascending") for name in keys.column_names]
-    shown = rows.take(pc.select_k_unstable(keys, min(query.limit, rows.num_rows), order))
-    return {**state.head(), "clients": shown.to_pylist(), "total": rows.num_rows}
+    parts = {(row["user"], row["client_id"]): row["used"] for row in used.to_pylist()}
+    search = (query.search or "").replace(" ", "").lower()
+    found = [one for one in {*seen, *held, *named} if search in "/".join(one).replace(" ", "").lower()]
 
+    def rank(one: tuple[str, str]) -> tuple[Any, ...]:
+        return one not in held, -parts.get(one, 0.0), -seen.get(one, 0), one
 
-def client_rows(
-    seen: SeenClients, used: pa.Table, held: Collection[tuple[str, str]], named: Iterable[tuple[str, str]]
-) -> pa.Table:
-    """Clients that were seen, are held or named: user, client_id, `seen_ms`, `used` and `throttled`. Pure.
-
-    `seen_ms` and `used` are null where they are not known. `used` has user, client_id and `used`.
-    """
-    others = names_table(sorted({*held, *named}))
-    places, is_seen = seen.places_of(others)
-    names = pa.concat_tables([seen.names, others.filter(pa.array(~is_seen))])
-    places[~is_seen] = np.arange(len(seen.seen_ms), names.num_rows)
-    is_held, used_part, seen_ms = (np.zeros(names.num_rows, kind) for kind in (np.bool_, np.float64, np.int64))
-    seen_ms[: len(seen.seen_ms)] = seen.seen_ms
-    is_held[places] = [
-        client in held for client in zip(*(column.to_pylist() for column in others.columns), strict=True)
-    ]
-    places, is_seen = seen.places_of(used)
-    used_part[places[is_seen]] = used["used"].to_numpy()[is_seen]
-    known = {"seen_ms": pa.array(seen_ms, mask=seen_ms == 0), "used": pa.array(used_part, mask=used_part == 0)}
-    return pa.table({**{name: names[name] for name in names.column_names}, **known, "throttled": is_held})
+    rows = [
+        {
+            "user": one[0],
+            "client_id": one[1],
+            "seen_ms": seen.get(one),
+            "used": parts.get(one),
+            "throttled": one in held,
+        }
+        for one in nsmallest(query.limit, found, key=rank)
+    ]  # fmt: skip
+    return {**state.head(), "clients": rows, "total": len(found)}
 
 
 def _is_found(row: Mapping[str, Any], search: str) -> bool:
@@ -357,18 +329,14 @@ def explained(reader: TablesReader, state: State, query: Query, settings: Settin
         QueryRefused: Neither is given.
         NotFound, UsageError: As `throttles explain`.
     """
-    now_ms, records = None, []
     if query.decision_id:
-        decision = decision_with_id(reader.root, query.decision_id)
-        records = reader.recent.records_of(client_of(decision), decision["decision_id"])
+        decision, now_ms = decision_with_id(reader.root, query.decision_id), None
     elif query.user is not None:
-        now_ms, records = state.now_ms, reader.recent.records_of((query.user, query.client_id))
-        decision = _decision_of(reader, records) or newest_throttle(reader.root, query.user, query.client_id)
+        decision, now_ms = newest_throttle(reader.root, query.user, query.client_id), state.now_ms
     else:
         raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})
-    story = Story(decision, records, []) if records and records[0]["decision_id"] == decision["decision_id"] else None
-    found = told(settings, decision, now_ms, story, [one.row for one in state.running])
+    found = told(settings, decision, now_ms, running=[one.row for one in state.running])
     return {
         **picked(decision, ("decision_id", "user", "client_id", "quota_type", "evaluated_at_ms")),
         "title": printable(found.title),
@@ -376,9 +344,3 @@ def explained(reader: TablesReader, state: State, query: Query, settings: Settin
         "published": [printable(line.strip()) for line in found.published],
         "now": found.now,
     }
-
-
-def _decision_of(reader: TablesReader, records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The row of `decisions` that began a throttle, which has the instant of its first record."""
-    where: list[Condition] = [(name, "=", row[name]) for row in records[:1] for name in ("decision_id", TIME)]
-    return next(iter(reader.tables["decisions"].rows(None, where)), None) if where else None

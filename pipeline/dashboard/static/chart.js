@@ -45,8 +45,7 @@ export function draw(uPlot, place, facts) {
     padding: [14, 30, 0, 0],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), 'Etc/UTC'),
     legend: { show: false },
-    cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false } },
-    select: { show: true },
+    cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
     scales: { x: { time: true, range: () => [facts.since_ms / 1000, facts.until_ms / 1000] }, y: { range: () => [0, most] } },
     axes: [
       { ...axis, size: 30, space: 74, incrs: STEPS, values: [[86400, '{MM}-{DD}', null, null, null, null, null, null, 1], [3600, '{HH}:{mm}', '\n{MM}-{DD}', null, '\n{MM}-{DD}', null, null, null, 1], [60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
@@ -62,12 +61,6 @@ export function draw(uPlot, place, facts) {
       drawClear: [(u) => paintBands(u, facts, warn)],
       draw: [(u) => paintMarks(u, facts, warn, ink)],
       setCursor: [(u) => facts.onCursor && facts.onCursor(u.cursor.idx)],
-      setSelect: [(u) => {
-        if (u.select.width < 8 || !facts.onSelect) return;
-        const from = u.posToVal(u.select.left, 'x') * 1000, to = u.posToVal(u.select.left + u.select.width, 'x') * 1000;
-        u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-        facts.onSelect(Math.round(from), Math.round(to));
-      }],
     },
   }, data, place);
   return chart;

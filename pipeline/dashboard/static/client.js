@@ -4,9 +4,11 @@ import { h, show } from './dom.js';
 import { CAUSES, LEVELS, TYPES, clientHref, clock, count, instant, isByte, millis, nameOf, pair, percent, rate, span, when } from './format.js';
 import { ask, giveUp, loadSoon } from './net.js';
 import { draw, library } from './chart.js';
-import { EVERY_MS, asked, isOver, rangeBar, stamp, withRange } from './range.js';
 
 const MINUTE_MS = 60_000;
+/** The ranges, each up to now, and how often each is read again. */
+const RANGES = [['15m', '15 min'], ['1h', '1 h'], ['6h', '6 h'], ['24h', '24 h'], ['7d', '7 d']];
+const EVERY_MS = { '15m': 2_000, '1h': 5_000, '6h': 15_000, '24h': 30_000, '7d': 60_000 };
 const LIST_EVERY_MS = 5_000;
 let place = null;
 
@@ -14,7 +16,7 @@ export const title = (parameters) => (parameters.get('user') ? nameOf(parameters
 
 export function open(main, parameters, context) {
   close();
-  place = { main, context, parameters, zooms: (history.state && history.state.zooms) || 0, charts: new Map(), story: null, storyId: null, document: null, asked: 0, seq: -1, over: new AbortController(), cursor: null };
+  place = { main, context, parameters, charts: new Map(), story: null, storyId: null, document: null, asked: 0, seq: -1, over: new AbortController(), cursor: null };
   place.range = parameters.get('range') || '15m';
   if (!parameters.get('user')) {
     list('');
@@ -42,7 +44,7 @@ export function state(head) {
     return;
   }
   place.head = head;
-  if (head.seq === place.seq || isOver(place.parameters)) return;
+  if (head.seq === place.seq) return;
   loadSoon(place, EVERY_MS[place.range] || 5_000, load);
 }
 
@@ -53,7 +55,7 @@ async function load() {
   if (!mine) return;
   mine.asked = Date.now();
   try {
-    const found = await ask('client', { ...who(mine), ...asked(mine.parameters, mine.range) }, mine.over.signal);
+    const found = await ask('client', { ...who(mine), range: mine.range }, mine.over.signal);
     if (mine !== place) return;
     mine.document = found;
     mine.seq = found.seq;
@@ -73,10 +75,10 @@ const who = ({ parameters }) => ({ user: parameters.get('user'), client_id: para
 async function protectedBy() {
   const mine = place;
   try {
-    const found = await ask('protected', { ...who(mine), ...asked(mine.parameters, mine.range) }, mine.over.signal);
+    const found = await ask('protected', who(mine), mine.over.signal);
     if (mine === place) mine.protected = found;
   } catch {
-    return; // a wrong range is shown by the view itself
+    return; // the view itself shows what is wrong
   }
   if (mine === place && mine.document) render();
 }
@@ -191,14 +193,14 @@ function protection() {
   const found = place.protected;
   if (!found || !found.band) return null;
   const both = (row, name) => h('td', { class: 'n change' }, row[`${name}_before`] || row[`${name}_during`] ? [h('span', {}, rate('producer_byte_rate', row[`${name}_before`])), ' ', h('b', {}, `→ ${rate('producer_byte_rate', row[`${name}_during`])}`)] : 'nothing');
-  const length = span(found.length_ms), someHeld = found.rows.some((row) => row.held_before_ms || row.held_during_ms);
+  const length = span(found.length_ms);
   const someWaited = found.rows.some((row) => row.waited_before !== null || row.waited_during !== null);
   const spans = (before, during) => h('td', { class: 'n change' }, before || during ? [h('span', {}, span(before || 0)), ' ', h('b', {}, `→ ${span(during || 0)}`)] : before === null && during === null ? 'not known' : 'not');
   return h('section', { class: 'card', 'data-key': 'protected', 'data-testid': 'protected', 'aria-labelledby': 'h-protected' },
-    h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → ${found.source === 'usage' ? `the ${length} from then on` : 'the minute from then on'}`)),
+    h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → the ${length} from then on`)),
     h('p', { class: 'lead' }, found.text),
-    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'), someHeld ? h('th', { class: 'n' }, 'Throttled') : null, someWaited ? h('th', { class: 'n' }, 'Throttled by brokers') : null)),
-      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched'), someHeld ? spans(row.held_before_ms, row.held_during_ms) : null, someWaited ? spans(row.waited_before, row.waited_during) : null))))) : null);
+    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'), someWaited ? h('th', { class: 'n' }, 'Throttled by brokers') : null)),
+      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched'), someWaited ? spans(row.waited_before, row.waited_during) : null))))) : null);
 }
 
 function heading(found) {
@@ -210,8 +212,7 @@ function heading(found) {
     held ? h('div', { class: 'holding', 'data-testid': 'holding' }, h('span', { class: 'chip warn' }, 'throttled'), h('span', { class: 'num count big', 'data-until': held.throttled_until_ms }, ''),
       h('small', {}, `by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, 'not throttled')),
     h('div', { class: 'tools' },
-      rangeBar(place.parameters, place.range, null, reach),
-      place.zooms ? h('button', { type: 'button', class: 'button', 'data-testid': 'zoom-back', on: { click: () => history.back() } }, 'Back to the range before') : null,
+      ranges(),
       finder(null)));
 }
 
@@ -228,19 +229,16 @@ function standing(found) {
   return named.map((one) => `${TYPES[one.quota_type]} ${one.bound === null ? (one.mode === 'exempt' ? 'exempt' : 'without bound') : rate(one.quota_type, one.bound)}${one.mode === 'shadow' ? ' (shadow)' : ''} by level ${one.level}${one.shared ? `, shared with ${count(one.shared)} more` : ''}`).join(' · ');
 }
 
-/** Another range in the same view: the browser's way back leads to the one before. */
-function reach(parameters) {
-  const zooms = (place.zooms || 0) + 1;
-  history.pushState({ zooms }, '', `/client?${parameters}`);
-  place.zooms = zooms;
-  place.parameters = parameters;
-  place.range = parameters.get('range') || '15m';
-  load();
-  protectedBy();
+function ranges() {
+  return h('div', { class: 'segments', 'data-key': 'range', role: 'group', 'aria-label': 'Range' }, RANGES.map(([value, label]) => h('button', { type: 'button', 'aria-pressed': String(value === place.range), 'data-testid': `range-${value}`, on: { click: () => reach(value) } }, label)));
 }
 
-function zoom(fromMs, toMs) {
-  reach(withRange(place.parameters, { since: stamp(fromMs), until: stamp(Math.max(toMs, fromMs + 10_000)) }));
+/** Another range in the same view. */
+function reach(range) {
+  place.parameters.set('range', range);
+  place.context.replace(`/client?${place.parameters}`);
+  place.range = range;
+  load();
 }
 
 function figure(found, type) {
@@ -257,16 +255,16 @@ function legend(found) {
   return h('p', { class: 'legend', 'data-key': 'legend' },
     h('span', { class: 'k rate' }, `rate over ${span(found.window_ms)}${isShared ? ', of all that share its quota' : ''}`), isShared ? h('span', { class: 'k own' }, 'this client alone') : null,
     h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: not applied)'), h('span', { class: 'k edit' }, 'quota edit'),
-    h('span', { class: 'quiet' }, `UTC, from ${found.source}. Drag to zoom.`));
+    h('span', { class: 'quiet' }, `UTC, from ${found.source}. Grafana shows what was before.`));
 }
 
 /**
  * Where the charts begin. Before the first micro-batch there is nothing to see: a young job fills its charts, a minute at
- * least, with the edits of the minute before. A range that was zoomed to, or is in the link, stays as it is.
+ * least, with the edits of the minute before.
  */
 function beginOf(found) {
   const first = found.known_since_ms;
-  if (first === null || place.parameters.get('since')) return found.since_ms;
+  if (first === null) return found.since_ms;
   const edits = found.edits.map((one) => one.at_ms).filter((at) => at > first - MINUTE_MS);
   return Math.max(found.since_ms, Math.min(first, ...edits, found.until_ms - MINUTE_MS) - found.step_ms);
 }
@@ -290,7 +288,7 @@ async function redraw() {
       observed: found.series[type].observed, own: found.series[type].own,
       bounds: found.bounds.map((one) => ({ at_ms: one.since_ms, bound: one.by_type[type] ? one.by_type[type].bound : null })),
       bands: found.bands, decisions: found.decisions.filter((one) => one.quota_type === type), edits: found.edits,
-      onSelect: zoom, height: innerWidth < 760 ? 180 : 210,
+      height: innerWidth < 760 ? 180 : 210,
       onCursor: (at) => read(type, at),
     };
     const chart = draw(uPlot, node, facts);

@@ -1,67 +1,33 @@
-// The view Now: the verdict, who is throttled, who is near a bound, what happened last; or the same of a time in the past.
+// The view Now: the verdict, who is throttled, who is near a bound, what happened last.
 
 import { h, show } from './dom.js';
 import { CAUSES, LEVELS, TYPES, amount, clientHref, clock, count, instant, millis, nameOf, ownerText, pair, percent, rate, sensorName, sentence, span, times, when } from './format.js';
-import { ask, giveUp, loadSoon } from './net.js';
-import { EVERY_MS, asked, isOver, rangeBar, stamp } from './range.js';
 
 let place = null;
 
 export const title = () => 'Now';
 
-export function open(main, parameters, context) {
-  close();
-  place = { main, context, parameters, range: parameters.get('range') || '', asked: 0, over: new AbortController() };
-  place.isRange = ['range', 'since', 'until'].some((name) => parameters.get(name));
-  if (place.isRange) load();
+export function open(main, _parameters, context) {
+  place = { main, context };
 }
 
 export function close() {
-  if (place) giveUp(place);
   place = null;
 }
 
 export function state(summary) {
   if (!place || !summary.totals) return;
-  if (!place.isRange) render(summary);
-  else if (!isOver(place.parameters)) loadSoon(place, EVERY_MS[place.range] || 5_000, load);
-}
-
-async function load() {
-  const mine = place;
-  if (!mine) return;
-  mine.asked = Date.now();
-  try {
-    const found = await ask('summary', asked(mine.parameters, mine.range), mine.over.signal);
-    if (mine !== place) return;
-    fix(found);
-    render(found);
-  } catch (error) {
-    if (mine === place) mine.context.failed(error);
-  }
-}
-
-/** A time of day becomes a date in the address, so that a link shows the same tomorrow. */
-function fix(found) {
-  const { parameters, context } = place;
-  for (const [name, ms] of [['since', found.since_ms], ['until', found.until_ms]]) {
-    if (/^\d\d:\d\d/.test(parameters.get(name) || '')) parameters.set(name, stamp(ms));
-  }
-  context.replace(`/?${parameters}`);
+  render(summary);
 }
 
 function render(summary) {
-  show(place.main, heading(summary), throttled(summary), tiles(summary), summary.held ? held(summary) : null,
+  show(place.main, heading(summary), throttled(summary), tiles(summary),
     h('div', { class: 'two', 'data-key': 'two' }, talkers(summary), recent(summary)));
   place.context.ready();
 }
 
-function heading(summary) {
-  const { verdict, is_past: isPast, at_ms: at } = summary;
-  return h('section', { class: 'heading', 'data-key': 'heading' },
-    h('div', { class: 'says' }, h('h1', { class: `verdict ${verdict.kind}`, 'data-testid': 'verdict' }, sentence(verdict.text)),
-      isPast ? h('p', { class: 'quiet', 'data-testid': 'at' }, `As it was at ${instant(at)}${summary.source === 'usage' ? '' : '; rates are means of the minute before'}.`) : null),
-    rangeBar(place.parameters, place.range, 'Live', (parameters) => place.context.go(`/${String(parameters) ? `?${parameters}` : ''}`)));
+function heading({ verdict }) {
+  return h('section', { class: 'heading', 'data-key': 'heading' }, h('h1', { class: `verdict ${verdict.kind}`, 'data-testid': 'verdict' }, sentence(verdict.text)));
 }
 
 function tiles({ totals, seconds, quotas }) {
@@ -98,16 +64,14 @@ function throttled(summary) {
   if (!rows.length) return null;
   const more = totals.throttled - rows.length;
   return h('section', { class: 'card loud', 'aria-labelledby': 'h-throttled', 'data-testid': 'throttled', 'data-key': 'throttled' },
-    h('header', {}, h('h2', { id: 'h-throttled' }, summary.is_past ? 'Throttled then' : 'Throttled now'), more > 0 ? h('span', { class: 'quiet' }, `the first ${rows.length} of ${count(totals.throttled)}`) : null),
+    h('header', {}, h('h2', { id: 'h-throttled' }, 'Throttled now'), more > 0 ? h('span', { class: 'quiet' }, `the first ${rows.length} of ${count(totals.throttled)}`) : null),
     h('div', { class: 'grid-head', 'aria-hidden': 'true' }, ...['Client', 'Over', 'Level', 'For', 'How much longer'].map((text) => h('span', {}, text))),
-    h('ul', { class: 'rows' }, rows.map((row) => heldRow(row, summary.is_past ? summary.at_ms : null))));
+    h('ul', { class: 'rows' }, rows.map(heldRow)));
 }
 
-/** `at` is the instant of a view in the past, in which nothing counts down. */
-function heldRow(row, at) {
+function heldRow(row) {
   const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
   const isPaying = row.bound !== null && row.observed <= row.bound;
-  const counting = (name, ms) => (at === null ? { [`data-${name}`]: ms } : {});
   return h('li', { class: 'held', 'data-key': `${row.broker_id}\u0000${row.user}\u0000${row.client_id}`, 'data-testid': 'throttled-row' },
     h('div', { class: 'who' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true, 'data-testid': 'client-link' }, nameOf(row.user, row.client_id)),
       h('small', {}, ownerText(row.owner), row.broker_id ? ` · broker ${row.broker_id}` : '')),
@@ -115,19 +79,10 @@ function heldRow(row, at) {
       h('span', { class: 'num', title: `O ${rate(row.quota_type, row.observed)}, T ${rate(row.quota_type, row.bound)}` }, h('b', {}, observed), bound ? ` of ${bound}` : ''),
       isPaying ? h('small', {}, 'pays back its debt') : null, row.most_used > 1 ? h('small', {}, `${times(row.most_used)} its bound${row.most_used * row.bound > row.observed * 1.05 ? ' at most' : ''}`) : null),
     h('div', { class: 'level' }, h('span', { class: 'sr' }, 'Level '), h('b', {}, row.level || '–'), row.level ? h('small', {}, LEVELS[row.level]) : null),
-    h('div', { class: 'since', title: `since ${instant(row.since_ms)}` }, h('span', { class: 'sr' }, 'For '), h('span', { class: 'num', ...counting('since', row.since_ms) }, at === null ? '' : span(at - row.since_ms)), h('small', {}, `since ${clock(row.since_ms)}`)),
-    h('div', { class: 'left' }, h('span', { class: 'sr' }, 'How much longer: '), h('span', { class: 'num count', 'data-testid': 'countdown', ...counting('until', row.throttled_until_ms) }, at === null ? '' : span(row.throttled_until_ms - at)),
+    h('div', { class: 'since', title: `since ${instant(row.since_ms)}` }, h('span', { class: 'sr' }, 'For '), h('span', { class: 'num', 'data-since': row.since_ms }, ''), h('small', {}, `since ${clock(row.since_ms)}`)),
+    h('div', { class: 'left' }, h('span', { class: 'sr' }, 'How much longer: '), h('span', { class: 'num count', 'data-testid': 'countdown', 'data-until': row.throttled_until_ms }, ''),
       row.owed_until_ms > row.throttled_until_ms + 250 ? h('small', {}, 'then ', span(row.owed_until_ms - row.throttled_until_ms), ' still owed') : h('small', {}, row.records > 1 ? `renewed, record ${row.records}` : 'first record'),
-      at === null ? h('i', { class: 'meter', 'aria-hidden': 'true', 'data-from': row.since_ms, 'data-to': row.owed_until_ms }) : null));
-}
-
-function held({ held: found, since_ms: since, until_ms: until, now_ms: now }) {
-  return h('section', { class: 'card', 'aria-labelledby': 'h-held', 'data-testid': 'held', 'data-key': 'held' },
-    h('header', {}, h('h2', { id: 'h-held' }, 'Held in this range'), h('span', { class: 'quiet' }, `${when(since, now)} to ${when(until, now)} UTC`)),
-    h('p', { class: 'lead' }, found.text),
-    found.rows.length ? h('ol', { class: 'log sums' }, found.rows.slice(0, 20).map((row) => h('li', { 'data-key': `${row.user}\u0000${row.client_id}` },
-      h('a', { href: clientHref(row.user, row.client_id, { since: stamp(since), until: stamp(until) }), 'data-nav': true }, nameOf(row.user, row.client_id)),
-      h('span', { class: 'num' }, span(row.held_ms)), h('small', {}, `${count(row.throttles)} throttle${row.throttles === 1 ? '' : 's'}`), h('small', { class: 'num' }, `last until ${when(row.last_ms, now)}`)))) : null);
+      h('i', { class: 'meter', 'aria-hidden': 'true', 'data-from': row.since_ms, 'data-to': row.owed_until_ms })));
 }
 
 /** The colours of a bar, in words. */

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from pipeline.dashboard.reader import TablesReader
 from pipeline.process import JobSigns
+from pipeline.tables.address import table_uri
+from pipeline.tables.upkeep import compact
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, quota
 
@@ -17,8 +19,11 @@ def test_one_that_followed_all_along_knows_what_a_new_one_knows(tmp_path: Path) 
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
     reader = TablesReader(tables.root, JobSigns(lambda: "7"))
     reader.look(tables.now_ms)
+    names = ("usage", "decisions", "throttle_events")
     for second in range(24):
         tables.live(1, step_ms=500)
+        if second == 6:
+            assert all(compact(table_uri(tables.root, name), many_files=1) for name in names)
         if second == 8:
             tables.edit([quota("web", "", producer_byte_rate=250_000.0)], "less")
         if second == 12:
@@ -27,7 +32,12 @@ def test_one_that_followed_all_along_knows_what_a_new_one_knows(tmp_path: Path) 
             tables.restart()
         if second % 3:
             reader.look(tables.now_ms)
-    assert followed(reader, tables) == followed(TablesReader(tables.root, JobSigns(lambda: "7")), tables)
+            assert all(reader.tables[name].commits(1_000) for name in names)
+    fresh = TablesReader(tables.root, JobSigns(lambda: "7"))
+    assert followed(reader, tables) == followed(fresh, tables)
+    assert [reader.tables[name].commits(1_000) for name in names] == [
+        fresh.tables[name].commits(1_000) for name in names
+    ]
 
 
 def test_without_tables_it_says_so_and_finds_them_later(tmp_path: Path) -> None:

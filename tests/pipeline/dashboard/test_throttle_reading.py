@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.dashboard.client import MOST_RECORDS, Span, read_throttles
+from pipeline.dashboard.client import Span, read_throttles
 from pipeline.dashboard.reader import TablesReader
 from pipeline.process import JobSigns
 from pipeline.tables.address import table_uri
@@ -45,20 +45,18 @@ def span(hours: int, bin_ms: int) -> Span:
     return Span(END_MS - hours * HOUR_MS, END_MS, bin_ms)
 
 
-def test_of_a_short_span_all_records_are_read(reader: TablesReader) -> None:
+def test_of_a_short_span_the_bands_are_those_of_the_records(reader: TablesReader) -> None:
     found = read_throttles(reader, ("o'brien", "etl"), span(2, 30_000))
     # One that began up to ten minutes before the span may run in it.
     assert (found["records_total"], found["has_more"]) == (4 * 13, False)
     assert [band["end_ms"] - band["start_ms"] for band in found["bands"]] == [MINUTE_MS] * 12
 
 
-def test_of_a_long_span_the_newest_records_are_read_and_minutes_for_the_rest(reader: TablesReader) -> None:
+def test_of_a_long_span_the_newest_records_are_read_and_the_bands_are_minutes(reader: TablesReader) -> None:
     found = read_throttles(reader, ("o'brien", "etl"), span(48, 600_000))
-    assert found["has_more"]
-    assert len(found["records"]) == MOST_RECORDS
+    assert (found["records_total"], found["has_more"]) == (1_000, True)
     assert found["records"][0]["throttled_until_ms"] == END_MS - 9 * MINUTE_MS
-    assert found["records_total"] < 48 * 6 * 4, "not all were read"
-    assert sum(band["records"] for band in found["bands"]) == 48 * 6 * 4
+    assert sum(band["records"] for band in found["bands"]) == 47 * 6 * 4
     starts = [band["start_ms"] for band in found["bands"]]
     assert starts == sorted(starts)
     assert starts[0] == END_MS - 48 * HOUR_MS
@@ -67,14 +65,3 @@ def test_of_a_long_span_the_newest_records_are_read_and_minutes_for_the_rest(rea
 def test_another_client_was_never_held(reader: TablesReader) -> None:
     found = read_throttles(reader, ("o'brien", ""), span(48, 600_000))
     assert (found["records"], found["bands"], found["has_more"]) == ([], [], False)
-
-
-@pytest.mark.parametrize(
-    ("since_ms", "until_ms", "rows"),
-    [(END_MS, END_MS + HOUR_MS, 0), (END_MS - 51 * HOUR_MS, END_MS, 1_200), (END_MS - 25 * HOUR_MS, END_MS, 600)],
-)
-def test_how_many_rows_a_range_has_is_told_by_the_statistics(
-    reader: TablesReader, since_ms: int, until_ms: int, rows: int
-) -> None:
-    table = reader.tables["throttle_events"]
-    assert table.rows_about("evaluated_at_ms", since_ms, until_ms) == pytest.approx(rows, abs=20)

@@ -2,15 +2,12 @@
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from pipeline.dashboard.past import USED_SCHEMA, held_by, neighbour_row, neighbours
 from pipeline.dashboard.verdict import (
     collapsed,
     gauges,
     protection_text,
-    range_text,
     shown_as,
     standing,
     used_text,
@@ -64,38 +61,25 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
 
 
 @pytest.mark.parametrize(
-    ("throttled", "sensors", "is_past", "kind", "text"),
+    ("throttled", "sensors", "kind", "text"),
     [
-        ([ETL], [EXPORTER], False, "held", "1 client is held: alice/etl, 36 s left, 5 × its quota"),
-        ([LOADER, ETL], [], False, "held", "2 clients are held: most over: alice/etl, 36 s left, 5 × its quota"),
-        ([LOADER], [], True, "held", "1 client was held: alice, 2 s left, 120 % of its quota"),
-        ([held("etl", 500, None)], [], False, "held", "1 client is held: alice/etl, 1 s left"),
-        ([], [EXPORTER], False, "near", "all within their quotas; nearest: erp/exporter 99 %"),
-        ([], [EXPORTER], True, "near", "all were within their quotas; nearest: erp/exporter 99 %"),
-        ([], [rate("exporter", 0.5)], False, "within", "all within their quotas; nearest: erp/exporter 50 %"),
-        ([], [SHADOW, EXPORTER], False, "near", "all within their quotas; nearest: erp/exporter 99 %"),
-        ([], [rate("x", 1.3)], False, "over", "no client is held; over its quota for a moment: erp/x 130 %"),
-        ([], [SHADOW], False, "within",
+        ([ETL], [EXPORTER], "held", "1 client is held: alice/etl, 36 s left, 5 × its quota"),
+        ([LOADER, ETL], [], "held", "2 clients are held: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([LOADER], [], "held", "1 client is held: alice, 2 s left, 120 % of its quota"),
+        ([held("etl", 500, None)], [], "held", "1 client is held: alice/etl, 1 s left"),
+        ([], [EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),
+        ([], [rate("exporter", 0.5)], "within", "all within their quotas; nearest: erp/exporter 50 %"),
+        ([], [SHADOW, EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),
+        ([], [rate("x", 1.3)], "over", "no client is held; over its quota for a moment: erp/x 130 %"),
+        ([], [SHADOW], "within",
          "no quota is enforced here, all are in shadow mode; nearest: erp/train 180 %"),
-        ([], [], False, "none", "no client used anything under a quota lately"),
+        ([], [], "none", "no client used anything under a quota lately"),
     ],
 )  # fmt: skip
 def test_the_verdict_is_one_sentence(
-    throttled: list[dict[str, Any]], sensors: list[SensorRate], is_past: bool, kind: str, text: str
+    throttled: list[dict[str, Any]], sensors: list[SensorRate], kind: str, text: str
 ) -> None:
-    assert verdict(NOW_MS, throttled, SensorRates.of(sensors), is_past=is_past) == {"kind": kind, "text": text}
-
-
-@pytest.mark.parametrize(
-    ("held_ms", "total", "text"),
-    [
-        ([], 0, "No client was held in this range."),
-        ([723_000], 1, "1 client was held: alice/etl, 12 min 3 s in all."),
-        ([723_000, 1_000], 2, "2 clients were held; longest: alice/etl, 12 min 3 s in all."),
-    ],
-)
-def test_a_range_has_a_sentence_too(held_ms: list[int], total: int, text: str) -> None:
-    assert range_text([{"user": "alice", "client_id": "etl", "held_ms": one} for one in held_ms], total) == text
+    assert verdict(NOW_MS, throttled, SensorRates.of(sensors)) == {"kind": kind, "text": text}
 
 
 def test_records_are_one_row_per_client() -> None:
@@ -140,47 +124,6 @@ def test_a_type_far_below_its_bound_takes_a_line(
 )
 def test_whom_a_throttle_protected_is_a_sentence(before: float, during: float, others: int, text: str) -> None:
     assert protection_text(before, during, others) == text
-
-
-def test_neighbours_are_all_clients_but_the_held_one_by_their_use() -> None:
-    sums = {"produced_before": 10_000, "produced_during": 30_000, "fetched_before": None, "fetched_during": 0}
-    sums |= {"waited_before": 40, "waited_during": None}
-    rows = [{"user": name, "client_id": "c", **sums, "fetched_during": more} for name, more in
-            [("held", 9), ("small", 0), ("large", 5_000)]]  # fmt: skip
-    rows.append({"user": "idle", "client_id": "c", **dict.fromkeys(sums, None)})
-    others = neighbours(pa.Table.from_pylist(rows, USED_SCHEMA), ("held", "c"))
-    found = [neighbour_row(row, 10_000, {}) for row in others.to_pylist()]
-    shown = [(row["user"], row["produced_before"], row["produced_during"], row["fetched_during"]) for row in found]
-    assert shown == [("large", 1_000, 3_000, 500), ("small", 1_000, 3_000, 0)]
-    assert [(row["waited_before"], row["waited_during"]) for row in found] == [(40, None)] * 2
-
-
-def record(seq: int, at_ms: int, for_ms: int, client_id: str = "etl") -> dict[str, Any]:
-    return {
-        "publish_seq": seq, "broker_id": "", "user": "alice", "client_id": client_id, "decision_id": "d",
-        "quota_type": "producer_byte_rate", "action": "throttle" if for_ms else "release", "throttle_time_ms": for_ms,
-        "throttled_until_ms": at_ms + for_ms,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("records", "expected"),
-    [
-        ([record(1, 10_000, 5_000)], [("etl", 5_000, 1, 15_000)]),
-        ([record(1, 10_000, 5_000), record(2, 14_000, 6_000)], [("etl", 10_000, 1, 20_000)]),  # a renewal
-        ([record(1, 10_000, 999)], []),  # shorter than min_hold_ms
-        ([record(1, 10_000, 5_000), record(2, 10_500, 0)], []),  # released too soon to count
-        ([record(1, -4_000, 5_000)], [("etl", 1_000, 1, 1_000)]),  # only what is in the range
-        ([record(1, 58_000, 5_000)], [("etl", 2_000, 1, 60_000)]),
-        ([record(1, 60_000, 5_000)], []),
-        ([record(1, 0, 2_000), record(2, 9_000, 2_000)], [("etl", 4_000, 2, 11_000)]),
-    ],
-)
-def test_how_long_a_client_was_held_in_a_range(
-    records: list[dict[str, Any]], expected: list[tuple[str, int, int, int]]
-) -> None:
-    found = held_by(records, 0, 60_000, 1_000)
-    assert [(row["client_id"], row["held_ms"], row["throttles"], row["last_ms"]) for row in found] == expected
 
 
 def standings(**changed: Any) -> dict[str, str]:
