@@ -60,7 +60,8 @@ class Span:
 
 def span_of(reader: TablesReader, now_ms: int, range_ms: int) -> Span:
     """The steps of a range that ends now."""
-    bin_ms = step_ms(range_ms, reader.engine_settings().sample_window_ms)
+    least_ms = _MINUTE_MS if range_ms > RANGES["15m"] else reader.engine_settings().sample_window_ms
+    bin_ms = step_ms(range_ms, least_ms)
     return Span((now_ms - range_ms) // bin_ms * bin_ms, -(-now_ms // bin_ms) * bin_ms, bin_ms)
 
 
