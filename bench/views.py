@@ -78,6 +78,7 @@ class Week:
         self.job.settings = Settings(
             job="hand",
             cluster="week",
+            kafka=self.job.settings.kafka,
             tables=self.job.settings.tables,
             engine=EngineSettings(),
             stream=StreamSettings(max_decision_age_ms=60_000),

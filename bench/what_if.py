@@ -164,7 +164,8 @@ def demo_job(folder: Path, trigger_ms: int) -> HandJob:
     """A job that has decided the first minutes of the demo's clients; those who obey wait while they are throttled."""
     job = HandJob(folder, {"producer_byte_rate": 1e9}, in_memory=True)
     stream = Settings().stream.model_copy(update={"trigger_ms": trigger_ms})
-    job.settings = Settings(job="hand", cluster="demo", tables=job.settings.tables, stream=stream)
+    before = job.settings
+    job.settings = Settings(job="hand", cluster="demo", kafka=before.kafka, tables=before.tables, stream=stream)
     changes = [
         QuotaChange(row["user"], row["client_id"], {name: row[name] for name in QUOTA_TYPES if row[name] is not None})
         for row in DEMO_QUOTAS

@@ -57,6 +57,7 @@ class LivedTables:
         self.job.settings = Settings(
             job="hand",
             cluster="test",
+            kafka=self.job.settings.kafka,
             tables=self.job.settings.tables,
             engine=engine,
             stream=StreamSettings(max_decision_age_ms=60_000),
