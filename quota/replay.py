@@ -105,7 +105,7 @@ def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
 
     Of several batches at one instant those with the smaller number come first.
     """
-    ordered = with_time_epoch(usage).sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
+    ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     # Not by group_by: the order of its groups is not specified.
     begins = np.zeros(ordered.num_rows, np.bool_)
     begins[0] = True
@@ -113,14 +113,6 @@ def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
         column = ordered[name]
         begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
     return ordered, np.flatnonzero(begins)
-
-
-def with_time_epoch(rows: pa.Table) -> pa.Table:
-    """Rows with a `time_epoch` that is never null: rows of before there were epochs belong to the first one, 0."""
-    place = rows.schema.get_field_index("time_epoch")
-    if place < 0:
-        return rows.append_column("time_epoch", pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows))
-    return rows.set_column(place, "time_epoch", pc.fill_null(rows["time_epoch"], 0))
 
 
 def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:

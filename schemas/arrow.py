@@ -50,8 +50,8 @@ def conform(rows: pa.Table, model: type[BaseModel], **constants: str | int | flo
     Returns:
         A table of `arrow_schema(model)`. A missing TIMESTAMP column `x` is made from `x_ms`. A missing `date` is the
         UTC day of `evaluated_at_ms`, or of the first `_ms` column of a model without `evaluated_at_ms`: clients choose
-        the times of their events, and the day must not follow them. Any other missing column is null in every row, if
-        it may be null.
+        the times of their events, and the day must not follow them. Any other missing column has the model's default
+        in every row, or null if it may be null.
 
     Raises:
         RowsDoNotFit: a column that must not be null is missing or has a null, or a value does not fit its type.
@@ -81,6 +81,9 @@ def _derived(
         return days
     if field.nullable:
         return pa.nulls(num_rows, field.type)
+    default = model.model_fields[field.name].default
+    if isinstance(default, int):
+        return pa.repeat(pa.scalar(default, field.type), num_rows)
     raise RowsDoNotFit(model.__name__, f"no column '{field.name}'")
 
 

@@ -69,8 +69,7 @@ def field(description: str, **rules: Any) -> Any:
 
 
 TIME_EPOCH: Final = field(
-    "How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. "
-    "0 at first; null in rows of before 0.3.0, which means 0.",
+    "How often event time has begun anew; `evaluated_at_ms` grows within an epoch only. 0 at first.",
     default=0,
 )
 """The field `time_epoch` of every row that has `evaluated_at_ms`, and of the seconds of such rows."""

@@ -40,7 +40,7 @@ class DecisionRow(c.PipelineRow):
     """A violated quota of one client in one batch, with all figures from which its throttle time is computed."""
 
     batch_id: c.Number = c.field("The micro-batch.")
-    time_epoch: c.Number | None = c.TIME_EPOCH
+    time_epoch: c.Number = c.TIME_EPOCH
     evaluated_at_ms: c.EpochMs = c.field("The instant it was evaluated at, in event time.")
     evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
     broker_id: c.Name = c.field('The broker in broker scope; "" in cluster scope.')

@@ -42,7 +42,7 @@ class BatchRow(c.PipelineRow):
     """What a batch read and when, its quotas and settings, and how many of its elements were used or refused."""
 
     batch_id: c.Number = c.field("The micro-batch.")
-    time_epoch: c.Number | None = c.TIME_EPOCH
+    time_epoch: c.Number = c.TIME_EPOCH
     evaluated_at_ms: c.EpochMs = c.field("The instant it was evaluated at, in event time.")
     evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
     processed_at_ms: c.EpochMs = c.field("When it was collected, by the driver's wall clock.")
@@ -69,7 +69,7 @@ class SensorStateRow(c.PipelineRow):
     """The level of one bucket after a batch. The bucket of a sensor without a row in the newest snapshot is full."""
 
     batch_id: c.Number = c.field("The last micro-batch that the level includes.")
-    time_epoch: c.Number | None = c.TIME_EPOCH
+    time_epoch: c.Number = c.TIME_EPOCH
     evaluated_at_ms: c.EpochMs = c.field("The instant that batch was evaluated at.")
     evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
     broker_id: c.Name = c.field('The broker in broker scope; "" in cluster scope.')

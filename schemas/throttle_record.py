@@ -159,7 +159,7 @@ class ThrottleEventRow(c.PipelineRow):
     """The outbox: every record that is published, by a batch or by a look, in the order of `publish_seq`."""
 
     batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
-    time_epoch: c.Number | None = c.TIME_EPOCH
+    time_epoch: c.Number = c.TIME_EPOCH
     evaluated_at_ms: c.EpochMs = c.field("The instant the batch or the look was evaluated at.")
     evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
     publish_seq: c.Number = c.field("Position among all records of the job; no gaps.")

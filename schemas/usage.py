@@ -116,7 +116,7 @@ class UsageRow(UsageSums, _Sample):
     """The sums of a batch per sample window and client. This table is the write-ahead log of the rates."""
 
     last_event_ms: c.EpochMs = c.field("The newest event time of the row.")
-    time_epoch: c.Number | None = c.TIME_EPOCH
+    time_epoch: c.Number = c.TIME_EPOCH
     evaluated_at_ms: c.EpochMs = c.field("The instant at which the batch is evaluated, in event time.")
     quota_version: c.Number = c.field("Version of the quota table with which the batch is decided.")
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition. Older rows may have that of `sample_start_ms`.")
@@ -132,7 +132,7 @@ class UsageBySecondRow(UsageSums, _Second):
     """The roll-up of `usage`: one row per time epoch, second, broker and client. What-if replays it."""
 
     last_event_ms: c.EpochMs = c.field("The newest event time of the second.")
-    time_epoch: c.Number | None = c.TIME_EPOCH
+    time_epoch: c.Number = c.TIME_EPOCH
     date: c.Day = c.field("UTC day of `second_start_ms`; the partition.")
 
 

@@ -284,12 +284,12 @@ WITH read AS (
   WHERE due_ms IS NULL AND cause = 'violation'
   GROUP BY cluster, query_id, batch_id
 )
-SELECT b.cluster, b.query_id, b.batch_id, coalesce(b.time_epoch, 0) AS time_epoch, b.evaluated_at_ms, b.evaluated_at,
+SELECT b.cluster, b.query_id, b.batch_id, b.time_epoch, b.evaluated_at_ms, b.evaluated_at,
   b.processed_at_ms, timestamp_millis(b.processed_at_ms) AS processed_at,
   b.quota_version, b.end_offset_sum - b.start_offset_sum AS messages,
   b.good_count, b.late_count, b.clamped_count, b.ignored_count, b.dead_count,
   b.processed_at_ms - b.evaluated_at_ms AS age_ms,
-  b.processed_at_ms - lag(b.processed_at_ms) OVER (PARTITION BY b.cluster, coalesce(b.time_epoch, 0) ORDER BY b.processed_at_ms, b.batch_id) AS since_last_ms,
+  b.processed_at_ms - lag(b.processed_at_ms) OVER (PARTITION BY b.cluster, b.time_epoch ORDER BY b.processed_at_ms, b.batch_id) AS since_last_ms,
   coalesce(s.records, 0) AS records,
   s.first_ms - b.processed_at_ms AS collected_to_first_record_ms,
   s.last_ms - b.processed_at_ms AS collected_to_last_record_ms,
@@ -301,10 +301,10 @@ CREATE OR REPLACE VIEW quota_versions
 COMMENT 'Which version of the quotas decided, from when to when, in how many batches. Who edited what and why: kquota quotas history, or the views of quota_history.sql.'
 AS
 SELECT cluster, quota_version,
-  min(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms AS first_evaluated_at_ms,
-  min_by(evaluated_at, struct(coalesce(time_epoch, 0), evaluated_at_ms)) AS first_evaluated_at,
-  max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms AS last_evaluated_at_ms,
-  max_by(evaluated_at, struct(coalesce(time_epoch, 0), evaluated_at_ms)) AS last_evaluated_at,
+  min(struct(time_epoch, evaluated_at_ms)).evaluated_at_ms AS first_evaluated_at_ms,
+  min_by(evaluated_at, struct(time_epoch, evaluated_at_ms)) AS first_evaluated_at,
+  max(struct(time_epoch, evaluated_at_ms)).evaluated_at_ms AS last_evaluated_at_ms,
+  max_by(evaluated_at, struct(time_epoch, evaluated_at_ms)) AS last_evaluated_at,
   count(*) AS batches, sum(good_count) AS good_count
 FROM batches
 GROUP BY cluster, quota_version;
@@ -315,15 +315,15 @@ AS
 SELECT table_name, measured_by, newest_ms, timestamp_millis(newest_ms) AS newest_at,
   (unix_millis(current_timestamp()) - newest_ms) / 1000 AS age_seconds
 FROM (
-  SELECT 'batches' AS table_name, 'processed_at_ms' AS measured_by, max(struct(coalesce(time_epoch, 0), processed_at_ms)).processed_at_ms AS newest_ms FROM batches
+  SELECT 'batches' AS table_name, 'processed_at_ms' AS measured_by, max(struct(time_epoch, processed_at_ms)).processed_at_ms AS newest_ms FROM batches
   UNION ALL
-  SELECT 'usage', 'evaluated_at_ms', max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms FROM usage
+  SELECT 'usage', 'evaluated_at_ms', max(struct(time_epoch, evaluated_at_ms)).evaluated_at_ms FROM usage
   UNION ALL
-  SELECT 'decisions', 'evaluated_at_ms', max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms FROM decisions
+  SELECT 'decisions', 'evaluated_at_ms', max(struct(time_epoch, evaluated_at_ms)).evaluated_at_ms FROM decisions
   UNION ALL
   SELECT 'throttle_events', 'written_at_ms', max_by(throttled_until_ms - throttle_time_ms, publish_seq) FROM throttle_events
   UNION ALL
-  SELECT 'sensor_state', 'evaluated_at_ms', max(struct(coalesce(time_epoch, 0), evaluated_at_ms)).evaluated_at_ms FROM sensor_state
+  SELECT 'sensor_state', 'evaluated_at_ms', max(struct(time_epoch, evaluated_at_ms)).evaluated_at_ms FROM sensor_state
   UNION ALL
   SELECT 'dead_letters', 'appended_at_ms', max(appended_at_ms) FROM dead_letters WHERE appended_at_ms <= unix_millis(current_timestamp())
   UNION ALL

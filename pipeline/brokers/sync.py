@@ -147,9 +147,7 @@ class UsageFollower:
         begins = known is None or newest.time_epoch != known.time_epoch or newest < known
         since_ms = newest.evaluated_at_ms - self._first_ms if begins or known is None else known.evaluated_at_ms
         day = datetime.fromtimestamp(since_ms / 1000, UTC).date()
-        where: list[Condition] = [("date", ">=", day), (_TIME, ">=", since_ms)]
-        if newest.time_epoch:  # before there were epochs it was null; if that is the newest one, there is no other
-            where.append(("time_epoch", "=", newest.time_epoch))
+        where: list[Condition] = [("date", ">=", day), (_TIME, ">=", since_ms), ("time_epoch", "=", newest.time_epoch)]
         rows = select(table, (*COLUMNS, *_BATCH, _TIME), where)
         if not begins:
             rows = rows.filter(pa.array([batch not in self._seen_batches for batch in _batches_of(rows)], pa.bool_()))

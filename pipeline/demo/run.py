@@ -24,7 +24,7 @@ import pyarrow as pa
 from pipeline.brokers import metering
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
-from pipeline.command_line import CONFIG
+from pipeline.command_line import CONFIG, command_text
 from pipeline.demo import class_archives
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
@@ -39,6 +39,7 @@ from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
 from pipeline.tables.layout import create_tables
+from pipeline.tables.port import TableOfAnotherBuild
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.engine import QuotaEngine
@@ -70,9 +71,19 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
     with ClusterAccess.from_settings(settings.kafka).admin() as admin:
         create_topics(admin, wanted_topics(settings))
         create_demo_topics(admin, brokers)
-    if "quotas" in create_tables(settings.tables.root):
-        QuotaTable(settings.tables.root).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
+    make_tables(settings)
     metering.write(settings, metering.planned(settings, by="pair")[0])
+
+
+def make_tables(settings: Settings) -> None:
+    """Create the tables that are missing, a new quota table with the demo's quotas."""
+    try:
+        created = create_tables(settings.tables.root)
+    except TableOfAnotherBuild as exc:
+        fix = f"start over: {command_text('demo', '--fresh')}, or make run FRESH=1"
+        raise TableOfAnotherBuild(exc.table, exc.lacking, fix) from exc
+    if "quotas" in created:
+        QuotaTable(settings.tables.root).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
 
 
 # Processes around the job: stock clients, quota sync, and the page.

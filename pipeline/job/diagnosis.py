@@ -209,7 +209,7 @@ def _clock(settings: Settings) -> Iterator[Diagnosis]:
     if batch is None:
         return
     yield from _clamped(settings, batch["evaluated_at_ms"])
-    ahead, epoch = ahead_ms(batch["evaluated_at_ms"], wall_ms()), f"time epoch {batch.get('time_epoch') or 0}"
+    ahead, epoch = ahead_ms(batch["evaluated_at_ms"], wall_ms()), f"time epoch {batch['time_epoch']}"
     if not ahead:
         yield Diagnosis("ok", "clock", f"the newest micro-batch is not ahead of the wall clock, {epoch}")
         return

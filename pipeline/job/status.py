@@ -197,7 +197,7 @@ def status_from(settings: Settings, read: Reading) -> JobStatus:
         last_batch_id=None if batch is None else batch["batch_id"],
         last_batch_age_ms=batch_age_ms,
         lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
-        time_epoch=None if batch is None else batch.get("time_epoch") or 0,
+        time_epoch=None if batch is None else batch["time_epoch"],
         ahead_ms=0 if batch is None else ahead_ms(batch["evaluated_at_ms"], read.at_ms),
         activity=activity_of(read.process is not None, batch_age_ms, wait_age_ms, stalled_after_ms(settings)),
         last_wait_age_ms=wait_age_ms,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition, of_epoch
+from pipeline.tables.port import Condition
 from pipeline.tables.reading import TimeSlices, split_range
 from pipeline.throttle.assembly import new_engine
 from quota.arrays import Flags, Ints
@@ -32,7 +32,6 @@ from quota.replay import (
     evaluation_of,
     in_batches,
     replay,
-    with_time_epoch,
 )
 from quota.usage import Usage
 from schemas.names import ClientKey
@@ -117,9 +116,9 @@ class UsageReader:
     def _rows(self, wanted: Slice) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
         if self._request.source == "usage":
-            columns += ["query_id", "batch_id", "quota_version", "sample_start_ms"]
+            columns += ["time_epoch", "query_id", "batch_id", "quota_version", "sample_start_ms"]
         # One dictionary for all chunks, so that the batches are slices of one array.
-        where = [of_epoch(wanted.time_epoch)] if len(self.epochs) > 1 else []
+        where = [("time_epoch", "=", wanted.time_epoch)] if len(self.epochs) > 1 else []
         rows = self.table.read(columns, wanted.start_ms, wanted.end_ms, where).unify_dictionaries()
         for name in () if self._reads_times else _TIMES:
             rows = rows.append_column(name, pa.nulls(rows.num_rows))
@@ -209,7 +208,7 @@ class RecordedBatches:
             first_ms=rows[0]["evaluated_at_ms"],
             last_ms=rows[-1]["evaluated_at_ms"],
             last_query_id=rows[-1]["query_id"],
-            time_epoch=rows[0]["time_epoch"] or 0,
+            time_epoch=rows[0]["time_epoch"],
             begins_after=_begins_after(rows[0], known),
         )
 
@@ -241,7 +240,7 @@ def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluat
 
 
 def _order(row: dict[str, Any]) -> tuple[int, int, int, str]:
-    return row["time_epoch"] or 0, row["evaluated_at_ms"], row["batch_id"], row["query_id"]
+    return row["time_epoch"], row["evaluated_at_ms"], row["batch_id"], row["query_id"]
 
 
 @cache
@@ -278,7 +277,7 @@ def usage_of(
     recorded: RecordedBatches, usage: TimeSlices, start_ms: int, end_ms: int, sensor: Sequence[Condition]
 ) -> pa.Table:
     """The rows of `usage` of a slice of time, in the time epoch of these batches; see `decided_again`."""
-    rows = with_time_epoch(usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor))
+    rows = usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor)
     return rows.filter(pc.equal(rows["time_epoch"], recorded.time_epoch))
 
 
@@ -334,7 +333,7 @@ def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms:
     """
     decisions = TimeSlices(table_uri(root, "decisions"), "evaluated_at_ms")
     columns = [*_NAMES, "time_epoch", "evaluated_at_ms", "applied"]
-    rows = with_time_epoch(decisions.read(columns, since_ms, until_ms))
+    rows = decisions.read(columns, since_ms, until_ms)
     windows: dict[ClientKey, set[tuple[int, int]]] = defaultdict(set)
     for row in rows.filter(rows["applied"]).to_pylist():
         windows[_client(row)].add((row["time_epoch"], row["evaluated_at_ms"] // sample_window_ms))
@@ -353,7 +352,7 @@ def _throttle_events(root: str, since_ms: int, until_ms: int, epochs: Sequence[E
     columns = [*_NAMES, *_THROTTLE_RECORD]
     ends = [(one.last_ms - _LONGEST_THROTTLE_MS, one.last_ms + _LONGEST_THROTTLE_MS) for one in epochs[:-1]]
     spans = joined_spans([(since_ms - _LONGEST_THROTTLE_MS, until_ms), *ends])
-    return pa.concat_tables([with_time_epoch(events.read(columns, *span)) for span in spans])
+    return pa.concat_tables([events.read(columns, *span) for span in spans])
 
 
 def last_records(root: str, until_ms: int) -> pa.Table:

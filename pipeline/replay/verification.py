@@ -20,7 +20,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.reading import TimeSlices, read_table
 from quota.engine import Scope
-from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences, with_time_epoch
+from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences
 from schemas.arrow import arrow_schema, decision_id_column
 from schemas.decisions import DecisionRow
 
@@ -110,7 +110,7 @@ def verify_decision(
         msg = f"the usage of decision {stored['decision_id']} is no longer in {usage.uri}"
         raise NotFound(msg, "explain newer decisions, or keep usage longer: `tables.usage_retention_ms`")
     count = usage_of(recorded, usage, recorded.begin_ms, recorded.last_ms + 1, sensor).num_rows
-    kept = with_time_epoch(pa.Table.from_pylist([stored], _ROWS))
+    kept = pa.Table.from_pylist([stored], _ROWS)
     recomputed = _identified([found], recorded.cluster)
     for name in KEY:
         recomputed = recomputed.filter(pc.equal(recomputed[name], stored[name]))
@@ -122,17 +122,17 @@ def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, 
     span = usage.span()
     if span is None:
         return []
-    stored = with_time_epoch(usage.read(["time_epoch", "evaluated_at_ms"], span[0], span[1] + 1))
+    stored = usage.read(["time_epoch", "evaluated_at_ms"], span[0], span[1] + 1)
     oldest = stored.group_by("time_epoch").aggregate([("evaluated_at_ms", "min")]).to_pydict()
     oldest_ms = dict(zip(oldest["time_epoch"], oldest["evaluated_at_ms_min"], strict=True))
-    for epoch in {row["time_epoch"] or 0 for row in rows} & oldest_ms.keys():
-        of_epoch = [row for row in rows if (row["time_epoch"] or 0) == epoch]
+    for epoch in {row["time_epoch"] for row in rows} & oldest_ms.keys():
+        of_epoch = [row for row in rows if row["time_epoch"] == epoch]
         if any(row["good_count"] and row["evaluated_at_ms"] < oldest_ms[epoch] for row in of_epoch):
             oldest_ms[epoch] += max(part.settings.rate_span_ms for part in split_by_settings(of_epoch))
     return [
         row
         for row in rows
-        if max(since_ms, oldest_ms.get(row["time_epoch"] or 0, until_ms + 1)) <= row["evaluated_at_ms"] <= until_ms
+        if max(since_ms, oldest_ms.get(row["time_epoch"], until_ms + 1)) <= row["evaluated_at_ms"] <= until_ms
     ]
 
 
@@ -140,7 +140,7 @@ def _check(
     root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Replayed], result: Verification
 ) -> None:
     conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
-    stored = with_time_epoch(read_table(table_uri(root, "decisions"), _ROWS.names, conditions))
+    stored = read_table(table_uri(root, "decisions"), _ROWS.names, conditions)
     mine = [key in part.batches for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
     stored = stored.filter(pa.array(mine, pa.bool_()))
     recomputed = _identified(batches, part.cluster)

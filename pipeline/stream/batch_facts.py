@@ -79,8 +79,7 @@ class BatchFacts:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Read the facts from a row of `batches`."""
-        own = {field.name: row[field.name] for field in fields(Evaluation) if field.name != "time_epoch"}
-        evaluation = Evaluation(**own, time_epoch=row.get("time_epoch") or 0)
+        evaluation = Evaluation(**{field.name: row[field.name] for field in fields(Evaluation)})
         return cls(evaluation, **{field.name: row[field.name] for field in fields(cls) if field.name != "evaluation"})
 
     def to_row(self, cluster: str) -> pa.Table:

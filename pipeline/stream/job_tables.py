@@ -22,7 +22,7 @@ from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.publisher import DeltaOutbox
-from quota.replay import Evaluation, with_time_epoch
+from quota.replay import Evaluation
 from quota.sensors import of_sensors_with_parts
 from schemas.arrow import conform
 from schemas.decisions import DecisionRow
@@ -175,7 +175,7 @@ class SensorStateTable:
 
     def newest(self, last_query_id: str = "") -> tuple[Evaluation, pa.Table] | None:
         """The newest snapshot: the batch after which it was taken, and its buckets (columns of `engine.buckets`)."""
-        rows = with_time_epoch(newest_rows(self._table))
+        rows = newest_rows(self._table)
         if not rows.num_rows:
             return None
         names = ["time_epoch", "evaluated_at_ms", "batch_id", "query_id"]

@@ -31,7 +31,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
 from quota.rates import on_windows, windows_divide
-from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, evaluation_of, with_time_epoch
+from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, evaluation_of
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageRow
 
@@ -96,11 +96,11 @@ def _usage_since(
     """The usage of all batches after the snapshot, and what the rates of the oldest to the newest need from before."""
     if snapshot is None:
         # All usage, not only the last windows: without a snapshot the debts can only be computed from all of it.
-        return with_time_epoch(tables.usage.read(USAGE_COLUMNS))
+        return tables.usage.read(USAGE_COLUMNS)
     first = snapshot[0]
     oldest_ms = oldest.evaluated_at_ms if oldest.time_epoch == first.time_epoch else first.evaluated_at_ms
     since_ms = min(oldest_ms - rate_span_ms, first.evaluated_at_ms)
-    usage = with_time_epoch(tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", since_ms)]))
+    usage = tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", since_ms)])
     usage = usage.filter(pc.equal(usage["time_epoch"], first.time_epoch))
     if newest.time_epoch == first.time_epoch:
         return usage
@@ -113,7 +113,7 @@ def _rows_since(
     begins = [newest, *map(evaluation_of, batches[:1]), *([] if snapshot is None else [snapshot[0]])]
     epoch = min(one.time_epoch for one in begins)
     since_ms = min(one.evaluated_at_ms for one in begins if one.time_epoch == epoch)
-    rows = with_time_epoch(tables.batches.read(_COLUMNS, [("evaluated_at_ms", ">=", since_ms)]))
+    rows = tables.batches.read(_COLUMNS, [("evaluated_at_ms", ">=", since_ms)])
     rows = rows.filter(pc.equal(rows["time_epoch"], epoch))
     if newest.time_epoch == epoch:
         return rows

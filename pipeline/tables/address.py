@@ -37,6 +37,11 @@ def creating(table: str) -> str:
     return command_text("tables", "create", "--tables", full_address(table).rpartition("/")[0])
 
 
+def creating_elsewhere(table: str) -> str:
+    """A command that creates tables beside those of a table's root."""
+    return command_text("tables", "create", "--tables", full_address(table).rpartition("/")[0] + "-new")
+
+
 def looking_at(table: str) -> str:
     """How to see rights and free space of a local table; for others, what to look at there."""
     if not is_local(table):

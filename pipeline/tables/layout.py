@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from deltalake import DeltaTable, Field
+from deltalake import DeltaTable
 from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
-from pipeline.tables.address import QUOTAS, creating, full_address, is_local, table_uri
+from pipeline.tables.address import QUOTAS, full_address, is_local, table_uri
 from pipeline.tables.committing import NO_CLEANING, append_only, committed, constraints_of_others, keep_on_disk, writing
 from pipeline.tables.object_store import delta_rs_options, refuse_unfit
 from pipeline.tables.opening import columns_of_others, open_table
-from pipeline.tables.port import tables_of_another_job
+from pipeline.tables.port import TableOfAnotherBuild, tables_of_another_job
 from pipeline.tables.queries import column_names
 from pipeline.tables.table_features import altering, unfit_features_of, unwritable
 from schemas.arrow import arrow_schema
@@ -149,8 +149,8 @@ def create_tables(root: str) -> list[str]:
 def create_missing(root: str, definitions: Iterable[TableDefinition] = TABLES.values()) -> list[str]:
     """Create the tables that are missing, with their properties and constraints; returns their names, in order.
 
-    Can be repeated, also after a creation that was interrupted. Tables of earlier releases get the columns that they
-    lack, null in the rows of before. Nothing else of an existing table changes.
+    Can be repeated, also after a creation that was interrupted. Nothing of an existing table changes; one without a
+    column that kquota needs is refused (`TableOfAnotherBuild`).
     """
     return [definition.name for definition in definitions if _create(table_uri(root, definition.name), definition)]
 
@@ -163,6 +163,8 @@ def _create(uri: str, definition: TableDefinition) -> bool:
         created = True
         with writing(uri):
             _create_new(uri, definition)
+    if lacking := lacking_columns(open_table(uri), definition):
+        raise TableOfAnotherBuild(uri, lacking)
     committed(uri, partial(_complete, definition))
     if created:
         keep_on_disk(uri)
@@ -186,14 +188,6 @@ def _create_new(uri: str, definition: TableDefinition) -> None:
 
 
 def _complete(definition: TableDefinition, table: DeltaTable) -> None:
-    present = column_names(table)
-    added = [field for field in arrow_schema(definition.model) if field.nullable and field.name not in present]
-    if added:
-        fields = [Field.from_arrow(field) for field in added]
-        table.alter.add_columns(fields, post_commithook_properties=NO_CLEANING)
-        if definition.stats_columns:
-            statistics = {STATISTICS: ",".join(definition.stats_columns)}
-            table.alter.set_table_properties(statistics, post_commithook_properties=NO_CLEANING)
     # Constraints given as properties of a new table would be stored and not enforced. Only `add_constraint` raises the
     # protocol.
     set_already = table.metadata().configuration
@@ -204,10 +198,16 @@ def _complete(definition: TableDefinition, table: DeltaTable) -> None:
         table.alter.add_constraint(constraints, post_commithook_properties=NO_CLEANING)
 
 
+def lacking_columns(table: DeltaTable, definition: TableDefinition) -> list[str]:
+    """The columns that a table does not have, and kquota needs."""
+    present = column_names(table)
+    return [name for name in definition.model.model_fields if name not in present]
+
+
 def changes_of_others(uri: str, definition: TableDefinition) -> Iterator[tuple[Literal["ok", "warning", "error"], str]]:
     """What others have changed of an existing table, each with how it matters to kquota."""
     table = open_table(uri)
-    present, configuration = column_names(table), table.metadata().configuration
+    configuration = table.metadata().configuration
     if unfit_features_of(table):
         yield "error", str(unwritable(uri, table))
     if configuration.get("delta.appendOnly") == "true":
@@ -218,8 +218,8 @@ def changes_of_others(uri: str, definition: TableDefinition) -> Iterator[tuple[L
             "warning",
             f"{uri} takes only rows that meet {', '.join(constraints)}, which others have added. Fix: {fix}",
         )
-    if lost := [name for name in definition.model.model_fields if name not in present]:
-        yield "error", f"{uri} has lost {', '.join(lost)}. Fix: create it again, without its values: {creating(uri)}"
+    if lacking := lacking_columns(table, definition):
+        yield "error", str(TableOfAnotherBuild(uri, lacking))
     if added := columns_of_others(table, definition.model):
         effect = "kept as they are, null in new rows" if definition.name == QUOTAS else "null in new rows"
         yield "ok", f"{definition.name}: columns of others, without effect: {', '.join(added)} ({effect})"

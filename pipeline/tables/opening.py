@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, first_line
-from pipeline.tables.address import creating, table_missing
+from pipeline.tables.address import creating_elsewhere, table_missing
 from pipeline.tables.log_files import LogFiles
 from pipeline.tables.object_store import delta_rs_options
 from pipeline.tables.port import TableUnreadable
@@ -99,7 +99,7 @@ def unreadable(uri: str, failure: Exception, version: int | None = None) -> Tabl
     if is_gone:
         fix = "repeat it: a file was replaced, and cleaned away while it was read"
     elif "No field named" in text:
-        fix = f"create the column again that others have taken away: {creating(uri)}"
+        fix = f"it lacks a column: start with new tables under another root: {creating_elsewhere(uri)}"
     return TableUnreadable(uri, cause, fix, is_file_missing=is_gone)
 
 

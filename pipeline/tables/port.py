@@ -6,26 +6,18 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from pipeline.errors import Conflict, PipelineError, Refused
-from pipeline.tables.address import full_address, looking_at
+from pipeline.tables.address import creating_elsewhere, full_address, looking_at
 
 if TYPE_CHECKING:  # some commands read by this port's conditions and load no pyarrow
     import pyarrow as pa
 
 Condition: TypeAlias = tuple[str, str, Any]
-"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold.
-
-None among the values of `in` stands for null.
-"""
-
-
-def of_epoch(time_epoch: int) -> Condition:
-    """Of the rows of a time epoch. In rows of before there were epochs, epoch 0 is null."""
-    return ("time_epoch", "=", time_epoch) if time_epoch else ("time_epoch", "in", (0, None))
+"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold."""
 
 
 def of_newest_epoch(time_epoch: int) -> list[Condition]:
     """Of the rows of the newest epoch of a table: all rows while that is the first one."""
-    return [of_epoch(time_epoch)] if time_epoch else []
+    return [("time_epoch", "=", time_epoch)] if time_epoch else []
 
 
 class TableUnreadable(PipelineError):
@@ -37,6 +29,19 @@ class TableUnreadable(PipelineError):
         self.is_file_missing = is_file_missing
         fix = fix or f"see what is there and who may read it: {looking_at(table)}"
         super().__init__(f"{table} cannot be read: {cause}", fix, exit_code)
+
+
+class TableOfAnotherBuild(PipelineError):
+    """A table lacks columns that kquota needs: an earlier build made it, or others have taken the columns away."""
+
+    exit_code = 5
+
+    def __init__(self, table: str, lacking: Sequence[str], fix: str | None = None) -> None:
+        self.table, self.lacking = table, lacking
+        fix = fix or f"start with new tables under another root: {creating_elsewhere(table)}"
+        super().__init__(
+            f"{table} lacks {', '.join(lacking)}: an earlier build has made it, or others have changed it", fix
+        )
 
 
 class TableUnwritable(PipelineError):

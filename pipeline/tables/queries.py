@@ -34,22 +34,13 @@ It keeps no values of the filter's columns for later: of a large file they took 
 two, such a query takes half as much CPU again, and the job needs the other core.
 """
 
-ADDED_COLUMNS: Final = ("time_epoch", "broker_throttle_ms")
-"""Tables that no job of this release has opened yet do not have them. They are read as null there."""
-
 
 def answer(
     table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({}), engine: Engine = None
 ) -> Table:
     """The answer to a query over `source`, in the engine's types; `TableUnreadable` if a file is not readable."""
     try:
-        asked = [name for name in ADDED_COLUMNS if name in sql]
-        lacking = [name for name in asked if name not in column_names(table)]
-        query = QueryBuilder(None if engine is None else dict(engine))
-        query = query.register("stored" if lacking else "source", table)
-        if lacking:
-            nulls = ", ".join(f'CAST(NULL AS BIGINT) AS "{name}"' for name in lacking)
-            sql = f"WITH source AS (SELECT *, {nulls} FROM stored) {sql}"  # noqa: S608
+        query = QueryBuilder(None if engine is None else dict(engine)).register("source", table)
         for name, other in others.items():
             query = query.register(name, other)
         return query.execute(sql).read_all()
@@ -83,19 +74,18 @@ def newest_instant_in(table: DeltaTable) -> Instant | None:
     It is in the statistics of `time_epoch` and `evaluated_at_ms`. Only files with rows of several epochs are opened.
     """
     files = file_statistics(table)
-    names = ("min.time_epoch", "max.time_epoch", "null_count.time_epoch", "max.evaluated_at_ms")
+    names = ("min.time_epoch", "max.time_epoch", "max.evaluated_at_ms")
     if names[1] not in files.column_names:
-        newest_ms = newest_in(table, _TIME)
-        return None if newest_ms is None else Instant(0, newest_ms)
-    rows = list(zip(*(files.column(name).to_pylist() for name in names), strict=True))
-    epoch = max((last or 0 for _, last, _, _ in rows), default=0)
-    of_epoch = [(first == epoch and not nulls, ms) for first, last, nulls, ms in rows if (last or 0) == epoch]
-    pure = [ms for is_pure, ms in of_epoch if (is_pure or not epoch) and ms is not None]
-    newest_ms = max(pure, default=-1)
-    if len(pure) < len(of_epoch) and any(ms is not None and ms > newest_ms for _, ms in of_epoch):
+        return None  # no file has a row
+    rows = [row for row in zip(*(files.column(name).to_pylist() for name in names), strict=True) if None not in row]
+    if not rows:
+        return None
+    epoch = max(last for _, last, _ in rows)
+    newest_ms = max((ms for first, _, ms in rows if first == epoch), default=-1)
+    if any(last == epoch != first and ms > newest_ms for first, last, ms in rows):
         later = largest(table, _TIME, [("time_epoch", "=", epoch), (_TIME, ">", newest_ms)], FILTER_FIRST)
         newest_ms = newest_ms if later is None else later
-    return None if newest_ms < 0 else Instant(epoch, newest_ms)
+    return Instant(epoch, newest_ms)
 
 
 def rows_where(columns: Sequence[str], where: Sequence[Condition]) -> str:
@@ -125,8 +115,7 @@ def _predicate(condition: Condition) -> str:
     if operator in {"in", "not in"}:
         if not value:
             return "false" if operator == "in" else "true"
-        listed = f"{_name(column)} {operator} ({', '.join(_literal(one) for one in value if one is not None)})"
-        return f"({listed} OR {_name(column)} IS NULL)" if None in value else listed
+        return f"{_name(column)} {operator} ({', '.join(map(_literal, value))})"
     return f"{_name(column)} {operator} {_literal(value)}"
 
 

@@ -17,9 +17,8 @@ from deltalake import DeltaTable
 from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table, reading
-from pipeline.tables.port import Condition, Instant, TableReader, of_epoch, of_newest_epoch
+from pipeline.tables.port import Condition, Instant, TableReader, of_newest_epoch
 from pipeline.tables.queries import (
-    ADDED_COLUMNS,
     Engine,
     answer,
     column_names,
@@ -30,7 +29,7 @@ from pipeline.tables.queries import (
     smallest,
 )
 from quota.current_rates import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
-from quota.replay import EpochSpan, with_time_epoch
+from quota.replay import EpochSpan
 
 
 def select(table: DeltaTable, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
@@ -124,10 +123,7 @@ def _dataset_of(table: DeltaTable, dictionaries: Sequence[str]) -> Any:
     files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
     options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
     with reading(path or table.table_uri):
-        dataset = table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
-    schema = dataset.schema
-    added = [pa.field(name, pa.int64()) for name in ADDED_COLUMNS if name not in schema.names]
-    return dataset.replace_schema(pa.schema([*schema, *added])) if added else dataset
+        return table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
 
 
 class TimeSlices:
@@ -158,7 +154,7 @@ class TimeSlices:
         self.version: int = self._table.version()
         self._column = time_column
         self._dictionaries = dictionaries
-        self._of_epoch: list[Condition] = [] if time_epoch is None else [of_epoch(time_epoch)]
+        self._of_epoch: list[Condition] = [] if time_epoch is None else [("time_epoch", "=", time_epoch)]
 
     def __getstate__(self) -> dict[str, Any]:
         self.epochs, self._dataset  # noqa: B018 - are kept
@@ -186,28 +182,24 @@ class TimeSlices:
 
     @cached_property
     def epochs(self) -> list[EpochSpan]:
-        """The time epochs of all rows, in order. Files are opened only where they have rows of several epochs.
-
-        A table of a release without time epochs has one, 0.
-        """
+        """The time epochs of all rows, in order. Files are opened only where they have rows of several epochs."""
         files = pa.table(file_statistics(self._table))
         names = [f"{end}.{column}" for column in ("time_epoch", self._column) for end in ("min", "max")]
         if names[2] not in files.column_names:
             return []
-        count = f"null_count.{names[0][4:]}"
         found, mixed = dict[int, tuple[int, int]](), list[tuple[int, int]]()
         for row in files.to_pylist():
             oldest, newest, first_ms, last_ms = (row.get(name) for name in names)
             if first_ms is None:
                 continue
-            if newest is None or (oldest == newest and not (newest and row.get(count))):
-                _widen(found, newest or 0, first_ms, last_ms)
+            if oldest == newest:
+                _widen(found, newest, first_ms, last_ms)
             else:
                 mixed.append((first_ms, last_ms))
         if mixed:
             first, last = min(first for first, _ in mixed), max(last for _, last in mixed)
             condition: list[Condition] = [(self._column, ">=", first), (self._column, "<=", last)]
-            rows = with_time_epoch(self._scan(["time_epoch", self._column], condition))
+            rows = self._scan(["time_epoch", self._column], condition)
             ends = rows.group_by("time_epoch").aggregate([(self._column, "min"), (self._column, "max")])
             for epoch, first_ms, last_ms in zip(*(column.to_pylist() for column in ends.columns), strict=True):
                 _widen(found, epoch, first_ms, last_ms)
@@ -267,7 +259,7 @@ def last_minute(root: str, now_ms: int) -> tuple[pa.Table, float]:
     recent: list[Condition] = [("evaluated_at_ms", ">", now_ms - SPAN_MS), ("evaluated_at_ms", "<=", now_ms)]
 
     def rows(name: str, columns: Sequence[str]) -> pa.Table:
-        return with_time_epoch(read_table(table_uri(root, name), [*columns, "time_epoch"], recent))
+        return read_table(table_uri(root, name), [*columns, "time_epoch"], recent)
 
     usage = rows("usage", ["last_event_ms", "exempt_time_ns"])
     decisions = rows("decisions", [*SENSOR, "throttle_time_ms", "evaluated_at_ms"])

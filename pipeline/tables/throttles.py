@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition, of_epoch
+from pipeline.tables.port import Condition
 from pipeline.tables.queries import TableRows
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
@@ -131,7 +131,7 @@ def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     own: Condition = ("decision_id", "=", decision["decision_id"])
     # Ids are hashes, so only the instant limits which files can hold the records. None is older than the decision.
     found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
-    epoch, newest = decision.get("time_epoch") or 0, events.newest_instant()
+    epoch, newest = decision["time_epoch"], events.newest_instant()
     if newest is None or newest.time_epoch == epoch:
         return found
     known = {row["publish_seq"] for row in found}
@@ -155,7 +155,7 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
         ("sample_start_ms", "<=", at_ms),
         ("evaluated_at_ms", "<=", at_ms),
         ("evaluated_at_ms", ">=", at_ms - window_ms),
-        of_epoch(decision.get("time_epoch") or 0),
+        ("time_epoch", "=", decision["time_epoch"]),
     ]
     names = {"user": "sensor_user", "client_id": "sensor_client_id", "broker_id": "broker_id"}
     conditions += [(column, "=", decision[name]) for column, name in names.items() if decision[name]]
@@ -320,7 +320,7 @@ def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[
         *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
         ("evaluated_at_ms", ">=", at_ms - back_ms),
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
-        of_epoch(decision.get("time_epoch") or 0),
+        ("time_epoch", "=", decision["time_epoch"]),
     ]
     rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
     return sorted(rows, key=lambda row: row["publish_seq"])

@@ -18,7 +18,6 @@ from pipeline.tables.port import (
     parse_commit_note,
     refuse_taken_epoch,
 )
-from quota.replay import with_time_epoch
 
 
 @dataclass
@@ -93,7 +92,7 @@ class MemoryWriter:
         return newest
 
     def newest_instant(self) -> Instant | None:
-        rows = with_time_epoch(self._table.rows)
+        rows = self._table.rows
         instants = zip(rows["time_epoch"].to_pylist(), rows["evaluated_at_ms"].to_pylist(), strict=True)
         newest = max(instants, default=None)
         return None if newest is None else Instant(*newest)

@@ -46,7 +46,7 @@ class Batch:
     @property
     def time_epoch(self) -> int:
         """Its time epoch."""
-        return int(self.row["time_epoch"] or 0)
+        return int(self.row["time_epoch"])
 
     @property
     def quota_version(self) -> int:

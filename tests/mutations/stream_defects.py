@@ -203,8 +203,8 @@ DEFECTS: Final = (
         (
             "if snapshot is None:\n",
             "if snapshot is None:\n"
-            '        return with_time_epoch(tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", '
-            "oldest.evaluated_at_ms - rate_span_ms)]))\n",
+            '        return tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", '
+            "oldest.evaluated_at_ms - rate_span_ms)])\n",
         ),
         f"{_JOB}::test_a_debt_that_no_snapshot_has_outlives_a_restart",
     ),

@@ -16,6 +16,7 @@ def stored(
     batch_id: int, at_ms: int, rows: int = 1, query_id: str = "q", quota_version: int = 1
 ) -> list[dict[str, Any]]:
     key = {"query_id": query_id, "batch_id": batch_id, "evaluated_at_ms": at_ms, "quota_version": quota_version}
+    key["time_epoch"] = 0
     return [{**key, "user": f"u{row}"} for row in range(rows)]
 
 

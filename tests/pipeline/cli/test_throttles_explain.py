@@ -26,6 +26,7 @@ from tests.quota.factories import usage_row
 AT_MS = 1_700_000_040_000
 MAX_AGE_MS = 30_000
 DECISION: dict[str, Any] = {
+    "time_epoch": 0,
     "query_id": "q",
     "batch_id": 7,
     "evaluated_at_ms": AT_MS,

@@ -5,9 +5,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from pipeline.demo.run import make_tables
+from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.opening import open_table
+from pipeline.tables.port import TableOfAnotherBuild
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.object_store import ObjectStore
@@ -28,6 +31,20 @@ def test_a_creation_that_was_interrupted_is_completed(tmp_path: Path) -> None:
     assert create_missing(str(tmp_path), [TABLES["quotas"]]) == []
     with pytest.raises(DeltaError, match="failed validation check"):
         write_deltalake(table_uri(str(tmp_path), "quotas"), quota_rows(mode="off"), mode="append")
+
+
+@pytest.mark.parametrize(("name", "column"), [("usage", "time_epoch"), ("quotas", "note")])
+def test_a_table_of_an_earlier_build_is_refused_in_one_line(tmp_path: Path, name: str, column: str) -> None:
+    root = str(tmp_path / "tables")
+    fields = [field for field in arrow_schema(TABLES[name].model) if field.name != column]
+    DeltaTable.create(table_uri(root, name), pa.schema(fields))
+    with pytest.raises(TableOfAnotherBuild) as refused:
+        create_missing(root)
+    assert refused.value.exit_code == 5
+    assert str(refused.value).startswith(f"{root}/{name} lacks {column}: an earlier build has made it, or others ")
+    assert str(refused.value).endswith(f"tables create --tables {root}-new")
+    with pytest.raises(TableOfAnotherBuild, match=r"Fix: start over: .*demo --fresh, or make run FRESH=1"):
+        make_tables(Settings(tables=TablesSettings(root=root)))
 
 
 @pytest.mark.parametrize("name", list(TABLES))

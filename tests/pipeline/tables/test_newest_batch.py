@@ -23,7 +23,7 @@ def opened(root: Path) -> DeltaRsWriter:
 
 
 def append(
-    writer: DeltaRsWriter, batch_id: int, evaluated_at_ms: int, processed_at_ms: int, time_epoch: int | None = None
+    writer: DeltaRsWriter, batch_id: int, evaluated_at_ms: int, processed_at_ms: int, time_epoch: int = 0
 ) -> None:
     zero = {field.name: 0 for field in arrow_schema(BatchRow) if field.type == pa.int64() and not field.nullable}
     text = {field.name: "" for field in arrow_schema(BatchRow) if field.type == pa.string() and not field.nullable}
@@ -46,9 +46,9 @@ def test_the_newest_batch_is_the_last_processed_of_those_with_the_newest_instant
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize(("epoch_of_last", "newest"), [(1, 3), (None, 2)])
+@pytest.mark.parametrize(("epoch_of_last", "newest"), [(1, 3), (0, 2)])
 def test_a_batch_of_a_newer_time_epoch_is_newer_although_its_instant_is_before(
-    tmp_path: Path, compacted: bool, epoch_of_last: int | None, newest: int
+    tmp_path: Path, compacted: bool, epoch_of_last: int, newest: int
 ) -> None:
     batches = opened(tmp_path)
     append(batches, 0, NOON_MS, NOON_MS)

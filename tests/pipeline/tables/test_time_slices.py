@@ -6,7 +6,6 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from pipeline.errors import TableMissing
-from pipeline.tables.port import of_epoch
 from pipeline.tables.reading import TimeSlices
 
 
@@ -43,7 +42,7 @@ def test_the_rows_of_one_time_epoch_are_asked_for_as_those_of_all(tmp_path: Path
     whole = TimeSlices(str(tmp_path), "at_ms")
     for table, last_ms in ((whole, 1_099), (TimeSlices(str(tmp_path), "at_ms", time_epoch=1), 949), (whole, 1_099)):
         assert (table.first_time(0, 9_999), table.last_time(0, 9_999)) == (900, last_ms)
-    assert whole.read(["at_ms"], 0, 1_010, [of_epoch(0)]).num_rows == 10
+    assert whole.read(["at_ms"], 0, 1_010, [("time_epoch", "=", 0)]).num_rows == 10
 
 
 def test_a_missing_table_is_an_error(tmp_path: Path) -> None:

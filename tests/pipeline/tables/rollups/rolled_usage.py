@@ -39,7 +39,7 @@ class Rolled:
 
     def __init__(self, folder: Path) -> None:
         self._batch_id = 0
-        self.time_epoch: int | None = 0
+        self.time_epoch = 0
         self._epoch = 0
         self.root = str(folder / "tables")
         create_missing(self.root, [TABLES["usage"], TABLES["usage_by_second"]])
@@ -63,7 +63,7 @@ class Rolled:
             cluster="c1",
             query_id="q1",
             batch_id=self._batch_id,
-            **({} if self.time_epoch is None else {"time_epoch": self.time_epoch}),
+            time_epoch=self.time_epoch,
             evaluated_at_ms=max(row["last_event_ms"] for row in rows),
             quota_version=1,
         )
