@@ -208,10 +208,7 @@ class UsageBySecond(_UsageRollUp):
     def _stored_until_ms(self, time_epoch: int, app_id: str) -> int:
         """Where the last step ended, also one of another process; where the usage begins if there was none."""
         recorded_ms = self._writer.recorded_version(app_id)
-        if recorded_ms is not None:
-            return recorded_ms
-        newest_ms = None if time_epoch else self._writer.newest_value("second_start_ms")
-        return _floor(self._first_sample_ms(time_epoch), _SECOND_MS) if newest_ms is None else newest_ms + _SECOND_MS
+        return _floor(self._first_sample_ms(time_epoch), _SECOND_MS) if recorded_ms is None else recorded_ms
 
     def _log_late_rows(self, epoch: _Epoch) -> None:
         """Log how many rows were stored since the last step that belong to seconds which are written already."""

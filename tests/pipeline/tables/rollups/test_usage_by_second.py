@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +17,8 @@ from pipeline.tables import reading as time_slices
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices
 from pipeline.tables.usage_roll_ups import LATENESS_MS, SLICE_MS, by_second
-from schemas.arrow import arrow_schema, conform
-from schemas.usage import UsageBySecondRow, UsageRow
+from schemas.arrow import arrow_schema
+from schemas.usage import UsageRow
 from tests.log_messages import messages_of
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, T0_MS, Rolled, full, measures, sums
 
@@ -86,22 +86,6 @@ def test_usage_that_comes_later_than_the_lateness_is_logged_and_left_out(
     rolled.use(full(T0_MS, produced_bytes=16), full(T0_MS + 5_000, user="v"), full(FAR_MS + 2, produced_bytes=1))
     assert sums(rolled.step()) == [(0, "u", 5), (LATENESS_MS, "u", 2)]
     assert messages_of(caplog, LOG) == ["2 rows came more than 60 s late and are not in the roll-up"]
-
-
-def test_the_roll_up_continues_after_the_newest_second_of_another_process(rolled: Rolled) -> None:
-    rolled.use(full(T0_MS, produced_bytes=1))
-    rolled.use(full(FAR_MS, produced_bytes=4))
-    earlier = conform(
-        pa.table({"second_start_ms": [T0_MS], "broker_id": [""], "user": ["u"], "client_id": ["c"]}).append_column(
-            "request_count", pa.array([9])
-        ),
-        UsageBySecondRow,
-        cluster="c1",
-        last_event_ms=T0_MS,
-    )
-    write_deltalake(table_uri(rolled.root, "usage_by_second"), earlier, mode="append")
-    rolled.use(full(FAR_MS + 2 * LATENESS_MS, produced_bytes=8))
-    assert sums(rolled.step()) == [(0, "u", None), (FAR_MS - T0_MS, "u", 4)]
 
 
 def test_trimmed_and_compacted_usage_changes_nothing(rolled: Rolled) -> None:
