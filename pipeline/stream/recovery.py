@@ -157,8 +157,8 @@ class Recovered:
     """What `rebuild` has found in the tables.
 
     Attributes:
-        outcomes: Of the batches in `usage` without a row in `batches`, in order; without any, of the newest batch, which
-            the query may run again. Empty for new tables, and if log clean-up has removed the facts of the newest
+        outcomes: Of the batches in `usage` without a row in `batches`, in order; without any, of the newest batch,
+            which the query may run again. Empty for new tables, and if log clean-up has removed the facts of the newest
             batch; it was completed before that.
         end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
             there. "" for new tables.
