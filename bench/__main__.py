@@ -31,7 +31,6 @@ BENCHES: Final = {
     "peers": "Kafka Streams, Flink, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
     "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
     "reporter": "what the reporter in a broker costs it: CPU, produce p99, 10 000 clients; its sums, to the byte",
-    "request_logger": "what a broker pays for its request log at 5 000 requests a second: CPU, MB/s, produce p99",
     "scale": "batch time, memory, a restart, roll-ups and a view with 10 k, 100 k and 1 M entities",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
     "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",
@@ -42,7 +41,6 @@ REPORTS: Final = Path(__file__).parents[1] / "docs" / "bench"
 _COMMANDS: Final = {
     "timers": ["bench.purgatory.timers"],
     "conformance": ["tests.conformance.replay"],
-    "request_logger": ["bench.reporter", "--request-log"],
 }
 
 

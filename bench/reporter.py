@@ -1,19 +1,16 @@
 """What the reporter in a broker costs the broker, and whether its sums are right.
 
     python -m bench.reporter [--requests-per-second 5000] [--seconds 30] [--rounds 4] [--clients 10000] [--minutes 3]
-    python -m bench.reporter --request-log [--requests-per-second 5000] [--seconds 30] [--rounds 4]
 
 A round has three new brokers: without a quota, with the quota that makes sensors exist (for all, far above every rate),
 and with the reporter too. The load is produce requests of one record of 100 bytes, acks=1, over 16 connections, sent at
 the time at which they are due. Each broker gets it for 20 s to warm up. Then it goes to one after the other, a second
 at a time, so that all see the same machine. The usage topic is on the same broker. Then the same quota and reporter
-with many client-ids, each of which has its sensors. With `--request-log` two brokers instead, without a request log and
-with one.
+with many client-ids, each of which has its sensors.
 
     CPU       of the broker's process while it has the load, percent of one core
     reporter  of this the reporter's own two threads
     load      CPU of the process that sends the load: the same work for each broker
-    log       what the broker writes into its request log
     p50, p99  from the time at which a request is due to its response, ms
 
 Broker and load share the machine with others, and its cores do not run at one speed: CPU for the same requests differs
@@ -23,15 +20,13 @@ CPU divided by the load's, with the reporter against the same in the second with
 Last, clients that come and go on a broker with its request log: what the reporter has sent, against the log.
 """
 
-import math
 import random
 import selectors
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -50,32 +45,27 @@ from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
-from pipeline.meter.log_follower import LogFollower
 from pipeline.meter.reporter import REPORTER_JAR
-from pipeline.meter.request_log import RequestLogParser
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.reported_broker import (
     HUGE_QUOTA,
     USERS,
-    Sums,
     bytes_in,
     consume,
+    logged,
     make_topics,
     produce,
     reported,
     reported_broker,
-    sums_of_lines,
 )
 
 CPU_LIMIT: Final = 1.03
 P99_LIMIT: Final = 1.05
 _KINDS: Final = ("no quota", "quota", "reporter")
-_LOGS: Final = ("off", "on")
 _COLUMNS: Final = {
-    **{"CPU %": ".1f", "reporter %": ".2f", "load %": ".1f", "log MB/s": ".2f"},
+    **{"CPU %": ".1f", "reporter %": ".2f", "load %": ".1f"},
     **{"requests/s": ",.0f", "p50 ms": ".2f", "p99 ms": ".2f"},
 }
-_WITHOUT_LOG: Final = [name for name in _COLUMNS if name != "log MB/s"]
 _TOPIC: Final = "load"
 _CONNECTIONS: Final = 16
 _STEP_SECONDS: Final = 0.001
@@ -91,7 +81,6 @@ class Second(NamedTuple):
     cpu_seconds: float
     reporter_seconds: float
     load_seconds: float
-    log_bytes: int
     waited_ms: list[float]
 
 
@@ -100,14 +89,11 @@ Seconds = Sequence[Second]
 
 def main() -> None:
     amounts = {"requests_per_second": 5_000, "seconds": 30, "rounds": 4, "clients": 10_000, "minutes": 3.0}
-    arguments = options(__doc__, **amounts, request_log=False)
+    arguments = options(__doc__, **amounts)
     rate, seconds = arguments.requests_per_second, arguments.seconds
-    if arguments.request_log:
-        cost_of_log(rate, seconds, arguments.rounds)
-        return
     make(REPORTER_JAR)
     print(f"\n{rate:,} produce requests a second of 100 bytes, {seconds} s, the median of {arguments.rounds} rounds\n")
-    print(table(["broker with", *_WITHOUT_LOG]))
+    print(table(["broker with", *_COLUMNS]))
     rounds: list[dict[str, Seconds]] = []
     for _ in range(arguments.rounds):
         rounds.append(measure(_KINDS, rate, seconds, ["load"]))
@@ -124,14 +110,6 @@ def main() -> None:
     print(f"\n{verdict([many])}", flush=True)
     if arguments.minutes:
         print(f"\n{sums(arguments.minutes)}")
-
-
-def cost_of_log(requests_per_second: int, seconds: int, rounds: int) -> None:
-    measured = [measure(_LOGS, requests_per_second, seconds, ["load"]) for _ in range(rounds)]
-    print(f"{requests_per_second:,} produce requests a second, median of {rounds} rounds\n")
-    print(table(["request log", *_COLUMNS]))
-    for kind in _LOGS:
-        print(medians(kind, [one[kind] for one in measured], _COLUMNS))
 
 
 def measure(
@@ -160,22 +138,21 @@ def second_of(
 ) -> Second:
     """A second of load."""
 
-    def counters() -> tuple[float, float, float, float, int]:
+    def counters() -> tuple[float, float, float, float]:
         pid = broker.pid or 0
-        own = time.thread_time()
-        return time.monotonic(), cpu_seconds(pid), threads_seconds(pid), own, _log_bytes(broker.request_log_path)
+        return time.monotonic(), cpu_seconds(pid), threads_seconds(pid), time.thread_time()
 
     began = counters()
     waited_seconds = load(connections, requests, requests_per_second, 1.0)
-    spent, cpu, own, loads, log = (after - before for before, after in zip(began, counters(), strict=True))
-    return Second(spent, cpu, own, loads, int(log), [1_000 * waited for waited in waited_seconds])
+    spent, cpu, own, loads = (after - before for before, after in zip(began, counters(), strict=True))
+    return Second(spent, cpu, own, loads, [1_000 * waited for waited in waited_seconds])
 
 
 @contextmanager
 def broker_of(kind: str, folder: Path) -> Iterator[EmbeddedBroker]:
-    """Without quotas, with the one that makes sensors exist, or with the reporter too; `on` is with a request log."""
+    """Without quotas, with the one that makes sensors exist, or with the reporter too."""
     usage_topic = USAGE_TOPIC if kind == "reporter" else ""
-    options = BrokerOptions(heap_mib=1024, quick_start=False, usage_topic=usage_topic, request_log=kind == "on")
+    options = BrokerOptions(heap_mib=1024, quick_start=False, usage_topic=usage_topic)
     with EmbeddedBroker(folder, options=options) as broker:
         make_topics(broker, USAGE_TOPIC)
         if kind in {"quota", "reporter"}:
@@ -229,11 +206,6 @@ def request(partition: int, client_id: str) -> bytes:
     return produce_request(_TOPIC, partition, bytes(builder.buffer()), client_id)
 
 
-def _log_bytes(log: Path) -> int:
-    # Rolled at 64 MiB, and three of them are kept: enough for half a minute at 5 MB/s.
-    return sum(path.stat().st_size for path in log.parent.glob(f"{log.name}*"))
-
-
 def threads_seconds(pid: int) -> float:
     """CPU time of the reporter's threads so far."""
     spent_ns = 0
@@ -244,19 +216,18 @@ def threads_seconds(pid: int) -> float:
     return spent_ns / 1e9
 
 
-def medians(name: str, rounds: Sequence[Seconds], columns: Iterable[str] = _WITHOUT_LOG) -> str:
+def medians(name: str, rounds: Sequence[Seconds]) -> str:
     """One line of the table: the median of some rounds."""
     values = dict(zip(_COLUMNS, np.median([figures(measured) for measured in rounds], axis=0), strict=True))
-    return row([name, *(f"{values[column]:{_COLUMNS[column]}}" for column in columns)])
+    return row([name, *(f"{values[column]:{_COLUMNS[column]}}" for column in _COLUMNS)])
 
 
 def figures(measured: Seconds) -> tuple[float, ...]:
     """The figures of `_COLUMNS`."""
     spent = sum(one.seconds for one in measured)
     percents = (sum(part) / spent * 100 for part in list(zip(*measured, strict=True))[1:4])
-    logged = sum(one.log_bytes for one in measured) / 1e6
     waited_ms = [waited for one in measured for waited in one.waited_ms]
-    return *percents, logged / spent, len(waited_ms) / spent, *percentiles(waited_ms)
+    return *percents, len(waited_ms) / spent, *percentiles(waited_ms)
 
 
 def verdict(rounds: Sequence[Mapping[str, Seconds]]) -> str:
@@ -284,27 +255,15 @@ def sums(minutes: float) -> str:
         threads = [Thread(target=come_and_go, args=(broker, seed, until)) for seed in range(3)]
         for thread in threads:
             thread.start()
-        logged = followed(broker, threads)
-        ours, theirs = bytes_in(reported(broker)), bytes_in(logged)
+        for thread in threads:
+            thread.join()
+        time.sleep(_REST_SECONDS)
+        ours, theirs = bytes_in(reported(broker)), bytes_in(logged(broker))
     differ = {
         key: ours.get(key, 0) - theirs.get(key, 0) for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)
     }
     total = f"{sum(theirs.values()):,} bytes of {len(theirs)} sums of clients that come and go in {minutes:g} minutes"
     return f"{total}: {'all as in the request log' if not differ else f'these differ: {differ}'}"
-
-
-def followed(broker: EmbeddedBroker, threads: Sequence[Thread]) -> Sums:
-    """The sums of the request log, which rolls every 64 MB, until some seconds after the threads have ended."""
-    parser, sums = RequestLogParser("1"), Counter[tuple[str, str, str]]()
-    with closing(LogFollower(broker.request_log_path, "beginning")) as follower:
-        ends_at = math.inf
-        while (lines := follower.read()) or time.monotonic() < ends_at:
-            sums.update(sums_of_lines(parser, (line for line in lines if isinstance(line, bytes))))
-            if not lines:
-                time.sleep(0.1)
-                if ends_at == math.inf and not any(thread.is_alive() for thread in threads):
-                    ends_at = time.monotonic() + _REST_SECONDS
-    return sums
 
 
 def come_and_go(broker: EmbeddedBroker, seed: int, until: float) -> None:

@@ -8,7 +8,7 @@ wants k · T: nine tenths on one broker and one tenth on the other, after the mo
 sync` runs once in scope `broker` (every broker gets T) and once in scope `cluster`. No job runs: the bytes that the
 brokers have taken are counted at the client, and are stored as rows of `usage` once a second.
 
-With `--source reporter`, `scrapes` or `request-log` usage comes from there, through a real job: reporter → topic →
+With `--source reporter` or `scrapes` usage comes from there, through a real job: reporter → topic →
 job → tables → sync. Then all clients are in scope `cluster`, and brokers measure them because of `kquota meter enable`.
 
 All of them run at the same time. The sum over both brokers is divided by T.
@@ -38,7 +38,7 @@ from tests.pipeline.sync.usage_table import UsageTable
 
 _EVERY_MS: Final = 1_000
 _TRIGGER_MS: Final = 500
-SOURCES: Final = ("counters", "reporter", "scrapes", "request-log")
+SOURCES: Final = ("counters", "reporter", "scrapes")
 _RULES: Final = Path("deploy/prometheus/jmx-quotas.yml").absolute()
 
 
@@ -191,19 +191,15 @@ def measure(
 
 def _metered_by(source: str, cluster: EmbeddedCluster, exporter: str) -> list[list[str]]:
     """Prepare brokers that are not started yet; returns the meters to start: `kquota meter …`."""
-    commands, targets = [], []
+    targets = []
     for broker, port in zip(cluster.brokers, free_ports(len(cluster.brokers)), strict=True):
         if source == "reporter":
             leaves_out = {f"{REPORTER_PREFIX}exclude.users": "ANONYMOUS"}
             broker.options = BrokerOptions(usage_topic=USAGE_TOPIC, settings=leaves_out)
-        elif source == "request-log":
-            broker.options = BrokerOptions(request_log=True)
-            own = ("--internal-listener", "PLAINTEXT", "--internal-listener", "CONTROLLER")
-            commands.append([source, str(broker.request_log_path), "--broker-id", str(broker.node_id), *own])
         else:
             broker.options = BrokerOptions(java_options=(f"-javaagent:{Path(exporter).absolute()}={port}:{_RULES}",))
             targets.append(f"{broker.node_id}=http://127.0.0.1:{port}/metrics")
-    return [*commands, ["prometheus", "--targets", ",".join(targets)]] if targets else commands
+    return [["prometheus", "--targets", ",".join(targets)]] if targets else []
 
 
 def _watch(

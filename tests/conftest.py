@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from pipeline.demo.broker import BrokerOptions
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import find_java
 from tests.left_threads import pytest_runtest_setup, pytest_runtest_teardown
@@ -96,12 +95,11 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EmbeddedBroker"]:
-    """A running broker with `USERS` on its SASL listener and its request log on. Make topics of your own in it."""
+    """A running broker with `USERS` on its SASL listener. Make topics of your own in it."""
     from pipeline.demo.broker import EmbeddedBroker  # noqa: PLC0415 - imports the Kafka client
 
     fetch()
-    options = BrokerOptions(request_log=True)
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), USERS, options=options) as running:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), USERS) as running:
         yield running
 
 

@@ -69,7 +69,6 @@ _COMMANDS: Final[Places] = {
     "meter": Group(
         "Turn what a broker observes into usage events.",
         {
-            "request-log": ".meter:request_log",
             "reporter": ".meter:reporter",
             "prometheus": ".meter:prometheus",
             "enable": ".meter:enable",

@@ -1,14 +1,13 @@
-"""`kquota meter`: usage as brokers observe it, by request log, reporter or metrics; and what makes them measure.
+"""`kquota meter`: usage as brokers observe it, by the reporter or by scrapes; and what makes brokers measure.
 
 The Kafka client takes 0.3 s to import. It is imported where it is used, so that `--help` does not wait for it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
@@ -23,155 +22,19 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.clock import SystemClock
-from pipeline.errors import PipelineError, Unreachable, UsageError
+from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
     from pipeline.brokers.metering import Choice
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_sources import Source
     from pipeline.meter.scrapes import NameMap
-    from pipeline.meter.usage_topic import UsagePublisher
     from pipeline.settings.model import Settings
     from quota.broker_levels.writes import Change
 
 MarkerTopicName = Annotated[str | None, typer.Option(help="The marker topic.", show_default=MARKER_TOPIC)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Meter:
-    """What a meter works with while it runs."""
-
-    publisher: "UsagePublisher"
-    destination: str
-    wait: Callable[[float], bool]  # see `wait_until_stopped`
-    show: "Callable[[Callable[[], Iterable[Metric]]], None]"  # what is read at each scrape of its metrics
-
-    def began(self, what: str, more: str = "") -> None:
-        """Say what it reads, and where that goes."""
-        remark(f"{what}, to {self.destination}{more}")
-
-    def ended(self, counts: Iterable[object], is_stored: bool, unstored_events: int, fix: str) -> None:
-        """Say what was done. Raises `Unreachable` if not all of it is stored."""
-        remark("; ".join(map(str, counts)))
-        if not is_stored:
-            message = f"{unstored_events:,} usage events could not be stored on {self.destination}"
-            raise Unreachable(message, fix)
-
-
-@contextmanager
-def _metering(settings: "Settings", broker_id: str, access: "ClusterAccess") -> Iterator[_Meter]:
-    """A publisher on the usage topic, and the endpoint for its metrics, until the command is to stop."""
-    from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
-    from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
-
-    kafka = settings.kafka
-    topic = KafkaUsageTopic(broker_id, kafka.usage_topic, kafka.marker_topic, access, kafka.transaction_timeout_ms)
-    destination, registry = f"{kafka.usage_topic} at {access.bootstrap_servers}", new_registry("meter")
-    with (
-        wait_until_stopped() as wait,
-        metrics_endpoint(settings.metrics, registry),
-        closing(UsagePublisher(broker_id, topic, destination)) as publisher,
-    ):
-        yield _Meter(publisher, destination, wait, lambda read: registry.register(ReadAtScrape(read)))
-
-
-# `kquota meter request-log`.
-
-
-def request_log(
-    file: Annotated[
-        Path | None, typer.Argument(help="The file that kafka.request.logger writes at DEBUG; or -f FILE.")
-    ] = None,
-    file_option: Annotated[Path | None, typer.Option("-f", "--file", hidden=True)] = None,
-    *,
-    broker_id: Annotated[str, typer.Option(help="node.id of the broker; written to every event.")],
-    source: ClusterSource,
-    topic: UsageTopicName = None,
-    marker_topic: Annotated[
-        str | None, typer.Option(help="The marker topic; keeps the place in the log.", show_default=MARKER_TOPIC)
-    ] = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="At the first start: read the whole file, not only new lines.")
-    ] = False,
-    state_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="State file of an earlier release, taken over once [default: .kquota/meter-<broker-id>.json]."
-        ),
-    ] = None,
-    internal_listener: Annotated[
-        list[str] | None, typer.Option(help="Listener that brokers use among themselves; repeatable.")
-    ] = None,
-    internal_principal: Annotated[
-        list[str] | None, typer.Option(help="Principal of the brokers on those listeners; repeatable.")
-    ] = None,
-    time_zone: Annotated[
-        str | None, typer.Option(help="Time zone of the log, e.g. Europe/Berlin [default: this machine's].")
-    ] = None,
-    metrics_port: MetricsPort = None,
-) -> None:
-    """Follow the request log of a Kafka 4 broker and send a usage event for each client request.
-
-    Cluster, security, topics and log level can also stand in the settings, as for the job; flags win.
-    Requests of --internal-principal (default User:ANONYMOUS) on --internal-listener (default CONTROLLER) are the
-    cluster's own. They are left out, and so are follower fetches and what any meter sends to the usage topic.
-
-    Events and the place in the log are stored in one transaction, so each event is stored once, also after kill -9. The
-    place is the offset of group kquota-meter.<broker-id>. A second meter of the same broker ends the first, with 4.
-    Runs until SIGTERM or Ctrl-C, then stores the rest and ends with 0. It ends with 6 if the rest could not be stored;
-    the next start does it.
-    """
-    from kafka import KafkaAdminClient
-
-    from pipeline.cluster.access import ClusterAccess
-    from pipeline.meter.log_follower import LogFollower
-    from pipeline.meter.request_log import OwnTraffic, RequestLogParser
-    from pipeline.meter.request_meter import MeterGauges, RequestMeter, meter_metrics, read_state, retire_state
-    from pipeline.meter.usage_topic import UsageTopic
-
-    log_file = file or file_option
-    if log_file is None or None not in {file, file_option}:
-        message = "give FILE once, as an argument or with -f"
-        raise typer.BadParameter(message)
-    zone = _zone(time_zone)
-    names = {"usage_topic": topic, "marker_topic": marker_topic}
-    settings = source.settings(topics=names, metrics={"port": metrics_port})
-    set_up_logging(settings.log_level)
-    access = ClusterAccess.from_settings(settings.kafka)
-    state_path = state_file or Path(".kquota") / f"meter-{broker_id}.json"
-    access.client_options()  # mistakes there are reported before anything else
-    old_place = read_state(state_path)
-    access = replace(access, properties={"client.id": f"kquota-meter-{broker_id}", **access.properties})
-    with closing(access.open(KafkaAdminClient)) as admin:
-        usage_topic = UsageTopic.described_by(admin, settings.kafka.usage_topic)
-    own = OwnTraffic(
-        listeners=frozenset(internal_listener or OwnTraffic().listeners),
-        principals=frozenset(internal_principal or OwnTraffic().principals),
-        usage_topic=usage_topic,
-    )
-    with _metering(settings, broker_id, access) as running:
-        parser = RequestLogParser(broker_id, own, zone)
-        if not log_file.parent.is_dir():
-            raise _log_unreadable(log_file, "its folder does not exist")
-        try:
-            place = running.publisher.take_over()
-            begin: Literal["beginning", "end"] = "beginning" if from_beginning else "end"
-            whence = "where it was left" if place else f"the place in {state_path}" if old_place else f"the {begin}"
-            follower = LogFollower(log_file, begin, place or old_place)
-            meter = RequestMeter(follower, parser, running.publisher, SystemClock(), running.wait)
-            counts = parser.counts, running.publisher.counts, follower.counts
-            gauges = MeterGauges(*counts, lambda: meter.unstored_events, lambda: meter.held_bytes)
-            running.show(lambda: meter_metrics(gauges, broker_id))
-            running.began(f"following {log_file} from {whence}")
-            is_stored = meter.run(lambda: running.wait(0), lambda: retire_state(state_path))
-        except OSError as exc:
-            raise _log_unreadable(log_file, str(exc)) from exc
-        fix = "start the meter again: it continues with the first of them"
-        running.ended(counts, is_stored, meter.unstored_events, fix)
 
 
 def reporter(
@@ -183,7 +46,7 @@ def reporter(
     """Write the jar that reports usage from inside a broker, and print its lines of server.properties.
 
     The jar belongs into the broker's libs/ folder, and the lines into server.properties of each broker; then restart
-    it. The reporter needs no request log and sends what the broker's own quota sensors record, each 250 ms.
+    it. The reporter sends what the broker's own quota sensors record, each 250 ms.
     """
     from pipeline.meter.reporter import reporter_settings, write_reporter
 
@@ -191,21 +54,6 @@ def reporter(
     remark(f"wrote {written}")
     for name, value in reporter_settings(bootstrap_server or "localhost:9092", topic).items():
         say(f"{name}={value}")
-
-
-def _log_unreadable(file: Path, reason: str) -> PipelineError:
-    fix = "name the file that logger kafka.request.logger of the broker writes at DEBUG"
-    return PipelineError(f"cannot follow request log {file}: {reason}", fix)
-
-
-def _zone(name: str | None) -> ZoneInfo | None:
-    if name is None:
-        return None
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as exc:
-        msg = f"unknown time zone {name!r}; use a name of the tz database"
-        raise typer.BadParameter(msg) from exc
 
 
 # `kquota meter prometheus`, `enable`, `disable` and `status`.
@@ -257,24 +105,33 @@ def prometheus(
     """
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter, scrape_metrics
-    from pipeline.meter.usage_topic import SCRAPES
+    from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
+    from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 
     names, of_cluster = sources_of(targets or [], query, name_map or [])
     topics = {"usage_topic": topic, "marker_topic": marker_topic}
     settings = source.settings(topics=topics, metrics={"port": metrics_port})
     set_up_logging(settings.log_level)
-    access = ClusterAccess.from_settings(settings.kafka)
+    kafka, registry = settings.kafka, new_registry("meter")
+    access = ClusterAccess.from_settings(kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
     asked = of_cluster(access)
-    with _metering(settings, SCRAPES, access) as running:
-        publisher = running.publisher
+    usage_topic = KafkaUsageTopic(kafka.usage_topic, kafka.marker_topic, access, kafka.transaction_timeout_ms)
+    destination = f"{kafka.usage_topic} at {access.bootstrap_servers}"
+    with (
+        wait_until_stopped() as wait,
+        metrics_endpoint(settings.metrics, registry),
+        closing(UsagePublisher(usage_topic, destination)) as publisher,
+    ):
         publisher.take_over()
-        scraper = ScrapeMeter(asked, names, publisher, SystemClock(), running.wait)
-        running.show(lambda: scrape_metrics(scraper, publisher))
-        running.began(f"scraping {len(scraper.targets)} brokers", f": {ACCURACY}")
+        scraper = ScrapeMeter(asked, names, publisher, SystemClock(), wait)
+        registry.register(ReadAtScrape(lambda: scrape_metrics(scraper, publisher)))
+        remark(f"scraping {len(scraper.targets)} brokers, to {destination}: {ACCURACY}")
         is_stored = scraper.run()
-        fix = "start the meter again; what was used meanwhile is not charged"
-        running.ended([publisher.counts], is_stored, scraper.unstored_events, fix)
+        remark(str(publisher.counts))
+    if not is_stored:
+        message = f"{scraper.unstored_events:,} usage events could not be stored on {destination}"
+        raise Unreachable(message, "start the meter again; what was used meanwhile is not charged")
 
 
 def sources_of(

@@ -10,8 +10,8 @@ from pipeline.errors import Unreachable
 
 Role = Literal["job", "meter", "gate", "operator", "import", "sync"]
 Resource = Literal["topic", "group", "transactional-id", "cluster"]
-METER_IDENTITIES: Final = "kquota-meter."
-"""Group and transactional id of a meter are this and the broker's id. No job has a full stop in its name."""
+METER_IDENTITY: Final = "kquota-meter.prometheus"
+"""Group and transactional id of the meter that scrapes a cluster. No job has a full stop in its name."""
 
 ROLES: Final[Mapping[Role, str]] = {
     "job": "kquota run",
@@ -25,7 +25,7 @@ ROLES: Final[Mapping[Role, str]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One operation on one resource, by its exact name, or on all whose names begin alike.
+    """One operation on one resource, by its exact name.
 
     The operation is in the words of kafka-acls; Read and Write include Describe.
     """
@@ -33,12 +33,11 @@ class Acl:
     resource: Resource
     name: str
     operation: Literal["Read", "Write", "Create", "Describe", "DescribeConfigs", "AlterConfigs"]
-    pattern: Literal["literal", "prefixed"] = "literal"
 
     def __str__(self) -> str:
         if self.resource == "cluster":
             return f"{self.operation} on the cluster"
-        return f"{self.operation} on {self.resource} '{self.name}{'*' if self.pattern == 'prefixed' else ''}'"
+        return f"{self.operation} on {self.resource} '{self.name}'"
 
 
 DESCRIBE_QUOTAS: Final = Acl("cluster", "kafka-cluster", "DescribeConfigs")
@@ -58,14 +57,12 @@ class Names:
     job: str
 
 
-def marker_acls(
-    identity: str, marker_topic: str, pattern: Literal["literal", "prefixed"] = "literal"
-) -> tuple[Acl, ...]:
+def marker_acls(identity: str, marker_topic: str) -> tuple[Acl, ...]:
     """The rights to move a mark inside transactions (KIP-98): Read on group and topic for the committed offset."""
     return (
         Acl("topic", marker_topic, "Read"),
-        Acl("group", identity, "Read", pattern),
-        Acl("transactional-id", identity, "Write", pattern),
+        Acl("group", identity, "Read"),
+        Acl("transactional-id", identity, "Write"),
     )
 
 
@@ -86,7 +83,7 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
             Acl("topic", marker, "DescribeConfigs"),
             *marker_acls(f"kquota-{names.job}", marker),
         ),
-        "meter": (Acl("topic", usage, "Write"), *marker_acls(METER_IDENTITIES, marker, "prefixed")),
+        "meter": (Acl("topic", usage, "Write"), *marker_acls(METER_IDENTITY, marker)),
         "gate": (Acl("topic", throttle, "Read"),),
         "operator": tuple(
             Acl("topic", topic, operation)
@@ -102,11 +99,11 @@ def acls_of(role: Role, names: Names) -> tuple[Acl, ...]:
 def grant_commands(acls: Iterable[Acl], principal: str, bootstrap_servers: str) -> list[str]:
     """The kafka-acls commands that grant them, one per resource."""
     commands = []
-    for (resource, name, pattern), same in groupby(sorted(acls), lambda acl: (acl.resource, acl.name, acl.pattern)):
+    for (resource, name), same in groupby(sorted(acls), lambda acl: (acl.resource, acl.name)):
         words = [f"kafka-acls --bootstrap-server {bootstrap_servers} --add --allow-principal {quote(principal)}"]
         words += [f"--operation {acl.operation}" for acl in same]
         words.append("--cluster" if resource == "cluster" else f"--{resource} {quote(name)}")
-        commands.append(" ".join(words + ["--resource-pattern-type prefixed"] * (pattern == "prefixed")))
+        commands.append(" ".join(words))
     return commands
 
 

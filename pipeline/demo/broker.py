@@ -69,7 +69,7 @@ class BrokerOptions:
     """How the broker runs.
 
     Attributes:
-        request_log: write every completed request to the request log, as JSON. Heavy: meters and their tests only.
+        request_log: write every completed request to the request log, as JSON. Heavy: for tests and benchmarks only.
         heap_mib: upper bound of the Java heap. 384 serves demo and tests; give benchmarks 1024.
         quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
         settings: broker settings that replace or join ours.
@@ -137,7 +137,7 @@ def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool)
         [
             "status = error",
             *_rolling_file("server", server_log, size_mib=8, files=2),
-            *_rolling_file("request", request_log, size_mib=64, files=3),
+            *_rolling_file("request", request_log, size_mib=1024, files=1),
             "rootLogger.level = warn",
             "rootLogger.appenderRef.server.ref = server",
             *_logger("kafka", "kafka.server", "info"),

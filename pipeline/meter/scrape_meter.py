@@ -23,7 +23,7 @@ from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer,
 from pipeline.meter.scraped_rates import CountedUsage, ScrapedUsage
 from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, hidden_reason
 from pipeline.meter.usage_messages import Message, messages_of
-from pipeline.meter.usage_topic import NO_PLACE, UsagePublisher, delivery_metrics
+from pipeline.meter.usage_topic import UsagePublisher, delivery_metrics
 from schemas.usage import LARGEST_MEASURE
 
 logger = logging.getLogger(__name__)
@@ -333,7 +333,7 @@ class ScrapeMeter:
             self._messages = messages_of(usage, self._publisher.partition_count)
             self.unstored_events = usage.num_rows
         self._is_tried = True
-        if not self._publisher.publish(self._messages, self.unstored_events, NO_PLACE, self._now_ms()):
+        if not self._publisher.publish(self._messages, self.unstored_events, self._now_ms()):
             return False
         self._is_tried, self._messages, self.unstored_events = False, [], 0
         return True
@@ -356,4 +356,7 @@ def scrape_metrics(meter: ScrapeMeter, publisher: UsagePublisher) -> Iterable[Me
         refused.add_metric([broker_id], counts.refused)
         sensors.add_metric([broker_id], counts.sensors)
     yield from (scrapes, refused, sensors)
-    yield from delivery_metrics(publisher.counts, "")
+    yield GaugeMetricFamily(
+        "kquota_meter_unstored_events", "Events that are not known to be stored.", value=meter.unstored_events
+    )
+    yield from delivery_metrics(publisher.counts)

@@ -459,7 +459,7 @@ class SensorTable:
         client = key[1:]
         client_at = self._client_at.get(client)
         if client_at is None:
-            self.clients.append(new_client(f"User:{user or NOT_SIGNED_IN}", client_id, self._broker_id))
+            self.clients.append(new_client(user or NOT_SIGNED_IN, client_id, self._broker_id))
             client_at = self._client_at[client] = len(self.clients) - 1
         self._places.append((measure, client_at))
         self._sensors[key] = len(self._places) - 1

@@ -21,11 +21,10 @@ from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.transactions import Mark
 from pipeline.errors import PipelineError
 from pipeline.meter import scrape_sources
-from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ScrapeMeter
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_messages import Message
-from pipeline.meter.usage_topic import NO_PLACE, SCRAPES, UsagePublisher
+from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.observe.observation import SECOND_MS
 from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
@@ -79,10 +78,6 @@ class _Memory:
         self.messages: list[Message] = []
         self._mark: Mark | None = None
 
-    def place_of(self, mark: Mark) -> LogPlace:
-        """No place: nothing is read again."""
-        return NO_PLACE
-
     def open(self) -> Mark | None:
         """There is no other writer."""
         return self._mark
@@ -112,7 +107,7 @@ class ScrapedSource:
 
     def __init__(self, asked: Iterable[scrape_sources.Source], names: NameMap, clock: Clock) -> None:
         self._clock, self._memory = clock, _Memory()
-        publisher = UsagePublisher(SCRAPES, self._memory, "memory")
+        publisher = UsagePublisher(self._memory, "memory")
         publisher.take_over()
         self._meter = ScrapeMeter(asked, names, publisher, clock, lambda _seconds: False)
 

@@ -19,14 +19,15 @@ import yaml
 from pipeline.brokers.running import SyncMetrics
 from pipeline.clock import SystemClock
 from pipeline.job.metrics import JobMetrics
-from pipeline.meter.log_follower import FollowerCounts
-from pipeline.meter.request_log import LineCounts
-from pipeline.meter.request_meter import MeterGauges, meter_metrics
-from pipeline.meter.usage_topic import DeliveryCounts
+from pipeline.meter.scrape_meter import ScrapeMeter, scrape_metrics
+from pipeline.meter.scrape_sources import ExporterSource
+from pipeline.meter.scrapes import NameMap
+from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from tests.deploy.running_prometheus import DEPLOY, Prometheus, deployed, program, running_prometheus
+from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import new_job, throttle_one
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -115,8 +116,10 @@ def served_job(folder: Path) -> Iterator[int]:
 @contextmanager
 def served_meter() -> Iterator[int]:
     registry = new_registry("meter")
-    gauges = MeterGauges(LineCounts(9, 7, 1, 1, 0), DeliveryCounts(7, 2), FollowerCounts(1), lambda: 0, lambda: 0)
-    registry.register(ReadAtScrape(lambda: meter_metrics(gauges, "1")))
+    publisher = UsagePublisher(MemoryUsageTopic(UsageBroker()), "memory")
+    source = ExporterSource("1", "http://127.0.0.1:1/metrics")
+    meter = ScrapeMeter([source], NameMap(), publisher, SystemClock(), lambda _: True)
+    registry.register(ReadAtScrape(lambda: scrape_metrics(meter, publisher)))
     with metrics_endpoint(ANY_PORT, registry) as port:
         assert port is not None
         yield port

@@ -2,21 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from pipeline.cluster.acls import METER_IDENTITY
 from pipeline.cluster.transactions import Mark
 from pipeline.errors import ClusterUnreachable, TransactionFenced, TransactionUndecided
-from pipeline.meter.log_follower import LogPlace
 from pipeline.meter.usage_messages import Message
-from pipeline.meter.usage_topic import place_of
-
-_GROUP: Final = "kquota-meter.1"
 
 Failure = Literal["lost", "late", "too old"]
 
 
 class UsageBroker:
-    """What several meters of one broker share: committed messages, the mark, and who may write."""
+    """What several meters share: committed messages, the mark, and who may write."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -46,9 +43,6 @@ class MemoryUsageTopic:
         self.fail_next: Failure | None = None
         self.opened = 0
 
-    def place_of(self, mark: Mark) -> LogPlace:
-        return place_of(mark, _GROUP, "marker", "memory")
-
     def open(self) -> Mark | None:
         self._refuse_while_away()
         self.opened += 1
@@ -65,7 +59,7 @@ class MemoryUsageTopic:
         if failure == "too old":
             self._broker.epoch += 1
         if self._epoch != self._broker.epoch:
-            raise TransactionFenced(identity=_GROUP)
+            raise TransactionFenced(identity=METER_IDENTITY)
         if self._broker.is_away or failure == "lost":
             self._epoch = -1
             detail = "the transaction was lost"

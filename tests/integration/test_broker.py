@@ -24,7 +24,7 @@ pytestmark = pytest.mark.broker
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """A broker that a test may start, kill and stop."""
     # When it was killed, it registers again when its former session has ended.
-    back_soon = BrokerOptions(settings={"broker.session.timeout.ms": "1000"})
+    back_soon = BrokerOptions(request_log=True, settings={"broker.session.timeout.ms": "1000"})
     own = EmbeddedBroker(tmp_path_factory.mktemp("broker"), {"alice": 'se"cr\\et'}, options=back_soon)
     yield own
     own.stop()
@@ -67,12 +67,13 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_a_named_user_signs_in_and_the_request_log_names_it(broker: EmbeddedBroker) -> None:
-    create_topic(broker.bootstrap_servers, "named-user")
-    send(sasl_producer(broker.sasl_bootstrap_servers, "alice", "alice-secret"), "named-user", b"x" * 1_000)
+def test_a_named_user_signs_in_and_the_request_log_names_it(own_broker: EmbeddedBroker) -> None:
+    own_broker.start()
+    create_topic(own_broker.bootstrap_servers, "named-user")
+    send(sasl_producer(own_broker.sasl_bootstrap_servers, "alice", 'se"cr\\et'), "named-user", b"x" * 1_000)
 
     def produces() -> list[str]:
-        lines = broker.request_log_path.read_text(encoding="utf-8").splitlines()
+        lines = own_broker.request_log_path.read_text(encoding="utf-8").splitlines()
         return [line for line in lines if '"requestApiKeyName":"PRODUCE"' in line and "named-user" in line]
 
     wait_until(lambda: bool(produces()), "the produce request in the request log")

@@ -25,7 +25,7 @@ FLAGS: Final = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-ba
 PAGES_READ: Final = 2
 ANSWERS: Final = {
     "What does metering cost my brokers?": r"2 % of its CPU at 5 000 requests a second",
-    "How do I feed it without DEBUG request logs?": r"kquota meter prometheus",
+    "How do I feed it?": r"kquota meter prometheus",
     "What happens to clients while the job is down, and to their debt afterwards?": r"end at their own throttled_until",
     "How do I run it for three clusters?": r"one set of tables.{1,30}for each cluster",
     "How do I roll it out without breaking anybody?": r"shadow for one team, cluster mode for five users",

@@ -154,6 +154,5 @@ def secured_broker(folder: Path) -> Iterator[Secured]:
 
 def _acl(acl: Acl, user: str) -> Any:
     operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", acl.operation).upper()
-    kind, pattern = ResourceType[acl.resource.upper().replace("-", "_")], ACLResourcePatternType[acl.pattern.upper()]
-    resource = ResourcePattern(kind, acl.name, pattern)
+    resource = ResourcePattern(ResourceType[acl.resource.upper().replace("-", "_")], acl.name)
     return ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, resource)

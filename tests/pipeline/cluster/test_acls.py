@@ -19,15 +19,6 @@ def test_a_command_grants_all_operations_on_one_resource() -> None:
     ]
 
 
-def test_a_command_grants_on_all_names_that_begin_alike() -> None:
-    acl = Acl("group", "g.", "Read", "prefixed")
-    assert str(acl) == "Read on group 'g.*'"
-    assert grant_commands([acl], "User:m", "b:9092") == [
-        "kafka-acls --bootstrap-server b:9092 --add --allow-principal User:m --operation Read --group g. "
-        "--resource-pattern-type prefixed"
-    ]
-
-
 def test_a_right_on_the_cluster_is_granted_and_told_without_a_name() -> None:
     assert grant_commands([ALTER_QUOTAS, DESCRIBE_QUOTAS], "User:a", "b:9092") == [
         "kafka-acls --bootstrap-server b:9092 --add --allow-principal User:a --operation AlterConfigs "
@@ -40,12 +31,12 @@ def test_every_role_names_its_own_resources_and_none_twice() -> None:
     for role in ROLES:
         acls = acls_of(role, NAMES)
         assert len(set(acls)) == len(acls) > 0
-        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter.", "kafka-cluster"}
+        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter.prometheus", "kafka-cluster"}
     assert acls_of("meter", NAMES) == (
         Acl("topic", "u", "Write"),
         Acl("topic", "m", "Read"),
-        Acl("group", "kquota-meter.", "Read", "prefixed"),
-        Acl("transactional-id", "kquota-meter.", "Write", "prefixed"),
+        Acl("group", "kquota-meter.prometheus", "Read"),
+        Acl("transactional-id", "kquota-meter.prometheus", "Write"),
     )
     assert acls_of("sync", NAMES) == (DESCRIBE_QUOTAS, ALTER_QUOTAS)
     assert acls_of("gate", NAMES) == (Acl("topic", "t", "Read"),)

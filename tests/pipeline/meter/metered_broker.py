@@ -1,16 +1,12 @@
-"""The real broker, for tests of meters: a client with a name, and the events on a usage topic."""
+"""The real broker, for tests of meters: the events on a usage topic."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
+from pipeline.demo.broker import EmbeddedBroker
 from tests.topic_reading import read_topic
-
-
-def alice(broker: EmbeddedBroker, **settings: Any) -> dict[str, Any]:
-    return {**plain_sign_in(broker.sasl_bootstrap_servers, "alice", broker.users["alice"]), **settings}
 
 
 def all_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:

@@ -15,10 +15,9 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo import process
 from pipeline.demo.broker import CONTROLLER, FIRST_NODE_ID, VOTERS, BrokerOptions, EmbeddedBroker, plain_sign_in
-from pipeline.meter.request_log import MalformedLine, OwnTraffic, RequestLogParser
 from schemas.names import USAGE_TOPIC
-from tests.pipeline.meter.logged_requests import event_of
 from tests.pipeline.meter.metered_broker import all_events
+from tests.pipeline.meter.request_log import LoggedRequest, requests_in
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 USERS: Final = {"alice": "alice-secret", "b$b": "bob-secret"}  # Kafka writes the second one as b%24b
@@ -103,8 +102,14 @@ def reported(broker: EmbeddedBroker) -> Sums:
 
 
 def logged(broker: EmbeddedBroker) -> Sums:
-    """The same of the broker's request log, of the file that is written now."""
-    return sums_of_lines(RequestLogParser("1"), broker.request_log_path.read_bytes().splitlines())
+    """The same of the broker's request log."""
+    return sums_of(requests_of(broker))
+
+
+def requests_of(broker: EmbeddedBroker) -> Iterator[LoggedRequest]:
+    """All requests that the broker has logged."""
+    with broker.request_log_path.open("rb") as lines:
+        yield from requests_in(lines)
 
 
 class Exempt(NamedTuple):
@@ -123,30 +128,18 @@ def reported_exempt(broker: EmbeddedBroker) -> Exempt:
 
 def logged_exempt(broker: EmbeddedBroker) -> Exempt:
     """What the broker's request log has of them, whoever sent them."""
-    parser = RequestLogParser("1", OwnTraffic(listeners=frozenset()))
-    events = _parsed(parser, broker.request_log_path.read_bytes().splitlines())
-    exempt = [event for event in events if event.throttle_exempt]
-    return Exempt(len(exempt), sum(event.io_time_ns for event in exempt))
+    times_ns = [request.io_time_ns for request in requests_of(broker) if request.throttle_exempt]
+    return Exempt(len(times_ns), sum(times_ns))
 
 
-def sums_of_lines(parser: RequestLogParser, lines: Iterable[bytes]) -> Sums:
-    """The same of some lines of a request log."""
-    return _sums((event.user, event.client_id, event.model_dump()) for event in _parsed(parser, lines))
+def sums_of(requests: Iterable[LoggedRequest]) -> Sums:
+    """The same of some requests."""
+    return _sums((request.user, request.client_id, request._asdict()) for request in requests)
 
 
 def bytes_in(sums: Sums) -> Sums:
     """The bytes of users that have signed in; the reporter's own and those of tools are left out."""
     return {key: value for key, value in sums.items() if key[0] in USERS and key[2].endswith("_bytes")}
-
-
-def _parsed(parser: RequestLogParser, lines: Iterable[bytes]) -> Iterator[Any]:
-    for line in lines:
-        try:
-            event = event_of(parser, line)
-        except MalformedLine:  # the last line, as it is written
-            continue
-        if event is not None:
-            yield event
 
 
 def _sums(events: Iterator[tuple[str, str, Mapping[str, Any]]]) -> Sums:

@@ -14,7 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.meter.scrape_meter import ScrapeMeter
 from pipeline.meter.scrape_sources import PrometheusSource, ScrapeFailed
 from pipeline.meter.scrapes import NameMap
-from pipeline.meter.usage_topic import SCRAPES, UsagePublisher
+from pipeline.meter.usage_topic import UsagePublisher
 from tests.deploy.running_prometheus import running_prometheus
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
@@ -36,7 +36,7 @@ class Metered:
 
     def __init__(self, source: PrometheusSource, clock: Any) -> None:
         self.clock, self.broker = clock, UsageBroker()
-        publisher = UsagePublisher(SCRAPES, MemoryUsageTopic(self.broker), "topic")
+        publisher = UsagePublisher(MemoryUsageTopic(self.broker), "topic")
         publisher.take_over()
         self.meter = ScrapeMeter([source], NameMap(), publisher, clock, lambda _: True, seed=1)
 

@@ -29,6 +29,7 @@ from tests.pipeline.meter.reported_broker import (
     reported,
     reported_broker,
     reported_exempt,
+    requests_of,
     wait_for_all,
 )
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
@@ -53,6 +54,12 @@ def test_sums_are_those_of_the_request_log_while_clients_come_and_go(own_broker:
     times = [key for key in said if key[0] == "alice" and key[2] == "io_time_ns"]
     # The network threads' time is in the sensors, and not in the log.
     assert all(sums[key] > 0.9 * said[key] for key in times)
+    dates_ms = [
+        event["event_time_ms"] for event in all_events(own_broker, USAGE_TOPIC) if event["client_id"] == "reader"
+    ]
+    said_ms = [request.logged_ms for request in requests_of(own_broker) if request.client_id == "reader"]
+    patience_ms = 1000 * PATIENCE_SECONDS
+    assert min(said_ms) - patience_ms < min(dates_ms) <= max(dates_ms) < max(said_ms) + patience_ms
 
 
 def test_the_reporter_does_not_report_itself_and_nobody_hides_behind_its_name(own_broker: EmbeddedBroker) -> None:

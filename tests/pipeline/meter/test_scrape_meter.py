@@ -11,7 +11,7 @@ from pipeline.meter import scrape_meter, scrape_sources
 from pipeline.meter.scrape_meter import ScrapeMeter, scrape_metrics
 from pipeline.meter.scrape_sources import Address, ExporterSource, addresses, with_brokers
 from pipeline.meter.scrapes import QUOTA_PATTERNS, NameMap
-from pipeline.meter.usage_topic import SCRAPES, UsagePublisher
+from pipeline.meter.usage_topic import UsagePublisher
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
@@ -46,7 +46,7 @@ class Run:
         self.broker = broker or UsageBroker()
         self.clock = ManualClock(START_MS)
         self.topic = MemoryUsageTopic(self.broker)
-        self.publisher = UsagePublisher(SCRAPES, self.topic, "topic")
+        self.publisher = UsagePublisher(self.topic, "topic")
         self.publisher.take_over()
         asked = [ExporterSource(*target) for target in targets]
         self.meter = ScrapeMeter(asked, NameMap(), self.publisher, self.clock, lambda _: True, seed=1)
@@ -300,7 +300,8 @@ def test_metrics_name_brokers_and_outcomes(good: Exporter) -> None:
     assert samples["kquota_meter_scrapes_total", "1", "done"] == 3
     assert samples["kquota_meter_scrapes_total", "2", "failed"] == 3
     assert samples["kquota_meter_sensors", "1"] == 1
-    assert samples["kquota_meter_stored_events_total", ""] > 0
+    assert samples["kquota_meter_stored_events_total",] > 0
+    assert samples["kquota_meter_unstored_events",] == 0
 
 
 def test_addresses_may_name_their_broker() -> None:
@@ -372,6 +373,10 @@ def test_two_exporters_on_one_host_can_be_given_as_the_fix_says() -> None:
         ),
         (("--targets", "http://b1/m", "--map", "x=y"), "'x=y' is not NAME=MEANING"),
         (("--targets", "http://b1/m"), "'kafka.bootstrap_servers', is not set"),
+        (
+            ("--targets", "http://b1/m", "--bootstrap-server", "b1:1", "--topic", "quota.throttle.v1"),
+            "the three topics of 'kafka' are not different: quota.throttle.v1, quota.throttle.v1",
+        ),
     ],
 )
 def test_the_command_refuses_what_cannot_work_before_it_connects(options: tuple[str, ...], reason: str) -> None:

@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 
 class Topic:
-    """A usage topic; each writer is another meter of the same broker, not opened yet."""
+    """A usage topic; each writer is another meter, not opened yet."""
 
     def __init__(self, writer: Callable[[], UsageWriter], values: Callable[[], list[Any]]) -> None:
         self.writer = writer
@@ -42,7 +42,7 @@ def topic(request: pytest.FixtureRequest) -> Iterator[Topic]:
         new_topics(servers, name)
         values, make = (
             lambda: [event for record in read_topic(servers, name) for event in json.loads(record.value)],
-            lambda: KafkaUsageTopic(name, name, f"{name}.marker", ClusterAccess(servers), 60_000),
+            lambda: KafkaUsageTopic(name, f"{name}.marker", ClusterAccess(servers), 60_000),
         )
 
     def writer() -> UsageWriter:
@@ -113,7 +113,7 @@ def test_a_missing_topic_is_named_with_the_command_that_makes_it(
     new_topics(broker.bootstrap_servers, f"{name}.there")
     usage, marker = (f"{name}{missing}", f"{name}.there") if purpose == "usage" else (f"{name}.there", f"{name}.marker")
     with pytest.raises(PipelineError, match="does not exist") as refused:
-        KafkaUsageTopic("1", usage, marker, ClusterAccess(broker.bootstrap_servers), 5_000)
+        KafkaUsageTopic(usage, marker, ClusterAccess(broker.bootstrap_servers), 5_000)
     assert f"--{purpose}-topic {name}{missing}" in refused.value.fix
 
 
