@@ -186,7 +186,7 @@ def _print_acls(
             {
                 "role": role,
                 "principal": who,
-                **{name: getattr(acl, name) for name in ("operation", "resource", "name", "pattern")},
+                **{name: getattr(acl, name) for name in ("operation", "resource", "name")},
                 "command": grant_commands([acl], who, bootstrap_servers)[0],
             }
             for acl in acls
