@@ -16,6 +16,5 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   "$site/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r deploy/site/requirements.lock
   echo "$wanted" >"$stamp"
 fi
-"$python" -m deploy.site build/site/pages
-NO_MKDOCS_2_WARNING=1 "$site/bin/python" -m mkdocs build --strict --clean --config-file deploy/site/mkdocs.yml
+VENV="${VENV:-.venv}" NO_MKDOCS_2_WARNING=1 "$site/bin/python" -m mkdocs build --strict --clean --config-file deploy/site/mkdocs.yml
 echo "the site is in build/site/html: open index.html"

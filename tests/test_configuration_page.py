@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from deploy.site.__main__ import ROOT, with_tables
+from deploy.site.hook import ROOT, with_tables
 from pipeline.failpoints import FAILPOINTS
 from pipeline.settings.loading import OTHER_VARIABLES, load_settings, origins, variable_of
 from pipeline.settings.model import Settings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.site.__main__ import api_page
+from deploy.site.hook import api_page
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "quota", "purgatory", "pipeline.gate", "pipeline.tables.quotas")
