@@ -36,7 +36,7 @@ _LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are not in docs/."""
-    from mkdocs.structure.files import File  # noqa: PLC0415 - only MkDocs's own environment has it
+    from mkdocs.structure.files import File  # type: ignore[import-not-found]  # noqa: PLC0415 - only in MkDocs's own environment
 
     reports = {path.name: path.read_text("utf-8") for path in sorted((ROOT / "docs" / "bench").glob("*.md"))}
     made = {"index.md": (ROOT / "README.md").read_text("utf-8"), "bench/runs.md": runs_page(reports)}
@@ -108,15 +108,10 @@ def _table(heads: str, rows: Iterable[tuple[str, ...]]) -> str:
 def _literal(path: str, name: str) -> Any:
     """What a module gives to a name."""
     for node in ast.parse((ROOT / path).read_text("utf-8")).body:
-        target = (
-            node.target
-            if isinstance(node, ast.AnnAssign)
-            else node.targets[0]
-            if isinstance(node, ast.Assign)
-            else None
-        )
-        if isinstance(target, ast.Name) and target.id == name:
-            return ast.literal_eval(node.value)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id == name:
+                return ast.literal_eval(node.value)
     raise LookupError(name)
 
 
@@ -148,7 +143,7 @@ def metrics_of(source: str) -> dict[str, str]:
 
 def settings_tables() -> str:
     """One table for the settings that stand alone, and one for each branch: as `kquota config schema` has them."""
-    command = [ROOT / os.environ.get("VENV", ".venv") / "bin" / "kquota", "config", "schema"]
+    command = [str(ROOT / os.environ.get("VENV", ".venv") / "bin" / "kquota"), "config", "schema"]
     schema = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)  # noqa: S603
     branches = {
         name: schema["$defs"][field["$ref"].rpartition("/")[2]]
