@@ -110,7 +110,7 @@ class HandJob:
     Attributes:
         starts: When it was started, by its steady clock.
         broker_ahead_ms: How far the broker's clock is ahead of the driver's wall clock. Clients share it.
-        topic_ids: The id of each of its topics; another one when it was made anew.
+        topic_ids: The ids of topics that were made anew, by name; the others have the id "first".
         meanwhile: Called while a batch is collected, after it has pinned its quotas.
         listeners: Hear what it does; to be set before `start`.
     """
@@ -138,8 +138,7 @@ class HandJob:
         self.spark = HandSpark()
         self.starts: list[int] = []
         self.broker_ahead_ms = 0
-        kafka = self.settings.kafka
-        self.topic_ids = dict.fromkeys((kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic), "first")
+        self.topic_ids: dict[str, str] = {}
         self._is_alive = False
         self._moved_at_starts: list[tuple[int, int]] = []
         self._moved_of_batch: dict[tuple[str, int], int] = {}
@@ -189,7 +188,9 @@ class HandJob:
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.starts.append(self.clock.steady_ms)
         self._moved_at_starts.append((self._moved_ms, self.rows("throttle_events", ["publish_seq"]).num_rows))
-        topics = JobTopics(settings, lambda: dict(self.topic_ids))
+        kafka = settings.kafka
+        first = dict.fromkeys((kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic), "first")
+        topics = JobTopics(settings, lambda: first | self.topic_ids)
         topics.begin()
         self.recovered = take_over(
             self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings, topics.ids, takes_topic
