@@ -224,12 +224,6 @@ CLAIMS: Final = (
         command="make cluster",
         within=MEASURED,
     ),
-    Claim(
-        "An edit in the page releases a client at once",
-        "bench/page.md",
-        found(r"release after an edit in the page +\d+ +(\d+) +(\d+)", "median {0} ms, at most {1} ms"),
-        "more than 650 ms",
-    ),
 )
 
 
