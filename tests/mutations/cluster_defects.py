@@ -12,6 +12,7 @@ _REFUSALS: Final = "tests/pipeline/cluster/test_refusals.py"
 _CONNECTING: Final = "tests/pipeline/cluster/test_connecting.py"
 _HAND: Final = "tests/faults/test_hand_job.py"
 _TRANSACTIONS: Final = "tests/pipeline/cluster/test_transactions.py"
+_TOPIC_IDS: Final = "tests/pipeline/cluster/test_topic_ids.py"
 
 DEFECTS: Final = (
     Defect(
@@ -113,5 +114,17 @@ DEFECTS: Final = (
         ("if self._may_come_late:", "if False:"),
         f"{_TRANSACTIONS}::test_a_request_that_comes_late_repeats_no_record",
         is_slow=True,
+    ),
+    Defect(
+        "the id of a topic is not that of Kafka's tools",
+        "id_text",
+        "lambda original, topic_id: str(topic_id or '')",
+        _TOPIC_IDS,
+    ),
+    Defect(
+        "a topic without a known id counts as another one",
+        "is_other",
+        "lambda original, before, now, topic: before.get(topic) != now.get(topic)",
+        _TOPIC_IDS,
     ),
 )

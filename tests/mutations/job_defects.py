@@ -168,4 +168,22 @@ DEFECTS: Final = (
         ("os._exit(self.code)", "pass"),
         "tests/pipeline/test_process_end.py",
     ),
+    Defect(
+        "doctor does not say whose client-ids share a sum of the reporter",
+        "_meters",
+        ("for row in shared.to_pylist()[:_MOST_USERS]:", "for row in []:"),
+        f"{_DOCTOR}::test_users_whose_client_ids_share_a_sum_are_named_with_a_bound_that_counts_them",
+    ),
+    Defect(
+        "doctor does not say that many events are dated after their messages",
+        "_clamped",
+        ("if clamped > _CLAMPED_SHARE * events:", "if False:"),
+        f"{_DOCTOR}::test_more_than_one_event_in_a_hundred_dated_after_its_message_is_told",
+    ),
+    Defect(
+        "doctor does not compare the throttle topic with the tables",
+        "_throttle_topics",
+        "lambda original, settings: iter(())",
+        f"{_DOCTOR}::test_a_throttle_topic_made_anew_or_published_out_of_other_tables_is_found",
+    ),
 )
