@@ -24,8 +24,9 @@ from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import FILTER_FIRST, largest
+from pipeline.tables.queries import FILTER_FIRST, column_list, largest, predicates
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
+from pipeline.tables.throttles import Wanted
 from pipeline.web import QueryRefused
 from quota.effective import Effective, EffectiveQuota, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
@@ -137,19 +138,14 @@ def _sums(
 
 
 def _epoch_sql(reader: TablesReader, table: str) -> str:
-    """Of what the clock showed twice, because it was set back, the second time is shown."""
+    """A condition for times that the clock showed twice, because it was set back: only the second time is shown."""
     if table != "usage" or not reader.time_epoch:
         return ""
     return f"AND (time_epoch = {reader.time_epoch} OR sample_start_ms < {reader.epoch_begin_ms}) "
 
 
 def _names_sql(user: str | None, client_id: str | None) -> str:
-    tags = (('"user"', user), ("client_id", client_id))
-    return " AND ".join(f"{column} = {_quoted(name)}" for column, name in tags if name is not None)
-
-
-def _quoted(name: str) -> str:
-    return "'" + name.replace("'", "''") + "'"
+    return predicates(Wanted(user, client_id).of_client())
 
 
 def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
@@ -203,17 +199,13 @@ def _newest(
     order = "publish_seq" if "publish_seq" in columns else "time_epoch DESC NULLS LAST, evaluated_at_ms DESC, batch_id"
     with suppress(TableMissing):
         rows = reader.tables[table].query(
-            f"SELECT {', '.join(map(_column, columns))} FROM source WHERE {_names_sql(*client)} "  # noqa: S608 - names are quoted by us
+            f"SELECT {column_list(columns)} FROM source WHERE {_names_sql(*client)} "  # noqa: S608 - names are quoted by us
             f"AND evaluated_at_ms >= {span.since_ms - _EARLY_MS} AND evaluated_at_ms < {span.until_ms} "
             f"ORDER BY {order} DESC LIMIT {_MOST_ROWS}"
         )
         found: list[dict[str, Any]] = rows.to_pylist()
         return found
     return []
-
-
-def _column(name: str) -> str:
-    return f'"{name}"'
 
 
 def _minute_bands(reader: TablesReader, client: tuple[str, str], span: Span) -> list[dict[str, Any]]:

@@ -198,7 +198,7 @@ def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[st
     wanted = [row for row in table.rows if _is_of(row, query) and _is_found(row, query.search or "")]
     nearest = {(*one.entity, one.quota_type): one for one in state.sensors.first_of_quotas()}
     shown = chosen_rows([_quota_row(row, nearest) for row in wanted], query)
-    # Of these rows, which may be newer than what was seen at the last look.
+    # Counted in these rows, which may be newer than what was seen at the last look.
     page = {"version": table.version, "total": len(shown), "all": len(table.rows), "offset": query.offset}
     owners = sorted({row["owner"] for row in table.rows if row["owner"]})[:_OWNERS]
     rows = [{**row, "command": _command_of(row)} for row in shown[query.offset : query.offset + query.limit]]

@@ -249,7 +249,7 @@ def _name_owner(job: str, table: DeltaTable) -> None:
 
 
 def owner_of(root: str) -> str | None:
-    """The job name stored in the tables; None if no job has started on them, or if there are no tables."""
+    """Return the job name that the tables store, or None if no job has started on them yet or there are no tables."""
     try:
         return open_table(table_uri(root, _OWNER_TABLE)).metadata().configuration.get(_OWNER)
     except TableMissing:

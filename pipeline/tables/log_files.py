@@ -216,7 +216,7 @@ def keep(uri: str) -> None:
         _sync(path)
 
 
-# Of a file system that has no such call, mostly for folders.
+# The errors of a file system that has no such call, mostly for folders.
 _CANNOT_WAIT: Final = (errno.EINVAL, errno.ENOTSUP)
 
 

@@ -90,14 +90,14 @@ def newest_instant_in(table: DeltaTable) -> Instant | None:
 
 def rows_where(columns: Sequence[str], where: Sequence[Condition]) -> str:
     """These columns of the rows that meet all conditions."""
-    return f"SELECT {_list(columns)} FROM source{_where(where)}"  # noqa: S608 - quoted by us
+    return f"SELECT {column_list(columns)} FROM source{_where(where)}"  # noqa: S608 - quoted by us
 
 
 def last_values_of_each(keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition]) -> str:
     """For each combination of keys, `order` and these columns of the row with the largest `order`."""
     last = ", ".join(f"last_value({_name(name)} ORDER BY {_name(order)}) AS {_name(name)}" for name in columns)
     found = f"max({_name(order)}) AS {_name(order)}, {last}"
-    return f"SELECT {found} FROM source{_where(where)} GROUP BY {_list(keys)}"  # noqa: S608 - quoted by us
+    return f"SELECT {found} FROM source{_where(where)} GROUP BY {column_list(keys)}"  # noqa: S608 - quoted by us
 
 
 def _figure(table: DeltaTable, figure: str, where: Sequence[Condition], engine: Engine = None) -> int | None:
@@ -107,7 +107,12 @@ def _figure(table: DeltaTable, figure: str, where: Sequence[Condition], engine: 
 
 
 def _where(conditions: Sequence[Condition]) -> str:
-    return " WHERE " + " AND ".join(map(_predicate, conditions)) if conditions else ""
+    return f" WHERE {predicates(conditions)}" if conditions else ""
+
+
+def predicates(conditions: Sequence[Condition]) -> str:
+    """The SQL of conditions that must all hold, with names and texts quoted; "" without any."""
+    return " AND ".join(map(_predicate, conditions))
 
 
 def _predicate(condition: Condition) -> str:
@@ -119,7 +124,8 @@ def _predicate(condition: Condition) -> str:
     return f"{_name(column)} {operator} {_literal(value)}"
 
 
-def _list(columns: Sequence[str]) -> str:
+def column_list(columns: Sequence[str]) -> str:
+    """Columns as SQL lists them, quoted."""
     return ", ".join(map(_name, columns))
 
 
@@ -190,7 +196,7 @@ class TableRows:
         * `order`: An INT64 column; no two rows have the same value.
         * `where`: Conditions on the row that was found; at least one. Rows that do not meet them are left out.
         """
-        last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {_list(keys)}"  # noqa: S608 - quoted by us
+        last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {column_list(keys)}"  # noqa: S608 - quoted by us
         return self._rows(f"{rows_where(self._columns, [*among, *where])} AND {_name(order)} IN ({last})")
 
     def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:

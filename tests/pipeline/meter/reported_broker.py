@@ -102,7 +102,7 @@ def reported(broker: EmbeddedBroker) -> Sums:
 
 
 def logged(broker: EmbeddedBroker) -> Sums:
-    """The same of the broker's request log."""
+    """What the broker's request log has so far, by user, client-id and measure."""
     return sums_of(requests_of(broker))
 
 
@@ -133,7 +133,7 @@ def logged_exempt(broker: EmbeddedBroker) -> Exempt:
 
 
 def sums_of(requests: Iterable[LoggedRequest]) -> Sums:
-    """The same of some requests."""
+    """Add up logged requests by user, client-id and measure."""
     return _sums((request.user, request.client_id, request._asdict()) for request in requests)
 
 
