@@ -194,11 +194,6 @@ class SampleWindows:
         return total if self._totals_fit else saturated(total, windows.sum(axis=0, dtype=np.float64))
 
 
-def windows_divide(one_ms: int, other_ms: int) -> bool:
-    """Whether one span of sample windows is a multiple of the other, so that usage can be put from one to the other."""
-    return one_ms % other_ms == 0 or other_ms % one_ms == 0
-
-
 def is_on_windows(usage: pa.Table, sample_window_ms: int) -> bool:
     """Whether every row of usage is in a sample window of this span, as the engine demands it. True without rows."""
     return bool(np.array_equal(usage[_START].to_numpy(), _starts(usage, sample_window_ms)))

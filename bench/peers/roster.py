@@ -192,7 +192,7 @@ PEERS: Final = (
     Peer(
         KQUOTA,
         f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage and the facts of a batch are in a "
-        "Delta table before it is committed, its decisions within a second. It also checks every event, measures "
+        "Delta table before it is committed, its decisions as well. It also checks every event, measures "
         "rates, and decides",
         _kquota,
         lambda place: UsageTableResults(place.folder / "tables" / "usage"),

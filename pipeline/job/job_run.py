@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topic_ids import JobTopics, TopicIds, is_other
-from pipeline.errors import PipelineError, Unreachable
+from pipeline.errors import Unreachable
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import refuse_other_messages, take_over
 from pipeline.process import Background
@@ -138,7 +138,6 @@ class Upkeep:
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
-_OUTCOMES_POLL_MS: Final = 250  # no batch may come after one whose outcome waits
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
 _TOPICS_POLL_MS: Final = 5_000  # for a job without new usage: each batch looks at the ids of the topics, too
 
@@ -204,7 +203,6 @@ class JobRun:
             Background("reaper", _again(self._purgatory.hand_out, self._until_due_ms), self._failed),
             Background("looker", _again(self._purgatory.tick, self._until_due_ms), self._failed),
             Background("quota-poller", _again(self._poll_quotas, lambda: poll_ms), self._failed),
-            Background("outcomes", _again(self._append_outcomes, lambda: _OUTCOMES_POLL_MS), self._failed),
             Background("topics", _again(self._check_topics, lambda: _TOPICS_POLL_MS), self._failed),
         ]
         # What they have not finished at the end, the next start finishes. Each of them reads a minute of usage, and
@@ -326,8 +324,6 @@ class JobRun:
             thread.close(_UPKEEP_PATIENCE_SECONDS)
         for thread in reversed(self._threads):
             thread.close()
-        with suppress(PipelineError):  # the next start appends what is missing
-            self._tables.outcomes.append()
         self._purgatory.close()
         self._ids.close()
 
@@ -368,9 +364,6 @@ class JobRun:
         if snapshot is not None:
             log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
         self._purgatory.quotas_changed(self._quotas.pin())
-
-    def _append_outcomes(self) -> None:
-        self._tables.outcomes.append_if_due(self._clock.now())
 
     def _check_topics(self) -> None:
         with suppress(Unreachable):  # the query has the same trouble

@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
@@ -20,7 +20,6 @@ from pipeline.throttle.assembly import new_engine
 from quota.arrays import Flags, Ints
 from quota.engine import Scope
 from quota.entity import REQUEST
-from quota.rates import on_windows, windows_divide
 from quota.replay import (
     USAGE_COLUMNS,
     EpochSpan,
@@ -185,8 +184,8 @@ class RecordedBatches:
     Attributes:
         first_ms: Instant at which the first one was evaluated; `last_ms` the last one.
         time_epoch: The epoch that these instants belong to. At its begin the engine's sample windows were empty.
-        begins_after: The engine began empty after this batch: its sample windows and those of the settings do not
-            divide each other. None if there is no such batch.
+        begins_after: The engine began empty after this batch, which had another sample window. None if there is
+            no such batch.
     """
 
     cluster: str
@@ -229,9 +228,9 @@ def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | 
 
 
 def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
-    """The newest batch before the first one whose sample windows do not go with its own; None without such a batch."""
+    """The newest batch before the first one that had another sample window; None without such a batch."""
     span_ms = _window_ms(first["engine_settings"])
-    unfit = (row for row in known if not windows_divide(_window_ms(row["engine_settings"]), span_ms))
+    unfit = (row for row in known if _window_ms(row["engine_settings"]) != span_ms)
     newest = max((row for row in unfit if _order(row) < _order(first)), key=_order, default=None)
     if newest is None:
         return None
@@ -262,10 +261,10 @@ def decided_again(
         sensor: Conditions on the names, to read the usage of one sensor only. Its decisions need no other usage.
     """
     engine, unfit = new_engine(recorded.settings, scope), recorded.begins_after
-    window_ms, last_query_id = recorded.settings.sample_window_ms, recorded.last_query_id
+    last_query_id = recorded.last_query_id
     for start_ms, end_ms in split_range(recorded.begin_ms, recorded.last_ms + 1, _SLICE_MS):
         batches = (
-            replace(batch, usage=on_windows(batch.usage, window_ms))
+            batch
             for batch in batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), last_query_id)
             if unfit is None or evaluation_of(batch).is_after(unfit, last_query_id)
         )

@@ -1,8 +1,7 @@
 """The tables of one job, opened once, in the order in which a batch writes them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from threading import Lock
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -50,9 +49,6 @@ _PLACEHOLDER = {
 }
 
 
-_OUTCOMES_INTERVAL_MS: Final = 1_000
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a batch. Any step after the one that stored its usage may still have to be done."""
@@ -60,85 +56,14 @@ class Outcome:
     facts: BatchFacts
     decided: Decided
 
-    def to_rows(self, cluster: str) -> pa.Table:
-        """The rows of `decisions`."""
-        return conform(self.decided.decisions, DecisionRow, cluster=cluster, **asdict(self.facts.evaluation))
-
-
-class Outcomes:
-    """The tables `decisions` and `batches`: the outcomes of the batches of a second are appended to them together.
-
-    An append costs more than the rows of most batches. Nothing waits for these rows: a start decides again what is
-    missing of them after a crash, from the usage and from the facts in the commits of `usage`. A batch without usage
-    has no such commit, and one that has begun a throttle is asked for its decisions: their outcomes are appended at
-    once.
-
-    The decisions come first, so a batch with a row in `batches` has all of its decisions. For several threads.
-    """
-
-    def __init__(self, decisions: TableWriter, batches: TableWriter, cluster: str) -> None:
-        self._decisions, self._batches = decisions, batches
-        self._cluster = cluster
-        self._waiting: list[Outcome] = []
-        self._group: list[Outcome] = []
-        self._lock = Lock()
-        self._appended_at_ms: int | None = None
-
-    def add(self, outcome: Outcome) -> None:
-        """Keep the outcome of the next batch until it is appended."""
-        with self._lock:
-            self._waiting.append(outcome)
-
-    def append_if_due(self, now: Moment) -> None:
-        """Append what waits if the last time was a second ago or more, or never."""
-        with self._lock:
-            last_ms = self._appended_at_ms
-            if self._waiting and (last_ms is None or now.steady_ms - last_ms >= _OUTCOMES_INTERVAL_MS):
-                self._append()
-                self._appended_at_ms = now.steady_ms
-
-    def append(self) -> None:
-        """Append what waits. It may be repeated after a failure, and appends nothing twice."""
-        with self._lock:
-            self._append()
-
-    def complete(self, missing: Sequence[Outcome]) -> None:
-        """Append what the driver before left, of one query and in order; some decisions may be stored already."""
-        if not missing:
-            return
-        stored = self._decisions.recorded_version(missing[0].facts.evaluation.query_id)
-        for outcome in missing:
-            is_stored = stored is not None and stored >= outcome.facts.evaluation.batch_id
-            rest = replace(outcome.decided, decisions=outcome.decided.decisions.slice(0, 0))
-            self.add(replace(outcome, decided=rest) if is_stored else outcome)
-        self.append()
-
-    def _append(self) -> None:
-        # A group that has failed is repeated as it was: its rows may be stored under the number of its newest batch.
-        while self._group or self._waiting:
-            if not self._group:
-                self._group, self._waiting = self._waiting, []
-            newest = self._group[-1].facts
-            decisions = pa.concat_tables([one.to_rows(self._cluster) for one in self._group])
-            self._decisions.append(decisions, newest.versions, {})
-            failpoint("decisions.appended")
-            rows = pa.concat_tables([one.facts.to_row(self._cluster) for one in self._group])
-            self._batches.append(rows, newest.versions, newest.to_metadata())
-            failpoint("batches.appended")
-            self._group = []
-
 
 class SensorStateTable:
-    """Snapshots of the token buckets, so that a restart replays only seconds of usage before the sample windows.
+    """Snapshots of the token buckets, so that a restart replays only seconds of usage before the sample windows."""
 
-    A start decides no batch again that is older than the newest snapshot. So all outcomes are appended before one.
-    """
-
-    def __init__(self, table: TableWriter, cluster: str, interval_ms: int, outcomes: Outcomes) -> None:
+    def __init__(self, table: TableWriter, cluster: str, interval_ms: int) -> None:
         self._table = table
         self._cluster = cluster
         self._interval_ms = interval_ms
-        self._outcomes = outcomes
         self._written_at_ms: int | None = None
 
     def write_if_due(self, decider: Decider, now: Moment) -> bool:
@@ -160,7 +85,6 @@ class SensorStateTable:
         # would leave more and more usage for the next one to read.
         if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
-        self._outcomes.append()
         self._written_at_ms = now.steady_ms
         buckets = decider.buckets()
         at = {name: value for name, value in asdict(last).items() if name != "quota_version"}
@@ -226,10 +150,21 @@ class JobTables:
         self.job, self.cluster = job, cluster
         self.writers = writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
         self.dead_letters, self.usage = writers["dead_letters"], writers["usage"]
-        self.batches = writers["batches"]
-        self.outcomes = Outcomes(writers["decisions"], self.batches, cluster)
+        self.decisions, self.batches = writers["decisions"], writers["batches"]
         self.throttle_events = DeltaOutbox(writers["throttle_events"], job)
-        self.sensor_state = SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms, self.outcomes)
+        self.sensor_state = SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms)
+
+    def append_outcome(self, outcome: Outcome) -> None:
+        """Append the decisions of a batch, then its facts: a batch with a row in `batches` has all of its decisions.
+
+        It may be repeated after a failure or by a later start, and appends nothing twice.
+        """
+        facts = outcome.facts
+        decisions = conform(outcome.decided.decisions, DecisionRow, cluster=self.cluster, **asdict(facts.evaluation))
+        self.decisions.append(decisions, facts.versions, {})
+        failpoint("decisions.appended")
+        self.batches.append(facts.to_row(self.cluster), facts.versions, facts.to_metadata())
+        failpoint("batches.appended")
 
 
 class RollUps:

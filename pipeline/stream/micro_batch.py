@@ -1,12 +1,11 @@
 """One micro-batch, from the records Spark hands over to the record a client reads.
 
-    1 pin the quota version                                   4 engine.record; append decisions, batches
-    2 collect aggregates                                      5 publisher: outbox, then one Kafka transaction
-    3 append dead_letters, then usage with the batch's facts  6 hold in purgatory; return: Spark commits
+    1 pin the quota version                                   4 engine.record
+    2 collect aggregates                                      5 publisher: outbox, one Kafka transaction; hold
+    3 append dead_letters, then usage with the batch's facts  6 append decisions, batches; return: Spark commits
 
-Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. What it
-appends is written after step 6, for the batches of a second together, but at once if step 5 has begun a throttle.
-A start completes all batches whose usage is stored (`Outcomes`).
+Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. A record
+does not wait for step 6; a start makes up for it if the batch before was cut short after step 3.
 
 A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,
 with the same id and the same records. Every append carries the query's id, with the batch id as its version, and is
@@ -85,8 +84,9 @@ class MicroBatch:
         self._began = clock.now()
 
     def complete_stored(self) -> None:
-        """Write what is missing of stored batches; called once, at start. Spark repeats the newest at most."""
-        self._tables.outcomes.complete(self._recovered.outcomes)
+        """Append what is missing of the newest stored batch; called once, at start. Spark may not repeat it."""
+        if self._recovered.outcome is not None:
+            self._tables.append_outcome(self._recovered.outcome)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch: Spark's batch of Kafka records, and its number in this query."""
@@ -122,16 +122,11 @@ class MicroBatch:
             )
         stored_at = input_appended.result()
         failpoint("batch.decided")
-        # 5 outbox and topic, 6 hold in purgatory; then 4 append decisions, batches
+        # 5 outbox, topic and purgatory
         decided_at = self._clock.now()
-        outcomes = self._tables.outcomes
-        outcomes.add(Outcome(facts, decided))
         published = self._publish(decided, facts)
-        has_begun_throttle = pc.any(pc.invert(published["extends"])).as_py()
-        if has_begun_throttle or not batch.usage.num_rows:
-            outcomes.append()
-        else:
-            outcomes.append_if_due(decided_at)
+        # 6 append decisions, batches
+        self._tables.append_outcome(Outcome(facts, decided))
         moments = (began, collected, stored_at, decided_at)
         self._done(facts, decided, published.num_rows, moments, batch.usage.num_rows, causes, batch.append_times_ms)
 
@@ -259,7 +254,7 @@ class BatchReport:
     """What a batch did and how long its steps took, for the status line and the metrics.
 
     A batch is decided while its usage is stored: `append_ms` ends when it is stored, `decide_ms` is what comes after.
-    `publish_ms` includes the appends to `decisions` and `batches`, in a batch that makes them.
+    `publish_ms` includes the appends to `decisions` and `batches`.
 
     `dead_causes` has how many elements were refused for which cause; those that `dead_letters` only counts are under
     `MORE_REFUSED`. `began_ms` is when the batch began, by the wall clock; `append_times_ms` has the newest append time

@@ -6,16 +6,15 @@ epoch. Each batch is recorded again with its stored rows, its own `evaluated_at_
 
 A gap longer than the windows needs no special case: there is no usage to read, so the windows are empty.
 
-The job's engine settings may have changed since a batch was decided. If the two spans of sample windows divide each
-other, the batch's usage is put on the engine's windows (`quota.rates`). If they do not, that batch and everything
-before it is left out: the engine begins with empty rates and full buckets. Only stored settings decide about that, so
-each later start finds the same. The last batches, whose decisions may not be stored yet, are decided with the settings
-they were recorded with.
+The job's engine settings may have changed since a batch was decided. With another sample window that batch and
+everything before it is left out: the engine begins with empty rates and full buckets, as a broker does that starts.
+Only stored settings decide about that, so each later start finds the same. The last batch, whose decisions may not be
+stored yet, is decided with the settings it was recorded with.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -30,7 +29,6 @@ from pipeline.tables.queries import newest_batch
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
-from quota.rates import on_windows, windows_divide
 from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, evaluation_of
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageRow
@@ -50,7 +48,7 @@ Snapshot = tuple[Evaluation, pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class StoredUsage:
-    """What an engine is rebuilt from: batches in the order they were decided, their usage on the engine's windows.
+    """What an engine is rebuilt from: batches in the order they were decided.
 
     Attributes:
         snapshot: The newest stored buckets; None to begin with full ones.
@@ -66,40 +64,34 @@ class StoredUsage:
         return self.processed_at_ms.get((batch.query_id, batch.batch_id), batch.evaluated_at_ms) - batch.evaluated_at_ms
 
 
-def read_stored_usage(
-    tables: JobTables, newest: BatchFacts, missing: Sequence[BatchFacts], engine: EngineSettings
-) -> StoredUsage:
+def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSettings) -> StoredUsage:
     """Read what an engine with these settings is rebuilt from.
 
-    * `missing`: Facts of the batches that have no row in `batches` yet, in order.
+    * `newest`: Facts of the newest batch, which may have no row in `batches` yet.
     """
     last_query_id = newest.evaluation.query_id
     snapshot = tables.sensor_state.newest(last_query_id)
-    oldest = missing[0].evaluation if missing else newest.evaluation
-    usage = _usage_since(tables, oldest, newest.evaluation, engine.rate_span_ms, snapshot)
+    usage = _usage_since(tables, newest.evaluation, engine.rate_span_ms, snapshot)
     batches = tuple(batches_of(usage, last_query_id))
     rows = _rows_since(tables, newest.evaluation, batches, snapshot)
-    rows = pa.concat_tables([rows, *(one.to_row(tables.cluster).select(rows.column_names) for one in missing)])
+    rows = pa.concat_tables([rows, newest.to_row(tables.cluster).select(rows.column_names)])
     batches = _with_ends_of_epochs(batches, rows, last_query_id)
     unfit = _newest_unfit(rows, newest, engine.sample_window_ms)
     if unfit is not None:
         batches = tuple(batch for batch in batches if batch.is_after(unfit, last_query_id))
         snapshot = snapshot if snapshot is not None and snapshot[0].is_after(unfit, last_query_id) else None
     processed_at_ms = {(row["query_id"], row["batch_id"]): row["processed_at_ms"] for row in rows.to_pylist()}
-    batches = tuple(replace(batch, usage=on_windows(batch.usage, engine.sample_window_ms)) for batch in batches)
     return StoredUsage(batches, snapshot, processed_at_ms)
 
 
-def _usage_since(
-    tables: JobTables, oldest: Evaluation, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None
-) -> pa.Table:
-    """The usage of all batches after the snapshot, and what the rates of the oldest to the newest need from before."""
+def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None) -> pa.Table:
+    """The usage of all batches after the snapshot, and what the rates of the newest need from before."""
     if snapshot is None:
         # All usage, not only the last windows: without a snapshot the debts can only be computed from all of it.
         return tables.usage.read(USAGE_COLUMNS)
     first = snapshot[0]
-    oldest_ms = oldest.evaluated_at_ms if oldest.time_epoch == first.time_epoch else first.evaluated_at_ms
-    since_ms = min(oldest_ms - rate_span_ms, first.evaluated_at_ms)
+    newest_ms = newest.evaluated_at_ms if newest.time_epoch == first.time_epoch else first.evaluated_at_ms
+    since_ms = min(newest_ms - rate_span_ms, first.evaluated_at_ms)
     usage = tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", since_ms)])
     usage = usage.filter(pc.equal(usage["time_epoch"], first.time_epoch))
     if newest.time_epoch == first.time_epoch:
@@ -139,16 +131,11 @@ def _with_ends_of_epochs(
 
 
 def _newest_unfit(rows: pa.Table, newest: BatchFacts, sample_window_ms: int) -> Evaluation | None:
-    if not windows_divide(newest.settings.sample_window_ms, sample_window_ms):
-        return newest.evaluation
-    fits = {
-        text: windows_divide(EngineSettings.model_validate_json(text).sample_window_ms, sample_window_ms)
-        for text in pc.unique(rows["engine_settings"]).to_pylist()
-    }
-    unfit = rows.filter(
-        pc.is_in(rows["engine_settings"], pa.array([one for one in fits if not fits[one]], pa.string()))
-    )
-    found = [Evaluation(**row) for row in unfit.select(_FACTS).to_pylist()]
+    """The last batch that was decided with another sample window."""
+    texts = pc.unique(rows["engine_settings"]).to_pylist()
+    unfit = [one for one in texts if EngineSettings.model_validate_json(one).sample_window_ms != sample_window_ms]
+    of_unfit = rows.filter(pc.is_in(rows["engine_settings"], pa.array(unfit, pa.string())))
+    found = [Evaluation(**row) for row in of_unfit.select(_FACTS).to_pylist()]
     return max(found, key=lambda one: one.order(newest.evaluation.query_id), default=None)
 
 
@@ -157,16 +144,15 @@ class Recovered:
     """What `rebuild` has found in the tables.
 
     Attributes:
-        outcomes: Of the batches in `usage` without a row in `batches`, in order; without any, of the newest batch,
-            which the query may run again. Empty for new tables, and if log clean-up has removed the facts of the newest
-            batch; it was completed before that.
+        outcome: Of the newest batch with usage, which the query may run again. None for new tables, and if log
+            clean-up has removed the facts of that batch; it was completed before that.
         end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
             there. "" for new tables.
         topic_ids: Of that batch: the topic that has these offsets, and the others.
         newest_query_id: The query of that batch; None for new tables.
     """
 
-    outcomes: Sequence[Outcome]
+    outcome: Outcome | None
     batches: int
     rows: int
     end_offsets: str
@@ -175,31 +161,30 @@ class Recovered:
 
     def outcome_of(self, query_id: str, batch_id: int) -> Outcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
-        newest = self.outcomes[-1] if self.outcomes else None
+        newest = self.outcome
         return newest if newest is not None and newest.facts.versions == {query_id: batch_id} else None
 
 
 def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: Settings) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it."""
     engine, max_decision_age_ms = settings.engine, settings.stream.max_decision_age_ms
-    facts, missing = _facts_of_usage(tables)
+    facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_of_rows(tables.batches))
     if newest is None:
-        return Recovered((), 0, 0, "", None)
+        return Recovered(None, 0, 0, "", None)
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
-    wanted = missing or ([] if facts is None else [facts])
-    stored = read_stored_usage(tables, newest, missing, engine)
-    outcomes = _decide_again(stored, quotas, decider, at, last_query_id, max_decision_age_ms, wanted)
+    stored = read_stored_usage(tables, newest, engine)
+    outcome = _decide_again(stored, quotas, decider, at, last_query_id, max_decision_age_ms, facts)
     if newest.settings != engine:
         _log_change(newest.settings, engine)
     if facts is not None and facts.settings != engine:
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
-        usage = read_stored_usage(tables, facts, missing, facts.settings)
-        outcomes = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms, wanted)
+        usage = read_stored_usage(tables, facts, facts.settings)
+        outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms, facts)
     decider.resume(newest.evaluation, at)
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    return Recovered(outcomes, len(stored.batches), rows, newest.end_offsets, last_query_id, newest.ids_of_topics)
+    return Recovered(outcome, len(stored.batches), rows, newest.end_offsets, last_query_id, newest.ids_of_topics)
 
 
 def _decide_again(
@@ -209,11 +194,10 @@ def _decide_again(
     at: Moment,
     last_query_id: str,
     max_decision_age_ms: int,
-    wanted: Sequence[BatchFacts],
-) -> list[Outcome]:
-    """Record all stored batches; returns the outcomes of those that are wanted, in order."""
-    facts_of = {(one.evaluation.query_id, one.evaluation.batch_id): one for one in wanted}
-    outcomes = []
+    facts: BatchFacts | None,
+) -> Outcome | None:
+    """Record all stored batches; returns the outcome of the one with these facts."""
+    outcome = None
     snapshot = stored.snapshot
     for batch in stored.batches:
         evaluation = evaluation_of(batch)
@@ -223,47 +207,25 @@ def _decide_again(
             snapshot = None
         is_old = stored.age_ms(batch) > max_decision_age_ms
         decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at, is_old=is_old)
-        facts = facts_of.get((batch.query_id, batch.batch_id))
-        if facts is not None and batch.usage.num_rows:
-            outcomes.append(Outcome(facts, decided))
+        if facts is not None and facts.versions == {batch.query_id: batch.batch_id}:
+            outcome = Outcome(facts, decided)
     if snapshot is not None:
         decider.restore_buckets(snapshot[1])
-    return outcomes
+    return outcome
 
 
 def _log_change(stored: EngineSettings, settings: EngineSettings) -> None:
     before, after = stored.model_dump(), settings.model_dump()
     changes = ", ".join(f"{name} {before[name]} -> {after[name]}" for name in after if before[name] != after[name])
-    if windows_divide(stored.sample_window_ms, settings.sample_window_ms):
+    if stored.sample_window_ms == settings.sample_window_ms:
         log.info("engine settings have changed: %s. Stored usage counts with the new settings", changes)
     else:
-        log.warning(
-            "engine settings have changed: %s. The old and the new sample windows do not divide each other, so all "
-            "rates begin empty and all token buckets full",
-            changes,
-        )
+        log.warning("engine settings have changed: %s. All rates begin empty and all token buckets full", changes)
 
 
 def newest_stored(usage: TableWriter, batches: TableWriter) -> BatchFacts | None:
-    """The facts of the newest batch; its row in `batches` may come up to a second later, or with the next start."""
+    """The facts of the newest batch; its row in `batches` comes a moment later, or with the next start."""
     return _later(_newest_facts(usage), _newest_of_rows(batches))
-
-
-def _facts_of_usage(tables: JobTables) -> tuple[BatchFacts | None, list[BatchFacts]]:
-    """Facts of the newest batch in `usage`, and, in order, of its batches that have no row in `batches`."""
-    for limit in _COMMITS_LOOKED_AT:
-        found = list(_facts_in_log(tables.usage, limit))
-        if found:
-            query_id = found[0].evaluation.query_id
-            recorded = tables.batches.recorded_version(query_id)
-            missing = [
-                one
-                for one in found
-                if one.evaluation.query_id == query_id and (recorded is None or one.evaluation.batch_id > recorded)
-            ]
-            if len(missing) < len(found) or limit == _COMMITS_LOOKED_AT[-1]:
-                return found[0], missing[::-1]
-    return None, []
 
 
 def _facts_in_log(table: TableWriter, limit: int) -> Iterator[BatchFacts]:

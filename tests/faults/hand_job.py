@@ -6,7 +6,6 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from pipeline.cluster.topic_ids import JobTopics
-from pipeline.errors import Conflict
 from pipeline.failpoints import failpoint
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.job.take_over import take_over
@@ -139,7 +137,6 @@ class HandJob:
         self.starts: list[int] = []
         self.broker_ahead_ms = 0
         self.topic_ids: dict[str, str] = {}
-        self._is_alive = False
         self._moved_at_starts: list[tuple[int, int]] = []
         self._moved_of_batch: dict[tuple[str, int], int] = {}
         self._moved_of_records: list[tuple[int, int]] = [(0, 0)]
@@ -178,7 +175,7 @@ class HandJob:
 
     def start(self, with_checkpoint: bool = True, takes_topic: bool = False) -> None:
         """A new process, as `JobRun` makes it. Without its checkpoint it begins a new query where the tables end."""
-        settings, self._is_alive = self.settings, False
+        settings = self.settings
         self._note_clock()
         self.quotas = QuotaSource(self.quota_table)
         self._polled: list[Path] = []
@@ -222,11 +219,9 @@ class HandJob:
             owed=lambda clients: self.decider.owed(clients, self.clock.now()),
         )
         self.listeners.began(self.gauges)
-        self._is_alive = True
 
     def step(self) -> None:
         """What the job's threads do in one trigger: poll the quotas, run a batch, turn the wheel."""
-        self._is_alive = False
         self._note_clock()
         self._poll_quotas()
         self.purgatory.quotas_changed(self.quotas.pin())
@@ -236,9 +231,7 @@ class HandJob:
             frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context), batch_id=batch_id)
             self.micro_batch(frame, batch_id)
             self.spark.committed = batch_id
-        self.tables.outcomes.append_if_due(self.clock.now())
         self.purgatory.tick()
-        self._is_alive = True
 
     def _report(self, report: BatchReport) -> None:
         self.clocks.note(report.began_ms, report.append_times_ms, has_read_all=True)
@@ -253,21 +246,13 @@ class HandJob:
 
     def rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows of one of its tables."""
-        self.append_outcomes()
         if self._stored is None:
             return read_table(f"{self.settings.tables.root}/{name}", columns)
         return MemoryWriter(self._stored[name], JOB).read(columns)
 
-    def append_outcomes(self) -> None:
-        """What a job does within a second, if it is not killed or fenced before."""
-        if self._is_alive:
-            with suppress(Conflict):
-                self.tables.outcomes.append()
-
     def store(self) -> None:
         """Append what is in memory and was not stored yet to tables, one commit each, for readers of tables."""
         assert self._stored is not None
-        self.append_outcomes()
         if not self._written:
             create_missing(self.settings.tables.root)
         for name, table in self._stored.items():
@@ -278,7 +263,6 @@ class HandJob:
 
     def evidence(self) -> Evidence:
         """For the verifier."""
-        self.append_outcomes()
         records = [
             {**json.loads(one.to_value()), "key": json.loads(one.key()), "partition": 0} for one in self._records()
         ]

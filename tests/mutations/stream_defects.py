@@ -168,30 +168,6 @@ DEFECTS: Final = (
         _OFFSETS,
     ),
     Defect(
-        "outcomes that wait for the next batch are lost when none comes",
-        "MicroBatch.__call__",
-        ("if has_begun_throttle or not batch.usage.num_rows:", "if has_begun_throttle:"),
-        _OUTCOMES,
-    ),
-    Defect(
-        "a start completes only the newest of the batches that waited",
-        "Outcomes.complete",
-        ("for outcome in missing:", "for outcome in missing[-1:]:"),
-        _OUTCOMES,
-    ),
-    Defect(
-        "a start reads no windows from before the oldest batch that it decides again",
-        "read_stored_usage",
-        ("oldest = missing[0].evaluation if missing else newest.evaluation", "oldest = newest.evaluation"),
-        _OUTCOMES,
-    ),
-    Defect(
-        "buckets are stored before the outcomes of the batches before",
-        "SensorStateTable.write_if_due",
-        ("self._outcomes.append()", "pass"),
-        _OUTCOMES,
-    ),
-    Defect(
         "usage that has waited for a start alarms as a job that is too slow",
         "MicroBatch._publish",
         ("logging.INFO if waited else logging.WARNING", "logging.WARNING"),
@@ -204,7 +180,7 @@ DEFECTS: Final = (
             "if snapshot is None:\n",
             "if snapshot is None:\n"
             '        return tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", '
-            "oldest.evaluated_at_ms - rate_span_ms)])\n",
+            "newest.evaluated_at_ms - rate_span_ms)])\n",
         ),
         f"{_JOB}::test_a_debt_that_no_snapshot_has_outlives_a_restart",
     ),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.engine import QuotaEngine
-from quota.rates import is_on_windows, on_windows, windows_divide
+from quota.rates import is_on_windows, on_windows
 from tests.quota.factories import table
 
 Event = tuple[int, str, int | None]
@@ -104,11 +104,3 @@ def test_a_row_is_on_its_window_if_it_starts_with_it_and_ends_in_it(
 ) -> None:
     row = {"sample_start_ms": start_ms, "last_event_ms": last_ms, "user": "a", "client_id": "c"}
     assert is_on_windows(table([row]), window_ms) is fits
-
-
-@pytest.mark.parametrize(
-    ("one_ms", "other_ms", "divide"),
-    [(500, 500, True), (500, 1_000, True), (1_000, 500, True), (1_000, 1_500, False), (1, 7, True), (700, 500, False)],
-)
-def test_windows_divide_if_one_span_is_a_multiple_of_the_other(one_ms: int, other_ms: int, divide: bool) -> None:
-    assert windows_divide(one_ms, other_ms) is divide

@@ -72,7 +72,6 @@ def test_more_than_one_event_in_a_hundred_dated_after_its_message_is_told(
         at_ms = job.clock.wall_ms + (1_000 if number < ahead else 0)
         job.send(f'{{"event_time_ms":{at_ms},"user":"u","client_id":"c"}}'.encode())
     job.step()
-    job.append_outcomes()
     told = [one.text for one in diagnose(job.settings) if "dated after their messages" in one.text]
     assert [text.partition(" of the newest")[0] for text in told] == ([] if share is None else [share])
 

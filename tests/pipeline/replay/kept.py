@@ -7,7 +7,7 @@ import pyarrow as pa
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.job_tables import DriverEpoch, JobTables, Outcome
+from pipeline.stream.job_tables import DriverEpoch, JobTables
 from pipeline.stream.recovery import rebuild
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -19,6 +19,7 @@ from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
 from quota.replay import Evaluation
 from schemas.arrow import conform
+from schemas.decisions import DecisionRow
 from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.quota.factories import table
@@ -46,6 +47,7 @@ class KeptJob:
         """A new process: what is not in the tables is gone."""
         self._settings = settings
         self._usage: list[pa.Table] = []
+        self._decisions: list[pa.Table] = []
         self._facts: list[BatchFacts] = []
         self._tables = JobTables(lambda name: DeltaRsWriter(table_uri(self.root, name), "job"), "job", "test", 60_000)
         DriverEpoch().raise_in(self._tables.writers, "job")
@@ -76,7 +78,7 @@ class KeptJob:
         self._usage.append(conform(usage, UsageRow, **identity, request_count=1))
         settings = self._settings.model_dump_json()
         self._facts.append(BatchFacts(evaluation, at_ms, "", "", settings, len(rows), 0, 0, 0, 0))
-        self._tables.outcomes.add(Outcome(self._facts[-1], decided))
+        self._decisions.append(conform(decided.decisions, DecisionRow, **identity))
         if len(self._facts) == _BATCHES_A_COMMIT:
             self.flush()
         decisions: list[dict[str, Any]] = decided.decisions.to_pylist()
@@ -88,5 +90,6 @@ class KeptJob:
             return
         versions, metadata = {QUERY: self.batch_id}, self._facts[-1].to_metadata()
         self._tables.usage.append(pa.concat_tables(self._usage), versions, metadata)
-        self._tables.outcomes.append()
-        self._usage, self._facts = [], []
+        self._tables.decisions.append(pa.concat_tables(self._decisions), versions, {})
+        self._tables.batches.append(pa.concat_tables([one.to_row("test") for one in self._facts]), versions, metadata)
+        self._usage, self._decisions, self._facts = [], [], []
