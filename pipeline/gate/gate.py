@@ -14,11 +14,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from threading import Lock, local
 from typing import Any, Final, NamedTuple, Self
 
 from pipeline.clock import Clock, SystemClock
@@ -31,75 +30,6 @@ from purgatory.timer import Reaper
 from schemas.names import THROTTLE_TOPIC, ClientKey
 from schemas.throttle_record import ThrottleRecord
 
-# Wakes asyncio tasks from other threads, many with one call: each `call_soon_threadsafe` writes to a pipe and yields
-# the interpreter, so the loop's first tasks would compete with the waker of the rest.
-
-
-class _Gathering(local):
-    """The loops that a thread will call at the end of its `together` block; None outside of a block."""
-
-    loops: list[asyncio.AbstractEventLoop] | None = None
-
-
-class LoopWaker:
-    """Resolves futures on their own loops. Any thread may call `wake`."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """In a child of `fork()`: begin with a new lock. Calls of loops that were pending are not made there."""
-        self._lock = Lock()
-        self._woken: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        self._gathering = _Gathering()
-
-    def __len__(self) -> int:
-        """The number of loops that have futures not yet resolved."""
-        return len(self._woken)
-
-    def wake(self, future: asyncio.Future[None]) -> None:
-        """Resolve a future on its own loop, soon. A future that is done, or whose loop is closed, stays as it is."""
-        loop = future.get_loop()
-        with self._lock:
-            woken = self._woken.get(loop)
-            if woken is not None:
-                woken.append(future)
-                return
-            self._woken[loop] = [future]
-        if self._gathering.loops is None:
-            self._call(loop)
-        else:
-            self._gathering.loops.append(loop)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Futures that this thread wakes inside the block are resolved after its end. Blocks must not be nested."""
-        gathered: list[asyncio.AbstractEventLoop] = []
-        self._gathering.loops = gathered
-        try:
-            yield
-        finally:
-            self._gathering.loops = None
-            for loop in gathered:
-                self._call(loop)
-
-    def _call(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.call_soon_threadsafe(self._resolve, loop)
-        except RuntimeError:  # the loop is closed, so no task waits there
-            with self._lock, suppress(KeyError):
-                del self._woken[loop]
-
-    def _resolve(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._lock:
-            woken = self._woken.pop(loop, [])
-        for future in woken:
-            if not future.done():
-                future.set_result(None)
-
-
-# How a task passes the gate, and what a caller gets.
-
 
 class Passage(NamedTuple):
     """What a caller gets when it may pass: whether its client was throttled, and how long it waited, in steady time."""
@@ -109,58 +39,6 @@ class Passage(NamedTuple):
 
 
 NOT_THROTTLED: Final = Passage(was_throttled=False, waited_ms=0)
-
-
-@dataclass(slots=True, eq=False)
-class TaskPassage:
-    """The `async with` block of one task. It is a class because a generator costs 3 µs more for each of many tasks."""
-
-    _waiting_room: WaitingRoom
-    _waker: LoopWaker
-    _client: ClientKey
-    _request_bytes: int
-    _timeout_ms: int | None
-    _caller: WaitingCaller | None = field(default=None, init=False)
-    _next_try: asyncio.TimerHandle = field(init=False)
-
-    async def __aenter__(self) -> Passage:
-        awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        caller = self._caller = self._waiting_room.enter(
-            self._client, self._request_bytes, lambda: self._waker.wake(awake)
-        )
-        if caller is None:
-            return NOT_THROTTLED
-        began_ms = self._waiting_room.now_ms()
-        self._try_later(caller, awake)
-        try:
-            if self._timeout_ms is None:
-                await awake
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._timeout_ms / 1000):
-                        await awake
-                if not caller.is_completed:
-                    raise timed_out(self._waiting_room, self._client, self._timeout_ms)
-        except BaseException:
-            awake.cancel()
-            self._waiting_room.leave(caller)
-            raise
-        finally:
-            self._next_try.cancel()
-        return Passage(was_throttled=True, waited_ms=self._waiting_room.now_ms() - began_ms)
-
-    async def __aexit__(self, *_failure: object) -> None:
-        if self._caller is not None:
-            self._waiting_room.leave(self._caller)
-
-    def _try_later(self, caller: WaitingCaller, awake: asyncio.Future[None]) -> None:
-        self._next_try = awake.get_loop().call_later(caller.sleep_seconds(), self._try_again, caller, awake)
-
-    def _try_again(self, caller: WaitingCaller, awake: asyncio.Future[None]) -> None:
-        if not caller.try_again():
-            self._try_later(caller, awake)
-        elif not awake.done():
-            awake.set_result(None)
 
 
 class GateTimeout(PipelineError, TimeoutError):
@@ -180,14 +58,14 @@ class GateTimeout(PipelineError, TimeoutError):
         )
 
 
-def timed_out(waiting_room: WaitingRoom, client: ClientKey, timeout_ms: int) -> GateTimeout:
+def _timed_out(waiting_room: WaitingRoom, client: ClientKey, timeout_ms: int) -> GateTimeout:
     """The error for a caller that still has to wait after timeout_ms."""
     lease = waiting_room.lease(client)
     remaining_ms = 0 if lease is None else max(lease.until_ms - waiting_room.now_ms(), 0)
     return GateTimeout(client.user, client.client_id, timeout_ms, remaining_ms)
 
 
-def _sleep(asleep: Lock, caller: WaitingCaller, timeout_ms: int | None) -> bool:
+def _sleep(asleep: threading.Lock, caller: WaitingCaller, timeout_ms: int | None) -> bool:
     """Sleep until the caller may pass; False if it still has to wait after timeout_ms."""
     give_up_at = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
     while True:
@@ -196,6 +74,24 @@ def _sleep(asleep: Lock, caller: WaitingCaller, timeout_ms: int | None) -> bool:
             return True
         if time.monotonic() >= give_up_at:
             return False
+
+
+async def _sleep_in_loop(awake: asyncio.Event, caller: WaitingCaller, timeout_ms: int | None) -> bool:
+    """`_sleep` for a task."""
+    give_up_at = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+    while True:
+        seconds = min(caller.sleep_seconds(), give_up_at - time.monotonic())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(awake.wait(), max(seconds, 0))
+        if caller.try_again():
+            return True
+        if time.monotonic() >= give_up_at:
+            return False
+
+
+def _wake_task(loop: asyncio.AbstractEventLoop, awake: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop is closed, so no task waits there
+        loop.call_soon_threadsafe(awake.set)
 
 
 log = logging.getLogger(__name__)
@@ -237,8 +133,7 @@ class Gate:
         clock: Clock | None = None,
     ) -> None:
         self._follower = follower
-        self._waker = LoopWaker()
-        self._waiting_room = WaitingRoom(limits or GateLimits(), cluster, clock or SystemClock(), self._waker.together)
+        self._waiting_room = WaitingRoom(limits or GateLimits(), cluster, clock or SystemClock())
         self._reaper = self._new_reaper()
         self._started = False
         restart_in_children(self)
@@ -281,7 +176,6 @@ class Gate:
 
         Throttles that were known stay known, while the child reads the topic from its start.
         """
-        self._waker.restart()
         self._waiting_room.restart()
         self._reaper = self._new_reaper()
         if self._started and self.state != "closed":
@@ -347,12 +241,13 @@ class Gate:
         began_ms = self._waiting_room.now_ms()
         try:
             if not _sleep(asleep, caller, timeout_ms):
-                raise timed_out(self._waiting_room, client, timeout_ms or 0)
+                raise _timed_out(self._waiting_room, client, timeout_ms or 0)
             yield Passage(was_throttled=True, waited_ms=self._waiting_room.now_ms() - began_ms)
         finally:
             self._waiting_room.leave(caller)
 
-    def acquire_async(
+    @asynccontextmanager
+    async def acquire_async(
         self,
         user: str,
         client_id: str = "",
@@ -360,10 +255,21 @@ class Gate:
         request_bytes: int = 0,
         broker_id: str = "",
         timeout_ms: int | None = None,
-    ) -> AbstractAsyncContextManager[Passage]:
+    ) -> AsyncIterator[Passage]:
         """`acquire` for a coroutine, with the same arguments and errors. A cancelled task leaves nothing behind."""
-        client = ClientKey(broker_id, user, client_id)
-        return TaskPassage(self._waiting_room, self._waker, client, request_bytes, timeout_ms)
+        awake, client = asyncio.Event(), ClientKey(broker_id, user, client_id)
+        wake = partial(_wake_task, asyncio.get_running_loop(), awake)
+        caller = self._waiting_room.enter(client, request_bytes, wake)
+        if caller is None:
+            yield NOT_THROTTLED
+            return
+        began_ms = self._waiting_room.now_ms()
+        try:
+            if not await _sleep_in_loop(awake, caller, timeout_ms):
+                raise _timed_out(self._waiting_room, client, timeout_ms or 0)
+            yield Passage(was_throttled=True, waited_ms=self._waiting_room.now_ms() - began_ms)
+        finally:
+            self._waiting_room.leave(caller)
 
     def throttle_of(self, user: str, client_id: str = "", broker_id: str = "") -> Throttled | None:
         """The client's running throttle, without waiting; None if it may pass."""

@@ -1,7 +1,6 @@
 """Where throttled callers wait: Kafka's purgatory for the time, KIP-72's memory pool for the bytes. No threads."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, Literal, Protocol
@@ -285,22 +284,11 @@ class WaitingRoom:
 
     Locks: the waiting room's own lock guards the memory. It is never held while a caller completes; a caller that is
     tried may take it.
-
-    Args:
-        wake_together: Makes a `with` block for work that may wake many callers. Whoever wakes them may wait until the
-            end of the block and then wake all of them at once.
     """
 
-    def __init__(
-        self,
-        limits: GateLimits,
-        cluster: str | None,
-        clock: Clock,
-        wake_together: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
+    def __init__(self, limits: GateLimits, cluster: str | None, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
-        self._wake_together = wake_together
         self._state = ThrottleState(cluster)
         self._closed = False
         self._prune_at_ms = 0
@@ -370,9 +358,8 @@ class WaitingRoom:
         clients = dict.fromkeys(self._state.forget() if is_new_topic else ())
         changed = [record for record in records if self._state.apply(record, lease_end_ms(record, now))]
         clients |= dict.fromkeys(ClientKey(record.broker_id, record.user, record.client_id) for record in changed)
-        with self._wake_together():
-            for client in clients:
-                self._purgatory.check_and_complete(client)
+        for client in clients:
+            self._purgatory.check_and_complete(client)
         if now.steady_ms >= self._prune_at_ms:
             self._prune_at_ms = now.steady_ms + _PRUNE_EVERY_MS
             self._state.prune(now.steady_ms)
@@ -382,14 +369,12 @@ class WaitingRoom:
         with self._lock:
             self._closed = True
             callers = list(self._callers)
-        with self._wake_together():
-            for caller in callers:
-                caller.force_complete()
+        for caller in callers:
+            caller.force_complete()
 
     def advance_clock(self, timeout_ms: int) -> bool:
         """Wake the callers whose throttle has ended; wait up to timeout_ms for one. Only one thread at a time."""
-        with self._wake_together():
-            return self._purgatory.advance_clock(timeout_ms)
+        return self._purgatory.advance_clock(timeout_ms)
 
     def wake(self) -> None:
         """Make a waiting `advance_clock` return soon."""

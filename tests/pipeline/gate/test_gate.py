@@ -259,7 +259,7 @@ def test_throttles_that_run_can_be_asked_for(setting: GateSetting) -> None:
     assert [each.record.user for each in setting.gate.throttles()] == ["alice", "bob"]
 
 
-HELD = ["_waiting_room._lock", "_waiting_room._timer._lock", "_waiting_room._purgatory._lock", "_waker._lock"]
+HELD = ["_waiting_room._lock", "_waiting_room._timer._lock", "_waiting_room._purgatory._lock"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

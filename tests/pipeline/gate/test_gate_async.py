@@ -3,11 +3,10 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 
 import pytest
 
-from pipeline.gate.gate import GateTimeout, LoopWaker
+from pipeline.gate.gate import GateTimeout
 from pipeline.gate.waiting_room import GateDepleted
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS, never
@@ -168,52 +167,25 @@ def test_tasks_of_two_loops_wait_at_one_gate(setting: GateSetting) -> None:
     setting.assert_empty()
 
 
-def test_a_closed_loop_does_not_stop_the_others() -> None:
-    waker = LoopWaker()
-    closed = asyncio.new_event_loop()
-    lost = closed.create_future()
-    closed.close()
-    for _ in range(2):
-        waker.wake(lost)
-        assert len(waker) == 0
+def test_a_task_of_a_loop_that_was_closed_does_not_stop_the_others(setting: GateSetting) -> None:
+    loop, passed = asyncio.new_event_loop(), []
+    setting.throttle()
+    lost = setting.gate.acquire_async("alice", "etl")
+    waiting = loop.create_task(lost.__aenter__())
+    loop.run_until_complete(asyncio.sleep(0))
+    setting.wait_for(1)
+    loop.close()
+
+    async def caller() -> None:
+        async with setting.gate.acquire_async("alice", "etl") as passage:
+            passed.append(passage.was_throttled)
 
     async def work() -> None:
-        future = asyncio.get_running_loop().create_future()
-        waker.wake(future)
-        waker.wake(future)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await future
+        tasks = [asyncio.create_task(caller()) for _ in range(3)]
+        await until(lambda: setting.occupancy.waiting == 4)
+        await asyncio.to_thread(setting.release)
+        await asyncio.gather(*tasks)
 
     asyncio.run(work())
-
-
-def test_tasks_that_are_woken_together_are_resolved_after_the_block_and_not_before() -> None:
-    waker = LoopWaker()
-
-    async def work() -> None:
-        mine, others = (asyncio.get_running_loop().create_future() for _ in range(2))
-        with waker.together():
-            waker.wake(mine)
-            await asyncio.to_thread(waker.wake, others)  # one call for both
-            await asyncio.sleep(0.01)
-            assert (mine.done(), others.done(), len(waker)) == (False, False, 1)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await asyncio.gather(mine, others)
-
-    asyncio.run(work())
-
-
-def test_an_error_in_a_together_block_still_wakes_every_task() -> None:
-    waker = LoopWaker()
-
-    async def work() -> None:
-        future = asyncio.get_running_loop().create_future()
-        with suppress(ZeroDivisionError), waker.together():
-            waker.wake(future)
-            _ = 1 / 0
-        later = asyncio.get_running_loop().create_future()
-        waker.wake(later)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await asyncio.gather(future, later)
-
-    asyncio.run(work())
+    assert passed == [True] * 3
+    del waiting
