@@ -35,6 +35,7 @@ from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_tables
+from pipeline.tables.object_store import reach_with
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
@@ -89,6 +90,7 @@ class Stage:
         root = tables or str(folder / "tables")
         places = {"kafka": {"bootstrap_servers": broker.bootstrap_servers}, "tables": {"root": root}}
         settings = load_settings(flags=places)
+        reach_with(settings.store, root)
         add_topics(broker.bootstrap_servers, wanted_topics(settings))
         create_tables(settings.tables.root)
         if quotas:

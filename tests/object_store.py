@@ -16,7 +16,8 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
-from pipeline.settings.places import StoreAddress, StoreSettings
+from pipeline.settings.places import StoreSettings
+from pipeline.tables.object_store import reach_with
 from tests.waiting import wait_until
 
 KEY: Final = "kquota-tests"
@@ -68,9 +69,11 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
 
-    def address(self, name: str) -> StoreAddress:
-        """An address in the bucket."""
-        return StoreAddress(f"s3://{BUCKET}/{name}", self.settings)
+    def address(self, name: str) -> str:
+        """An address in the bucket, which this process reaches from now on."""
+        address = f"s3://{BUCKET}/{name}"
+        reach_with(self.settings, address)
+        return address
 
 
 def versitygw() -> str | None:

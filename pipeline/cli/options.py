@@ -91,6 +91,7 @@ class Source(NamedTuple):
         `bootstrap_server` goes before `bootstrap.servers` of `command_config`. `topics` are settings under `kafka`.
         """
         from pipeline.settings.loading import load_settings
+        from pipeline.tables.object_store import reach_with
 
         servers, client = self.bootstrap_server, None
         if self.command_config is not None:
@@ -99,7 +100,9 @@ class Source(NamedTuple):
             client = read_properties(self.command_config)
             servers = servers or client.get("bootstrap.servers")
         kafka = {"bootstrap_servers": servers, "client": client, **(topics or {})}
-        return load_settings(self.config, {"kafka": kafka, "tables": {"root": self.tables}, **others})
+        settings = load_settings(self.config, {"kafka": kafka, "tables": {"root": self.tables}, **others})
+        reach_with(settings.store, settings.tables.root, settings.stream.checkpoint)
+        return settings
 
     def quota_table(self) -> "QuotaTable":
         """The quota table that the settings name. It needs no cluster, so what is given for that is not read."""

@@ -7,16 +7,11 @@ reads the values from defaults, file, environment and flags.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from pipeline.settings.places import (
-    Branch,
-    StoreAddress,
-    StoreSettings,
-    refuse_unfit_root,
-)
+from pipeline.settings.places import Branch, StoreSettings, refuse_unfit_root
 from quota.entity import QUOTA_TYPES
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
@@ -255,29 +250,11 @@ class Settings(Branch):
     metrics: MetricsSettings = MetricsSettings()
     spark: SparkSettings = SparkSettings()
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _knows_its_places(cls, given: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validated as given, then once more with the names and places that follow: a frozen tree is never changed."""
-        settings = validated(given)
-        given = {name: getattr(settings, name) for name in settings.model_fields_set}
-        return validated(given | _derived(settings))
-
     @model_validator(mode="after")
-    def _topics_differ(self) -> Self:
+    def _fits_together(self) -> Self:
         topics = (self.kafka.usage_topic, self.kafka.throttle_topic, self.kafka.marker_topic)
         if len(set(topics)) < len(topics):
             msg = f"the three topics of 'kafka' are not different: {', '.join(topics)}"
             raise ValueError(msg)
+        refuse_unfit_root(self.tables.root)
         return self
-
-
-def _derived(settings: Settings) -> dict[str, Any]:
-    """The addresses in an object store, with how it is reached; `ValueError` if the root does not fit."""
-    tables, stream = settings.tables, settings.stream
-    refuse_unfit_root(tables.root)
-    if "://" in tables.root:
-        tables = tables.model_copy(update={"root": StoreAddress(tables.root, settings.store)})
-    if "://" in stream.checkpoint:
-        stream = stream.model_copy(update={"checkpoint": StoreAddress(stream.checkpoint, settings.store)})
-    return {"tables": tables, "stream": stream}

@@ -27,9 +27,6 @@ class Branch(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-# The object store of tables and checkpoint: the settings to reach it, and addresses that carry them.
-
-
 class StoreSettings(Branch):
     """The object store of tables and checkpoint. What is not set here comes from where AWS's own tools look."""
 
@@ -58,27 +55,3 @@ class StoreSettings(Branch):
             msg = "only one of 'store.access_key_id' and 'store.secret_access_key' is set"
             raise ValueError(msg)
         return self
-
-
-class StoreAddress(str):
-    """An address in an object store, as `s3://bucket/tables`, that knows how the store is reached.
-
-    It is a text like any other address, so that whoever takes an address takes this one. An address that is made from
-    its text alone is reached with what the environment has.
-    """
-
-    store: StoreSettings
-
-    def __new__(cls, address: str, store: StoreSettings) -> Self:
-        """Make one of a text."""
-        made = super().__new__(cls, address)
-        made.store = store
-        return made
-
-    def __reduce__(self) -> tuple[type["StoreAddress"], tuple[str, StoreSettings]]:
-        """For copies, also in other processes."""
-        return StoreAddress, (str(self), self.store)
-
-    def below(self, name: str) -> "StoreAddress":
-        """The address of what has this name under this one."""
-        return StoreAddress(f"{self.rstrip('/')}/{name}", self.store)

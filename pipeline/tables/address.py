@@ -6,7 +6,6 @@ from typing import Final
 
 from pipeline.command_line import command_text
 from pipeline.errors import TableMissing
-from pipeline.settings.places import StoreAddress
 
 QUOTAS: Final = "quotas"
 """The name of the quota table."""
@@ -19,7 +18,7 @@ def local_folder(root: str) -> Path | None:
 
 def table_uri(root: str, name: str) -> str:
     """Address of a table under a root: a folder, `s3://…`, `abfss://…`."""
-    return root.below(name) if isinstance(root, StoreAddress) else f"{root.rstrip('/')}/{name}"
+    return f"{root.rstrip('/')}/{name}"
 
 
 def is_local(address: str) -> bool:

@@ -175,7 +175,7 @@ def _create_new(uri: str, definition: TableDefinition) -> None:
     if is_local(uri):
         Path(uri).mkdir(parents=True, exist_ok=True)
     DeltaTable.create(
-        str(uri),
+        uri,
         arrow_schema(definition.model),
         mode="ignore",
         partition_by=list(definition.partition_by),

@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import SecretStr
 
 from pipeline.errors import PipelineError, Refused, Unreachable, UsageError, first_line
-from pipeline.settings.places import StoreAddress, StoreSettings
+from pipeline.settings.places import StoreSettings
 
 S3_SCHEMES: Final = ("s3", "s3a")
 STORE_SCHEMES: Final = (*S3_SCHEMES, "abfs", "abfss", "az", "gs")
@@ -40,11 +40,26 @@ def has_scheme(checkpoint: str) -> bool:
     return _SCHEME_OF_URI.match(checkpoint) is not None
 
 
+_STORES: Final[dict[str, StoreSettings]] = {}
+
+
+def reach_with(store: StoreSettings, *addresses: str) -> None:
+    """Make this process reach the buckets of these addresses with these settings; a program does it once, first of all.
+
+    What is in another bucket is reached with what the environment has.
+    """
+    _STORES.update({_bucket_of(address): store for address in addresses if scheme_of(address)})
+
+
+def _bucket_of(address: str) -> str:
+    return "/".join(address.split("/", 3)[:3])
+
+
 def delta_rs_options(address: str) -> dict[str, str] | None:
-    """The options with which delta-rs reaches an address; None if it needs none. Only a `StoreAddress` has settings."""
-    if not isinstance(address, StoreAddress):
+    """The options with which delta-rs reaches an address; None if it needs none."""
+    store = _STORES.get(_bucket_of(address))
+    if store is None:
         return None
-    store = address.store
     options = {key: value.get_secret_value() for key, value in store.options.items()}
     if scheme_of(address) in S3_SCHEMES:
         endpoint = endpoint_of(store)
@@ -175,8 +190,8 @@ class StoreObjects:
         client: Any = {"timeout": "5s", "connect_timeout": "5s"}
         if options.pop(_OF_THE_CLIENT, "") == "true":
             client["allow_http"] = True
-        scheme, _, rest = str(address).partition("://")
-        url = f"s3://{rest}" if scheme in S3_SCHEMES else str(address)
+        scheme, _, rest = address.partition("://")
+        url = f"s3://{rest}" if scheme in S3_SCHEMES else address
         retries: Any = {"max_retries": _RETRIES, "retry_timeout": _PATIENCE}
         self._store: Any = from_url(url, config=options or None, client_options=client, retry_config=retries)
 

@@ -36,7 +36,7 @@ def open_table(uri: str, version: int | None = None) -> DeltaTable:
         TableUnreadable: the store does not answer or refuses, or the table's log is damaged.
     """
     try:
-        table = DeltaTable(str(uri), version=version, storage_options=delta_rs_options(uri))
+        table = DeltaTable(uri, version=version, storage_options=delta_rs_options(uri))
     except TableNotFoundError as exc:
         # delta-rs has one error for a folder that does not exist and for one that may not be read.
         if "PermissionDenied" in str(exc):

@@ -26,6 +26,7 @@ from pipeline.stream.checkpoint import LocalFiles
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.object_store import reach_with
 from pipeline.throttle.publisher import Marker
 from quota.replay import Evaluation
 from schemas.arrow import conform
@@ -204,8 +205,8 @@ def test_a_store_is_tried_and_a_checkpoint_there_is_compared_without_spark(store
     write_checkpoint(store.folder / BUCKET / "doctor" / "checkpoint", planned=3, committed=3)
     settings = Settings(
         store=store.settings,
-        tables=TablesSettings(root=str(root)),
-        stream=StreamSettings(checkpoint=str(checkpoint)),
+        tables=TablesSettings(root=root),
+        stream=StreamSettings(checkpoint=checkpoint),
         run_dir=tmp_path,
     )
     found = [finding for finding in diagnose(settings) if finding.subject in {"store", "disk", "tables", "checkpoint"}]
@@ -220,6 +221,7 @@ def test_a_store_is_tried_and_a_checkpoint_there_is_compared_without_spark(store
 @pytest.mark.usefixtures("_obstore")
 def test_a_store_that_can_not_be_used_is_told_once_for_each_address(store: ObjectStore, tmp_path: Path) -> None:
     tables = TablesSettings(root="s3://nobucket/tables")
+    reach_with(store.settings, tables.root)
     settings = Settings(store=store.settings, tables=tables, run_dir=tmp_path)
     (wrong,) = (finding for finding in diagnose(settings) if finding.subject == "store")
     assert wrong.severity == "error"

@@ -1,16 +1,14 @@
 """One set of settings, told to delta-rs and to Hadoop."""
 
-import copy
-import pickle
-
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from pipeline.cli.options import Source
 from pipeline.settings.loading import load_settings
-from pipeline.settings.model import Settings, StreamSettings, TablesSettings
-from pipeline.settings.places import StoreAddress, StoreSettings
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.places import StoreSettings
 from pipeline.tables.address import is_local, table_uri
-from pipeline.tables.object_store import delta_rs_options, hadoop_settings, scheme_of
+from pipeline.tables.object_store import delta_rs_options, hadoop_settings, reach_with, scheme_of
 
 SECRET = "not-to-be-seen"  # noqa: S105 - nothing's secret
 STORE = StoreSettings(
@@ -28,8 +26,13 @@ def _nothing_of_aws_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def options_of(store: StoreSettings, address: str = "s3://bucket/tables") -> dict[str, str] | None:
+    reach_with(store, address)
+    return delta_rs_options(address)
+
+
 def test_delta_rs_gets_what_the_settings_say() -> None:
-    assert delta_rs_options(StoreAddress("s3://bucket/tables", STORE)) == {
+    assert options_of(STORE) == {
         "aws_endpoint": "http://store:9000",
         "aws_allow_http": "true",
         "aws_region": "eu-north-1",
@@ -53,7 +56,7 @@ def test_hadoop_gets_the_same() -> None:
 
 
 def test_without_settings_delta_rs_uses_its_environment_and_hadoop_gets_it() -> None:
-    assert delta_rs_options(StoreAddress("s3://bucket/tables", StoreSettings())) is None
+    assert options_of(StoreSettings()) is None
     found = hadoop_settings(StoreSettings(), {"AWS_ENDPOINT_URL": "http://a", "AWS_DEFAULT_REGION": "us-west-2"})
     assert found["spark.hadoop.fs.s3a.endpoint"] == "http://a"
     assert found["spark.hadoop.fs.s3a.endpoint.region"] == "us-west-2"
@@ -62,14 +65,13 @@ def test_without_settings_delta_rs_uses_its_environment_and_hadoop_gets_it() -> 
 
 def test_an_endpoint_of_the_environment_may_be_http_without_another_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:9000")
-    options = delta_rs_options(StoreAddress("s3://bucket/tables", StoreSettings()))
+    options = options_of(StoreSettings())
     assert options == {"aws_endpoint": "http://store:9000", "aws_allow_http": "true"}
 
 
 def test_other_stores_get_their_own_options_and_none_of_amazons() -> None:
     store = StoreSettings(region="eu-north-1", options={"azure_storage_account_key": SecretStr(SECRET)})
-    address = StoreAddress("abfss://c@account.dfs.core.windows.net/tables", store)
-    assert delta_rs_options(address) == {"azure_storage_account_key": SECRET}
+    assert options_of(store, "abfss://c@account.dfs.core.windows.net/tables") == {"azure_storage_account_key": SECRET}
 
 
 @pytest.mark.parametrize(
@@ -80,24 +82,12 @@ def test_the_scheme_of_an_address(address: str, scheme: str) -> None:
     assert is_local(address) is (scheme == "")
 
 
-def test_addresses_of_the_settings_and_those_below_them_know_their_store() -> None:
-    settings = Settings(
-        store=STORE,
-        tables=TablesSettings(root="s3://bucket/tables/"),
-        stream=StreamSettings(checkpoint="s3://bucket/checkpoint"),
-    )
-    uri = table_uri(settings.tables.root, "usage")
-    assert uri == "s3://bucket/tables/usage"
-    for address in (uri, settings.stream.checkpoint, copy.copy(uri), pickle.loads(pickle.dumps(uri))):  # noqa: S301
-        assert isinstance(address, StoreAddress)
-        assert address.store == STORE
-
-
-def test_a_folder_stays_a_plain_text_and_the_defaults_are_not_touched() -> None:
-    Settings(store=STORE, tables=TablesSettings(root="s3://bucket/tables"))
-    assert type(Settings().tables.root) is str
-    assert Settings().tables.root == ".kquota/tables"
-    assert delta_rs_options(table_uri(".kquota/tables", "usage")) is None
+def test_a_bucket_is_reached_with_its_settings_and_nothing_else_is() -> None:
+    reach_with(STORE, "s3://known/tables/", ".kquota/checkpoint")
+    assert delta_rs_options(table_uri("s3://known/tables/", "usage")) == options_of(STORE)
+    assert delta_rs_options("s3://known") == options_of(STORE)
+    for address in ("s3://known-too/tables", "gs://known/tables", table_uri(".kquota/tables", "usage")):
+        assert delta_rs_options(address) is None, address
 
 
 def test_no_secret_is_printed() -> None:
@@ -118,13 +108,12 @@ def test_a_store_that_can_not_be_meant_is_refused(values: dict[str, str], messag
         StoreSettings.model_validate(values)
 
 
-def test_variables_set_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_set_the_store_that_a_command_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KQUOTA_STORE__SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("KQUOTA_STORE__ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("KQUOTA_TABLES__ROOT", "s3://bucket/tables")
-    root = load_settings().tables.root
-    assert isinstance(root, StoreAddress)
-    assert root.store.secret_access_key == SecretStr(SECRET)
+    monkeypatch.setenv("KQUOTA_TABLES__ROOT", "s3://of-variables/tables")
+    root = Source().settings().tables.root
+    assert (delta_rs_options(root) or {})["aws_secret_access_key"] == SECRET
 
 
 def test_options_of_a_store_are_read_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from pipeline.errors import Refused, Unreachable, UsageError
-from pipeline.settings.places import StoreAddress, StoreSettings
-from pipeline.tables.object_store import StoreObjects, refuse_unfit
+from pipeline.tables.object_store import StoreObjects, reach_with, refuse_unfit
 from tests.object_store import BUCKET, SECRET, ObjectStore
 
 needs_obstore = pytest.mark.usefixtures("_obstore")
@@ -54,18 +53,18 @@ def test_two_of_the_same_name_are_refused_and_the_first_stays(store: ObjectStore
     ],
 )
 def test_what_is_wrong_is_told(store: ObjectStore, change: dict[str, Any], bucket: str, message: str) -> None:
-    settings = store.settings.model_copy(update=change)
+    reach_with(store.settings.model_copy(update=change), f"s3://{bucket}")
     with pytest.raises(Refused, match=message) as refused:
-        refuse_unfit(StoreAddress(f"s3://{bucket}/tables", settings))
+        refuse_unfit(f"s3://{bucket}/tables")
     assert SECRET not in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 @needs_obstore
 def test_a_store_that_does_not_answer_is_named(store: ObjectStore) -> None:
-    settings = store.settings.model_copy(update={"endpoint": "http://127.0.0.1:9"})
+    reach_with(store.settings.model_copy(update={"endpoint": "http://127.0.0.1:9"}), f"s3://{BUCKET}")
     with pytest.raises(Unreachable, match=r"nothing answers at http://127\.0\.0\.1:9"):
-        refuse_unfit(StoreAddress(f"s3://{BUCKET}/tables", settings))
+        refuse_unfit(f"s3://{BUCKET}/tables")
 
 
 @needs_obstore
@@ -77,7 +76,7 @@ def test_a_store_that_ignores_conditional_put_is_refused(unconditional: ObjectSt
 def test_without_the_library_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     with pytest.raises(UsageError, match=r"pip install 'kafka-quota-pipeline\[object-store\]'"):
-        refuse_unfit(StoreAddress("s3://bucket/tables", StoreSettings()))
+        refuse_unfit("s3://bucket/tables")
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import TableMissing
-from pipeline.settings.places import StoreAddress, StoreSettings
+from pipeline.settings.places import StoreSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing, owner_of
+from pipeline.tables.object_store import reach_with
 from pipeline.tables.opening import newest_value, open_table
 from pipeline.tables.port import TableUnreadable
 from pipeline.tables.quotas.edit import QuotaChange
@@ -78,8 +79,9 @@ def test_a_damaged_log_is_no_missing_table(tmp_path: Path, read: Callable[[str],
 
 
 def test_a_store_that_does_not_answer_is_no_missing_table() -> None:
-    with pytest.raises(TableUnreadable, match=r"s3://bucket/t cannot be read: .*127\.0\.0\.1:9") as refused:
-        open_table(StoreAddress("s3://bucket/t", AWAY))
+    reach_with(AWAY, "s3://away/t")
+    with pytest.raises(TableUnreadable, match=r"s3://away/t cannot be read: .*127\.0\.0\.1:9") as refused:
+        open_table("s3://away/t")
     assert "\x1b" not in str(refused.value)
 
 
