@@ -10,40 +10,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import javaproperties
+
 from pipeline.errors import ClientPropertiesInvalid
 from pipeline.text_file import UnreadableFile, read_text_file
 
-_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
-_SETTING: Final = re.compile(r"((?:[^\\\s=:]|\\.)+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+)(.*)", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
-_CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a file of `key=value` lines: `#` and `!` comments, a backslash continues a line or escapes a character.
+    """The settings in a properties file, with their references (see `resolved`) as they are.
 
-    References (see `resolved`) are not replaced. Raises `UnreadableFile` and as `parse_properties`.
+    Raises `UnreadableFile` and as `parse_properties`.
     """
     return parse_properties(read_text_file("--command-config", path), str(path))
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """The settings in the text of a properties file; `ClientPropertiesInvalid` names all lines that are none."""
-    properties: dict[str, str] = {}
-    mistakes: list[str] = []
-    for number, line in enumerate(_CONTINUED.sub(r"\1", text).splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        match = _SETTING.fullmatch(stripped)
-        if match is None:
-            mistakes.append(f"setting {number}, {stripped.split()[0]!r}, is not key=value")
-        else:
-            properties[_unescaped(match[1])] = _unescaped(match[2])
-    if mistakes:
-        raise ClientPropertiesInvalid(source, mistakes)
-    return properties
+    """The settings in the text of a properties file, without blanks around values, as Kafka takes them.
+
+    `ClientPropertiesInvalid` names all lines without a value: Java takes such a word for a key.
+    """
+    try:
+        entries = [entry for entry in javaproperties.parse(text) if isinstance(entry, javaproperties.KeyValue)]
+    except javaproperties.InvalidUEscapeError as exc:
+        raise ClientPropertiesInvalid(source, [f"the escape {exc.escape} is not \\u and four digits"]) from exc
+    lines = [entry for entry in entries if not entry.value and not entry.source.rstrip().endswith(("=", ":"))]
+    if lines:
+        raise ClientPropertiesInvalid(source, [f"the line {line.source.strip()!r} is not key=value" for line in lines])
+    return {entry.key: entry.value.strip() for entry in entries}
 
 
 def resolved(properties: Mapping[str, str], source: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -86,14 +81,6 @@ def _looked_up(provider: str, place: str, environ: Mapping[str, str]) -> str:
 
 def _content(path: Path) -> str:
     return path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-
-
-def _unescaped(text: str) -> str:
-    def meant(match: re.Match[str]) -> str:
-        code, character = match.groups()
-        return chr(int(code, 16)) if code else _CONTROL.get(character, character)
-
-    return _ESCAPE.sub(meant, text)
 
 
 # The value of `sasl.jaas.config`: one login module and its options. It is a secret, so no message quotes it.
