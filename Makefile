@@ -2,7 +2,7 @@
 VENV ?= .venv
 export VENV
 .DEFAULT_GOAL := help
-.PHONY: help run pythons coverage test test-long explore pages docs deploy-check lint typecheck bench bench-peers faults soak cluster object-store reporter compatibility release clean ready
+.PHONY: help run test test-long pages docs deploy-check lint typecheck bench bench-peers faults soak release clean ready
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/'
@@ -20,9 +20,6 @@ test: ready ## the test suite, with Spark and the real broker (ARGS="-k wheel" p
 test-long: ready ## the tests that take minutes: the pages beside a demo, an hour of decisions, thousands of sessions against Kafka's classes, kills
 	@exec deploy/test.sh -m long --durations=15
 
-explore: ready ## the tests without a JVM again, with examples that Hypothesis has not tried before
-	@EXPLORE_EXAMPLES=1 $(VENV)/bin/python -m pytest -q -n 2 --dist=loadfile -m 'not spark and not broker and not long' $(ARGS)
-
 pages: ready ## play every command of README and docs, also beside a demo (RENEW=1 writes what was printed into them)
 	@exec env RENEW_PAGES=$(RENEW) deploy/test.sh tests/test_pages.py tests/pages
 
@@ -31,13 +28,6 @@ docs: ready ## the site of docs/, in build/site/html: every link and anchor chec
 
 deploy-check: ready ## the files of deploy/ against linters, schemas and the command line (SCHEMAS=FOLDER has more of them, RENEW=1 writes docs/deploy.md)
 	@exec env SCHEMAS=$(SCHEMAS) RENEW=$(RENEW) deploy/check.sh $(ARGS)
-
-pythons: ## the tests of quota, purgatory and schemas on Python 3.11, 3.12 and 3.13, where the machine has them (PYTHONS="…")
-	@exec deploy/pythons.sh
-
-coverage: ready ## how much of quota, purgatory and schemas their own tests run
-	@$(VENV)/bin/python -m pytest -q -p no:cacheprovider -n 2 --dist=loadfile tests/quota tests/purgatory tests/schemas \
-	  --cov=quota --cov=purgatory --cov=schemas --cov-report=term:skip-covered
 
 lint: ready ## style, format, and which package may import which
 	@$(VENV)/bin/ruff check .
@@ -59,20 +49,8 @@ faults: ready ## kill the job at every failpoint, restart it, verify all it wrot
 soak: ready ## load, kills, a broker that comes and goes, edits and garbage for MINUTES=1.5, then the same verifier
 	@exec $(VENV)/bin/python -m tests.soak --minutes $(or $(MINUTES),1.5) $(ARGS)
 
-reporter: ready ## make the jar that reports usage from inside a broker again; `ready` has made it
-	@$(VENV)/bin/python -m deploy.reporter
-
-compatibility: ready ## releases of Kafka, Python, Java, Spark and clients, each tried; writes docs/compatibility.md (ARGS="--only kafka")
-	@exec $(VENV)/bin/python -m tests.compatibility $(ARGS)
-
 release: ready ## dist/: wheel, sources, the reporter's jar, lists of all parts (CycloneDX), checksums; built twice, equal to the byte
 	@exec $(VENV)/bin/python -m deploy.release dist
-
-cluster: ready ## the job on a Spark cluster of two workers: the same decisions as locally, and workers killed under load (ARGS="--kills 1")
-	@exec $(VENV)/bin/python -m tests.spark_cluster --report docs/cluster.md $(ARGS)
-
-object-store: ready ## the job with its tables in an object store: kills, verified, and requests a day by trigger; writes docs/object-stores.md
-	@exec $(VENV)/bin/python -m bench.object_store $(ARGS)
 
 clean: ## remove the environment and what tools left behind; the demo's data in .kquota stay
 	@rm -rf $(VENV) build dist pipeline/meter/kquota-reporter.jar .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -210,7 +210,7 @@ CLAIMS: Final = (
         "object-stores.md",
         killed(r"\d \| [a-z ]+", 2),
         "one row or record that is lost, duplicated or different",
-        command="make object-store",
+        command="python -m bench.object_store",
         within=("<!-- measured: kills -->", "<!-- /measured: kills -->"),
     ),
     Claim(
@@ -221,7 +221,7 @@ CLAIMS: Final = (
             "{0} comparisons: {1} lost, {2} duplicated, {3} different",
         ),
         "one row that is lost, duplicated or different",
-        command="make cluster",
+        command="python -m tests.spark_cluster",
         within=MEASURED,
     ),
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The one profile of all tests; tests/test_suite_rules.py refuses others. No example is too slow (speed is measured by
 # bench/) and none too large (each strategy bounds what it draws). The same code gets the same examples, so that what
-# passed passes again; `make explore` looks for new ones. A failure prints how to repeat it elsewhere.
+# passed passes again; `EXPLORE_EXAMPLES=1` looks for new ones. A failure prints how to repeat it elsewhere.
 settings.register_profile(
     "kquota",
     settings.get_profile("default"),  # named, because Hypothesis takes another one where it sees continuous integration

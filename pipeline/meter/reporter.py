@@ -7,7 +7,7 @@ from typing import Final
 from pipeline.errors import PipelineError
 
 REPORTER_JAR: Final = Path(__file__).with_name("kquota-reporter.jar")
-"""A wheel carries it; in a checkout `make reporter` makes it."""
+"""A wheel carries it; in a checkout `make ready` makes it."""
 OTHERS: Final = "<others>"
 """The client-id of the sum that clients of one user share, where the user has too many for sums of their own."""
 _CLASS: Final = "io.kquota.reporter.UsageReporter"
@@ -20,7 +20,7 @@ def reporter_jar() -> Path:
     """Where the jar is; `PipelineError` if it was not made in this checkout."""
     if not REPORTER_JAR.is_file():
         message = f"the reporter's jar is not in {REPORTER_JAR.parent}: a checkout has only its sources"
-        raise PipelineError(message, "make reporter")
+        raise PipelineError(message, "make ready")
     return REPORTER_JAR
 
 

@@ -36,7 +36,7 @@ def test_a_checkout_without_the_jar_names_what_makes_it(jar: Path, tmp_path: Pat
     answer = kquota("meter", "reporter", "--jar", str(tmp_path))
     assert answer.exit_code == 1
     assert answer.stderr == (
-        f"kquota: the reporter's jar is not in {jar.parent}: a checkout has only its sources. Fix: make reporter\n"
+        f"kquota: the reporter's jar is not in {jar.parent}: a checkout has only its sources. Fix: make ready\n"
     )
 
 
