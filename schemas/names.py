@@ -6,10 +6,14 @@ Imports nothing heavy, because every command needs it and `--help` must not wait
 from typing import Final, Literal, NamedTuple
 
 QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
+"""What a quota bounds: Kafka's names of client quotas."""
 
 USAGE_TOPIC: Final = "quota.usage.v1"
+"""Usage events, from all meters."""
 THROTTLE_TOPIC: Final = "quota.throttle.v1"
+"""Throttles and releases, for all who enforce."""
 MARKER_TOPIC: Final = "quota.marker.v1"
+"""Holds no records: its committed offset says how far throttles are published."""
 
 
 class ClientKey(NamedTuple):

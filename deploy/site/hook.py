@@ -1,7 +1,7 @@
 """What MkDocs does with the pages of docs/ besides: it names this file in mkdocs.yml.
 
 README.md is the first page. What can be read from the code is not written by hand: tables of settings, metrics,
-failpoints and views, the fields of topics and tables, the list of the supported Python names.
+failpoints and views, and the fields of topics and tables.
 """
 
 import ast
@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("quota", "purgatory", "schemas", "pipeline.gate", "pipeline.tables.quotas")
-"""What is supported is in their `__all__`."""
-
 _PROGRAMS: Final = {
     "job": "The job",
     "meter": "A meter",
@@ -38,9 +35,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are not in docs/."""
     from mkdocs.structure.files import File  # type: ignore[import-not-found]  # noqa: PLC0415 - only in MkDocs's own environment
 
-    reports = {path.name: path.read_text("utf-8") for path in sorted((ROOT / "docs" / "bench").glob("*.md"))}
-    made = {"index.md": (ROOT / "README.md").read_text("utf-8"), "bench/runs.md": runs_page(reports)}
-    made |= {"reference/api.md": api_page(), "reference/schemas.md": schemas_page()}
+    made = {"index.md": (ROOT / "README.md").read_text("utf-8")}
+    made |= {"bench/runs.md": runs_page(), "reference/schemas.md": schemas_page()}
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -49,12 +45,10 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """A page as Python-Markdown reads it: with tables, plain fences, lists of four spaces, links inside the site."""
     name = page.file.src_uri
-    lines = []
-    for line, is_code in _indented(with_tables(markdown)):
-        if is_code:
-            lines.append(re.sub(r"^( *```\w+) .*$", r"\1", line))
-        else:
-            lines.append(_LINK.sub(lambda found: _link(found, name), line))
+    lines = [
+        re.sub(r"^( *```\w+) .*$", r"\1", line) if is_code else _LINK.sub(lambda found: _link(found, name), line)
+        for line, is_code in _indented(with_tables(markdown))
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -92,11 +86,7 @@ def _link(found: re.Match[str], name: str) -> str:
 
 def with_tables(page: str) -> str:
     """The page with its tables, each where `<!-- NAME -->` stands."""
-    for name, table in TABLES.items():
-        mark = f"<!-- {name} -->"
-        if mark in page:
-            page = page.replace(mark, table())
-    return page
+    return re.sub(rf"<!-- ({'|'.join(TABLES)}) -->", lambda found: TABLES[found[1]](), page)
 
 
 def _table(heads: str, rows: Iterable[tuple[str, ...]]) -> str:
@@ -175,9 +165,10 @@ def _meaning(field: Mapping[str, Any]) -> str:
     return "; ".join([about, *more]).replace("|", "\\|")
 
 
-def runs_page(reports: Mapping[str, str]) -> str:
+def runs_page() -> str:
     """A list of what `python -m bench --report` has written."""
-    rows = [f"| [{Path(name).stem}]({name}) | {text.splitlines()[2]} |" for name, text in reports.items()]
+    reports = sorted((ROOT / "docs" / "bench").glob("*.md"))
+    rows = [f"| [{path.stem}]({path.name}) | {path.read_text('utf-8').splitlines()[2]} |" for path in reports]
     return "\n".join(["# Newest runs", "", "| benchmark | what it measures |", "| --- | --- |", *rows, ""])
 
 
@@ -196,13 +187,8 @@ def schemas_page() -> str:
     files = {path.name.split(".")[0]: path for path in sorted((ROOT / "schemas" / "json").glob("*.schema.json"))}
     for name in sorted(files, key=lambda name: name not in records):
         schema = json.loads(files[name].read_text("utf-8"))
-        lines += [
-            f"## {records.get(name, f'Table `{name}`')}",
-            "",
-            schema.get("description", ""),
-            "",
-            _fields("field", schema),
-        ]
+        title = records.get(name, f"Table `{name}`")
+        lines += [f"## {title}", "", schema.get("description", ""), "", _fields("field", schema)]
     return "\n".join(lines)
 
 
@@ -219,17 +205,6 @@ def _fields(what: str, schema: Mapping[str, Any]) -> str:
 def _type(schema: Mapping[str, Any]) -> str:
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
     return ", ".join(f"`{value}`" for value in values) or str(schema.get("type", "object"))
-
-
-def api_page() -> str:
-    """A directive of mkdocstrings for each supported name."""
-    lines = ["# Python", "", "What is supported; everything else may change in any release.", ""]
-    for package in PACKAGES:
-        path = f"{package.replace('.', '/')}/__init__.py"
-        about = (ast.get_docstring(ast.parse((ROOT / path).read_text("utf-8"))) or "").partition("\n")[0]
-        names = sorted(_literal(path, "__all__"), key=str.lower)
-        lines += [f"## `{package}`", "", about, "", *(f"::: {package}.{name}\n" for name in names)]
-    return "\n".join(lines)
 
 
 TABLES: Final = {

@@ -237,8 +237,9 @@ def main() -> int:
 
 HEAD: Final = """# Compatibility
 
-`python -m tests.compatibility` writes this page. Each cell is a run of tests on real brokers and a real job, on the day that its
-table names: `tests/compatibility` has those of brokers and librdkafka, `tests/integration/test_job.py` has the others.
+`python -m tests.compatibility` writes this page. Each cell is a run of tests on real brokers and a real job, on the day
+that its table names: `tests/compatibility` has those of brokers and librdkafka, `tests/integration/test_job.py` has
+the others.
 """
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-confluent_kafka: Any = pytest.importorskip("confluent_kafka", reason="`python -m tests.compatibility` installs confluent-kafka")
+confluent_kafka: Any = pytest.importorskip(
+    "confluent_kafka", reason="needs confluent-kafka: python -m tests.compatibility"
+)
 
 TOPIC = "librdkafka"
 BOUND = 200_000
