@@ -6,14 +6,13 @@ is made again here. Each step can be repeated, and interrupted at any point: the
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Final
 
-from arro3.core import DataType, RecordBatch, RecordBatchReader, Table
-from deltalake import ColumnProperties, CommitProperties, DeltaTable, QueryBuilder, WriterProperties, write_deltalake
+import pyarrow as pa
+from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
 
 from pipeline.errors import PipelineError, first_line
@@ -100,42 +99,18 @@ def log_failures(log: logging.Logger, what: str) -> Iterator[None]:
         log.warning("%s failed, the next round repeats it: %s", what, first_line(exc))
 
 
-# Days of a roll-up by minute as one file each, sorted by client: to read one client is to read few pages.
+# Days of a roll-up by minute as one file each, in the order of users: to read one client is to read few row groups.
 #
-# The writer of delta-rs may put a run of some thousand rows a little earlier or later; that costs a page or two.
-#
-# A day is read and rewritten at one version of the table, in one commit. If the job has committed meanwhile, delta-rs
-# refuses that commit and the rewrite is made again. A rewrite that is killed leaves files that no version names; a
-# later cleaning removes them. So no row is lost or doubled, and what the table records of the job's appends stays as it
-# is.
-#
-# For readers that follow the table as a stream such a commit is a change of data, as the deletion of old rows is:
-# Spark needs `skipChangeCommits` for both.
+# A rewrite that is killed leaves files that no version names; a later cleaning removes them.
 
 _FILES_OF_A_DAY: Final = 60  # an hour of the roll-up
 _QUIET_MS: Final = 3_600_000
-_ROWS_AT_ONCE: Final = 100_000
-# One file for each day, whatever its size; row groups of which the writer holds little.
-_FILE_BYTES: Final = 2**40
-# What hardly repeats gets no dictionary: to read one client, its 1 MB would be read and decoded, for each row group.
-_MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns")
-_WRITER: Final = WriterProperties(
-    max_row_group_size=_ROWS_OF_A_GROUP,
-    compression="SNAPPY",
-    column_properties=dict.fromkeys(_MEASURES, ColumnProperties(dictionary_enabled=False)),
-)
-_ORDER: Final = '"user", client_id, minute_start_ms'
-# On one core: the micro-batches need the others.
-_ENGINE: Final = {"datafusion.execution.target_partitions": "1"}
+_FILE_BYTES: Final = 2**40  # one file for each day, whatever its size
+_SORTED_IN_MEMORY_BYTES: Final = 134_217_728  # the rest goes to temporary files
 
 
-def sort_day(
-    uri: str, many_files: int = _FILES_OF_A_DAY, quiet_ms: int = _QUIET_MS, rows_at_once: int = _ROWS_AT_ONCE
-) -> str | None:
+def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY, quiet_ms: int = _QUIET_MS) -> str | None:
     """Rewrite the newest day that has many files, or several to which none was added for long; None if none is due.
-
-    It takes the memory of `rows_at_once` rows (those of one user are together) and of a row group, however long a day
-    is.
 
     * `many_files`: A day may have as many; one more, and it is rewritten.
     * `quiet_ms`: So much older than the newest file of the table are all files of a day that is over.
@@ -144,66 +119,31 @@ def sort_day(
     def sort(table: DeltaTable) -> str | None:
         day = _due(table, many_files, quiet_ms)
         if day is not None:
-            _rewrite(table, day, rows_at_once)
+            table.optimize.z_order(
+                ["user"],
+                partition_filters=[("date", "=", day)],
+                target_size=_FILE_BYTES,
+                max_concurrent_tasks=1,
+                max_spill_size=_SORTED_IN_MEMORY_BYTES,
+                writer_properties=_MERGING,
+                post_commithook_properties=NO_CLEANING,
+            )
         return day
 
     return committed(uri, sort)
 
 
 def _due(table: DeltaTable, many_files: int, quiet_ms: int) -> str | None:
-    files = file_statistics(table)
+    files = pa.table(file_statistics(table))
     if not files.num_rows:
         return None
-    added_ms = files.column("modification_time").cast(DataType.int64()).to_pylist()
+    added_ms = files["modification_time"].cast(pa.int64()).to_pylist()
     by_day: dict[str, list[int]] = {}
-    for day, at_ms in zip(files.column("partition.date").to_pylist(), added_ms, strict=True):
+    for day, at_ms in zip(files["partition.date"].to_pylist(), added_ms, strict=True):
         by_day.setdefault(str(day), []).append(at_ms)
     over_ms = max(added_ms) - quiet_ms
     due = (day for day, at_ms in by_day.items() if len(at_ms) > many_files or (len(at_ms) > 1 and max(at_ms) < over_ms))
     return max(due, default=None)
-
-
-def _rewrite(table: DeltaTable, day: str, rows_at_once: int) -> None:
-    of_day = f"date = DATE '{day}'"
-    users = _read(table, f'SELECT "user", count(*) AS n FROM source WHERE {of_day} GROUP BY 1 ORDER BY 1')  # noqa: S608
-    names, rows = (cast(Any, users.column(name)).to_pylist() for name in ("user", "n"))  # the stubs say numpy
-    spans = list(_spans(names, rows, rows_at_once))
-    empty = _read(table, "SELECT * FROM source LIMIT 0")
-
-    def batches() -> Iterator[RecordBatch]:
-        # In a thread of ours: delta-rs asks for the batches in one of its own, in which its engine cannot wait.
-        with ThreadPoolExecutor(1, "sorted-days") as thread:
-            for span in spans:
-                first, last = (name.replace("'", "''") for name in span)
-                some = f"\"user\" >= '{first}' AND \"user\" <= '{last}'"
-                sql = f"SELECT * FROM source WHERE {of_day} AND {some} ORDER BY {_ORDER}"  # noqa: S608 - quoted by us
-                yield from thread.submit(_read, table, sql).result().to_batches()
-
-    write_deltalake(
-        table,
-        RecordBatchReader.from_batches(empty.schema, batches()),
-        mode="overwrite",
-        predicate=f"date = '{day}'",
-        target_file_size=_FILE_BYTES,
-        writer_properties=_WRITER,
-        commit_properties=CommitProperties(max_commit_retries=0),
-        post_commithook_properties=NO_CLEANING,
-    )
-
-
-def _spans(users: Sequence[str], rows: Sequence[int], at_once: int) -> Iterator[tuple[str, str]]:
-    first, held = 0, 0
-    for place, of_user in enumerate(rows):
-        if held and held + of_user > at_once:
-            yield users[first], users[place - 1]
-            first, held = place, 0
-        held += of_user
-    if users:
-        yield users[first], users[-1]
-
-
-def _read(table: DeltaTable, sql: str) -> Table:
-    return QueryBuilder(_ENGINE).register("source", table).execute(sql).read_all()
 
 
 _SORTED: Final = ("usage_by_minute", "throttle_by_minute")
