@@ -26,8 +26,8 @@ pages: ready ## play every command of README and docs, also beside a demo (RENEW
 docs: ready ## the site of docs/, in build/site/html: every link and anchor checked, nothing fetched when it is read
 	@exec deploy/site.sh
 
-deploy-check: ready ## the files of deploy/ against linters, schemas and the command line (SCHEMAS=FOLDER has more of them, RENEW=1 writes docs/deploy.md)
-	@exec env SCHEMAS=$(SCHEMAS) RENEW=$(RENEW) deploy/check.sh $(ARGS)
+deploy-check: ready ## the files of deploy/ against linters, schemas and the command line
+	@exec deploy/check.sh $(ARGS)
 
 lint: ready ## style, format, and which package may import which
 	@$(VENV)/bin/ruff check .

@@ -15,10 +15,6 @@ import pytest
 from tests.deploy.commands import DEPLOY
 
 ENVIRONMENT: Final = Path(os.environ.get("DEPLOY_CHECK", DEPLOY.parent / ".venv" / "deploy-check"))
-SCHEMAS: Final = os.environ.get("DEPLOY_SCHEMAS", "")
-"""A folder with schemas that no package has: CRDs (*.yaml) and what `databricks bundle schema` prints (bundle.json)."""
-_THIS_FOLDER: Final = Path(__file__).parent
-_NO_DEFINITION: Final = 3
 
 
 def checker(name: str) -> str:
@@ -44,18 +40,8 @@ def run(*command: str | Path, given: Any = None, folder: Path | None = None) -> 
     )
 
 
-def mistakes_by(script: str, given: Any, *arguments: str | Path) -> str:
-    """What one of the scripts beside this file says of an object; "" if nothing is wrong."""
-    done = run(checker("python"), _THIS_FOLDER / script, *arguments, given=given)
-    assert done.returncode in {0, 1, _NO_DEFINITION}, done.stderr
-    assert done.stdout or done.returncode != 1, done.stderr
-    if done.returncode == _NO_DEFINITION:
-        pytest.skip(f"needs the definition of {given['apiVersion']} {given['kind']} in the folder {arguments[0]}")
+def mistakes_by(models: str, given: Any) -> str:
+    """What the models of `bundle` or `kubeflow` say of an object; "" if nothing is wrong."""
+    done = run(checker("python"), Path(__file__).with_name("against_models.py"), models, given=given)
+    assert done.stdout or done.returncode == 0, done.stderr
     return done.stdout
-
-
-def given_schemas() -> Path:
-    """The folder of schemas that the operator has given; the test is skipped without one."""
-    if not SCHEMAS:
-        pytest.skip("needs schemas that no package has: make deploy-check SCHEMAS=FOLDER")
-    return Path(SCHEMAS).absolute()

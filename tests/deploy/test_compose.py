@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.deploy.checkers import checker, of_the_system, run
@@ -25,13 +24,15 @@ def test_a_key_that_compose_does_not_have_is_found(tmp_path: Path) -> None:
     assert "heathcheck" in done.stdout
 
 
-def test_what_services_wait_for_mount_and_read_is_defined() -> None:
+def test_what_services_wait_for_mount_and_read_is_there() -> None:
     whole = compose_file()
     for service in whole["services"].values():
         assert set(service.get("depends_on", ())) <= set(whole["services"])
         assert set(service.get("secrets", ())) <= set(whole["secrets"])
         named = [volume.split(":")[0] for volume in service.get("volumes", ())]
-        assert {name for name in named if not name.startswith(".")} <= set(whole["volumes"])
+        assert [name for name in named if name not in whole["volumes"] and not (FOLDER / name).is_file()] == []
+    build = whole["services"]["job"]["build"]
+    assert (FOLDER / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "image" / "Dockerfile"
 
 
 def test_nothing_runs_as_root_or_can_gain_rights() -> None:
@@ -63,12 +64,12 @@ def test_grafana_gets_the_dashboard_and_its_prometheus() -> None:
     assert source["url"] == "http://prometheus:9090"
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_the_secrets_are_made_once(again: bool, tmp_path: Path) -> None:
+def test_the_secrets_are_made_once(tmp_path: Path) -> None:
     script = tmp_path / "secrets.sh"
     script.write_bytes((FOLDER / "secrets.sh").read_bytes())
-    made = [run("/bin/sh", script).stdout for _ in range(2 if again else 1)]
-    names = {Path(one["file"]).name for one in compose_file()["secrets"].values()}
-    assert {path.name for path in (tmp_path / "secrets").iterdir()} == names
-    assert all(len(path.read_text("utf-8")) == 32 for path in (tmp_path / "secrets").iterdir())
-    assert not again or made[1] == ""
+    assert run("/bin/sh", script).stdout
+    made = {path.name: path.read_text("utf-8") for path in (tmp_path / "secrets").iterdir()}
+    assert made.keys() == {Path(one["file"]).name for one in compose_file()["secrets"].values()}
+    assert {len(secret) for secret in made.values()} == {32}
+    assert run("/bin/sh", script).stdout == ""
+    assert made == {path.name: path.read_text("utf-8") for path in (tmp_path / "secrets").iterdir()}

@@ -46,12 +46,22 @@ NOT_AGAIN = "2 4 5"
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda one: one.where)
-def test_a_command_and_its_flags_exist_and_take_these_values(program: Program) -> None:
+def test_a_program_is_started_with_flags_and_variables_that_it_takes_and_asked_where_it_answers(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command: Any = get_command(app)
     words = list(program.words)
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     command.make_context(program.name, words)  # fails on a flag or value that it does not take
+    ours = {name: value for name, value in program.variables.items() if name.startswith("KQUOTA_")}
+    assert unknown_variables(ours) == {}
+    for name, value in ours.items():
+        monkeypatch.setenv(name, value)
+    load_settings()
+    for port, path in program.probed:
+        assert port in program.ports
+        assert path in SERVED[program.name]
 
 
 def test_images_and_wheels_are_named_after_the_release() -> None:
@@ -74,17 +84,6 @@ def unit_program(unit: Path) -> str:
     return next(program.name for program in ALL if program.where == unit.name)
 
 
-@pytest.mark.parametrize("program", ALL, ids=lambda one: one.where)
-def test_a_variable_is_one_that_kquota_knows_and_has_a_value_that_it_takes(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = {name: value for name, value in program.variables.items() if name.startswith("KQUOTA_")}
-    assert unknown_variables(ours) == {}
-    for name, value in ours.items():
-        monkeypatch.setenv(name, value)
-    load_settings()
-
-
 def test_the_image_sets_no_setting_because_a_settings_file_could_not_change_it() -> None:
     text = (DEPLOY / "image" / "Dockerfile").read_text("utf-8")
     names = set(re.findall(r"\b(KQUOTA_\w+)=", text))
@@ -92,21 +91,10 @@ def test_the_image_sets_no_setting_because_a_settings_file_could_not_change_it()
     assert names - set(OTHER_VARIABLES) == set()
 
 
-@pytest.mark.parametrize("path", SETTINGS_FILES, ids=lambda path: path.parent.name)
-def test_a_settings_file_has_only_settings_that_exist(path: Path) -> None:
-    settings = load_settings(path)
-    assert settings.tables.root.startswith("/var/lib/kquota")
-
-
-def test_there_is_a_settings_file_for_kubernetes_and_one_for_systemd() -> None:
-    assert {path.parent.name for path in SETTINGS_FILES} == {"base", "systemd"}
-
-
-@pytest.mark.parametrize("program", ALL, ids=lambda one: one.where)
-def test_a_probe_asks_a_program_where_it_answers(program: Program) -> None:
-    for port, path in program.probed:
-        assert port in program.ports
-        assert path in SERVED[program.name]
+def test_the_settings_files_of_kubernetes_and_systemd_have_only_settings_that_exist() -> None:
+    roots = {path.parent.name: load_settings(path).tables.root for path in SETTINGS_FILES}
+    assert roots.keys() == {"base", "systemd"}
+    assert all(root.startswith("/var/lib/kquota") for root in roots.values())
 
 
 def test_every_long_running_container_has_a_probe() -> None:
@@ -200,19 +188,6 @@ def test_a_unit_is_not_started_again_after_what_a_restart_can_not_mend() -> None
         assert (lines["Restart"], lines["RestartPreventExitStatus"]) == ("on-failure", NOT_AGAIN)
 
 
-def test_the_files_that_the_compose_file_mounts_are_there() -> None:
-    folder = DEPLOY / "compose"
-    for service in compose_file()["services"].values():
-        sources = [volume.split(":")[0] for volume in service.get("volumes", ())]
-        for source in sources:
-            assert not source.startswith(".") or (folder / source).is_file(), source
-    build = compose_file()["services"]["job"]["build"]
-    assert (folder / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "image" / "Dockerfile"
-    made = (folder / "secrets.sh").read_text("utf-8")
-    for name in compose_file()["secrets"]:
-        assert name in made
-
-
 def test_the_files_that_the_image_is_made_of_are_there_and_are_sent_to_the_builder() -> None:
     sent = [line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")]
     assert all((ROOT / one).exists() for one in sent)
@@ -224,27 +199,12 @@ def test_the_files_that_the_image_is_made_of_are_there_and_are_sent_to_the_build
 
 
 def test_the_files_that_the_bundle_names_are_there() -> None:
-    folder = DEPLOY / "databricks" / "resources"
-    for job in bundle()["resources"]["jobs"].values():
-        for task in job["tasks"]:
-            assert (folder / task["spark_python_task"]["python_file"]).resolve().is_file()
-    whole = json.dumps(bundle())
-    used = set(re.findall(r"\$\{var\.(\w+)\}", whole))
+    folder, resources = DEPLOY / "databricks" / "resources", bundle()["resources"]
+    named = [task["spark_python_task"]["python_file"] for job in resources["jobs"].values() for task in job["tasks"]]
+    named += [dashboard["file_path"] for dashboard in resources["dashboards"].values()]
+    assert [name for name in named if not (folder / name).is_file()] == []
+    used = set(re.findall(r"\$\{var\.(\w+)\}", json.dumps(bundle())))
     assert used | {"settings_volume"} == set(bundle()["variables"])
-
-
-def test_the_dashboard_that_the_bundle_names_is_there() -> None:
-    (dashboard,) = bundle()["resources"]["dashboards"].values()
-    path = (DEPLOY / "databricks" / "resources" / dashboard["file_path"]).resolve()
-    assert path == DEPLOY / "databricks" / "kquota.lvdash.json"
-    if not path.exists():
-        pytest.skip(f"needs {path.relative_to(ROOT)}")
-    json.loads(path.read_text("utf-8"))
-
-
-def test_no_file_of_deploy_names_a_registry() -> None:
-    for path in FILES:
-        assert not re.search(r"\b(docker\.io|ghcr\.io|quay\.io|gcr\.io|registry\.)", path.read_text("utf-8")), path
 
 
 def test_the_settings_of_kubernetes_are_those_that_its_pods_mount() -> None:

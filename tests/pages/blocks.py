@@ -21,12 +21,11 @@ from typing import Final
 
 from markdown_it import MarkdownIt
 
-from tests.pages.shape import WAYS
-
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 SHELL_LANGUAGES: Final = ("sh", "console")
 LANGUAGES: Final = (*SHELL_LANGUAGES, "python", "json", "yaml", "toml", "properties", "text", "sql")
+WAYS: Final = ("pure", "pure exact", "demo", "cluster", "store", "run")
 UNPLAYED: Final = "unplayed: "
 
 

@@ -3,19 +3,21 @@
 `make pages RENEW=1` writes what was printed into the pages.
 """
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.process import free_ports
 from pipeline.tables.quotas.table import QuotaTable
-from tests.pages.blocks import PAGES, blocks_of
+from tests.pages.blocks import PAGES, ROOT, blocks_of
 from tests.pages.demo import RunningDemo, running_demo
-from tests.pages.reader import Reader, play, without_waiting
-from tests.pages.shape import shape
 from tests.pages.shell import Answer
-from tests.pages.transcript import Player
+from tests.pages.transcript import Player, Reader, play, shape, without_waiting
 
 # A page has dozens of commands, each of which is a process of its own.
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_200)]
@@ -94,3 +96,17 @@ def test_the_settings_file_serves_a_command_after_the_end_of_the_demo(command: s
     with Reader(demo.folder, settings={"KQUOTA_CONFIG": ".kquota/demo/kquota.toml"}) as typing:
         answer = typing.run(f"kquota {command}")
     assert answer.exit_code == (1 if command == "status" else 0), answer
+
+
+def test_the_commands_of_docs_cluster_lead_to_a_job_on_a_cluster(tmp_path: Path) -> None:
+    master, web = (str(port) for port in free_ports(2))
+    # `python` is the one of the tests, as a reader has activated an environment.
+    search_path = os.pathsep.join(
+        [str(tmp_path / ".venv" / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        names = {"broker:9092": broker.bootstrap_servers, "7077": master, "8080": web}
+        with Reader(tmp_path, names, settings={"PATH": search_path}) as reader:
+            assert reader.play(ROOT / "docs" / "cluster.md", "cluster") == []
+            told = reader.run("cat job.log").text
+            assert "executor 1 at 127.0.0.1" in told or "executor 0 at 127.0.0.1" in told

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.shape import exactly, excerpt, in_shape
 from tests.pages.shell import Answer, Shell
-from tests.pages.transcript import Player
+from tests.pages.transcript import Player, exactly, excerpt, in_shape
 
 PAGE = """# Page
 

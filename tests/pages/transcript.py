@@ -4,14 +4,16 @@ A line that begins with `$ ` is a command; it goes on in the next line after a `
 nothing but commands, and each must end with 0. A line `…` stands for lines that are left out.
 """
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from tests.pages.blocks import Block, blocks_of
-from tests.pages.shape import WAYS
-from tests.pages.shell import Answer
+from tests.pages.shell import Answer, Shell, reader_environment
 
 _COMMAND: Final = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _SCRIPT_COMMAND: Final = re.compile(r"^(?!#|$)((?:.*\\\n)*.*)\n", re.MULTILINE)
@@ -112,12 +114,120 @@ class Player:
         if block.language == "sh":
             failed = [f"{told}\nended with {answer.exit_code}:\n{text}"] if answer.exit_code else []
             return Played([], failed)
-        way = WAYS[block.how]
-        printed = way.select(exchange.answer, [line.rstrip() for line in text.splitlines()])
-        difference = way.compare(exchange.answer, printed)
+        select, compare = (excerpt if block.how == "run" else as_shown), (exactly if "exact" in block.how else in_shape)
+        printed = select(exchange.answer, [line.rstrip() for line in text.splitlines()])
+        difference = compare(exchange.answer, printed)
         return Played([*told.splitlines(), *printed], [f"{told}\n{difference}"] if difference else [])
 
 
 def _with(name: str, instead: str, text: str) -> str:
     """A text with another word or path in place of one, where it is not a part of a longer word."""
     return re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", lambda _: instead, text)
+
+
+# When an answer is what a page shows, though times, ids and amounts differ from run to run.
+
+LEFT_OUT: Final = "…"
+"""A line of a page that stands for lines that are left out."""
+
+# What differs from run to run: ids, amounts, times, bars, and the widths of table columns because of them.
+_CHANGING: Final = (
+    (r", (capped|debt) [0-9.]+ \w+", ""),  # only where a throttle time is cut, or where a rate is below its bound
+    (r"[>≤] T", "~ T"),
+    (r"\b[0-9a-f]{8,}\b", "ID"),
+    (r"[0-9]+([.,:][0-9]+)*", "N"),
+    (r"[█▏▎▍▌▋▊▉│─━]+", "|"),
+    (r"\s+", " "),
+)
+
+
+def shape(line: str) -> str:
+    """A line without what differs from run to run."""
+    for pattern, sign in _CHANGING:
+        line = re.sub(pattern, sign, line)
+    return line.strip()
+
+
+def exactly(shown: Sequence[str], printed: Sequence[str]) -> str:
+    """Every character is the same."""
+    return "" if list(shown) == list(printed) else _told(shown, printed)
+
+
+def in_shape(shown: Sequence[str], printed: Sequence[str]) -> str:
+    """The same lines, except for numbers, ids, times and spaces."""
+    return "" if [*map(shape, shown)] == [*map(shape, printed)] else _told(shown, printed)
+
+
+def as_shown(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """What was printed; where the page leaves lines out, as many of them left out as leaves the others."""
+    start = list(shown).index(LEFT_OUT) if LEFT_OUT in shown else len(shown)
+    end = len(shown) - start - 1
+    if end < 0 or len(printed) <= start + end:
+        return list(printed)
+    return [*printed[:start], LEFT_OUT, *printed[len(printed) - end :]]
+
+
+def excerpt(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """For each line of the page the first one of its shape that was printed, each used once."""
+    rest = list(printed)
+    found = []
+    for line in shown:
+        like = next((other for other in rest if shape(other) == shape(line)), None)
+        if like is not None:
+            rest.remove(like)
+        if like is not None or line == LEFT_OUT:
+            found.append(like or line)
+    return found
+
+
+def _told(shown: Sequence[str], printed: Sequence[str]) -> str:
+    return "\n".join(["the page shows:", *shown, "was printed:", *printed])
+
+
+# A reader of the pages, who types their commands into a shell, and compares or renews what they show.
+
+RENEW: Final = "RENEW_PAGES"
+"""If this environment variable is 1, what was printed is written into the page."""
+
+
+def without_waiting(_event: str) -> None:
+    """For what is played without a demo: the events of a page happen there."""
+
+
+def play(player: Player, page: Path, kind: str) -> list[str]:
+    """Play the blocks of one kind of a page.
+
+    Returns:
+        The differences; none if the page was renewed.
+    """
+    played = player.play(page.read_text(encoding="utf-8"), kind)
+    if os.environ.get(RENEW) != "1":
+        return played.differences
+    page.write_text("".join(f"{line}\n" for line in played.lines), encoding="utf-8")
+    return []
+
+
+class Reader(Shell):
+    """Reads pages and types their commands. Use it in a `with` block, which ends its shell.
+
+    Args:
+        folder: where it is.
+        addresses: what stands in the pages for an address, and that address here.
+        happens: called with each event of a page.
+        settings: environment variables that were set before.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        addresses: Mapping[str, str] | None = None,
+        happens: Callable[[str], None] = without_waiting,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder, {**reader_environment(folder), **(settings or {})})
+        names = {"/home/dana/kquota": str(folder), "ops1": socket.gethostname(), **(addresses or {})}
+        self._player = Player(self.run, names, happens)
+
+    def play(self, page: Path, kind: str) -> list[str]:
+        """Type the commands of a page, see `play`."""
+        return play(self._player, page, kind)
