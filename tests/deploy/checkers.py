@@ -5,8 +5,12 @@ They are none of the project's own packages: schemas and linters are large, and 
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,3 +49,19 @@ def mistakes_by(models: str, given: Any) -> str:
     done = run(checker("python"), Path(__file__).with_name("against_models.py"), models, given=given)
     assert done.stdout or done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[str]:
+    """The address of a program of kquota that tells its port on one of its first lines."""
+    command = [sys.executable, "-m", "pipeline.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if found := re.search(r"(?:on port |http://127\.0\.0\.1:)(\d+)", line):
+                    yield f"http://127.0.0.1:{found[1]}"
+                    return
+            pytest.fail("the program has ended")
+        finally:
+            process.kill()

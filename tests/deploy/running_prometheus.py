@@ -1,6 +1,5 @@
 """A real Prometheus that scrapes what a test serves."""
 
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -9,19 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
+from tests.deploy.checkers import of_the_system
+from tests.deploy.commands import DEPLOY
 from tests.waiting import PATIENCE_SECONDS, wait_until
-
-DEPLOY = Path(__file__).parents[2] / "deploy"
-
-
-def program(name: str) -> str:
-    """The path of a program of Debian's package `prometheus`; the test is skipped without it."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"needs {name}: apt-get install --no-install-recommends prometheus")
-    return found
 
 
 class Prometheus:
@@ -75,7 +65,7 @@ def running_prometheus(folder: Path, configuration: str) -> Iterator[Prometheus]
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [
-        program("prometheus"),
+        of_the_system("prometheus", "prometheus"),
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={address}",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.deploy.running_prometheus import DEPLOY
+from tests.deploy.commands import DEPLOY
 
 VIEWS: Final = DEPLOY / "sql" / "views.sql"
 QUOTA_HISTORY: Final = DEPLOY / "sql" / "quota_history.sql"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.running_prometheus import DEPLOY
+from tests.deploy.commands import DEPLOY
 from tests.deploy.sql_texts import AI_BI_BOARD, SQL_BOARD, VIEWS, read_board, widgets
 
 GRAFANA_BOARDS = (DEPLOY / "grafana" / "kquota.json", SQL_BOARD)

@@ -16,14 +16,6 @@ def test_the_schema_of_compose_allows_the_file() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_key_that_compose_does_not_have_is_found(tmp_path: Path) -> None:
-    spoilt = compose_file()
-    spoilt["services"]["job"]["heathcheck"] = {}
-    (tmp_path / "compose.yaml").write_text(yaml.safe_dump(spoilt), "utf-8")
-    done = run(checker("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", tmp_path / "compose.yaml")
-    assert "heathcheck" in done.stdout
-
-
 def test_what_services_wait_for_mount_and_read_is_there() -> None:
     whole = compose_file()
     for service in whole["services"].values():

@@ -1,19 +1,14 @@
 """The health check of the image, against the programs that it asks."""
 
-import re
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from prometheus_client import Counter
 
 from pipeline.metrics import metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from pipeline.tables.layout import create_missing
-from tests.deploy.checkers import run
+from tests.deploy.checkers import run, serving
 from tests.deploy.commands import DEPLOY, programs
 from tests.waiting import wait_until
 
@@ -24,22 +19,6 @@ WANTED = "kquota_query_starts_total"
 def asked(*arguments: str) -> tuple[int, str]:
     done = run(sys.executable, HEALTH, *arguments)
     return done.returncode, done.stderr
-
-
-@contextmanager
-def serving(*words: str) -> Iterator[str]:
-    """The address of a program of kquota that tells its port on one of its first lines."""
-    command = [sys.executable, "-m", "pipeline.cli.main", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if found := re.search(r"(?:on port |http://127\.0\.0\.1:)(\d+)", line):
-                    yield f"http://127.0.0.1:{found[1]}"
-                    return
-            pytest.fail("the program has ended")
-        finally:
-            process.kill()
 
 
 def probed_paths(program: str) -> set[str]:

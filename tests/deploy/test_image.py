@@ -29,13 +29,6 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_hadolint_would_find_an_image_without_a_tag(tmp_path: Path) -> None:
-    spoilt = tmp_path / "Dockerfile"
-    text = (IMAGE / "Dockerfile").read_text("utf-8")
-    spoilt.write_text(text.replace("FROM python:3.11-slim-bookworm AS", "FROM python AS"), "utf-8")
-    assert "DL3006" in run(checker("hadolint"), spoilt).stdout
-
-
 @pytest.mark.parametrize("script", [*SCRIPTS, DEPLOY / "compose" / "secrets.sh"], ids=lambda path: path.name)
 def test_a_script_is_one_that_its_shell_can_read(script: Path) -> None:
     shell = script.read_text("utf-8").splitlines()[0].removeprefix("#!")

@@ -5,8 +5,6 @@ It scrapes a real gate (a process), and the metrics of a job, a meter and a sync
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,7 +24,9 @@ from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from quota.broker_levels.sync import AlterBudget, BrokerSync
-from tests.deploy.running_prometheus import DEPLOY, Prometheus, deployed, program, running_prometheus
+from tests.deploy.checkers import of_the_system, run, serving
+from tests.deploy.commands import DEPLOY
+from tests.deploy.running_prometheus import Prometheus, deployed, running_prometheus
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import new_job, throttle_one
@@ -49,19 +49,13 @@ def board_expressions() -> list[str]:
 
 
 def test_promtool_finds_that_every_alert_fires_when_it_should_and_only_then() -> None:
-    done = subprocess.run(
-        [program("promtool"), "test", "rules", "rules_test.yml"],
-        cwd=RULES.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(of_the_system("promtool", "prometheus"), "test", "rules", "rules_test.yml", folder=RULES.parent)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_amtool_takes_the_alertmanager_with_one_receiver() -> None:
-    command = [program("amtool"), "check-config", str(RULES.with_name("alertmanager.yml"))]
-    assert "1 receivers" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    amtool = of_the_system("amtool", "prometheus-alertmanager")
+    assert "1 receivers" in run(amtool, "check-config", RULES.with_name("alertmanager.yml")).stdout
 
 
 def runbook() -> dict[str, str]:
@@ -130,26 +124,14 @@ def served_sync() -> Iterator[int]:
 @contextmanager
 def real_gate() -> Iterator[int]:
     """`kquota gate`, which needs no broker to answer."""
-    command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, "--bootstrap-server", "127.0.0.1:1"], stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        try:
-            told = ""
-            while "listening on port" not in told:
-                told = process.stderr.readline()
-                assert told, "the gate has ended"
-            port = int(re.findall(r"listening on port (\d+)", told)[0])
-            httpx.get(f"http://127.0.0.1:{port}/v1/throttle?user=alice&client_id=etl", timeout=PATIENCE_SECONDS)
-            yield port
-        finally:
-            process.kill()
+    with serving("gate", "--listen", "127.0.0.1:0", "--bootstrap-server", "127.0.0.1:1") as address:
+        httpx.get(f"{address}/v1/throttle?user=alice&client_id=etl", timeout=PATIENCE_SECONDS)
+        yield int(address.rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    program("prometheus")
+    of_the_system("prometheus", "prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     with ExitStack() as stack:
         ports = {

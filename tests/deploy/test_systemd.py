@@ -26,13 +26,6 @@ def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_setting_that_systemd_does_not_have_is_found(tmp_path: Path) -> None:
-    analyze = of_the_system("systemd-analyze", "systemd")
-    unit = installed(UNITS[0], tmp_path)
-    unit.write_text(unit.read_text("utf-8").replace("NoNewPrivileges", "NoNewPrivilege"), "utf-8")
-    assert "NoNewPrivilege" in run(analyze, "verify", "--man=no", unit).stderr
-
-
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_little_is_exposed(unit: Path, tmp_path: Path) -> None:
     analyze = of_the_system("systemd-analyze", "systemd")
