@@ -145,6 +145,12 @@ DEFECTS: Final = (
         _SETTINGS,
     ),
     Defect(
+        "a command reaches an object store without the settings of the store",
+        "Source.settings",
+        ("reach_with(settings.store, settings.tables.root, settings.stream.checkpoint)", "pass"),
+        "tests/pipeline/store/test_access.py",
+    ),
+    Defect(
         "a heap is accepted with which Spark does not start",
         "_enough_memory",
         "lambda original, memory: memory",
