@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from bench.machine import arguments, machine_line
 from bench.pages import table, write_part
-from pipeline.replay.simulation import NoOutbox, NoTopic
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.stream.usage_columns import USAGE_SCHEMA
 from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.rehearsal import NoOutbox, NoTopic
 from pipeline.throttle.shapes import Written, records_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot

@@ -43,11 +43,11 @@ from bench.stage import add_topics, big_broker, writer_of
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import topic_specs
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.replay.simulation import SimulatedClock
 from pipeline.settings.model import Settings
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.publisher import DeltaOutbox, ThrottleTopic
+from pipeline.throttle.rehearsal import HandSetClock
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
@@ -116,7 +116,7 @@ class Held:
 
     def __init__(self, clients: int, root: Path, topic: ThrottleTopic, spent: Spent) -> None:
         self.spent = spent
-        self.clock = SimulatedClock(START_MS)
+        self.clock = HandSetClock(START_MS)
         self._clients = clients
         self._usage = _usage(clients)
         self._batch_id = -1

@@ -3,8 +3,8 @@
 First decisions (docs/design.md, "The rate") depend on the sample windows alone, never on a token bucket. So a replay
 may begin at any instant: after it has read the usage of the (N + 1) · w before, its windows are what they were.
 
-`replay` decides batches again for `kquota verify`, which compares with `differences`. `ReplayEngine` is for what-if:
-its answers have no names, and each client has an instant of its own.
+`kquota throttles verify` decides batches again and compares with `differences`. `ReplayEngine` is for what-if: its
+answers have no names, and each client has an instant of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,14 +70,6 @@ class StoredBatch(Evaluation):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """A batch and its decisions, as `QuotaEngine.record` returns them."""
-
-    batch: StoredBatch
-    decisions: pa.Table
-
-
-@dataclass(frozen=True, slots=True)
 class EpochSpan:
     """The instants of the first and the last row of a time epoch. After its last comes the first of the next."""
 
@@ -113,17 +105,6 @@ def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
         column = ordered[name]
         begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
     return ordered, np.flatnonzero(begins)
-
-
-def replay(engine: QuotaEngine, batches: Iterable[StoredBatch], snapshot_at: SnapshotAt) -> Iterator[Replayed]:
-    """Decide batches again, in their order, each with its own quotas at its own instant in its own time epoch."""
-    before: StoredBatch | None = None
-    for batch in batches:
-        if before is not None and batch.time_epoch > before.time_epoch:
-            engine.begin_epoch(before.evaluated_at_ms, batch.evaluated_at_ms)
-        before = batch
-        engine.load_quotas(snapshot_at(batch.quota_version))
-        yield Replayed(batch, engine.record(batch.usage, batch.evaluated_at_ms))
 
 
 _UNKNOWN: Final = -1

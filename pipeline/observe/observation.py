@@ -3,26 +3,24 @@
 Usage comes in as rows, and time as `now_ms`. Sums stay integers until a rate is taken. A second is decided when it is
 complete; what comes later is in the sums, and in the engine as of the next second.
 
-The shadow is the engine in cluster scope with the throttles that the job would publish (`quota.holds`). A client that
-is held uses nothing: its usage of that second is taken as not sent, and not sent later either.
+The shadow is the job's own decider and purgatory, in cluster scope. A client that is held uses nothing: its usage of
+that second is taken as not sent, and not sent later either.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.settings.model import EngineSettings, Settings
-from pipeline.throttle.assembly import engine_of, nominal_slicing
+from pipeline.settings.model import Settings
+from pipeline.throttle.rehearsal import Rehearsal
+from pipeline.throttle.shapes import types_of
 from quota.arrays import Ids, Ints
 from quota.entity import QUOTA_TYPES
-from quota.holds import Holds
-from quota.replay import NumberedUsage, ReplayEngine
 from quota.snapshot import QuotaSnapshot
-from quota.usage import Usage
 
 SECOND_MS: Final = 1_000
 MINUTE_SECONDS: Final = 60
@@ -35,10 +33,8 @@ PER_UNIT: Final = (1.0, 1.0, 1e-7)
 UNREACHABLE: Final = (1e12, 1e12, 1e6)
 """By quota type: a bound from here on limits no client; such quotas are set so that brokers measure."""
 
-_NO_END_MS: Final = 1 << 52
 _PARTS: Final = 16
 """So many tables wait at most until they are summed."""
-_ENGINE: Final = EngineSettings()
 MEASURES: Final = ("produced_bytes", "fetched_bytes", "request_time_ns")
 _SUMS: Final = (*MEASURES, "request_count")
 _KEYS: Final = ("client", "broker", "second")
@@ -140,8 +136,7 @@ class Observation:
 
     def __init__(self, lag_ms: int, is_exact: bool) -> None:
         self._lag_ms, self._is_exact = lag_ms, is_exact
-        self._engine = engine_of(ReplayEngine, _ENGINE, "cluster")
-        self._holds = Holds(nominal_slicing(Settings()), self._engine.owed_at, 0, _NO_END_MS, 1)
+        self._job = Rehearsal(Settings(), "cluster")
         self._numbers: dict[Client, int] = {}
         self._brokers: dict[str, int] = {}
         self._first_seconds: list[int] = []
@@ -167,14 +162,9 @@ class Observation:
 
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Quotas were read. Throttles of the shadow that they change are looked at."""
-        if snapshot.quotas == self._engine.snapshot.quotas:
-            return
-        self._engine.load_quotas(snapshot)
-        if self.seconds:
-            at_ms = self._next * SECOND_MS - 1
-            clients = np.arange(self._entities.num_rows)
-            self._engine.resolve_again(clients, self._entities, at_ms)
-            self._holds.look_after_edit(at_ms)
+        before = self._job.snapshot
+        if snapshot.quotas != before.quotas:
+            self._job.put_in_force(replace(snapshot, version=before.version + 1))
 
     def add(self, usage: pa.Table) -> None:
         """Take in usage.
@@ -270,23 +260,19 @@ class Observation:
     def _decide(self, second: int, rows: pa.Table) -> None:
         at_ms = (second + 1) * SECOND_MS - 1
         self._grow()
-        self._holds.advance(at_ms)
-        held = self._holds.held
+        if second == self._first:
+            self._job.begin(at_ms)
+        self._job.wait_until(at_ms)
+        held = self._numbers_of(self._job.purgatory.held())
         self._per_client[_HELD, held] += 1
-        sends = ~np.isin(rows["client"].to_numpy(), held)
-        rows = rows.filter(pa.array(sends)).combine_chunks()
+        rows = rows.filter(pa.array(~np.isin(rows["client"].to_numpy(), held)))
         if not rows.num_rows:
             return
-        usage = NumberedUsage.of(Usage.read(rows, False, SECOND_MS, at_ms), rows["client"].to_numpy())
-        throttles = self._engine.throttles(usage, at_ms)
-        if not len(throttles.rows):
-            return
-        clients = usage.clients[throttles.rows]
-        owed = self._engine.owed_at(clients, np.full(len(clients), at_ms)).of_types(throttles.quota_type)
-        longer = owed.owed_ms > self._per_client[_OWED, clients]
-        self._per_client[_OWED, clients[longer]] = owed.owed_ms[longer]
-        self._per_client[_OWED_TYPE, clients[longer]] = throttles.quota_type[longer]
-        self._holds.decide(clients, throttles, at_ms)
+        violations = self._job.decide(rows, second, at_ms).violations
+        clients, owed_ms = self._numbers_of(violations), violations["owed_ms"].to_numpy()
+        longer = owed_ms > self._per_client[_OWED, clients]
+        self._per_client[_OWED, clients[longer]] = owed_ms[longer]
+        self._per_client[_OWED_TYPE, clients[longer]] = types_of(violations)[longer]
 
     def _fold(self) -> None:
         """Add complete seconds to the minutes, and to the largest requests of each client."""
@@ -306,21 +292,24 @@ class Observation:
         found: list[list[Sensor]] = [[] for _ in QUOTA_TYPES]
         if not self._numbers:
             return found
-        for row in self._engine.resolve(self._entities).to_pylist():
+        for row in self._job.decider.resolve(self._entities).to_pylist():
             quota_type = QUOTA_TYPES.index(row["quota_type"])
             found[quota_type].append(_sensor(quota_type, row))
         return found
 
     def _clients_of(self, usage: pa.Table) -> Ids:
         known = len(self._numbers)
-        names = zip(usage["user"].to_pylist(), usage["client_id"].to_pylist(), strict=True)
-        clients = np.array([self._numbers.setdefault(Client(*name), len(self._numbers)) for name in names], np.int64)
+        clients = self._numbers_of(usage)
         new = list(self._numbers)[known:]
         if new:
             columns = [pa.array(column, pa.string()) for column in zip(*new, strict=True)]
             added = pa.Table.from_arrays(columns, names=list(Client._fields))
             self._entities = pa.concat_tables([self._entities, added]).combine_chunks()
         return clients
+
+    def _numbers_of(self, rows: pa.Table) -> Ids:
+        names = zip(rows["user"].to_pylist(), rows["client_id"].to_pylist(), strict=True)
+        return np.array([self._numbers.setdefault(Client(*name), len(self._numbers)) for name in names], np.int64)
 
     def _broker(self, name: str) -> int:
         number = self._brokers.setdefault(name, len(self._brokers))

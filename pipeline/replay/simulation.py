@@ -1,7 +1,7 @@
 """A simulated job: the job's own engine, lifecycle and purgatory, without Kafka, Spark and tables."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -10,18 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from pipeline.clock import Moment
 from pipeline.settings.model import Settings
-from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.publisher import Marker, TopicEnd
-from pipeline.throttle.purgatory import ThrottlePurgatory
+from pipeline.throttle.rehearsal import Rehearsal
 from pipeline.throttle.shapes import Written, records_of
 from quota.engine import Scope
-from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.arrow import arrow_schema
 from schemas.names import ClientKey
-from schemas.throttle_record import ThrottleEventRow, ThrottleRecord
 from schemas.usage import UsageEvent
 
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
@@ -119,60 +113,6 @@ def _mistakes(errors: Sequence[Any]) -> str:
     )
 
 
-class SimulatedClock:
-    """`pipeline.clock.Clock` on event time, set by hand. Wall time and steady time are the same."""
-
-    def __init__(self, start_ms: int) -> None:
-        self.now_ms = start_ms
-
-    def now(self) -> Moment:
-        """The instant it was set to."""
-        return Moment(self.now_ms, self.now_ms)
-
-
-class NoOutbox:
-    """`pipeline.throttle.publisher.Outbox` of a job that has never run before. It stores nothing."""
-
-    table_id = "none"
-
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """Drop the rows."""
-        return True
-
-    def rows_from(self, publish_seq: int) -> pa.Table:
-        """No rows: nothing is stored."""
-        return arrow_schema(ThrottleEventRow).empty_table()
-
-    def newest(self) -> tuple[int, pa.Table]:
-        """No number and no throttles: nothing is stored."""
-        return -1, self.rows_from(0)
-
-    def is_fenced(self) -> bool:
-        """No other driver exists."""
-        return False
-
-
-class NoTopic:
-    """`pipeline.throttle.publisher.ThrottleTopic` without readers."""
-
-    def committed(self) -> Marker | None:
-        """No marker."""
-        return None
-
-    open = committed
-
-    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
-        """Drop the records."""
-
-    def end(self) -> TopicEnd:
-        """No records."""
-        return TopicEnd(-1, "")
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-_NAME: Final = "simulated"
 _LONGEST_AFTERMATH_MS: Final = 3_600_000
 
 
@@ -226,47 +166,22 @@ class Simulation:
         self._quotas = quotas
         self._show = show
         self.clients: dict[ClientKey, ClientStory] = {}
-        self._clock = SimulatedClock(0)
         stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
-        self._enforcement = assemble(
-            settings.model_copy(update={"job": _NAME, "stream": stream}),
-            scope,
-            _NAME,
-            Ports(NoOutbox(), NoTopic(), self._clock, self._announce),
-        )
+        self._job = Rehearsal(settings.model_copy(update={"stream": stream}), scope, self._announce)
 
     def run(self, batches: Iterable[SimulatedBatch]) -> int:
         """Decide the batches, then wait until no client is held, at most an hour; returns the number of batches."""
-        decider, purgatory = self._enforcement.decider, self._enforcement.purgatory
-        batch_id = -1
+        job, batch_id = self._job, -1
         for batch_id, batch in enumerate(batches):
             if batch_id == 0:
-                self._clock.now_ms = batch.trigger_ms
-                purgatory.take_over()
-            self._wait_until(purgatory, batch.trigger_ms)
-            at_ms = max(batch.newest_event_ms, decider.last.evaluated_at_ms)
-            evaluation = Evaluation(_NAME, batch_id, at_ms, self._quotas.version)
-            decided = decider.decide(self._quotas, batch.usage, evaluation, self._clock.now())
+                job.begin(batch.trigger_ms)
+                job.put_in_force(self._quotas)
+            job.wait_until(batch.trigger_ms)
+            at_ms = max(batch.newest_event_ms, job.decider.last.evaluated_at_ms)
+            decided = job.decide(batch.usage, batch_id, at_ms)
             self._count_shadows(decided.decisions)
-            purgatory.violated(decided.violations, evaluation, {_NAME: batch_id})
-        self._wait_until(purgatory, self._clock.now_ms + _LONGEST_AFTERMATH_MS, while_held=True)
+        job.wait_until(job.now_ms + _LONGEST_AFTERMATH_MS, while_held=True)
         return batch_id + 1
-
-    def _wait_until(self, purgatory: ThrottlePurgatory, until_ms: int, while_held: bool = False) -> None:
-        """Move the clock on. Looks and ends happen at their exact millisecond."""
-        while not while_held or len(purgatory):
-            due_ms = purgatory.next_due_ms()
-            if due_ms is None or due_ms > until_ms:
-                break
-            self._clock.now_ms = max(due_ms, self._clock.now_ms)
-            if purgatory.hand_out():
-                purgatory.tick()
-            elif self._clock.now_ms < until_ms:
-                self._clock.now_ms += 1  # `due_ms` was only a lower bound
-            else:
-                break
-        if not while_held:
-            self._clock.now_ms = max(until_ms, self._clock.now_ms)
 
     def _count_shadows(self, decisions: pa.Table) -> None:
         rows = decisions.filter(pc.field("mode") == "shadow").select(ClientKey._fields).to_pylist()
@@ -274,7 +189,7 @@ class Simulation:
             self.clients.setdefault(key, ClientStory()).shadowed += 1
 
     def _announce(self, written: pa.Table, _quota_version: int) -> None:
-        now_ms = self._clock.now_ms
+        now_ms = self._job.now_ms
         for record in records_of(written):
             self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
             self._show(now_ms, record)

@@ -4,34 +4,18 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition
-from pipeline.tables.reading import TimeSlices, split_range
-from pipeline.throttle.assembly import new_engine
+from pipeline.tables.reading import TimeSlices
 from quota.arrays import Flags, Ints
-from quota.engine import Scope
 from quota.entity import REQUEST
-from quota.replay import (
-    USAGE_COLUMNS,
-    EpochSpan,
-    Evaluation,
-    NumberedUsage,
-    Replayed,
-    SnapshotAt,
-    batches_of,
-    evaluation_of,
-    in_batches,
-    replay,
-)
+from quota.replay import EpochSpan, NumberedUsage, in_batches
 from quota.usage import Usage
 from schemas.names import ClientKey
 
@@ -168,116 +152,6 @@ class UsageReader:
         found = rows.select(names).take(pa.array(first)).to_pylist()
         clients = (ClientKey(row.get("broker_id", ""), row["user"], row["client_id"]) for row in found)
         return np.array([self.number_of(client) for client in clients], np.int64)[of_row]
-
-
-# Stored batches that were decided with the same engine settings, so that one engine can decide them again.
-
-_SLICE_MS: Final = 60_000
-
-BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "time_epoch", "evaluated_at_ms", "engine_settings")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedBatches:
-    """Consecutive batches of one time epoch with the same engine settings.
-
-    Attributes:
-        first_ms: Instant at which the first one was evaluated; `last_ms` the last one.
-        time_epoch: The epoch that these instants belong to. At its begin the engine's sample windows were empty.
-        begins_after: The engine began empty after this batch, which had another sample window. None if there is
-            no such batch.
-    """
-
-    cluster: str
-    settings: EngineSettings
-    batches: frozenset[tuple[str, int]]
-    first_ms: int
-    last_ms: int
-    last_query_id: str
-    time_epoch: int
-    begins_after: Evaluation | None
-
-    @classmethod
-    def from_rows(cls, rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> Self:
-        """From rows of `batches`, in order, with the same cluster and settings; `known` as of `split_by_settings`."""
-        return cls(
-            cluster=rows[0]["cluster"],
-            settings=EngineSettings.model_validate_json(rows[0]["engine_settings"]),
-            batches=frozenset((row["query_id"], row["batch_id"]) for row in rows),
-            first_ms=rows[0]["evaluated_at_ms"],
-            last_ms=rows[-1]["evaluated_at_ms"],
-            last_query_id=rows[-1]["query_id"],
-            time_epoch=rows[0]["time_epoch"],
-            begins_after=_begins_after(rows[0], known),
-        )
-
-    @property
-    def begin_ms(self) -> int:
-        """The first instant whose usage is read: the rates of the first batch reach back this far."""
-        return self.first_ms - self.settings.rate_span_ms
-
-
-def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | None = None) -> list[RecordedBatches]:
-    """Split rows of `batches` wherever cluster, time epoch or settings change.
-
-    Args:
-        known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
-    """
-    groups = groupby(sorted(rows, key=_order), lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
-    return [RecordedBatches.from_rows([*alike], known or rows) for _, alike in groups]
-
-
-def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
-    """The newest batch before the first one that had another sample window; None without such a batch."""
-    span_ms = _window_ms(first["engine_settings"])
-    unfit = (row for row in known if _window_ms(row["engine_settings"]) != span_ms)
-    newest = max((row for row in unfit if _order(row) < _order(first)), key=_order, default=None)
-    if newest is None:
-        return None
-    identity = {name: newest[name] for name in ("query_id", "batch_id", "evaluated_at_ms")}
-    return Evaluation(**identity, quota_version=-1, time_epoch=_order(newest)[0])
-
-
-def _order(row: dict[str, Any]) -> tuple[int, int, int, str]:
-    return row["time_epoch"], row["evaluated_at_ms"], row["batch_id"], row["query_id"]
-
-
-@cache
-def _window_ms(engine_settings: str) -> int:
-    return EngineSettings.model_validate_json(engine_settings).sample_window_ms
-
-
-def decided_again(
-    recorded: RecordedBatches,
-    scope: Scope,
-    usage: TimeSlices,
-    snapshot_at: SnapshotAt,
-    sensor: Sequence[Condition] = (),
-) -> Iterator[tuple[int, list[Replayed]]]:
-    """Decide batches again, slice by slice: the end of each slice in ms, exclusive, and its batches with usage.
-
-    Args:
-        usage: The table `usage` by `evaluated_at_ms`.
-        sensor: Conditions on the names, to read the usage of one sensor only. Its decisions need no other usage.
-    """
-    engine, unfit = new_engine(recorded.settings, scope), recorded.begins_after
-    last_query_id = recorded.last_query_id
-    for start_ms, end_ms in split_range(recorded.begin_ms, recorded.last_ms + 1, _SLICE_MS):
-        batches = (
-            batch
-            for batch in batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), last_query_id)
-            if unfit is None or evaluation_of(batch).is_after(unfit, last_query_id)
-        )
-        again = replay(engine, batches, snapshot_at)
-        yield end_ms, [one for one in again if (one.batch.query_id, one.batch.batch_id) in recorded.batches]
-
-
-def usage_of(
-    recorded: RecordedBatches, usage: TimeSlices, start_ms: int, end_ms: int, sensor: Sequence[Condition]
-) -> pa.Table:
-    """The rows of `usage` of a slice of time, in the time epoch of these batches; see `decided_again`."""
-    rows = usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor)
-    return rows.filter(pc.equal(rows["time_epoch"], recorded.time_epoch))
 
 
 # Results of a replay: how long each client would be held, and its usage.

@@ -1,27 +1,36 @@
 """Stored decisions compared with those that the stored usage and quotas lead to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import cache
+from itertools import groupby
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.clock import Moment
 from pipeline.errors import NotFound, PipelineError
 from pipeline.replay.request import usage_not_kept
-from pipeline.replay.usage_batches import (
-    BATCH_COLUMNS,
-    RecordedBatches,
-    decided_again,
-    split_by_settings,
-    usage_of,
-)
+from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
-from pipeline.tables.reading import TimeSlices, read_table
+from pipeline.tables.reading import TimeSlices, read_table, split_range
+from pipeline.throttle.decider import Decider
+from pipeline.throttle.rehearsal import Rehearsal
 from quota.engine import Scope
-from quota.replay import KEY, Difference, Replayed, SnapshotAt, differences
-from schemas.arrow import arrow_schema, decision_id_column
+from quota.replay import (
+    KEY,
+    USAGE_COLUMNS,
+    Difference,
+    Evaluation,
+    SnapshotAt,
+    StoredBatch,
+    batches_of,
+    differences,
+    evaluation_of,
+)
+from schemas.arrow import arrow_schema
 from schemas.decisions import DecisionRow
 
 _DERIVED: Final = frozenset({"evaluated_at", "date"})
@@ -29,6 +38,126 @@ _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(Deci
 
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is, in ms of the range."""
+
+
+# Stored batches that were decided with the same engine settings, so that one engine can decide them again.
+
+_SLICE_MS: Final = 60_000
+
+BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "time_epoch", "evaluated_at_ms", "engine_settings")
+
+Redecided = tuple[StoredBatch, pa.Table]
+"""A batch, and its decisions by the quotas it was decided with."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBatches:
+    """Consecutive batches of one time epoch with the same engine settings.
+
+    Attributes:
+        first_ms: Instant at which the first one was evaluated; `last_ms` the last one.
+        time_epoch: The epoch that these instants belong to. At its begin the engine's sample windows were empty.
+        begins_after: The engine began empty after this batch, which had another sample window. None if there is
+            no such batch.
+    """
+
+    cluster: str
+    settings: EngineSettings
+    batches: frozenset[tuple[str, int]]
+    first_ms: int
+    last_ms: int
+    last_query_id: str
+    time_epoch: int
+    begins_after: Evaluation | None
+
+    @classmethod
+    def from_rows(cls, rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> Self:
+        """From rows of `batches`, in order, with the same cluster and settings; `known` as of `split_by_settings`."""
+        return cls(
+            cluster=rows[0]["cluster"],
+            settings=EngineSettings.model_validate_json(rows[0]["engine_settings"]),
+            batches=frozenset((row["query_id"], row["batch_id"]) for row in rows),
+            first_ms=rows[0]["evaluated_at_ms"],
+            last_ms=rows[-1]["evaluated_at_ms"],
+            last_query_id=rows[-1]["query_id"],
+            time_epoch=rows[0]["time_epoch"],
+            begins_after=_begins_after(rows[0], known),
+        )
+
+    @property
+    def begin_ms(self) -> int:
+        """The first instant whose usage is read: the rates of the first batch reach back this far."""
+        return self.first_ms - self.settings.rate_span_ms
+
+
+def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | None = None) -> list[RecordedBatches]:
+    """Split rows of `batches` wherever cluster, time epoch or settings change.
+
+    Args:
+        known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
+    """
+    groups = groupby(sorted(rows, key=_order), lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
+    return [RecordedBatches.from_rows([*alike], known or rows) for _, alike in groups]
+
+
+def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
+    """The newest batch before the first one that had another sample window; None without such a batch."""
+    span_ms = _window_ms(first["engine_settings"])
+    unfit = (row for row in known if _window_ms(row["engine_settings"]) != span_ms)
+    newest = max((row for row in unfit if _order(row) < _order(first)), key=_order, default=None)
+    if newest is None:
+        return None
+    identity = {name: newest[name] for name in ("query_id", "batch_id", "evaluated_at_ms")}
+    return Evaluation(**identity, quota_version=-1, time_epoch=_order(newest)[0])
+
+
+def _order(row: dict[str, Any]) -> tuple[int, int, int, str]:
+    return row["time_epoch"], row["evaluated_at_ms"], row["batch_id"], row["query_id"]
+
+
+@cache
+def _window_ms(engine_settings: str) -> int:
+    return EngineSettings.model_validate_json(engine_settings).sample_window_ms
+
+
+def decided_again(
+    recorded: RecordedBatches,
+    scope: Scope,
+    usage: TimeSlices,
+    snapshot_at: SnapshotAt,
+    sensor: Sequence[Condition] = (),
+) -> Iterator[tuple[int, list[Redecided]]]:
+    """Decide batches again, slice by slice: the end of each slice in ms, exclusive, and its batches with usage.
+
+    Args:
+        usage: The table `usage` by `evaluated_at_ms`.
+        sensor: Conditions on the names, to read the usage of one sensor only. Its decisions need no other usage.
+    """
+    decider = Rehearsal(Settings(engine=recorded.settings), scope, cluster=recorded.cluster).decider
+    unfit = recorded.begins_after
+    last_query_id = recorded.last_query_id
+    for start_ms, end_ms in split_range(recorded.begin_ms, recorded.last_ms + 1, _SLICE_MS):
+        batches = (
+            batch
+            for batch in batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), last_query_id)
+            if unfit is None or evaluation_of(batch).is_after(unfit, last_query_id)
+        )
+        again = [(batch, _decide(decider, batch, snapshot_at)) for batch in batches]
+        yield end_ms, [(batch, rows) for batch, rows in again if (batch.query_id, batch.batch_id) in recorded.batches]
+
+
+def _decide(decider: Decider, batch: StoredBatch, snapshot_at: SnapshotAt) -> pa.Table:
+    at_ms = batch.evaluated_at_ms
+    snapshot = snapshot_at(batch.quota_version)
+    return decider.decide(snapshot, batch.usage, evaluation_of(batch), Moment(at_ms, at_ms)).decisions
+
+
+def usage_of(
+    recorded: RecordedBatches, usage: TimeSlices, start_ms: int, end_ms: int, sensor: Sequence[Condition]
+) -> pa.Table:
+    """The rows of `usage` of a slice of time, in the time epoch of these batches; see `decided_again`."""
+    rows = usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor)
+    return rows.filter(pc.equal(rows["time_epoch"], recorded.time_epoch))
 
 
 @dataclass(slots=True)
@@ -103,7 +232,7 @@ def verify_decision(
     (recorded,) = split_by_settings(rows, known)
     usage = TimeSlices(table_uri(root, "usage"), "evaluated_at_ms")
     sensor = _sensor_of(stored)
-    found: Replayed | None = None
+    found: Redecided | None = None
     for _, batches in decided_again(recorded, scope, usage, snapshot_at, sensor):
         found = batches[0] if batches else found
     if found is None:
@@ -137,7 +266,7 @@ def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, 
 
 
 def _check(
-    root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Replayed], result: Verification
+    root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Redecided], result: Verification
 ) -> None:
     conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
     stored = read_table(table_uri(root, "decisions"), _ROWS.names, conditions)
@@ -149,19 +278,17 @@ def _check(
     result.mismatches += differences(stored, recomputed)
 
 
-def _identified(batches: Sequence[Replayed], cluster: str) -> pa.Table:
+def _identified(batches: Sequence[Redecided], cluster: str) -> pa.Table:
     """The decisions of batches as rows of `decisions`, with all columns that are compared."""
     tables = [_ROWS.empty_table()]
-    for replay in batches:
-        rows, batch = replay.decisions, replay.batch
+    for batch, rows in batches:
         if not rows.num_rows:
             continue
-        ids = decision_id_column(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
         copied = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
         constants = {"cluster": cluster} | {name: getattr(batch, name) for name in copied}
         columns = {name: pa.repeat(pa.scalar(value), rows.num_rows) for name, value in constants.items()}
         columns |= dict(zip(rows.column_names, rows.columns, strict=True))
-        tables.append(pa.table({**columns, "decision_id": ids}).select(_ROWS.names).cast(_ROWS))
+        tables.append(pa.table(columns).select(_ROWS.names).cast(_ROWS))
     return pa.concat_tables(tables)
 
 

@@ -149,10 +149,14 @@ class Decider:
         with self._lock:
             return self._engine.evaluate(clients, evaluated_at_ms=self._evaluated_at_ms(now))
 
+    def resolve(self, clients: pa.Table) -> pa.Table:
+        """Which quota holds for clients of `CLIENTS`: see `QuotaEngine.resolve`. Reads only."""
+        with self._lock:
+            return self._engine.resolve(clients)
+
     def standing(self, throttles: pa.Table) -> Standing:
         """What is in force now for each of these rows of `HELD` or `PUBLICATIONS`."""
-        with self._lock:
-            levels = self._engine.resolve(throttles.select(CLIENTS.names))
+        levels = self.resolve(throttles.select(CLIENTS.names))
         own = rows_of_types(levels, types_of(throttles))
         is_enforced = pc.fill_null(pc.equal(own["mode"], "enforce"), False).to_numpy()
         return Standing(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own))
