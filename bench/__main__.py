@@ -17,30 +17,25 @@ from bench import proof
 from bench.machine import machine_line
 
 BENCHES: Final = {
-    "engine": "one batch in the engine, 10 k to 1 M entities, compared with a NumPy group-sum",
+    "engine": "one batch in the engine, 100 k and 1 M entities, compared with a NumPy group-sum",
     "timers": "insert, cancel and expire: our batch wheel, heapq, Kafka's timer and a DelayQueue on the JVM",
     "purgatory": "the published purgatory benchmark: the 0.8 design, Kafka's own, ours object by object and in batches",
     "conformance": "4 338 recorded requests of Kafka's own quota classes, played on the engine",
-    "closed_loop": "does an offender end at its quota: k = 1.2 … 50, one hour on a clock set by hand",
-    "gate": "from a release that can be read until 200 threads and 2000 tasks go on",
-    "catch_up": "events per second after an outage, compared with bare Spark on the same topic",
+    "closed_loop": "does an offender end at its quota: k = 1.05 … 50, one hour on a clock set by hand",
     "edit": "from a quota edit to the release on the topic, without traffic",
-    "held": "100 k clients throttled, renewed and released at once, and what of it is the table's",
-    "object_store": "tables on a server that speaks S3: kills, requests a day and latency by trigger; writes its page",
-    "page": "the dashboard's page in Chromium: first data, updates, the banner after kill -9",
-    "peers": "Kafka Streams, Flink, bare Spark and the brokers' quotas beside ours: right sums first, then speed",
-    "probe": "from a client's event to its throttle record, under 20 k ev/s, minute by minute",
-    "reporter": "what the reporter in a broker costs it: CPU, produce p99, 10 000 clients; its sums, to the byte",
-    "scale": "batch time, memory, a restart, roll-ups and a view with 10 k, 100 k and 1 M entities",
-    "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with mirrored T and with levels",
-    "views": "the dashboard's API over 10 000 clients and a week of minutes: p95 of each view, memory of the server",
-    "what_if": "15 minutes of the demo, a day of 1 000 clients and a week of 100, replayed with other quotas",
+    "held": "10 k and 100 k clients throttled and renewed at once, on the topic",
+    "peers": "Kafka Streams and bare Spark beside ours: right sums first, then speed",
+    "probe": "from a client's first event to its throttle record, memory and cores of the job, under 20 k ev/s",
+    "reporter": "what the reporter in a broker costs it: CPU, produce p99; its sums, to the byte",
+    "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with Kafka's quotas and with ours",
+    "views": "the dashboard over 10 000 clients beside the job: p95 of each view, memory of the server",
+    "what_if": "15 minutes of the demo and a day of 1 000 clients, replayed with other quotas",
 }
-
 REPORTS: Final = Path(__file__).parents[1] / "docs" / "bench"
-_COMMANDS: Final = {
-    "timers": ["bench.purgatory.timers"],
-    "conformance": ["tests.conformance.replay"],
+_MODULES: Final = {
+    "timers": "bench.purgatory.timers",
+    "conformance": "tests.conformance.replay",
+    "closed_loop": "tests.pipeline.throttle.closed_loop",
 }
 
 
@@ -51,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--report", action="store_true", help="write what each prints to docs/bench/NAME.md too")
     parser.add_argument("--proof", action="store_true", help="write docs/proof.md and README's figures, then end")
     own = list(arguments)
-    options = own[own.index("--") + 1 :] if "--" in own else []
-    asked = parser.parse_args(own[: len(own) - len(options) - 1] if "--" in own else own)
+    end = own.index("--") if "--" in own else len(own)
+    asked, options = parser.parse_args(own[:end]), own[end + 1 :]
     unknown = [name for name in asked.names if name not in BENCHES]
     if unknown:
         listed = "".join(f"\n  {name:<13} {what}" for name, what in BENCHES.items())
@@ -66,26 +61,26 @@ def main(arguments: Sequence[str]) -> int:
         print(f"\n== {name}: {BENCHES[name]}", flush=True)
         code, printed = _run(name, options)
         failed |= code != 0
-        if name == "conformance":  # a test, which prints no machine
-            printed = f"{machine_line()}\n{printed}"
         if asked.report and code == 0:
-            REPORTS.mkdir(parents=True, exist_ok=True)
-            _report(name).write_text(report_text(name, commit, printed, options), encoding="utf-8")
-            print(f"written to {_report(name)}", flush=True)
+            page = REPORTS / f"{name}.md"
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(report_text(name, commit, printed, options), encoding="utf-8")
+            print(f"written to {page}", flush=True)
     return int(failed)
 
 
 def report_text(name: str, commit: str, printed: str, options: Sequence[str] = ()) -> str:
     command = shlex.join(["python", "-m", "bench", "--report", name, *(["--", *options] if options else [])])
+    machine = f"{machine_line()}\n" if _MODULES.get(name, "").startswith("tests.") else ""  # which prints none
     return (
         f"# {name}\n\n{BENCHES[name][0].upper()}{BENCHES[name][1:]}.\n\n"
-        f"Written by `{command}` at commit {commit}.\n\n```text\n{printed.strip()}\n```\n"
+        f"Written by `{command}` at commit {commit}.\n\n```text\n{machine}{printed.strip()}\n```\n"
     )
 
 
 def _run(name: str, options: Sequence[str]) -> tuple[int, str]:
     """Run one benchmark and pass on what it prints. Returns its exit code and its output."""
-    command = [sys.executable, "-u", "-m", *_COMMANDS.get(name, [f"bench.{name}"]), *options]
+    command = [sys.executable, "-u", "-m", _MODULES.get(name, f"bench.{name}"), *options]
     lines = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         for line in running.stdout or ():
@@ -93,10 +88,6 @@ def _run(name: str, options: Sequence[str]) -> tuple[int, str]:
             sys.stdout.flush()
             lines.append(line)
     return running.returncode, "".join(lines)
-
-
-def _report(name: str) -> Path:
-    return REPORTS / f"{name}.md"
 
 
 def commit_now() -> str:

@@ -1,32 +1,34 @@
-"""Steady load on the usage topic, in a process of its own that costs little.
+"""Steady load on a topic, in a process of its own that costs little.
 
-    python -m bench.load BOOTSTRAP_SERVERS EVENTS_PER_SECOND CLIENTS [EVENTS_PER_MESSAGE]
+    python -m bench.load BOOTSTRAP_SERVERS TOPIC EVENTS_PER_SECOND CLIENTS EVENTS_PER_MESSAGE
 
 A client library spends some 25 µs on each record, so 20 000 a second would take half a core from what is measured. Here
 the record batches are prepared once. To send one, only its event times and its checksum are written anew. The clients
-take turns; 50 record batches a second, each to the next partition of the one broker. It runs until it is terminated, or
-until the broker is gone.
+take turns; some 50 record batches a second. It runs until it is terminated, or until the broker is gone.
 """
 
+import random
 import re
 import socket
 import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import Any, Final
 
 import numpy as np
 from crc32c import crc32c
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, TopicPartition
+from kafka.partitioner.default import murmur2
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from schemas.names import USAGE_TOPIC
-
 _VERSION: Final = 9
+_BATCHES_PER_SECOND: Final = 50
+_ANY_TIME_MS: Final = 10**12
 
 
 def produce_request(topic: str, partition: int, records: bytes, client_id: str = "load") -> bytes:
@@ -44,7 +46,6 @@ def produce_request(topic: str, partition: int, records: bytes, client_id: str =
     return bytes(request.encode(header=True, framed=True))
 
 
-BATCHES_PER_SECOND: Final = 50
 _TIME: Final = b'"event_time_ms":'
 _DIGITS: Final = 13  # of an event time, from 2001 to 2286
 _POWERS: Final = 10 ** np.arange(_DIGITS - 1, -1, -1)
@@ -65,6 +66,7 @@ class TimedBatch:
         self._bytes = np.frombuffer(bytearray(builder.buffer()), dtype=np.uint8)
         starts = [found.end() for found in re.finditer(_TIME, self._bytes.tobytes())]
         self._places = np.array(starts)[:, None] + np.arange(_DIGITS)
+        self.event_count = len(starts)
         self._times_ms = (self._bytes[self._places].astype(np.int64) - ord("0")) @ _POWERS
 
     def shifted(self, by_ms: int) -> bytes:
@@ -81,26 +83,55 @@ class TimedBatch:
         return self._bytes.tobytes()
 
 
-def prepared_batches(events_per_second: int, clients: int, events_per_message: int) -> list[TimedBatch]:
-    messages_per_batch = max(events_per_second // BATCHES_PER_SECOND // events_per_message, 1)
-    per_batch = messages_per_batch * events_per_message
-    batches = []
-    for first in range(0, clients, per_batch):
-        events = [_event((first + number) % clients) for number in range(per_batch)]
-        messages = [events[start : start + events_per_message] for start in range(0, per_batch, events_per_message)]
-        batches.append(TimedBatch(0, [(None, _message(message, events_per_message)) for message in messages]))
-    return batches
-
-
-def _event(client: int) -> str:
-    return (
-        f'{{"event_time_ms":{10 ** (_DIGITS - 1)},"user":"team-{client % 997}","client_id":"service-{client}",'
-        f'"produced_bytes":{200 + client % 800},"io_time_ns":{20_000 + client}}}'
+def event(client: int, time_ms: int, draw: random.Random) -> tuple[bytes, bytes]:
+    """A message with one event of a client, and its key."""
+    user, client_id = f"user-{client % 1000}", f"client-{client}"
+    text = (
+        f'{{"event_time_ms":{time_ms},"user":"{user}","client_id":"{client_id}","broker_id":"{client % 3}",'
+        f'"produced_bytes":{draw.randrange(100_000)},"fetched_bytes":{draw.randrange(100_000)},'
+        f'"io_time_ns":{draw.randrange(1_000_000)},"network_time_ns":{draw.randrange(1_000_000)},"request_count":1}}'
     )
+    return f"{user}/{client_id}".encode(), text.encode()
 
 
-def _message(events: list[str], events_per_message: int) -> bytes:
-    return (events[0] if events_per_message == 1 else f"[{','.join(events)}]").encode()
+def partition_of(key: bytes, partitions: int) -> int:
+    """As Kafka's clients choose it."""
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def objects(events: Sequence[tuple[bytes, bytes]], partitions: int, batch_size: int) -> Iterator[TimedBatch]:
+    """A message for each event, with its key and on the partition of that."""
+    waiting: list[list[tuple[bytes | None, bytes]]] = [[] for _ in range(partitions)]
+    for key, value in events:
+        partition = partition_of(key, partitions)
+        waiting[partition].append((key, value))
+        if len(waiting[partition]) == batch_size:
+            yield TimedBatch(partition, waiting[partition])
+            waiting[partition] = []
+    yield from (TimedBatch(partition, messages) for partition, messages in enumerate(waiting) if messages)
+
+
+def arrays(
+    events: Sequence[tuple[bytes, bytes]], partitions: int, batch_size: int, events_per_message: int
+) -> Iterator[TimedBatch]:
+    """Messages with several events and without a key; each record batch goes to the next partition."""
+    messages: list[tuple[bytes | None, bytes]] = [
+        (None, b"[" + b",".join(value for _, value in events[start : start + events_per_message]) + b"]")
+        for start in range(0, len(events), events_per_message)
+    ]
+    for number, start in enumerate(range(0, len(messages), batch_size)):
+        yield TimedBatch(number % partitions, messages[start : start + batch_size])
+
+
+def steady_batches(
+    events_per_second: int, clients: int, events_per_message: int, partitions: int
+) -> Iterator[TimedBatch]:
+    """An event of each client, in the record batches of a steady load."""
+    draw, size = random.Random(7), max(events_per_second // _BATCHES_PER_SECOND // events_per_message, 1)
+    events = [event(client, _ANY_TIME_MS, draw) for client in range(clients)]
+    if events_per_message == 1:
+        return objects(events, partitions, size)
+    return arrays(events, partitions, size, events_per_message)
 
 
 class BrokerConnection:
@@ -141,27 +172,28 @@ class BrokerConnection:
             yield self._due.popleft()
 
 
-def send_without_end(bootstrap_servers: str, topic: str, of_turn: Callable[[int], tuple[int, TimedBatch]]) -> None:
-    """Send the partition and batch of each turn, with the event times of now."""
+def partitions_of(consumer: Any, topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+
+
+def messages_in(bootstrap_servers: str, topic: str) -> dict[int, int]:
+    """How many messages each partition of a topic without deletion and compaction has. Waits for their leaders."""
+    consumer: Any = KafkaConsumer(bootstrap_servers=bootstrap_servers)
+    ends = consumer.end_offsets(partitions_of(consumer, topic))
+    consumer.close()
+    return {partition.partition: end for partition, end in ends.items()}
+
+
+def run(bootstrap_servers: str, topic: str, events_per_second: int, clients: int, events_per_message: int) -> None:
+    partitions = len(messages_in(bootstrap_servers, topic))
+    batches = list(steady_batches(events_per_second, clients, events_per_message, partitions))
     connection = BrokerConnection(bootstrap_servers)
     began, sent = time.monotonic(), 0
-    while True:
-        for number in range(sent, int((time.monotonic() - began) * BATCHES_PER_SECOND)):
-            partition, batch = of_turn(number)
-            connection.produce(topic, partition, batch.at(time.time_ns() // 1_000_000))
-            sent = number + 1
-        time.sleep(0.5 / BATCHES_PER_SECOND)
-
-
-def run(bootstrap_servers: str, events_per_second: int, clients: int, events_per_message: int = 1) -> None:
-    producer: Any = KafkaProducer(bootstrap_servers=bootstrap_servers)
-    partitions = len(producer.partitions_for(USAGE_TOPIC))
-    producer.close()
-    batches = prepared_batches(events_per_second, clients, events_per_message)
-    send_without_end(
-        bootstrap_servers, USAGE_TOPIC, lambda number: (number % partitions, batches[number % len(batches)])
-    )
+    for batch in cycle(batches):
+        time.sleep(max(began + sent / events_per_second - time.monotonic(), 0.0))
+        connection.produce(topic, batch.partition, batch.at(time.time_ns() // 1_000_000))
+        sent += batch.event_count
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], *map(int, sys.argv[2:]))
+    run(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

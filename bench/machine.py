@@ -4,7 +4,6 @@ A figure means nothing without the machine.
 """
 
 import argparse
-import gc
 import os
 import platform
 import subprocess
@@ -14,8 +13,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
 
 from pipeline.jvm.java import JavaNotFound, find_java
 
@@ -31,8 +28,7 @@ def machine_line() -> str:
 def arguments(about: str | None, **defaults: Any) -> argparse.Namespace:
     """The options of a benchmark; then print the machine.
 
-    An option has the type of its default: False is a switch, a list takes several values, None a text; of a tuple one
-    value is taken, the first by default.
+    An option has the type of its default: False is a switch, a list takes several values.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
@@ -41,10 +37,8 @@ def arguments(about: str | None, **defaults: Any) -> argparse.Namespace:
             parser.add_argument(flag, action="store_true")
         elif isinstance(default, list):
             parser.add_argument(flag, nargs="*", type=type(default[0]), default=default)
-        elif isinstance(default, tuple):
-            parser.add_argument(flag, choices=default, default=default[0])
         else:
-            parser.add_argument(flag, type=str if default is None else type(default), default=default)
+            parser.add_argument(flag, type=type(default), default=default)
     given = parser.parse_args()
     print(machine_line(), flush=True)
     return given
@@ -131,21 +125,11 @@ def process_name(pid: int) -> str:
         return ""
 
 
-def memory_mb() -> float:
-    gc.collect()
-    pa.default_memory_pool().release_unused()
-    return memory_of()["VmRSS"]
-
-
-def memory_of(pid: int | str = "self") -> dict[str, float]:
-    """MB by the kernel's names: `VmRSS` is what a process holds, `VmHWM` the most it has held (since `forget_peak`)."""
+def memory_of(pid: int) -> dict[str, float]:
+    """MB by the kernel's names: `VmRSS` is what a process holds, `VmHWM` the most it has held."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     except OSError:  # it has ended
         return {}
     told = (line.partition(":") for line in lines)
     return {name: int(rest.split()[0]) * 1_024 / 1e6 for name, _, rest in told if "kB" in rest}
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

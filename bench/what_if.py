@@ -1,60 +1,46 @@
-"""How long `kquota what-if` takes to replay stored usage with other quotas, from the first file to the report.
+"""How long `kquota what-if` takes to replay stored usage with other quotas: the command's whole process.
 
-    python -m bench.what_if [--demo] [--days 1] [--hours 24] [--clients 1000] [--quick] [--keep FOLDER]
+    python -m bench.what_if [--demo-minutes 15] [--hours 24] [--clients 1000]
 
-Without options it measures the last minutes of a demo, a day of 1 000 clients, and seven days of 100 clients. A week
-of 1 000 clients (`--days 7 --clients 1000`) needs 11 GB of disk and takes seven times as long as a day.
-
-The demo's tables have its ten clients in the exact batches, for 15 minutes and some before: a job without Spark
-and Kafka decides some minutes, which are repeated. The time is that of the command's process.
-
-Writes `usage_by_second` (one row per second and client, ten minutes per file) under a temporary folder, then replays it
-with the quotas that were live and with a candidate, as the command does: slice by slice, one process per core. One
-client in twenty is over its live quota for 30 s of every 120 s; the candidate halves the bounds of half the clients,
-which puts some 90 of 1 000 over quota in every second.
+The demo's ten clients in the exact batches of a job, which has no Spark and Kafka here; and usage by the second of many
+clients: one in twenty is over its live quota for 30 s of every 120 s, and the candidate halves the bounds of half the
+clients, which puts some 90 of 1 000 over quota in every second.
 """
 
 import json
-import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from bench.machine import arguments
+from bench.pages import row, table
 from bench.stage import KQUOTA
+from pipeline.clock import wall_ms
 from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS
-from pipeline.replay.report import compare, totals_of
-from pipeline.replay.request import Plan, ReplayRequest, Timeline, live_timeline
-from pipeline.replay.run import run
-from pipeline.replay.usage_batches import recorded_outcomes
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange, altered
 from pipeline.tables.quotas.files import to_document
-from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from pipeline.throttle.assembly import nominal_slicing
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
 from schemas.usage import UsageBySecondRow
 from tests.faults.hand_job import HandJob
 
 BOUND: Final = 100_000.0
 FILE_SECONDS: Final = 600
-DAY_SECONDS: Final = 86_400
-DAY_CLIENTS: Final = 1_000
-WEEK_CLIENTS: Final = 100
-TARGETS: Final = {(DAY_SECONDS, DAY_CLIENTS): "target 120 s"}
+TICK_MS: Final = 10
+TRIGGER_MS: Final = 500
+_MEASURE: Final = {"produce": "produced_bytes", "consume": "fetched_bytes"}
 
 
 def quota_rows(clients: int, bound: float) -> list[dict[str, Any]]:
@@ -103,67 +89,17 @@ def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
     return seconds * clients
 
 
-def measure(root: str, seconds: int, clients: int) -> None:
-    table = write_quotas(root, clients)
-    start_ms = (time.time_ns() // 1_000_000_000 + 60) * 1_000
-    began = time.perf_counter()
-    rows = write_usage(root, start_ms, seconds, clients)
-    files = DeltaTable(table_uri(root, "usage_by_second")).file_uris()
-    size = sum(Path(file.removeprefix("file://")).stat().st_size for file in files)
-    print(f"written in {time.perf_counter() - began:.0f} s: {rows:,} rows, {len(files)} files, {size / 1e6:,.0f} MB")
-
-    candidate = QuotaSnapshot.from_rows(quota_rows(clients, BOUND / 2), 0)
-    until_ms = start_ms + seconds * 1_000
-    began = time.perf_counter()
-    timelines = live_timeline(table, QuotaSource(table), start_ms), Timeline((0,), (candidate,))
-    slicing = nominal_slicing(Settings())
-    engine = Settings().engine
-    request = ReplayRequest(root, "usage_by_second", "cluster", engine, slicing, start_ms, until_ms, timelines)
-    live, other = run(Plan.of(request), lambda done, whole: None)
-    comparisons = compare(live, live, other, recorded_outcomes(root, start_ms, until_ms, 1_000))
-    totals = totals_of(comparisons)
-    spent = time.perf_counter() - began
-    target = TARGETS.get((seconds, clients), "no target")
-    print(
-        f"what-if: measured {spent:.1f} s ({target}) for {seconds / 3600:g} h × {clients} clients, {live.rows:,} rows, "
-        f"{2 * live.evaluations:,} evaluations in both replays"
-    )
-    print(f"         {spent / seconds * 1e3:.2f} ms per second of usage; load average {os.getloadavg()[0]:.1f}")
-    print(f"{totals.throttled} throttled, {totals.newly_throttled} newly, held {totals.throttle_seconds:,.0f} s")
+def by_second(root: Path, start_ms: int, seconds: int, clients: int) -> list[QuotaChange]:
+    """Usage by the second. Returns what the candidate changes."""
+    write_quotas(str(root), clients)
+    write_usage(str(root), start_ms, seconds, clients)
+    return [QuotaChange(f"user-{i:05d}", "", {"producer_byte_rate": BOUND / 2}) for i in range(0, clients, 2)]
 
 
-TRIGGERS_MS: Final = (500, 250)
-_TICK_MS: Final = 10
-_LIVED_MS, _REPEATED_MS, _TIMES = 100_000, 60_000, 25
-_MEASURE: Final = {"produce": "produced_bytes", "consume": "fetched_bytes"}
-_EDIT: Final = QuotaChange("alice", "etl", {"producer_byte_rate": 300_000.0})
-
-
-def measure_demo(trigger_ms: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="kquota-what-if-") as folder:
-        job = demo_job(Path(folder), trigger_ms)
-        for name in ("usage", "batches", "decisions", "throttle_events", "sensor_state"):
-            for rows in repeated(job.rows(name)):
-                write_deltalake(table_uri(job.settings.tables.root, name), rows, mode="append")
-        candidate = Path(folder) / "candidate.json"
-        candidate.write_text(json.dumps(to_document(altered(job.quota_table.read().rows, [_EDIT]))), encoding="utf-8")
-        command = [*KQUOTA, "what-if", "-f", str(candidate), "--since", "15m", "--from", "usage", "-o", "json"]
-        command += ["--tables", str(job.settings.tables.root)]
-        variables = {**os.environ, "KQUOTA_STREAM__TRIGGER_MS": str(trigger_ms)}
-        began = time.perf_counter()
-        answer = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=True).stdout
-        spent, about = time.perf_counter() - began, json.loads(answer)[0]["about"]
-        print(
-            f"15 minutes of the demo at a trigger of {trigger_ms} ms: measured {spent:.1f} s (target 10 s), of which "
-            f"the replays {about['seconds']} s; {about['evaluations']:,} batches, {about['usage_rows']:,} rows; "
-            f"load average {os.getloadavg()[0]:.1f}"
-        )
-
-
-def demo_job(folder: Path, trigger_ms: int) -> HandJob:
-    """A job that has decided the first minutes of the demo's clients; those who obey wait while they are throttled."""
-    job = HandJob(folder, {"producer_byte_rate": 1e9}, in_memory=True)
-    stream = Settings().stream.model_copy(update={"trigger_ms": trigger_ms})
+def demo(root: Path, start_ms: int, seconds: int) -> list[QuotaChange]:
+    """A job that decides the demo's clients; those that obey wait while they are throttled."""
+    job = HandJob(root.parent, {"producer_byte_rate": 1e9}, in_memory=True)
+    stream = Settings().stream.model_copy(update={"trigger_ms": TRIGGER_MS})
     before = job.settings
     job.settings = Settings(job="hand", cluster="demo", kafka=before.kafka, tables=before.tables, stream=stream)
     changes = [
@@ -171,12 +107,11 @@ def demo_job(folder: Path, trigger_ms: int) -> HandJob:
         for row in DEMO_QUOTAS
     ]
     job.quota_table.alter(changes, local_audit("bench"))
-    start_ms = time.time_ns() // 1_000_000 - _LIVED_MS - (_TIMES - 1) * _REPEATED_MS
     job.clock.set_wall(start_ms)
     job.clock.steady_ms = start_ms
     job.start()
     draw = np.random.default_rng(3)
-    for _ in range(_LIVED_MS // trigger_ms):
+    for _ in range(seconds * 1_000 // TRIGGER_MS):
         until_ms = {(one.user, one.client_id): one.throttled_until_ms for one in job.broker.records[-200:]}
         now_ms = job.clock.wall_ms
         events = [
@@ -185,7 +120,7 @@ def demo_job(folder: Path, trigger_ms: int) -> HandJob:
                 "user": client.user,
                 "client_id": client.client_id,
                 "broker_id": "1",
-                _MEASURE[client.role]: int(client.bytes_per_second * trigger_ms / 1_000 * draw.uniform(0.7, 1.3)),
+                _MEASURE[client.role]: int(client.bytes_per_second * TRIGGER_MS / 1_000 * draw.uniform(0.7, 1.3)),
                 "io_time_ns": int(draw.integers(100_000, 1_000_000)),
                 "network_time_ns": int(draw.integers(100_000, 1_000_000)),
             }
@@ -194,50 +129,36 @@ def demo_job(folder: Path, trigger_ms: int) -> HandJob:
         ]
         job.send(json.dumps(events).encode())
         job.step()
-        for _ in range(trigger_ms // _TICK_MS):
-            job.clock.advance(_TICK_MS)
+        for _ in range(TRIGGER_MS // TICK_MS):
+            job.clock.advance(TICK_MS)
             job.purgatory.tick()
-    create_missing(job.settings.tables.root)
-    return job
+    job.store()
+    return [QuotaChange("alice", "etl", {"producer_byte_rate": 300_000.0})]
 
 
-def repeated(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows of a job, and the last of its minutes again and again, each time later and with higher numbers."""
-    instants = rows["evaluated_at_ms"].to_numpy()
-    yield rows
-    last = rows.filter(pa.array(instants > instants.max() - _REPEATED_MS))
-    for time_number in range(1, _TIMES):
-        again = last
-        for place, name in enumerate(last.column_names):
-            if name.endswith("_ms") and name not in _SPANS:
-                again = again.set_column(place, last.schema.field(name), pc.add(last[name], time_number * _REPEATED_MS))
-            elif name in _NUMBERS:
-                again = again.set_column(place, last.schema.field(name), pc.add(last[name], time_number * _EACH))
-        yield again
-
-
-_NUMBERS: Final = ("batch_id", "publish_seq")
-_EACH: Final = 100_000
-_SPANS: Final = (
-    *("window_ms", "raw_throttle_time_ms", "max_throttle_time_ms", "throttle_time_ms", "owed_ms"),
-    *("lateness_ms", "broker_throttle_ms"),
-)
+def measure(name: str, target: str, seconds: int, given: Callable[[Path, int, int], list[QuotaChange]]) -> None:
+    """Make tables with usage until now, and print how long the command takes."""
+    with tempfile.TemporaryDirectory(prefix="kquota-what-if-") as folder:
+        root, candidate = Path(folder) / "tables", Path(folder) / "candidate.json"
+        start_ms = wall_ms() // 1_000 * 1_000 - seconds * 1_000
+        changes = given(root, start_ms, seconds)
+        rows = altered(QuotaTable(str(root)).read().rows, changes)
+        candidate.write_text(json.dumps(to_document(rows)), encoding="utf-8")
+        command = [*KQUOTA, "what-if", "-f", str(candidate), "-o", "json", "--tables", str(root)]
+        command += ["--since", str(start_ms), "--until", str(start_ms + seconds * 1_000)]
+        began = time.perf_counter()
+        answer = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        spent, about = time.perf_counter() - began, json.loads(answer)[0]["about"]
+    print(row([name, f"{spent:.1f}", target, f"{about['usage_rows']:,}", f"{about['evaluations']:,}"]), flush=True)
 
 
 def main() -> None:
-    asked = arguments(__doc__, demo=False, days=0.0, hours=0.0, clients=DAY_CLIENTS, quick=False, keep=None)
-    if asked.demo or not (asked.quick or asked.days or asked.hours or asked.keep):
-        for trigger_ms in TRIGGERS_MS:
-            measure_demo(trigger_ms)
-    if asked.demo:
-        return
-    hours = 1.0 if asked.quick else asked.days * 24 + asked.hours
-    runs = [(DAY_SECONDS, DAY_CLIENTS), (7 * DAY_SECONDS, WEEK_CLIENTS)]
-    if hours or asked.keep:
-        runs = [(round((hours or 24) * 3_600), asked.clients)]
-    for seconds, clients in runs:
-        with tempfile.TemporaryDirectory(prefix="kquota-what-if-") as root:
-            measure(asked.keep or root, seconds, clients)
+    asked = arguments(__doc__, demo_minutes=15, hours=24, clients=1_000)
+    print(table(["usage", "seconds", "target", "rows", "evaluations"]))
+    about = f"{asked.demo_minutes} minutes of the demo, trigger {TRIGGER_MS} ms"
+    measure(about, "10", 60 * asked.demo_minutes, demo)
+    about = f"{asked.hours} h of {asked.clients} clients, by the second"
+    measure(about, "300", 3_600 * asked.hours, partial(by_second, clients=asked.clients))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import com.fasterxml.jackson.databind.ObjectWriter;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
@@ -15,7 +14,9 @@ import org.apache.kafka.common.serialization.Deserializer;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.serialization.Serializer;
+import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
@@ -58,18 +59,22 @@ public final class StreamsPeer {
         String key() {
             return user + '/' + clientId;
         }
+
+        Sums sums() {
+            return new Sums(producedBytes, fetchedBytes, ioTimeNs, networkTimeNs, requestCount);
+        }
     }
 
     record Sums(long producedBytes, long fetchedBytes, long ioTimeNs, long networkTimeNs, long requestCount) {
         static final Sums NONE = new Sums(0, 0, 0, 0, 0);
 
-        Sums plus(Event event) {
+        Sums plus(Sums other) {
             return new Sums(
-                    producedBytes + event.producedBytes,
-                    fetchedBytes + event.fetchedBytes,
-                    ioTimeNs + event.ioTimeNs,
-                    networkTimeNs + event.networkTimeNs,
-                    requestCount + event.requestCount);
+                    producedBytes + other.producedBytes,
+                    fetchedBytes + other.fetchedBytes,
+                    ioTimeNs + other.ioTimeNs,
+                    networkTimeNs + other.networkTimeNs,
+                    requestCount + other.requestCount);
         }
     }
 
@@ -86,18 +91,18 @@ public final class StreamsPeer {
         String input = arguments[1];
         String output = arguments[2];
         StreamsBuilder builder = new StreamsBuilder();
-        KStream<String, Event> events =
-                arguments[3].equals("object") ? objects(builder, input) : arrays(builder, input);
-        events.groupByKey(Grouped.with(Serdes.String(), serde(StreamsPeer::packed, StreamsPeer::unpacked)))
+        Serde<Sums> packed = serde(StreamsPeer::packed, StreamsPeer::unpacked);
+        KStream<String, Sums> usage = arguments[3].equals("object") ? objects(builder, input) : arrays(builder, input);
+        usage.groupByKey(Grouped.with(Serdes.String(), packed))
                 .windowedBy(TimeWindows.ofSizeAndGrace(WINDOW, GRACE))
                 .aggregate(
                         () -> Sums.NONE,
-                        (key, event, sums) -> sums.plus(event),
-                        Materialized.<String, Sums, WindowStore<org.apache.kafka.common.utils.Bytes, byte[]>>as("sums")
+                        (key, more, sums) -> sums.plus(more),
+                        Materialized.<String, Sums, WindowStore<Bytes, byte[]>>as("sums")
                                 .withKeySerde(Serdes.String())
-                                .withValueSerde(serde(StreamsPeer::packedSums, StreamsPeer::unpackedSums)))
+                                .withValueSerde(packed))
                 .toStream()
-                .map((window, sums) -> org.apache.kafka.streams.KeyValue.pair(
+                .map((window, sums) -> KeyValue.pair(
                         window.key(),
                         new Result(
                                 window.window().start(),
@@ -111,31 +116,31 @@ public final class StreamsPeer {
         run(builder, properties(arguments));
     }
 
-    private static KStream<String, Event> objects(StreamsBuilder builder, String input) {
+    private static KStream<String, Sums> objects(StreamsBuilder builder, String input) {
         TimestampExtractor byEvent = (ConsumerRecord<Object, Object> message, long before) ->
                 ((Event) message.value()).timeMs();
-        return builder.stream(
-                input, Consumed.with(Serdes.String(), json(Event.class)).withTimestampExtractor(byEvent));
+        return builder.stream(input, Consumed.with(Serdes.String(), json(Event.class)).withTimestampExtractor(byEvent))
+                .mapValues(Event::sums);
     }
 
-    private static KStream<String, Event> arrays(StreamsBuilder builder, String input) {
+    private static KStream<String, Sums> arrays(StreamsBuilder builder, String input) {
         return builder.stream(input, Consumed.with(Serdes.ByteArray(), json(Event[].class)))
                 .process(Splitter::new);
     }
 
     /** Gives each event of an array its own key and time. */
-    private static final class Splitter implements Processor<byte[], Event[], String, Event> {
-        private ProcessorContext<String, Event> context;
+    private static final class Splitter implements Processor<byte[], Event[], String, Sums> {
+        private ProcessorContext<String, Sums> context;
 
         @Override
-        public void init(ProcessorContext<String, Event> given) {
+        public void init(ProcessorContext<String, Sums> given) {
             context = given;
         }
 
         @Override
         public void process(Record<byte[], Event[]> message) {
             for (Event event : message.value()) {
-                context.forward(new Record<>(event.key(), event, event.timeMs()));
+                context.forward(new Record<>(event.key(), event.sums(), event.timeMs()));
             }
         }
     }
@@ -205,40 +210,7 @@ public final class StreamsPeer {
         return Serdes.serdeFrom(serializer, deserializer);
     }
 
-    private static byte[] packed(Event event) {
-        byte[] user = event.user.getBytes(StandardCharsets.UTF_8);
-        byte[] clientId = event.clientId.getBytes(StandardCharsets.UTF_8);
-        return ByteBuffer.allocate(6 * Long.BYTES + 2 * Integer.BYTES + user.length + clientId.length)
-                .putLong(event.timeMs)
-                .putLong(event.producedBytes)
-                .putLong(event.fetchedBytes)
-                .putLong(event.ioTimeNs)
-                .putLong(event.networkTimeNs)
-                .putLong(event.requestCount)
-                .putInt(user.length)
-                .put(user)
-                .putInt(clientId.length)
-                .put(clientId)
-                .array();
-    }
-
-    private static Event unpacked(byte[] bytes) {
-        ByteBuffer from = ByteBuffer.wrap(bytes);
-        long[] numbers = new long[6];
-        for (int i = 0; i < numbers.length; i++) {
-            numbers[i] = from.getLong();
-        }
-        return new Event(
-                numbers[0], text(from), text(from), numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]);
-    }
-
-    private static String text(ByteBuffer from) {
-        byte[] bytes = new byte[from.getInt()];
-        from.get(bytes);
-        return new String(bytes, StandardCharsets.UTF_8);
-    }
-
-    private static byte[] packedSums(Sums sums) {
+    private static byte[] packed(Sums sums) {
         return ByteBuffer.allocate(5 * Long.BYTES)
                 .putLong(sums.producedBytes)
                 .putLong(sums.fetchedBytes)
@@ -248,7 +220,7 @@ public final class StreamsPeer {
                 .array();
     }
 
-    private static Sums unpackedSums(byte[] bytes) {
+    private static Sums unpacked(byte[] bytes) {
         ByteBuffer from = ByteBuffer.wrap(bytes);
         return new Sums(from.getLong(), from.getLong(), from.getLong(), from.getLong(), from.getLong());
     }

@@ -1,173 +1,121 @@
-"""What the comparison says: tables and plots, losses included, and what each peer lacks for the job."""
+"""What the comparison says, in tables, losses included; what is wrong has no speed."""
 
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
-from bench.pages import Points, percentiles, table, write_part, write_time_plot
+from bench.pages import percentiles, row, table
+from bench.peers.life import CaughtUp, Steady
 from bench.peers.messages import SHAPES
-from bench.peers.roster import KQUOTA, PEERS, STREAMS, Peer
-from bench.peers.stages import OVERLOADS, catch_up_name, steady_name
+from bench.peers.roster import BARE, KQUOTA, PEERS, STREAMS
 
-Measured = Mapping[str, Mapping[str, Any]]
-"""By name of the stage."""
+Measured = dict[str, Any]
+"""By name of the stage; the text of its failure for one that could not be measured."""
 
-RIGHT: Final = "right"
-TARGETS: Final = {"object": 1.5, "array": 4.0}
-"""Our warm catch-up rate divided by that of Kafka Streams."""
-
-_BEGIN: Final = "<!-- peers: written by `python -m bench peers` -->"
-_END: Final = "<!-- peers end -->"
+TARGETS: Final = {"object": {STREAMS: 1.3, BARE: 1.0}, "array": {STREAMS: 3.0, BARE: 1.4}}
+"""Our warm catch-up rate divided by theirs."""
+MOST_OF_STREAMS: Final = 1.4
+"""Latency of kquota's record divided by that of a result of Kafka Streams."""
+MOST_CORES: Final = 1.0
 _MESSAGES: Final = {"object": "objects", "array": "arrays of 100"}
 _ANSWERED: Final = 0.9
-_NOTHING: Final = ""
-_SHARES: Final = [float(share) for share in range(1, 100)]
 
 
-def markdown(measured: Measured, machine: str, amounts: str) -> str:
+def catch_up_name(peer: str, shape: str) -> str:
+    return f"catch-up {peer} {shape}"
+
+
+def steady_name(peer: str) -> str:
+    return f"steady {peer}"
+
+
+def markdown(runs: Measured, about: str) -> str:
     settings = table(["peer", "how it is set"], [[peer.name, peer.settings] for peer in PEERS])
-    tables = [*_catch_up(measured), *_steady(measured), *_quotas(measured), *_failures(measured)]
-    return "\n\n".join([settings, f"{machine}. {amounts}", *tables])
+    tables = [*_catch_up(runs), *_steady(runs), *_probe(runs)]
+    failures = [f"* {name}: {run.splitlines()[0]}" for name, run in runs.items() if isinstance(run, str)]
+    failures += [f"* {name}: wrong sums: {run.wrong}" for name, run in runs.items() if getattr(run, "wrong", "")]
+    return "\n\n".join([settings, about, *tables, *(["\n".join(failures)] if failures else [])])
 
 
-def write_page(page: Path, text: str, measured: Measured) -> None:
-    parts = [text]
-
-    def plot(name: str, title: str, axes: tuple[str, str], lines: Mapping[str, Points], level: float) -> None:
-        write_time_plot(page.with_name(name), title, axes, {"": lines}, level=level)
-        parts.append(f"![{title}]({name})")
-
-    latencies = {
-        peer.name: list(zip(_SHARES, percentiles(run["latency_ms"], _SHARES), strict=True))
-        for peer in PEERS
-        if _is_right(run := measured.get(steady_name(peer), {})) and _has_answered(run)
-    }
-    if latencies:
-        title, axes = "From an event to its result under steady load", ("percent of the events", "ms")
-        plot("peers-latency.svg", title, axes, latencies, 0)
-    if "quotas" in measured:
-        ratios = _ratios(measured["quotas"])
-        lines = {name: [(float(k), ratio) for k, ratio in row.items()] for name, row in ratios.items()}
-        plot("peers-quotas.svg", "Long-run rate / T of a client that wants k · T", ("k", "rate / T"), lines, 1)
-    write_part(page, _BEGIN, _END, "\n\n".join(parts))
-
-
-def _catch_up(measured: Measured) -> list[str]:
-    parts = []
-    head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
-    for shape in SHAPES:
-        rows = _rows(measured, partial(catch_up_name, shape=shape), _catch_up_cells, len(head))
-        if rows:
-            told = [f"**Catching up, {_MESSAGES[shape]}**", table(head, rows)]
-            parts.append("\n\n".join([*told, _target(measured, shape)]).rstrip())
-    return parts
-
-
-def _catch_up_cells(run: Mapping[str, Any]) -> list[str]:
-    cold, *warm = (rate / 1000 for rate in run["rates"])
-    shown = f"{statistics.median(warm):.0f}" if warm else _NOTHING
-    times = [f"{run[name]:.1f}" for name in ("ready_seconds", "first_result_seconds")]
-    return [RIGHT, shown, f"{cold:.0f}", *times, f"{run['memory_mb']:.0f}"]
-
-
-def _rows(
-    measured: Measured, name_of: Callable[[Peer], str], cells: Callable[[Mapping[str, Any]], list[str]], width: int
-) -> list[list[str]]:
-    """A row for each peer whose stage was tried; without figures unless its sums are right."""
+def _rows(runs: Measured, name_of: Callable[[str], str], cells: Callable[[Any], list[str]], width: int) -> list[str]:
+    """A row for each peer that was tried; without figures unless its sums are right."""
     rows = []
     for peer in PEERS:
-        run = measured.get(name_of(peer))
+        run = runs.get(name_of(peer.name))
         if run is not None:
-            nothing = ["not measured" if "failure" in run else "**wrong**", *[_NOTHING] * (width - 2)]
-            rows.append([peer.name, *(cells(run) if _is_right(run) else nothing)])
+            state = "not measured" if isinstance(run, str) else "**wrong**" if run.wrong else "right"
+            rows.append(row([peer.name, state, *(cells(run) if state == "right" else [""] * width)]))
     return rows
 
 
-def ratios_to_streams(measured: Measured, shape: str) -> tuple[float, float] | None:
-    """Our catch-up rate divided by that of Kafka Streams, warm and cold; None unless both have right sums."""
-    rates = []
-    for name in (KQUOTA, STREAMS):
-        run = measured.get(f"catch-up {name} {shape}", {})
-        if not _is_right(run) or len(run["rates"]) < 2:
-            return None
-        rates.append((statistics.median(run["rates"][1:]), run["rates"][0]))
-    (our_warm, our_cold), (their_warm, their_cold) = rates
-    return our_warm / their_warm, our_cold / their_cold
+def _catch_up(runs: Measured) -> list[str]:
+    head = ["", "sums", "warm, k ev/s", "cold, k ev/s", "start, s", "first result, s", "memory, MB"]
+    parts = []
+    for shape in SHAPES:
+        rows = _rows(runs, partial(catch_up_name, shape=shape), _catch_up_cells, len(head) - 2)
+        if rows:
+            parts.append("\n".join([f"**Catching up, {_MESSAGES[shape]}**\n", table(head), *rows]))
+            parts += _ratios(runs, shape)
+    return parts
 
 
-def _target(measured: Measured, shape: str) -> str:
-    ratios = ratios_to_streams(measured, shape)
-    if ratios is None:
-        return _NOTHING
-    warm, cold = ratios
-    met = "met" if warm >= TARGETS[shape] else "**not met**"
-    return f"{KQUOTA} ÷ {STREAMS} = {warm:.2f} warm, {cold:.2f} cold; the target is {TARGETS[shape]:g}, warm: {met}."
+def _catch_up_cells(run: CaughtUp) -> list[str]:
+    times = [f"{run.ready_seconds:.1f}", f"{run.first_result_seconds:.1f}"]
+    return [f"{run.warm / 1000:.0f}", f"{run.cold / 1000:.0f}", *times, f"{run.memory_mb:.0f}"]
 
 
-def _steady(measured: Measured) -> list[str]:
-    head = ["", "sums, the kill included", "p50, ms", "p99, ms", "back after kill −9, s", "memory, MB"]
-    rows = _rows(measured, steady_name, _steady_cells, len(head))
-    return [f"**Steady load**\n\n{table(head, rows)}", *_processes(measured)] if rows else []
+def _ratios(runs: Measured, shape: str) -> list[str]:
+    """What is not right has no ratio."""
+    ours, told = runs.get(catch_up_name(KQUOTA, shape)), []
+    for name, target in TARGETS[shape].items():
+        theirs = runs.get(catch_up_name(name, shape))
+        if _has_rates(ours) and _has_rates(theirs):
+            warm, cold = ours.warm / theirs.warm, ours.cold / theirs.cold
+            met = _met(warm >= target)
+            told.append(f"{KQUOTA} ÷ {name} = {warm:.2f} warm, {cold:.2f} cold; the target is {target:g}, warm: {met}.")
+    return told
 
 
-def _processes(measured: Measured) -> list[str]:
-    rows = [
-        [peer.name, one["name"], f"{one['memory_mb']:.0f}", f"{one['cores']:.2f}"]
-        for peer in PEERS
-        for one in measured.get(steady_name(peer), {}).get("processes", ())
-        if one["memory_mb"]  # none if the process ended while it was being read
-    ]
-    head = ["", "process", "memory, MB", "cores"]
-    return [f"**Each process under the steady load**\n\n{table(head, rows)}"] if rows else []
+def _has_rates(run: Any) -> bool:
+    return isinstance(run, CaughtUp) and not run.wrong and run.warm > 0
 
 
-def _steady_cells(run: Mapping[str, Any]) -> list[str]:
-    after = [f"{run['recovery_seconds']:.1f}", f"{run['memory_mb']:.0f}"]
-    if not _has_answered(run):
-        return [RIGHT, f"falls behind: {len(run['latency_ms'])} of {run['probe_count']} probes answered", "", *after]
-    return [RIGHT, *(f"{one:.0f}" for one in percentiles(run["latency_ms"])), *after]
+def _steady(runs: Measured) -> list[str]:
+    head = ["", "sums, the kill included", "p50, ms", "p99, ms", "back after kill −9, s", "memory, MB", "cores"]
+    rows = _rows(runs, steady_name, _steady_cells, len(head) - 2)
+    return ["\n".join(["**Steady load**\n", table(head), *rows])] if rows else []
 
 
-def _quotas(measured: Measured) -> list[str]:
-    run = measured.get("quotas")
-    if run is None:
+def _steady_cells(run: Steady) -> list[str]:
+    after = [f"{run.recovery_seconds:.1f}", f"{run.memory_mb:.0f}", f"{run.cores:.2f}"]
+    if not _keeps_up(run):
+        return [f"falls behind: {len(run.latency_ms)} of {run.asked} answered", "", *after]
+    return [*(f"{one:.0f}" for one in percentiles(run.latency_ms)), *after]
+
+
+def _keeps_up(run: Steady) -> bool:
+    return len(run.latency_ms) >= max(_ANSWERED * run.asked, 2)
+
+
+def _probe(runs: Measured) -> list[str]:
+    run, streams = runs.get("probe"), runs.get(steady_name(STREAMS))
+    if run is None or isinstance(run, str):
         return []
-    rows = [[name, *(f"{ratio:.2f}" for ratio in row.values())] for name, row in _ratios(run).items()]
-    limits = table(["rate / T at k =", *(f"{k:g}" for k in OVERLOADS)], rows)
-    slowed, told = percentiles(run["slowed_ms"]), percentiles(run["told_ms"])
-    soon = table(
-        ["from the first byte over the quota until", "p50, ms", "p99, ms"],
-        [
-            ["the broker has muted the client", *(f"{one:.1f}" for one in slowed)],
-            ["kquota's record can be read, under the steady load", *(f"{one:.0f}" for one in told)],
-        ],
-    )
-    return [f"**Against the broker's own quotas**\n\n{limits}\n\n{soon}"]
+    p50, p99 = percentiles(run.latencies_ms)
+    late_p50, late_p99 = percentiles(run.lateness_ms)
+    told = [
+        f"**A first event above the quota**\n\nkquota's record can be read after p50 {p50:.0f}, p99 {p99:.0f} ms, at "
+        f"{run.cores:.2f} cores (at most {MOST_CORES:g}: {_met(run.cores <= MOST_CORES)}), "
+        f"with {run.driver_mb + run.jvm_mb:.0f} MB. A look that is due is handed out by the wheel after p50 "
+        f"{late_p50:.0f}, p99 {late_p99:.0f} ms."
+    ]
+    if isinstance(streams, Steady) and not streams.wrong and _keeps_up(streams):
+        theirs = percentiles(streams.latency_ms)
+        ratios = p50 / theirs[0], p99 / theirs[1]
+        met = _met(max(ratios) <= MOST_OF_STREAMS)
+        told.append(f"÷ {STREAMS} = {ratios[0]:.2f} p50, {ratios[1]:.2f} p99; the target is {MOST_OF_STREAMS}: {met}.")
+    return told
 
 
-def _ratios(run: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    return {
-        "the broker's quota, one broker": run["native"]["1"],
-        "the broker's quota, two brokers": run["native"]["2"],
-        "kquota, any number of brokers (simulated)": run["kquota"],
-    }
-
-
-def _failures(measured: Measured) -> list[str]:
-    told = []
-    for stage, run in measured.items():
-        if "failure" in run:
-            told.append(f"* {stage}: {run['failure'].splitlines()[0]}")
-        elif run.get("verdict", RIGHT) != RIGHT:
-            told.append(f"* {stage}: wrong sums: {run['verdict']}")
-    return ["\n".join(told)] if told else []
-
-
-def _is_right(run: Mapping[str, Any]) -> bool:
-    return str(run.get("verdict")) == RIGHT
-
-
-def _has_answered(run: Mapping[str, Any]) -> bool:
-    return bool(len(run["latency_ms"]) >= max(_ANSWERED * run["probe_count"], 2))
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "**not met**"

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -12,35 +11,49 @@ import numpy as np
 import pyarrow.parquet as pq
 from kafka import KafkaConsumer
 
-from bench.peers.messages import MEASURES, Key, Sums, partitions_of
+from bench.load import partitions_of
+from bench.peers.messages import MEASURES, Key, Sums
 
 _LOOK_SECONDS: Final = 0.02
 _READ_MS: Final = 500
 _EMPTY_POLLS: Final = 6
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One result as the peer wrote it."""
-
-    at_ms: float  # when it could be read at the latest; wall clock
-    key: Key  # second and client
-    sums: Sums  # of the measures
+Result = tuple[float, Key, Sums]
+"""When it could be read at the latest (wall clock, ms), second and client, and the sums of the measures."""
 
 
 class Results:
-    """Where a peer puts its results. It is there before the peer, and is closed after it."""
+    """Where a peer puts its results. It is there before the peer, and is closed after it.
+
+    Attributes:
+        sums: All so far, by second and client.
+        first_ms, last_ms: When the first and the last result of a key could be read.
+    """
 
     adds = True
     """Whether results of one key are parts of a sum; otherwise the last one holds."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Key, Sums] = {}
+        self.first_ms: dict[Key, float] = {}
+        self.last_ms: dict[Key, float] = {}
+
+    def read(self) -> None:
+        for at_ms, key, sums in self.new():
+            before = self.sums.get(key)
+            is_part = self.adds and before is not None
+            self.sums[key] = tuple(a + b for a, b in zip(before or (), sums, strict=True)) if is_part else sums
+            self.first_ms.setdefault(key, at_ms)
+            self.last_ms[key] = at_ms
 
     def close(self) -> None:
         pass
 
     def progress(self) -> object:
+        """Differs from what it was when there is something new."""
         raise NotImplementedError
 
-    def read(self) -> Iterator[Result]:
+    def new(self) -> Iterator[Result]:
         raise NotImplementedError
 
 
@@ -54,6 +67,7 @@ class TopicResults(Results):
     adds = False
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        super().__init__()
         self._servers = bootstrap_servers
         self._stop = Event()
         self._thread = Thread(target=self._look, daemon=True)
@@ -82,7 +96,7 @@ class TopicResults(Results):
     def progress(self) -> object:
         return self._seen[-1][1] if self._seen else None
 
-    def read(self) -> Iterator[Result]:
+    def new(self) -> Iterator[Result]:
         seen = list(self._seen)
         if not seen:
             return
@@ -101,7 +115,10 @@ class TopicResults(Results):
                 # What came after the last look can be read now. The look before may have been before a kill.
                 at_ms = np.append(times_ms, time.time() * 1000)[first_seen]
                 for record, readable_ms in zip(records, at_ms.tolist(), strict=True):
-                    yield _from_json(record.value, readable_ms)
+                    told = json.loads(record.value)
+                    user, _, client_id = told["key"].partition("/")
+                    sums = tuple(int(told[name]) for name in MEASURES)
+                    yield readable_ms, (told["second_ms"], user, client_id), sums
 
     def _look(self) -> None:
         consumer = self._new_consumer()
@@ -114,30 +131,29 @@ class TopicResults(Results):
         consumer.close()
 
 
-def _from_json(value: bytes, at_ms: float) -> Result:
-    told = json.loads(value)
-    user, _, client_id = told["key"].partition("/")
-    return Result(at_ms, (told["second_ms"], user, client_id), tuple(int(told[name]) for name in MEASURES))
-
-
 class FileResults(Results):
     """Results in files of a folder, each with the sums of new messages; here Parquet files of bare Spark."""
 
     _pattern, _second = "*.parquet", "second_ms"
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
         self._seen: set[Path] = set()
 
     def progress(self) -> object:
         return self._files()[-1:]
 
-    def read(self) -> Iterator[Result]:
+    def new(self) -> Iterator[Result]:
+        names = [self._second, "user", "client_id", *MEASURES]
         for file in self._files():
             if file not in self._seen:
                 self._seen.add(file)
-                for rows in self._data(file):
-                    yield from parquet_results(rows, file.stat().st_mtime_ns / 1e6, self._second)
+                at_ms = file.stat().st_mtime_ns / 1e6
+                for data in self._data(file):
+                    columns = pq.ParquetFile(data).read(columns=names).to_pydict()
+                    for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):
+                        yield at_ms, (second_ms, user, client_id), tuple(int(value or 0) for value in sums)
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob(self._pattern), key=lambda file: (file.stat().st_mtime_ns, file.name))
@@ -154,36 +170,3 @@ class UsageTableResults(FileResults):
     def _data(self, file: Path) -> Iterable[Path]:
         actions = map(json.loads, file.read_text(encoding="utf-8").splitlines())
         return [self._folder / one["add"]["path"] for one in actions if "add" in one and one["add"]["dataChange"]]
-
-
-def parquet_results(file: Path, at_ms: float, second: str) -> Iterator[Result]:
-    names = [second, "user", "client_id", *MEASURES]
-    columns = pq.ParquetFile(file).read(columns=names).to_pydict()
-    for second_ms, user, client_id, *sums in zip(*(columns[name] for name in names), strict=True):
-        yield Result(at_ms, (second_ms, user, client_id), tuple(int(value or 0) for value in sums))
-
-
-class Book:
-    """All results of a peer so far.
-
-    Attributes:
-        results: where they are read.
-        sums: by second and client.
-        first_ms, last_ms: when the first and the last result of a key could be read.
-    """
-
-    def __init__(self, results: Results) -> None:
-        self.results = results
-        self.sums: dict[Key, Sums] = {}
-        self.first_ms: dict[Key, float] = {}
-        self.last_ms: dict[Key, float] = {}
-
-    def read(self) -> None:
-        for result in self.results.read():
-            before = self.sums.get(result.key)
-            if self.results.adds and before is not None:
-                self.sums[result.key] = tuple(a + b for a, b in zip(before, result.sums, strict=True))
-            else:
-                self.sums[result.key] = result.sums
-            self.first_ms.setdefault(result.key, result.at_ms)
-            self.last_ms[result.key] = result.at_ms

@@ -1,28 +1,7 @@
-"""The load of the published purgatory benchmark: Poisson arrivals, log-normal latencies.
+"""The published purgatory benchmark: its load, and the designs under it.
 
-The 0.8 design
---------------
-The request purgatory of Kafka 0.8, as the benchmark's baseline: watch lists and one heap of all requests.
-
-A satisfied request stays in the heap and in the lists of all its keys until it is found there, or until a purge. The
-rule is that of 0.8.2, tested once per turn of the reaper, which is after every request that expired: the lists have
-1 000 entries or more: scan them; the heap has 1 000 or more: scan it.
-
-This is re-built from a description of the rule, with locks where Kafka had `synchronized`. Scanning the heap costs one
-rebuild here; in Kafka it was quadratic.
-
-One by one
-----------
-The published benchmark object by object: one loop that enqueues, completes and expires, on the real clock.
-
-In batches
-----------
-The published benchmark in batches of one millisecond, on the batch purgatory: one thread, the real clock.
-
-The requests that arrive within a millisecond are one batch. When the run is late, batches are not joined to larger
-ones. Completion is as in the published benchmark: a second queue, here a second wheel, says when the latency of a
-request is over, and then the request is completed. `by_key` works without that queue: in each millisecond there is an
-event on one of the three keys in turn, and every request that is watched on it is checked.
+Requests arrive as a Poisson process, their latencies are log-normal, and each is watched on the same three keys. One
+loop on the real clock enqueues, completes and expires: object by object, or in batches of one millisecond.
 """
 
 import heapq
@@ -42,15 +21,14 @@ import numpy.typing as npt
 
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import find_jdk
-from purgatory.batch_purgatory import BatchPurgatory, Bools
+from purgatory.batch_purgatory import BatchPurgatory
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.timer import SystemMonotonicClock, SystemTimer
 
 TIMEOUT_MS: Final = 200
 KEYS: Final = (17, 42, 96)
-"""Three keys of a hundred, drawn once: every request is watched on the same three."""
-
+"""Three keys of a hundred, drawn once."""
 _P75_IN_SIGMAS: Final = 0.674490
 
 Int64s = npt.NDArray[np.int64]
@@ -83,21 +61,16 @@ CASES: Final = (Case(20, 60), Case(200, 400))
 class Load:
     """Requests in the order of their arrival."""
 
-    arrival_ms: npt.NDArray[np.float64]  # float64[n], since the start; all 0 in a load that is not paced
-    latency_ms: Int64s  # int64[n], whole milliseconds; the fraction is carried over to the next request
-
-    @property
-    def requests(self) -> int:
-        return self.latency_ms.size
+    arrival_ms: npt.NDArray[np.float64]  # since the start; all 0 in a load that is not paced
+    latency_ms: Int64s  # whole milliseconds; the fraction is carried over to the next request
 
 
-def draw_load(case: Case, requests: int, rate_per_second: float, seed: int = 1) -> Load:
+def draw_load(case: Case, requests: int, rate_per_second: float) -> Load:
     """Draw the requests of one run. With an infinite rate the load is not paced."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(1)
     exact_ms = random.lognormal(math.log(case.median_ms), case.sigma, requests)
     latency_ms = np.diff(np.floor(np.cumsum(exact_ms)), prepend=0.0).astype(np.int64)
-    gaps_ms = random.exponential(1000.0 / rate_per_second, requests) if math.isfinite(rate_per_second) else None
-    return Load(np.zeros(requests) if gaps_ms is None else np.cumsum(gaps_ms), latency_ms)
+    return Load(np.cumsum(random.exponential(1000.0 / rate_per_second, requests)), latency_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +89,7 @@ class Run:
 
 
 def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ()) -> list[list[str]]:
-    """Run a source file to its end. Returns the words of each line of its stdout; none, and says so, without a JDK.
-
-    `CalledProcessError` if it failed, with the reason on its stderr.
-    """
+    """Run a source file to its end. Returns the words of each line of its stdout; none, and says so, without a JDK."""
     jdk = find_jdk()
     if jdk is None:
         print("no JDK (javac): the rows of the JVM are left out", file=sys.stderr)
@@ -131,9 +101,8 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
     return [line.split() for line in answer.stdout.splitlines()]
 
 
-PURGE_THRESHOLD: Final = 1_000
 REQUESTS_A_TURN: Final = 100
-"""After so many requests completions and expiry get their turn, and after so many expiries the arrivals again."""
+"""After that many requests completions and expiry get their turn, and after that many expiries the arrivals again."""
 
 
 class OldRequest:
@@ -167,13 +136,18 @@ class _WatchList:
 
 
 class OldPurgatory:
-    """The purgatory of 0.8.2. The caller passes the time.
+    """The request purgatory of Kafka 0.8: watch lists and one heap of all requests. The caller passes the time.
+
+    A satisfied request stays in the heap and in the lists of all its keys until it is found there, or until a purge.
+    The rule is that of 0.8.2, tested after each request that expired: if the lists have 1 000 entries or more, scan
+    them; if the heap has 1 000 or more, scan it. Re-built from a description of the rule, with locks where Kafka had
+    `synchronized`; scanning the heap costs one rebuild here, and was quadratic in Kafka.
 
     Attributes:
         expired: requests that timed out.
     """
 
-    def __init__(self, purge_threshold: int = PURGE_THRESHOLD) -> None:
+    def __init__(self, purge_threshold: int = 1_000) -> None:
         self.expired = 0
         self._purge_threshold = purge_threshold
         self._lists: dict[int, _WatchList] = {}
@@ -239,6 +213,17 @@ class OldPurgatory:
                 return request
 
 
+class OldDesign(OldPurgatory):
+    """The 0.8 purgatory under the load."""
+
+    def enqueue(self, completes_at_ms: int, now_ms: int) -> OldRequest | None:
+        request = OldRequest(TIMEOUT_MS, completes_at_ms)
+        return None if self.watch(request, KEYS, now_ms) else request
+
+    def complete(self, request: OldRequest) -> None:
+        request.satisfy()
+
+
 class _Operation(DelayedOperation):
     __slots__ = ("completes_at_ms", "design")
 
@@ -282,27 +267,13 @@ class NewDesign:
         self._purgatory.advance_clock(0)
 
 
-class OldDesign(OldPurgatory):
-    """The same of the purgatory of Kafka 0.8."""
-
-    def enqueue(self, completes_at_ms: int, now_ms: int) -> OldRequest | None:
-        request = OldRequest(TIMEOUT_MS, completes_at_ms)
-        return None if self.watch(request, KEYS, now_ms) else request
-
-    def complete(self, request: OldRequest) -> None:
-        request.satisfy()
-
-
-Design = NewDesign | OldDesign
-
-
-def run_one_by_one(design: Design, load: Load, target_per_second: float, limit_seconds: float) -> Run:
+def run_one_by_one(design: NewDesign | OldDesign, load: Load, target_per_second: float, limit_seconds: float) -> Run:
     """One run. Arrivals stop when the time is up; the rate is then that of the requests that had arrived."""
     clock = SystemMonotonicClock()
     arrivals_ms, latencies_ms = load.arrival_ms.tolist(), load.latency_ms.tolist()
     completions: list[tuple[int, int, Any]] = []
     cpu_started, started = time.process_time(), time.perf_counter()
-    enqueued, last_seconds, requests = 0, 0.0, load.requests
+    enqueued, last_seconds, requests = 0, 0.0, len(latencies_ms)
     start_ms = clock.monotonic_ms()
     while enqueued < requests or completions:
         now_ms = clock.monotonic_ms()
@@ -327,62 +298,31 @@ def run_one_by_one(design: Design, load: Load, target_per_second: float, limit_s
     return Run(target_per_second, enqueued / last_seconds, cpu_seconds / enqueued * 1e6, enqueued, design.expired)
 
 
-class _Column:
-    """One number per slot of a wheel or purgatory that grows."""
-
-    def __init__(self) -> None:
-        self.values = np.zeros(0, dtype=np.int64)
-
-    def set(self, handles: Int64s, values: Int64s, capacity: int) -> None:
-        if self.values.size < capacity:
-            self.values = np.concatenate([self.values, np.zeros(capacity - self.values.size, dtype=np.int64)])
-        self.values[slots_of(handles)] = values
-
-
 class _Batches:
-    def __init__(self, *, by_key: bool) -> None:
-        self.purgatory = BatchPurgatory()
-        self.expired = 0
-        self._by_key = by_key
-        self._turn = 0
+    """Our batch purgatory; a second wheel says when the latency of a request is over, and then it is completed."""
+
+    def __init__(self, requests: int) -> None:
+        self.purgatory, self.expired = BatchPurgatory(), 0
         self._latency_over = BatchTimingWheel()
-        self._of_slot = _Column()  # by key: when a request can complete; else the request of a completion
+        self._request_of = np.zeros(2 * requests + 4_096, dtype=np.int64)  # by the slot of its completion
 
     def enqueue(self, latency_ms: Int64s, now_ms: int) -> None:
-        completes_at_ms = latency_ms + now_ms
-        waits = completes_at_ms > now_ms
-        if not waits.all():
-            completes_at_ms = completes_at_ms.compress(waits)
-        keys = np.broadcast_to(np.array(KEYS), (completes_at_ms.size, len(KEYS)))
-        handles = self.purgatory.watch_many(np.full(completes_at_ms.size, now_ms + TIMEOUT_MS), keys)
-        if self._by_key:
-            self._of_slot.set(handles, completes_at_ms, self.purgatory.capacity)
-            return
-        in_time = completes_at_ms < now_ms + TIMEOUT_MS
-        completions = self._latency_over.schedule_many(completes_at_ms.compress(in_time))
-        self._of_slot.set(completions, handles.compress(in_time), self._latency_over.capacity)
-
-    def complete(self, now_ms: int) -> None:
-        if not self._by_key:
-            completions, _ = self._latency_over.advance(now_ms)
-            self.purgatory.complete_many(self._of_slot.values[slots_of(completions)])
-            return
-
-        def can_complete(handles: Int64s) -> Bools:
-            can: Bools = self._of_slot.values[slots_of(handles)] <= now_ms
-            return can
-
-        self._turn += 1
-        self.purgatory.check_and_complete(KEYS[self._turn % len(KEYS)], can_complete)
+        latency_ms = latency_ms[latency_ms > 0]  # the others complete at once
+        keys = np.broadcast_to(np.array(KEYS), (latency_ms.size, len(KEYS)))
+        requests = self.purgatory.watch_many(np.full(latency_ms.size, now_ms + TIMEOUT_MS), keys)
+        in_time = latency_ms < TIMEOUT_MS
+        completions = self._latency_over.schedule_many(now_ms + latency_ms[in_time])
+        self._request_of[slots_of(completions)] = requests[in_time]
 
     def advance(self, now_ms: int) -> None:
-        handles, _ = self.purgatory.advance(now_ms)
-        self.expired += handles.size
+        completions, _ = self._latency_over.advance(now_ms)
+        self.purgatory.complete_many(self._request_of[slots_of(completions)])
+        self.expired += self.purgatory.advance(now_ms)[0].size
 
 
-def run_in_batches(load: Load, target_per_second: float, limit_seconds: float, *, by_key: bool) -> Run:
-    """One paced run. Arrivals stop when the time is up; the rate is then that of the requests that had arrived."""
-    batches = _Batches(by_key=by_key)
+def run_in_batches(load: Load, target_per_second: float, limit_seconds: float) -> Run:
+    """One paced run. What arrives within a millisecond is one batch; when it is late, batches are not joined."""
+    batches = _Batches(load.latency_ms.size)
     last_ms = int(load.arrival_ms[-1]) + 1
     ends = np.searchsorted(load.arrival_ms, np.arange(1, last_ms + 1)).tolist()
     cpu_started, started = time.process_time(), time.perf_counter()
@@ -391,10 +331,8 @@ def run_in_batches(load: Load, target_per_second: float, limit_seconds: float, *
         while (elapsed_ms := (time.perf_counter() - started) * 1000) < batch_ms:
             time.sleep((batch_ms - elapsed_ms) / 1000)
         now_ms = int(elapsed_ms)
-        if end > enqueued:
-            batches.enqueue(load.latency_ms[enqueued:end], now_ms)
+        batches.enqueue(load.latency_ms[enqueued:end], now_ms)
         enqueued = end
-        batches.complete(now_ms)
         batches.advance(now_ms)
         if elapsed_ms > limit_seconds * 1000:
             break
@@ -402,6 +340,5 @@ def run_in_batches(load: Load, target_per_second: float, limit_seconds: float, *
     cpu_seconds = time.process_time() - cpu_started
     while batches.purgatory.num_delayed:
         now_ms += 1
-        batches.complete(now_ms)
         batches.advance(now_ms)
     return Run(target_per_second, enqueued / seconds, cpu_seconds / enqueued * 1e6, enqueued, batches.expired)

@@ -10,28 +10,13 @@ from bench.machine import arguments, memory_of, tree
 def test_an_option_has_the_type_of_its_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [
-        "bench",
-        "--rounds",
-        "3",
-        "--seconds",
-        "1",
-        "--loads",
-        "1:2",
-        "3:4",
-        "--triggers",
-        "--no-report",
-        "--keep",
-        "here",
-    ]
+    given = ["bench", "--rounds", "3", "--seconds", "1", "--loads", "1:2", "3:4", "--triggers", "--no-report"]
     monkeypatch.setattr("sys.argv", given)
     asked = arguments(
-        "about", rounds=1, seconds=2.0, loads=["9:9"], triggers=[5], no_report=False, quick=False, keep=None, page=None,
-        source=("counters", "reporter"),
-    )  # fmt: skip
-    assert asked.source == "counters"
+        "about", rounds=1, seconds=2.0, loads=["9:9"], triggers=[5], no_report=False, quick=False, page=""
+    )
     assert (asked.rounds, asked.seconds, asked.loads, asked.triggers) == (3, 1.0, ["1:2", "3:4"], [])
-    assert (asked.no_report, asked.quick, asked.keep, asked.page) == (True, False, "here", None)
+    assert (asked.no_report, asked.quick, asked.page) == (True, False, "")
     assert "cores" in capsys.readouterr().out, "the machine comes first"
 
 

@@ -1,6 +1,7 @@
 """What stands around a sync that is killed: two brokers, a load that changes at random, and an eye on each broker."""
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -8,12 +9,12 @@ from typing import Any, Final
 
 from kafka import KafkaAdminClient
 
-from bench.split_client import UsageRecorder
-from bench.stage import stock_producers, stock_work, topic_on_each
 from pipeline.brokers.native import describe_request, quotas_in
 from pipeline.clock import wall_ms
 from pipeline.demo.broker import EmbeddedCluster
 from pipeline.demo.stock_client import StockProducer
+from tests.integration.stock_clients import stock_producers, stock_work, topic_on_each
+from tests.pipeline.sync.usage_table import UsageTable
 
 BOUND: Final = 100_000.0
 FOREIGN: Final = {"of-others": 5e6, "taken-before": 7e6}
@@ -26,6 +27,42 @@ SPLITS: Final = ((0.9, 0.1), (0.1, 0.9), (0.5, 0.5), (1.0, 0.0), (0.0, 0.0))
 
 _WANTS: Final = (0.0, 0.05, 0.3, 1.0, 3.0, 10.0)
 _CHANGED_ONCE_IN: Final = 40
+_EVERY_MS: Final = 1_000
+
+
+class UsageRecorder:
+    """Turns counters into rows, one for each second, broker and user; a commit each second, as a batch."""
+
+    def __init__(self, root: str) -> None:
+        self._table = UsageTable(root)
+        self._counters: dict[tuple[str, str], int] = {}
+        self._rows: dict[tuple[int, str, str], int] = defaultdict(int)
+        self._due_ms = 0
+
+    def saw(self, broker_id: str, user: str, total_bytes: int) -> None:
+        more = total_bytes - self._counters.get((broker_id, user), 0)
+        if more:
+            self._counters[broker_id, user] = total_bytes
+            self._rows[wall_ms() // 1_000 * 1_000, broker_id, user] += more
+
+    def store(self) -> None:
+        """Append what was seen since the last commit, if that is a second ago."""
+        now_ms = wall_ms()
+        if now_ms < self._due_ms or not self._rows:
+            return
+        self._due_ms = now_ms + _EVERY_MS
+        used = [
+            {
+                "sample_start_ms": start_ms,
+                "last_event_ms": min(start_ms + 999, now_ms),
+                "broker_id": broker_id,
+                "user": user,
+                "produced_bytes": taken_bytes,
+            }
+            for (start_ms, broker_id, user), taken_bytes in self._rows.items()
+        ]
+        self._table.append(now_ms, *used)
+        self._rows.clear()
 
 
 class Eye:

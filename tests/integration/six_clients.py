@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.stage import Stage, bound, stock_work, topic_on_each
+from bench.stage import Stage, bound
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
@@ -33,6 +33,7 @@ from pipeline.jvm.java import Java, find_jdk
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.entity import DEFAULT
+from tests.integration.stock_clients import stock_work, topic_on_each
 
 _STOP_SECONDS: Final = 5.0
 _SOURCE: Final = Path(__file__).with_name("StockProducer.java")
@@ -210,7 +211,7 @@ class _Stage:
             topic_on_each([self.broker], name)
         rows = {("shop", ""): 1e6, ("pay", "pay"): 1e6, (DEFAULT, ""): 5e5}
         stage = Stage.of(folder, self.broker, [bound(user, rate, client) for (user, client), rate in rows.items()])
-        self._quotas = QuotaTable(stage.settings.tables.root)
+        self._quotas = QuotaTable(stage.root)
         self._native = stack.enter_context(NativeQuotas(ClusterAccess(self.broker.bootstrap_servers)))
         self._ends: Any = KafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers)
         stack.callback(self._ends.close)

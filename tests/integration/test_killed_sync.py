@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.split_client import UsageRecorder
-from bench.stage import stock_cluster
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.jvm.jars import fetch
@@ -19,7 +17,18 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import read_table
 from quota.broker_level import broker_level
-from tests.integration.killed_sync import BOUND, EDITED_BOUNDS, FOREIGN, RATE, Eye, Load, producers_of, repeated
+from tests.integration.killed_sync import (
+    BOUND,
+    EDITED_BOUNDS,
+    FOREIGN,
+    RATE,
+    Eye,
+    Load,
+    UsageRecorder,
+    producers_of,
+    repeated,
+)
+from tests.integration.stock_clients import stock_cluster
 from tests.pipeline.cli.running import new_tables
 from tests.pipeline.sync.sync_process import running_sync
 from tests.waiting import wait_until

@@ -6,26 +6,16 @@ import pytest
 
 from bench.split_client import measure
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
-LOAD = 10.0
 NEAR = 0.15
 HIGHEST = 1.5
 MIRRORED = 1.7
 
 
-@pytest.mark.spark
-def test_a_job_with_usage_by_the_reporter_keeps_the_sum_near_the_bound(tmp_path: Path) -> None:
-    (run,) = measure(tmp_path, [LOAD], seconds=200, move=100, source="reporter")
-    assert [mean for mean in run.settled_means() if abs(mean - 1) > NEAR] == []
-
-
-@pytest.mark.broker
-def test_two_brokers_stay_near_the_bound_where_mirrored_quotas_give_nearly_twice(
-    tmp_path: Path,
-) -> None:
-    mirror, cluster = measure(tmp_path, [LOAD], seconds=200, move=100)
+def test_two_brokers_stay_near_the_bound_where_mirrored_quotas_give_nearly_twice(tmp_path: Path) -> None:
+    mirror, cluster = measure(tmp_path, [10.0], seconds=200)
     assert (mirror.scope, cluster.scope) == ("broker", "cluster")
-    assert [mean for mean in cluster.settled_means() if abs(mean - 1) > NEAR] == []
+    assert [mean for mean in cluster.settled_means if abs(mean - 1) > NEAR] == []
     assert max(cluster.all_means) < HIGHEST
-    assert min(mirror.settled_means()) > MIRRORED
+    assert min(mirror.settled_means) > MIRRORED

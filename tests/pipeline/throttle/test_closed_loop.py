@@ -2,10 +2,7 @@
 
 import pytest
 
-from bench.closed_loop import MOST_RECORDS_PER_MINUTE, OVERLOADS, Loop, Offender, offenders
-
-LEAD_MS = 1_000
-
+from tests.pipeline.throttle.closed_loop import MOST_RECORDS_PER_MINUTE, OVERLOADS, Loop, Offender, offenders
 
 # Hours and k. Those between, and k = 1.05, whose burst lasts four minutes, are for the long run.
 RUNS = [
@@ -18,7 +15,7 @@ RUNS = [
 @pytest.fixture(scope="module", params=RUNS)
 def loop(request: pytest.FixtureRequest) -> Loop:
     hours, overloads = request.param
-    loop = Loop(LEAD_MS, carry_debt=True, offenders=[one for one in offenders() if one.overload in overloads])
+    loop = Loop([one for one in offenders() if one.overload in overloads])
     loop.run(hours)
     return loop
 
@@ -50,7 +47,7 @@ def test_without_the_debt_the_rate_alone_leaks() -> None:
     See docs/design.md, "Cap and debt".
     """
     big = [Offender(overload, 200, "1 s") for overload in (2.0, 20.0, 50.0)]
-    loop = Loop(300, carry_debt=False, offenders=big)
+    loop = Loop(big, lead_ms=300, carry_debt=False)
     loop.run(0.025)
     ratios = {offender.overload: offender.mean_ratio for offender in loop.offenders.values()}
     assert ratios[2.0] < 1.1
