@@ -66,18 +66,16 @@ def _catch_up_cells(run: CaughtUp) -> list[str]:
 
 def _ratios(runs: Measured, shape: str) -> list[str]:
     """What is not right has no ratio."""
-    ours, told = runs.get(catch_up_name(KQUOTA, shape)), []
+    told = []
     for name, target in TARGETS[shape].items():
-        theirs = runs.get(catch_up_name(name, shape))
-        if _has_rates(ours) and _has_rates(theirs):
+        ours, theirs = (runs.get(catch_up_name(peer, shape)) for peer in (KQUOTA, name))
+        if not isinstance(ours, CaughtUp) or not isinstance(theirs, CaughtUp):
+            continue
+        if theirs.warm and not (ours.wrong or theirs.wrong):
             warm, cold = ours.warm / theirs.warm, ours.cold / theirs.cold
             met = _met(warm >= target)
             told.append(f"{KQUOTA} ÷ {name} = {warm:.2f} warm, {cold:.2f} cold; the target is {target:g}, warm: {met}.")
     return told
-
-
-def _has_rates(run: Any) -> bool:
-    return isinstance(run, CaughtUp) and not run.wrong and run.warm > 0
 
 
 def _steady(runs: Measured) -> list[str]:

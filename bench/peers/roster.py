@@ -102,7 +102,8 @@ PEERS: Final = (
     Peer(
         KQUOTA,
         f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage and the facts of a batch are in a "
-        "Delta table before it is committed, its decisions as well. It also checks every event, measures rates, and decides",
+        "Delta table before it is committed, its decisions as well. It also checks every event, measures rates, and "
+        "decides",
         lambda _: [*KQUOTA_COMMAND, "run"],
         lambda place: UsageTableResults(Path(place.stage.root) / "usage"),
         ready="running; trigger",
