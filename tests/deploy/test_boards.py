@@ -3,7 +3,6 @@
 That of the AI/BI dashboard is what Databricks exports: https://github.com/databricks/bundle-examples has such files.
 """
 
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,12 @@ from typing import Any
 import pytest
 
 from tests.deploy.commands import DEPLOY
-from tests.deploy.sql_texts import AI_BI_BOARD, SQL_BOARD, VIEWS, read_board, widgets
+from tests.deploy.sql_texts import AI_BI_BOARD, SQL_BOARD, read_board, widgets
 
 GRAFANA_BOARDS = (DEPLOY / "grafana" / "kquota.json", SQL_BOARD)
 GRAFANA_COLUMNS = 24
 AI_BI_COLUMNS = 6
 VERSIONS = {"counter": 2, "table": 2, "bar": 3, "line": 3}
-MADE = re.compile(r"CREATE OR REPLACE VIEW (\w+)|CREATE TABLE IF NOT EXISTS (\w+)")
-
-
-def made() -> set[str]:
-    """Tables and views that views.sql makes."""
-    return {view or table for view, table in MADE.findall(VIEWS.read_text("utf-8"))}
 
 
 def cells(place: dict[str, int], width: str, height: str) -> list[tuple[int, int]]:
@@ -51,16 +44,6 @@ def test_panels_of_grafana_have_places_ids_and_descriptions_of_their_own(path: P
     assert {panel["datasource"]["type"] for panel in panels if panel["type"] != "row"} == {
         "prometheus" if path != SQL_BOARD else source["query"]
     }
-
-
-def test_sql_names_nothing_but_what_the_file_makes() -> None:
-    panels = [target["rawSqlQuery"] for panel in read_board(SQL_BOARD)["panels"] for target in panel.get("targets", ())]
-    datasets = ["".join(dataset["queryLines"]) for dataset in read_board(AI_BI_BOARD)["datasets"]]
-    in_panels = {name for text in panels for name in re.findall(r"FROM \$\{schema\}\.(\w+)", text)}
-    in_datasets = {name for text in datasets for name in re.findall(r"FROM (\w+)", text)}
-    assert in_panels <= made()
-    assert in_datasets <= made()
-    assert all("$" not in text for text in datasets)
 
 
 def test_pages_are_grids_of_widgets_that_do_not_overlap() -> None:

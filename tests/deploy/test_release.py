@@ -1,17 +1,23 @@
-"""A release: its files, built twice; and the list of all its parts, exactly the entries of the two locks."""
+"""A release: its files, built twice; its wheel; and the list of all its parts, exactly the entries of the locks."""
 
 import hashlib
 import io
 import json
 import re
+import subprocess
+import sys
 import tarfile
 import tomllib
-from pathlib import Path
+import zipfile
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from deploy.release.__main__ import IMAGE_LOCK, LOCK, ROOT, list_of_parts, make_release
+from deploy.reporter.__main__ import make
 from pipeline.errors import PipelineError
+from pipeline.meter.reporter import REPORTER_JAR
+from tests.waiting import PATIENCE_SECONDS
 
 JARS = (ROOT / "deploy" / "jvm" / "jars.lock").read_text("utf-8")
 
@@ -111,3 +117,55 @@ def test_builds_that_differ_are_refused_with_the_name_of_the_file(
     with pytest.raises(PipelineError, match=r"two builds of the same sources differ: kquota\.whl"):
         make_release(tmp_path / "dist")
     assert not (tmp_path / "dist").exists()
+
+
+# The wheel.
+
+PACKAGES = ("pipeline", "quota", "purgatory", "schemas")
+
+
+def wheel_in(folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    make(REPORTER_JAR)
+    return wheel_in(tmp_path_factory.mktemp("wheel"))
+
+
+def content(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def of_the_checkout() -> set[str]:
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
+    return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+
+
+def test_the_wheel_has_the_four_packages_the_jar_lock_the_sql_and_nothing_else(wheel: Path) -> None:
+    inside = {name for name in content(wheel) if not PurePosixPath(name).parts[0].endswith(".dist-info")}
+    sql = {f"pipeline/tables/sql/{path.name}" for path in (ROOT / "deploy" / "sql").iterdir()}
+    assert inside == of_the_checkout() | {"pipeline/jvm/jars.lock"} | sql
+    assert content(wheel)["pipeline/jvm/jars.lock"].decode() == JARS
+
+
+def test_the_reporters_jar_is_among_them_as_its_sources_are_compiled(wheel: Path, tmp_path: Path) -> None:
+    jar = tmp_path / "again.jar"
+    make(jar)
+    assert content(wheel)["pipeline/meter/kquota-reporter.jar"] == jar.read_bytes()
+
+
+def test_a_second_build_is_the_same_to_the_byte(wheel: Path, tmp_path: Path) -> None:
+    assert wheel_in(tmp_path).read_bytes() == wheel.read_bytes()
+
+
+def test_its_name_has_the_one_version_of_the_project(wheel: Path) -> None:
+    metadata = next(text for name, text in content(wheel).items() if name.endswith(".dist-info/METADATA")).decode()
+    (version,) = (line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Version: "))
+    assert wheel.name == f"kafka_quota_pipeline-{version}-py3-none-any.whl"
+    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text("utf-8")
