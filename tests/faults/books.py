@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tests.faults.evidence import Evidence, Quotas, Row
 from tests.quota.model import TYPES, ScalarModel
-from tests.quota.model_resolution import Row as QuotaRow
+from tests.quota.model import Row as QuotaRow
 
 _NONE: Final = Quotas((), "enforce")
 """What a version holds that never was: what is based on it differs from what is recomputed."""

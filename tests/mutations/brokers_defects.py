@@ -5,12 +5,8 @@ from typing import Final
 from tests.mutations.planting import Defect
 
 _SYNC: Final = "tests/quota/test_broker_sync.py"
-_LEVELS: Final = "tests/quota/test_broker_sync_levels.py"
-_RESTARTS: Final = "tests/quota/test_broker_sync_restarts.py"
-_DRIFT: Final = "tests/quota/test_broker_drift.py"
 _ENTRIES: Final = "tests/quota/test_broker_entries.py"
 _CONTROL: Final = "tests/quota/test_level_control.py"
-_OWN: Final = "tests/quota/test_own_entries.py"
 _RATES: Final = "tests/pipeline/meter/test_scraped_rates.py"
 _PAGES: Final = "tests/pipeline/meter/test_scrapes.py"
 _METER: Final = "tests/pipeline/meter/test_scrape_meter.py"
@@ -20,25 +16,25 @@ DEFECTS: Final = (
         "what others wrote on the brokers is written over",
         "BrokerHoldings._judge_new",
         ("if held is not None and not self._adopt:", "if False:"),
-        _DRIFT,
+        _SYNC,
     ),
     Defect(
         "what someone changed on the brokers is not reported",
         "BrokerHoldings._judge",
         ("return Drift(key, held, owned.value, value, DriftKind.CHANGED), None", "return None, None"),
-        _DRIFT,
+        _SYNC,
     ),
     Defect(
         "a refused write is tried again each period",
         "WriteRetries.refuse",
         ("now_ms + wait_ms)", "now_ms)"),
-        _DRIFT,
+        _SYNC,
     ),
     Defect(
         "a write that was not answered is no longer ours when it turns up",
         "BrokerHoldings.observe",
         ("if arrived is not None and not is_ours:", "if False:"),
-        _RESTARTS,
+        _SYNC,
     ),
     Defect(
         "moves of levels come before edits when the budget is short",
@@ -50,7 +46,7 @@ DEFECTS: Final = (
         "a clock that goes back gives writes to the budget",
         "AlterBudget.choose",
         ("max(now_ms - self._counted_at_ms, 0)", "abs(now_ms - self._counted_at_ms)"),
-        "tests/quota/test_alter_budget.py",
+        "tests/quota/test_broker_sync.py",
     ),
     Defect(
         "a shadow row becomes an entry on the brokers",
@@ -62,19 +58,19 @@ DEFECTS: Final = (
         "an entry that would change another client's quota is written",
         "own_entries",
         ("if client is not None:", "if False:"),
-        _OWN,
+        _ENTRIES,
     ),
     Defect(
         "a level moves as soon as the demand does",
         "LevelRules",
         ("alter_interval_ms: int = 10_000", "alter_interval_ms: int = 0"),
-        f"{_CONTROL} {_LEVELS}",
+        f"{_CONTROL} {_SYNC}",
     ),
     Defect(
         "a level stays below an even share when a broker leaves",
         "propose",
         (" | (level < even * (1 - _ROUNDING))", ""),
-        f"{_CONTROL} {_LEVELS}",
+        f"{_CONTROL} {_SYNC}",
     ),
     Defect(
         "after a gap in the scrapes all of it is charged at the last rate",
@@ -152,7 +148,7 @@ DEFECTS: Final = (
         "a client that makes up names fills the brokers with entries of its own",
         "OwnGrants.ask",
         (" or taken[key.user] >= self._limits.per_user", ""),
-        "tests/quota/test_broker_sync_levels.py",
+        "tests/quota/test_broker_sync.py",
     ),
     Defect(
         "a sync that starts beside running clients throws away the usage that it finds",

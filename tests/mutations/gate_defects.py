@@ -6,10 +6,7 @@ from tests.mutations.planting import Defect
 
 _STATE: Final = "tests/pipeline/gate/test_throttle_state.py"
 _ROOM: Final = "tests/pipeline/gate/test_waiting_room.py"
-_BYTES: Final = "tests/pipeline/gate/test_waiting_room_bytes.py"
-_CALLER: Final = "tests/pipeline/gate/test_waiting_caller.py"
-_READER: Final = "tests/pipeline/gate/test_topic_reader.py"
-_TAIL: Final = "tests/pipeline/gate/test_tail.py"
+_READER: Final = "tests/pipeline/gate/test_follower.py"
 _HTTP: Final = "tests/pipeline/gate/test_http.py"
 
 DEFECTS: Final = (
@@ -60,31 +57,31 @@ DEFECTS: Final = (
         "bytes that become free wake nobody who waits for them",
         "WaitingRoom.leave",
         ("each.safe_try_complete()", "pass"),
-        _BYTES,
+        _ROOM,
     ),
     Defect(
         "a client whose own throttle is over waits for another client's bytes",
         "WaitingRoom.find_memory",
         ("self._memory.serve_own(caller.client)", "pass"),
-        _BYTES,
+        _ROOM,
     ),
     Defect(
         "bytes are charged until a caller wakes, not until its work is done",
         "WaitingCaller.on_complete",
         "lambda original, this: (original(this), this._gatekeeper._memory.give_back(this))",
-        _BYTES,
+        _ROOM,
     ),
     Defect(
         "a caller that is woken while its end moves leaves a timer behind",
         "WaitingCaller._restart_timer",
         ("            if self.is_completed:", "            if False:"),
-        _CALLER,
+        _ROOM,
     ),
     Defect(
         "a renewal that comes before a caller wakes does not make it wait on",
         "WaitingCaller.run",
         "lambda original, this: this.force_complete()",
-        f"{_CALLER} {_ROOM}",
+        _ROOM,
     ),
     Defect(
         "a topic that was made anew is read on from the old place",
@@ -108,13 +105,13 @@ DEFECTS: Final = (
         "a throttle after a release is told as an extension",
         "RunningDecisions.extends",
         ("before = self._running.pop(key, None)", "before = self._running.get(key)"),
-        _TAIL,
+        _READER,
     ),
     Defect(
         "the tail shows records partition by partition",
         "ThrottleTail.step",
         ("found.sort(key=lambda one: (one.record.cluster, one.record.publish_seq))", "pass"),
-        _TAIL,
+        _READER,
     ),
     Defect(
         "Retry-After is rounded down, so a client comes back too early",

@@ -5,18 +5,16 @@ from typing import Final
 from tests.mutations.planting import Defect
 
 _TIMER: Final = "tests/purgatory/test_timer.py"
-_PURGATORY: Final = "tests/purgatory/test_delayed_operation_purgatory.py"
+_PURGATORY: Final = "tests/purgatory/test_delayed_operation.py"
 _WHEEL: Final = "tests/purgatory/test_batch_wheel.py"
-_HANDLES: Final = "tests/purgatory/test_batch_wheel_handles.py"
 _POOL: Final = "tests/purgatory/test_memory_pool.py"
-_INTAKE: Final = "tests/purgatory/test_memory_intake.py"
 
 DEFECTS: Final = (
     Defect(
         "the first level of the wheel takes what is due one interval later",
         "TimingWheel.add",
         ("while expiration_ms >= wheel.clock_ms", "while expiration_ms > wheel.clock_ms"),
-        "tests/purgatory/test_timing_wheel.py tests/purgatory/test_walkthrough.py",
+        "tests/purgatory/test_timing_wheel.py",
     ),
     Defect(
         "the clock of a coarse level stands still",
@@ -94,19 +92,19 @@ DEFECTS: Final = (
         "a handle that is repeated in one batch cancels twice",
         "Slab.remove_many",
         ("if not first.all():", "if False:"),
-        _HANDLES,
+        _WHEEL,
     ),
     Defect(
         "a stale handle cancels whoever has its slot now",
         "Slab.remove_many",
         ("pending = self._owner[slots] == handles", "pending = self._owner[slots] >= 0"),
-        _HANDLES,
+        _WHEEL,
     ),
     Defect(
         "a cancelled entry is handed out",
         "BatchTimingWheel._still_pending",
         ("if not self._dead:", "if True:"),
-        _HANDLES,
+        _WHEEL,
     ),
     Defect(
         "entries that were overdue come out in no order",
@@ -142,6 +140,6 @@ DEFECTS: Final = (
         "a small request overtakes a large one that waits for memory",
         "MemoryIntake.try_allocate",
         ("None if self._muted else ", ""),
-        _INTAKE,
+        _POOL,
     ),
 )

@@ -5,13 +5,10 @@ from typing import Final
 from tests.mutations.planting import Defect
 
 _RATES: Final = "tests/quota/test_rates.py"
-_BUCKETS: Final = "tests/quota/test_buckets.py"
 _ENGINE: Final = "tests/quota/test_engine.py"
-_MODEL: Final = "tests/quota/test_engine_equals_model.py"
 _RESOLUTION: Final = "tests/quota/test_resolution.py"
 _SNAPSHOT: Final = "tests/quota/test_snapshot.py"
-_SLICING: Final = "tests/quota/test_slicing.py"
-_TIMES: Final = "tests/quota/test_throttle_time.py"
+_SLICING: Final = "tests/quota/test_throttle_time.py"
 _UNITS: Final = "tests/quota/test_units.py"
 
 DEFECTS: Final = (
@@ -70,13 +67,13 @@ DEFECTS: Final = (
         "a type without requests touches its sensor",
         "quota.usage:_measure",
         ("present = column.is_valid().to_numpy(zero_copy_only=False)", "pass"),
-        f"{_ENGINE}::test_null_leaves_the_sensor_alone_and_zero_touches_it",
+        f"{_ENGINE}::test_engine_equals_the_scalar_model",
     ),
     Defect(
         "a sensor with late usage alone gets a first decision by its rate",
         "QuotaEngine._record_all",
         ("if piece.window is not None:", "if True:"),
-        f"{_ENGINE}::test_a_sensor_whose_usage_is_all_late_gets_no_first_decision",
+        f"{_ENGINE}::test_engine_equals_the_scalar_model",
     ),
     Defect(
         "a batch may be evaluated before the one before it",
@@ -88,19 +85,19 @@ DEFECTS: Final = (
         "clients without usage in a batch are decided with it",
         "QuotaEngine._violations",
         ("rows = rows[present[rows]]", "pass"),
-        f"{_MODEL} {_ENGINE}",
+        _ENGINE,
     ),
     Defect(
         "an entity whose sensor was dropped goes on with another one's",
         "EntityDirectory.follow_sensors",
         ("np.where(kept, np.cumsum(kept) - 1, UNRESOLVED)", "np.arange(len(kept))"),
-        f"{_MODEL}::test_sensors_that_expire_start_anew_and_the_others_stay",
+        f"{_ENGINE}::test_sensors_that_expire_start_anew_and_the_others_stay",
     ),
     Defect(
         "throttle times are rounded down, not as Java rounds",
         "java_round",
         ("x - floor >= 0.5", "x - floor >= 2"),
-        _TIMES,
+        _SLICING,
     ),
     Defect(
         "a throttle time is computed in another order than Kafka's",
@@ -112,7 +109,7 @@ DEFECTS: Final = (
         "request time is capped at the whole window, not at one sample window",
         "ThrottleCaps",
         ('request_percentage: Cap = "sample_window"', 'request_percentage: Cap = "window"'),
-        _TIMES,
+        _SLICING,
     ),
     Defect(
         "what a client owes is X alone, its debt is forgotten",
@@ -121,19 +118,19 @@ DEFECTS: Final = (
             "np.maximum(throttle_time_ms(observed, finite, window_ms), debt_time_ms(tokens, finite))",
             "throttle_time_ms(observed, finite, window_ms)",
         ),
-        _BUCKETS,
+        _RATES,
     ),
     Defect(
         "debts are forgotten after one burst, not after ten",
         "MAX_DEBT_BURSTS",
         ("10.0", "1.0"),
-        _BUCKETS,
+        _RATES,
     ),
     Defect(
         "usage that is too old for a throttle lifts a debt that was larger",
         "_charged",
         ("np.minimum(tokens, burst * -most_bursts)", "burst * -most_bursts"),
-        _BUCKETS,
+        _RATES,
     ),
     Defect(
         "late usage refills the bucket to now first",
@@ -142,19 +139,19 @@ DEFECTS: Final = (
             "sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms,",
             "sensors.buckets.charge(charged, charge, bound, instant.now_ms,",
         ),
-        _BUCKETS,
+        _RATES,
     ),
     Defect(
         "a debt is forgotten when its quota has no bound for a while",
         "TokenBuckets.below_burst",
         ("np.isinf(bound) | ", ""),
-        _BUCKETS,
+        _RATES,
     ),
     Defect(
         "a bucket is refilled twice when time goes back",
         "TokenBuckets.charge",
         ("self._refilled_at_ms[sensors] += since_ms", "self._refilled_at_ms[sensors] = refill_to_ms"),
-        _BUCKETS,
+        _RATES,
     ),
     Defect(
         "shadow quotas are enforced",
@@ -172,7 +169,7 @@ DEFECTS: Final = (
         "a type without any quota records usage",
         "recorded_keys",
         "lambda original, snapshot: frozenset(product(Side, range(len(QUOTA_TYPES))))",
-        _MODEL,
+        _ENGINE,
     ),
     Defect(
         "an exempt row does not take its client out of wider quotas",
@@ -256,6 +253,6 @@ DEFECTS: Final = (
         "a bound below one request of a client is not warned of",
         "_largest_requests",
         "lambda original, usage: {}",
-        "tests/quota/test_bound_warnings.py",
+        "tests/quota/test_effective.py",
     ),
 )

@@ -1,4 +1,4 @@
-"""The batch wheel from outside: what is handed out, when, and in which order.
+"""The batch wheel from outside, and against a plain dictionary of pending entries in any order of calls.
 
 level 0   1 ms buckets         one window = 256 ms = one bucket of level 1
 level 1   256 ms buckets       one window = 65 536 ms = one bucket of level 2
@@ -8,9 +8,13 @@ level 5   2^40 ms buckets      one window = 2^48 ms = all the time there is
 
 import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from purgatory.batch_levels import MAX_TIME_MS
-from purgatory.batch_wheel import BatchTimingWheel
+from purgatory.batch_wheel import MAX_PENDING, SEQUENCE_MASK, BatchTimingWheel, Slab
+from purgatory.errors import InvalidArgumentError, PurgatoryError, WheelFullError
 
 LEVEL_EDGES_MS = [1 << (8 * level) for level in range(1, 6)]
 TODAY_MS = 1_795_000_000_000  # 41 bits
@@ -25,22 +29,6 @@ def test_an_empty_wheel_hands_out_two_empty_int64_arrays() -> None:
     handles, expiration_ms = BatchTimingWheel().advance(10)
     assert (handles.dtype, handles.shape) == (np.dtype(np.int64), (0,))
     assert (expiration_ms.dtype, expiration_ms.shape) == (np.dtype(np.int64), (0,))
-
-
-def test_an_empty_batch_schedules_and_cancels_nothing() -> None:
-    wheel = BatchTimingWheel()
-    assert wheel.schedule_many([]).dtype == np.int64
-    assert wheel.cancel_many([]) == 0
-    assert len(wheel) == 0
-
-
-def test_handles_come_back_with_their_expirations() -> None:
-    wheel = BatchTimingWheel(start_ms=100)
-    handles = wheel.schedule_many(np.array([130, 110, 120]))
-    got_handles, got_ms = wheel.advance(125)
-    assert got_handles.tolist() == [handles[1], handles[2]]
-    assert got_ms.tolist() == [110, 120]
-    assert len(wheel) == 1
 
 
 @pytest.mark.parametrize("edge_ms", LEVEL_EDGES_MS)
@@ -88,13 +76,6 @@ def test_entries_of_a_millisecond_come_in_submission_order_where_kafka_reverses_
     assert wheel.advance(300)[0].tolist() == [*first, *second]
 
 
-def test_scalar_and_array_calls_share_one_submission_order() -> None:
-    wheel = BatchTimingWheel()
-    submitted = [wheel.schedule(5), *wheel.schedule_many([5, 5]).tolist(), wheel.schedule(5), wheel.schedule(5)]
-    submitted += wheel.schedule_many([5]).tolist()
-    assert wheel.advance(5)[0].tolist() == submitted
-
-
 def test_submission_order_survives_every_level() -> None:
     # A is added when 2^40 is five digits away, B and C when it is nearer. All three end in one bucket, A in front.
     target_ms = (1 << 40) + 77
@@ -107,14 +88,6 @@ def test_submission_order_survives_every_level() -> None:
         wheel.schedule_many(np.full(40_000, MAX_TIME_MS))  # enough to leave the staging
     assert wheel.staged == 0
     assert wheel.advance(target_ms)[0].tolist() == submitted
-
-
-def test_overdue_entries_come_out_although_the_clock_stands_still() -> None:
-    wheel = BatchTimingWheel(start_ms=1000)
-    wheel.schedule_many([1000, 3, 999])
-    assert wheel.schedule(0) >= 0
-    assert released(wheel, 1000) == [0, 3, 999, 1000]
-    assert released(wheel, 1000) == []
 
 
 def test_overdue_entries_come_out_although_the_staging_was_flushed_in_between() -> None:
@@ -142,41 +115,7 @@ def test_a_jump_past_coarse_buckets_orders_what_was_in_them() -> None:
     assert np.array_equal(wheel.advance(2000)[1], np.arange(300, 701).repeat(100))
 
 
-def test_the_clock_never_goes_back() -> None:
-    wheel = BatchTimingWheel(start_ms=500)
-    wheel.schedule_many([450, 501])
-    assert released(wheel, 10) == [450]
-    assert wheel.clock_ms == 500
-    assert released(wheel, -1) == []
-    assert released(wheel, 501) == [501]
-
-
-def test_the_hint_is_none_exactly_when_nothing_is_pending() -> None:
-    wheel = BatchTimingWheel()
-    assert wheel.next_expiration_ms is None
-    handle = wheel.schedule(300)
-    assert wheel.next_expiration_ms == 300
-    wheel.cancel(handle)
-    assert wheel.next_expiration_ms is None
-
-
-def test_sleeping_until_the_hint_finds_every_entry_on_time() -> None:
-    wheel = BatchTimingWheel(start_ms=TODAY_MS)
-    delays_ms = [1, 200, 255, 256, 700, 66_000, 66_001, 20_000_000]
-    wheel.schedule_many([TODAY_MS + delay_ms for delay_ms in delays_ms])
-    wheel.advance(TODAY_MS + 1)
-    found, naps = [1], 0
-    while (hint_ms := wheel.next_expiration_ms) is not None:
-        assert hint_ms > wheel.clock_ms
-        found += [x - TODAY_MS for x in released(wheel, hint_ms)]
-        naps += 1
-    assert found == delays_ms
-    assert naps <= len(delays_ms) * 6  # at most one sleep per level and entry
-
-
 # --- staging, compaction, gauges ---------------------------------------------------------------------------
-
-
 def test_small_batches_stay_staged_until_one_of_them_is_due() -> None:
     wheel = BatchTimingWheel()
     wheel.schedule_many([50, 60])
@@ -253,3 +192,287 @@ def test_a_million_pending_come_out_complete_and_in_order() -> None:
     assert np.array_equal(np.concatenate([part[0] for part in parts]), handles[~cancelled][order])
     assert np.array_equal(np.concatenate([part[1] for part in parts]), expiration_ms[~cancelled][order])
     assert len(wheel) == 0
+
+
+def test_stale_handles_cancel_nothing_even_when_their_slot_is_taken_again() -> None:
+    wheel = BatchTimingWheel()
+    released_handle, cancelled_handle = wheel.schedule_many([1, 50]).tolist()
+    wheel.advance(1)
+    wheel.cancel(cancelled_handle)
+    fresh = wheel.schedule_many(np.full(2000, 60))  # more than the first slab: every slot is taken again
+    assert wheel.cancel_many([released_handle, cancelled_handle]) == 0
+    assert not wheel.cancel(released_handle)
+    assert not wheel.cancel(cancelled_handle)
+    assert len(wheel) == fresh.size
+
+
+def test_made_up_handles_cancel_nothing() -> None:
+    wheel = BatchTimingWheel()
+    wheel.schedule_many([10, 20])
+    made_up = [-1, -2, -1024, 0x3FF, 2**25 - 1, 2**62, 2**63 - 1, -(2**63)]
+    assert wheel.cancel_many(made_up) == 0
+    assert not any(wheel.cancel(handle) for handle in made_up)
+    assert len(wheel) == 2
+
+
+def test_another_wheels_handles_cancel_nothing() -> None:
+    one, other = BatchTimingWheel(), BatchTimingWheel()
+    handles = one.schedule_many(np.arange(1000))
+    other.schedule_many(np.arange(1000))
+    assert other.cancel_many(handles) == 0
+    assert len(other) == 1000
+
+
+def test_the_callers_arrays_are_not_kept() -> None:
+    wheel = BatchTimingWheel()
+    expiration_ms = np.array([10, 20])
+    handles = wheel.schedule_many(expiration_ms)
+    expected = handles.tolist()
+    expiration_ms[:] = 5
+    handles[:] = 0
+    got_handles, got_ms = wheel.advance(20)
+    assert (got_handles.tolist(), got_ms.tolist()) == (expected, [10, 20])
+
+
+@pytest.mark.parametrize("refused_ms", [-1, MAX_TIME_MS + 1, 2**63 - 1])
+def test_times_outside_the_range_are_refused_and_schedule_nothing(refused_ms: int) -> None:
+    wheel = BatchTimingWheel()
+    with pytest.raises(InvalidArgumentError, match=f"^expiration_ms is {refused_ms}; a time is whole milliseconds"):
+        wheel.schedule_many([5, refused_ms, 6])
+    with pytest.raises(InvalidArgumentError, match=f"^expiration_ms is {refused_ms}; "):
+        wheel.schedule(refused_ms)
+    assert len(wheel) == 0
+    assert wheel.advance(MAX_TIME_MS)[0].size == 0
+
+
+def test_unsigned_times_beyond_int64_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="is 18446744073709551615; a time"):
+        BatchTimingWheel().schedule_many(np.array([2**64 - 1], dtype=np.uint64))
+
+
+def test_the_last_millisecond_can_be_scheduled_and_reached() -> None:
+    wheel = BatchTimingWheel()
+    wheel.schedule_many([MAX_TIME_MS, MAX_TIME_MS - 1])
+    assert released(wheel, MAX_TIME_MS - 1) == [MAX_TIME_MS - 1]
+    assert released(wheel, MAX_TIME_MS) == [MAX_TIME_MS]
+
+
+@pytest.mark.parametrize("start_ms", [-1, MAX_TIME_MS + 1, 1.5, None])
+def test_a_start_outside_the_range_is_refused(start_ms: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"start_ms is .*; a time is whole milliseconds"):
+        BatchTimingWheel(start_ms)
+
+
+def test_a_clock_beyond_the_range_is_refused_and_moves_nothing() -> None:
+    wheel = BatchTimingWheel()
+    wheel.schedule(5)
+    for refused in (MAX_TIME_MS + 1, 10.0):
+        with pytest.raises(InvalidArgumentError, match=r"now_ms is .*; a time is"):
+            wheel.advance(refused)  # type: ignore[arg-type]
+    assert (wheel.clock_ms, len(wheel)) == (0, 1)
+
+
+@pytest.mark.parametrize("batch", [[1.0], [[1]], 5, ["a"], [None]])
+def test_batches_that_are_no_integer_arrays_are_refused(batch: object) -> None:
+    wheel = BatchTimingWheel()
+    with pytest.raises(
+        InvalidArgumentError, match=r"expiration_ms is an array of .*, not a one-dimensional integer array"
+    ):
+        wheel.schedule_many(batch)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="handles is an array of"):
+        wheel.cancel_many(batch)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("refused", [1.5, float("nan"), np.float64(3)])
+def test_scalar_times_that_are_not_whole_are_refused_and_schedule_nothing(refused: float) -> None:
+    wheel = BatchTimingWheel()
+    with pytest.raises(InvalidArgumentError):
+        wheel.schedule(refused)  # type: ignore[arg-type]
+    assert (len(wheel), wheel.staged) == (0, 0)
+    assert wheel.cancel(wheel.schedule(3))
+
+
+def test_more_than_handles_can_address_is_refused_and_schedules_nothing() -> None:
+    wheel = BatchTimingWheel()
+    wheel.schedule(7)
+    with pytest.raises(WheelFullError) as refusal:
+        wheel.schedule_many(np.broadcast_to(np.int64(5), MAX_PENDING))
+    assert (refusal.value.max_pending, refusal.value.requested) == (MAX_PENDING, MAX_PENDING + 1)
+    assert isinstance(refusal.value, PurgatoryError)
+    assert released(wheel, 10) == [7]
+
+
+def test_numpy_scalars_are_accepted_and_handles_stay_python_integers() -> None:
+    wheel = BatchTimingWheel()
+    handle = wheel.schedule(np.int64(5))  # type: ignore[arg-type]
+    assert wheel.cancel(np.int64(handle))  # type: ignore[arg-type]
+    assert type(wheel.schedule(6)) is int
+
+
+def taken(slab: Slab, n: int) -> list[int]:
+    slab.reserve(n)
+    handles: list[int] = slab.take_many(n).tolist()
+    return handles
+
+
+def test_handles_survive_a_wrap_of_the_sequence() -> None:
+    slab = Slab(first_sequence=SEQUENCE_MASK - 4)
+    handles = [*taken(slab, 3), slab.take(), *taken(slab, 3), slab.take()]
+    assert min(handles) >= 0
+    assert len(set(handles)) == 8
+    assert handles[-1] < handles[0]
+    assert slab.are_pending(np.array(handles)).all()
+    assert slab.remove_many(np.array(handles)).size == 8
+
+
+def test_the_scalar_path_wraps_its_sequence_as_well() -> None:
+    slab = Slab(first_sequence=SEQUENCE_MASK)
+    handles = [slab.take(), slab.take()]
+    assert handles[1] < handles[0]
+    assert slab.are_pending(np.array(handles)).all()
+
+
+def test_a_free_slot_is_not_owned_by_a_negative_handle() -> None:
+    slab = Slab()
+    free_markers = np.array([-1, -1024, -2])
+    slab.remove_many(np.array(taken(slab, 1024)))  # owners are now negative tags
+    assert slab.remove_many(np.concatenate([free_markers, np.arange(-1024, 0)])).size == 0
+    assert not any(slab.remove(handle) for handle in range(-1024, 0))
+    assert slab.live == 0
+
+
+starts_ms = st.one_of(
+    st.integers(0, 2**41),
+    st.builds(lambda edge_ms, offset_ms: edge_ms + offset_ms, st.sampled_from(LEVEL_EDGES_MS), st.integers(-2, 2)),
+)
+delays_ms = st.one_of(
+    st.integers(-5, 300),
+    st.builds(lambda edge_ms, offset_ms: edge_ms + offset_ms, st.sampled_from(LEVEL_EDGES_MS), st.integers(-1, 1)),
+    st.integers(0, 2**41),
+)
+
+
+class WheelAgainstDictionary(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wheel = BatchTimingWheel()
+        self.pending: dict[int, tuple[int, int]] = {}  # handle -> (expiration_ms, submission)
+        self.stale: list[int] = []
+        self.submissions = 0
+        self.now_ms = 0
+
+    @initialize(start_ms=starts_ms)
+    def start(self, start_ms: int) -> None:
+        self.wheel = BatchTimingWheel(start_ms)
+        self.now_ms = start_ms
+
+    def expiration_ms(self, delay_ms: int) -> int:
+        return min(max(self.now_ms + delay_ms, 0), MAX_TIME_MS)
+
+    def remember(self, handle: int, expiration_ms: int) -> None:
+        assert handle not in self.pending
+        assert handle >= 0
+        self.pending[handle] = (expiration_ms, self.submissions)
+        self.submissions += 1
+
+    def forget(self, handle: int) -> None:
+        del self.pending[handle]
+        self.stale.append(handle)
+
+    @rule(batch=st.lists(delays_ms, max_size=30))
+    def schedule_many(self, batch: list[int]) -> None:
+        expirations_ms = [self.expiration_ms(delay_ms) for delay_ms in batch]
+        for handle, expiration_ms in zip(
+            self.wheel.schedule_many(expirations_ms).tolist(), expirations_ms, strict=True
+        ):
+            self.remember(handle, expiration_ms)
+
+    @rule(delay_ms=delays_ms, repetitions=st.integers(1, 3))
+    def schedule(self, delay_ms: int, repetitions: int) -> None:
+        for _ in range(repetitions):
+            expiration_ms = self.expiration_ms(delay_ms)
+            self.remember(self.wheel.schedule(expiration_ms), expiration_ms)
+
+    @rule()
+    def schedule_enough_to_leave_the_staging(self) -> None:
+        expirations_ms = self.now_ms + np.arange(33_000) % 7
+        expirations_ms[expirations_ms > MAX_TIME_MS] = MAX_TIME_MS
+        handles = self.wheel.schedule_many(expirations_ms)
+        assert self.wheel.staged == 0
+        assert self.wheel.cancel_many(handles[5:]) == handles.size - 5
+        for handle, expiration_ms in zip(handles[:5].tolist(), expirations_ms[:5].tolist(), strict=True):
+            self.remember(handle, expiration_ms)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def cancel_many(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.lists(st.sampled_from([*self.pending, *self.stale[-20:], -1, 2**62]), max_size=20))
+        assert self.wheel.cancel_many(chosen) == len(set(chosen) & set(self.pending))
+        for handle in set(chosen) & set(self.pending):
+            self.forget(handle)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        handle = data.draw(st.sampled_from(list(self.pending)))
+        assert self.wheel.cancel(handle)
+        self.forget(handle)
+        assert not self.wheel.cancel(handle)
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data())
+    def cancel_stale(self, data: st.DataObject) -> None:
+        assert not self.wheel.cancel(data.draw(st.sampled_from(self.stale)))
+
+    @rule(delay_ms=delays_ms)
+    def advance(self, delay_ms: int) -> None:
+        self.check_release(self.now_ms + delay_ms)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data(), offset_ms=st.integers(-1, 1))
+    def advance_close_to_an_expiration(self, data: st.DataObject, offset_ms: int) -> None:
+        expiration_ms, _ = data.draw(st.sampled_from(list(self.pending.values())))
+        self.check_release(expiration_ms + offset_ms)
+
+    @rule()
+    def advance_to_the_hint(self) -> None:
+        hint_ms = self.wheel.next_expiration_ms
+        if hint_ms is not None:
+            self.check_release(hint_ms)
+
+    def check_release(self, asked_ms: int) -> None:
+        asked_ms = min(asked_ms, MAX_TIME_MS)
+        self.now_ms = max(self.now_ms, asked_ms)
+        handles, expiration_ms = self.wheel.advance(asked_ms)
+        due = sorted(
+            (expiration_ms, submission, handle)
+            for handle, (expiration_ms, submission) in self.pending.items()
+            if expiration_ms <= self.now_ms
+        )
+        assert handles.tolist() == [handle for _, _, handle in due]
+        assert expiration_ms.tolist() == [expiration_ms for expiration_ms, _, _ in due]
+        for handle in handles.tolist():
+            self.forget(handle)
+        hint_ms = self.wheel.next_expiration_ms
+        assert hint_ms is None or hint_ms > self.now_ms
+
+    @invariant()
+    def gauges_agree(self) -> None:
+        assert len(self.wheel) == len(self.pending)
+        assert self.wheel.clock_ms == self.now_ms
+        assert self.wheel.dead_references >= 0
+        hint_ms = self.wheel.next_expiration_ms
+        if self.pending:
+            assert hint_ms is not None
+            assert hint_ms <= min(expiration_ms for expiration_ms, _ in self.pending.values())
+        else:
+            assert hint_ms is None
+
+    def teardown(self) -> None:
+        self.check_release(MAX_TIME_MS)
+        assert not self.pending
+        assert (self.wheel.dead_references, self.wheel.staged) == (0, 0)
+
+
+WheelAgainstDictionary.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
+TestWheelAgainstDictionary = WheelAgainstDictionary.TestCase

@@ -1,8 +1,20 @@
-"""A delayed operation completes exactly once."""
+"""A delayed operation completes exactly once.
 
+Kafka's DelayedOperationTest (3.4), related tests (3.5) of other things that wait, and what this purgatory promises.
+"""
+
+import random
 import threading
+import time
 
-from purgatory.delayed_operation import DelayedOperation
+import pytest
+
+from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
+from purgatory.errors import InvalidArgumentError
+from purgatory.timer import Reaper, SystemMonotonicClock, SystemTimer
+from purgatory.timing_wheel import TimerTask
+from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Recorded(DelayedOperation):
@@ -87,3 +99,414 @@ def test_3_4_1_the_lock_is_held_while_trying() -> None:
     Looking().safe_try_complete()
     Looking().safe_try_complete_or_else(lambda: None)
     assert seen == [False] * 3
+
+
+class Operation(DelayedOperation):
+    """Completes when it is told that it can."""
+
+    def __init__(self, delay_ms: int = 100_000) -> None:
+        super().__init__(delay_ms)
+        self.completable = False
+        self.expired = False
+        self.completions = 0
+
+    def try_complete(self) -> bool:
+        return self.completable and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.completions += 1
+
+    def on_expiration(self) -> None:
+        self.expired = True
+
+
+class Setting:
+    """A purgatory on a clock moved by hand."""
+
+    def __init__(self, purge_interval: int = 1000) -> None:
+        self.clock = ManualMonotonicClock()
+        timer = SystemTimer(self.clock)
+        self.purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(timer, purge_interval)
+
+    def pass_time(self, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        self.purgatory.advance_clock(0)
+
+    @property
+    def gauges(self) -> tuple[int, int]:
+        return self.purgatory.num_delayed, self.purgatory.watched
+
+
+def test_3_4_3_satisfaction_by_event() -> None:
+    purgatory = Setting().purgatory
+    first, second = Operation(), Operation()
+    assert purgatory.check_and_complete("test1") == 0
+    assert not purgatory.try_complete_else_watch(first, ["test1"])
+    assert purgatory.check_and_complete("test1") == 0
+    assert not purgatory.try_complete_else_watch(second, ["test2"])
+    assert purgatory.check_and_complete("test2") == 0
+    first.completable = True
+    assert [purgatory.check_and_complete("test1") for _ in range(2)] == [1, 0]
+    second.completable = True
+    assert [purgatory.check_and_complete("test2") for _ in range(2)] == [1, 0]
+    assert (first.completions, second.completions) == (1, 1)
+
+
+def test_an_operation_that_can_complete_at_once_is_not_watched() -> None:
+    setting = Setting()
+    operation = Operation()
+    operation.completable = True
+    assert setting.purgatory.try_complete_else_watch(operation, ["test1"])
+    assert setting.gauges == (0, 0)
+
+
+def test_3_4_4_expiry_of_one_leaves_the_other() -> None:
+    setting = Setting()
+    first, second = Operation(20), Operation(200_000)
+    setting.purgatory.try_complete_else_watch(first, ["test1"])
+    setting.purgatory.try_complete_else_watch(second, ["test2"])
+    setting.pass_time(19)
+    assert not first.is_completed
+    setting.pass_time(1)
+    assert (first.expired, first.completions, second.is_completed) == (True, 1, False)
+
+
+def test_3_4_6_completed_operations_leave_a_list_when_its_key_is_checked() -> None:
+    setting = Setting()
+    purgatory = setting.purgatory
+    one, two, three = Operation(), Operation(), Operation()
+    purgatory.try_complete_else_watch(one, ["test1"])
+    purgatory.try_complete_else_watch(two, ["test1", "test2"])
+    purgatory.try_complete_else_watch(three, ["test1", "test2", "test3"])
+    assert setting.gauges == (3, 6)
+    two.force_complete()
+    assert purgatory.num_delayed == 2
+    three.force_complete()
+    assert purgatory.num_delayed == 1
+    watched = []
+    for key in ("test1", "test2", "test3"):
+        assert purgatory.check_and_complete(key) == 0
+        watched.append(purgatory.watched)
+    assert watched == [4, 2, 1]
+    assert len(purgatory._watchers) == 1
+
+
+@pytest.mark.parametrize(("completed", "watched_after"), [(5, 6 * 2), (6, 0)], ids=["at the interval", "above it"])
+def test_more_completed_operations_than_the_interval_are_purged(completed: int, watched_after: int) -> None:
+    setting = Setting(purge_interval=5)
+    operations = [Operation() for _ in range(6)]
+    for operation in operations:
+        setting.purgatory.try_complete_else_watch(operation, ["key", "other"])
+    for operation in operations[:completed]:
+        operation.force_complete()
+    setting.purgatory.advance_clock(0)
+    assert setting.purgatory.watched == watched_after
+
+
+def test_a_purge_keeps_what_is_pending() -> None:
+    setting = Setting(purge_interval=0)
+    done, pending = Operation(), Operation()
+    setting.purgatory.try_complete_else_watch(done, ["key"])
+    setting.purgatory.try_complete_else_watch(pending, ["key"])
+    done.force_complete()
+    setting.purgatory.advance_clock(0)
+    assert setting.gauges == (1, 1)
+    pending.completable = True
+    assert setting.purgatory.check_and_complete("key") == 1
+
+
+def test_3_4_7_cancel_for_key_returns_and_forgets_the_operations_of_one_key() -> None:
+    setting = Setting()
+    first, second, third = Operation(), Operation(), Operation()
+    for operation, key in ((first, "key"), (second, "key"), (third, "key2")):
+        setting.purgatory.try_complete_else_watch(operation, [key])
+    assert setting.purgatory.cancel_for_key("key") == [first, second]
+    assert setting.gauges == (1, 1)
+    assert setting.purgatory.cancel_for_key("unknown") == []
+    assert not first.is_completed
+
+
+def test_cancel_for_key_leaves_nothing_on_other_keys_where_kafka_leaks() -> None:
+    setting = Setting()
+    operation = Operation(10)
+    setting.purgatory.try_complete_else_watch(operation, ["key", "other"])
+    setting.purgatory.cancel_for_key("key")
+    assert setting.gauges == (0, 0)
+    operation.completable = True
+    assert setting.purgatory.check_and_complete("other") == 0
+    setting.pass_time(10)
+    assert operation.completions == 0
+
+
+def test_repeated_keys_are_watched_once() -> None:
+    setting = Setting()
+    setting.purgatory.try_complete_else_watch(Operation(), ["key", "key"])
+    assert setting.purgatory.watched == 1
+
+
+def test_an_operation_without_a_key_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError):
+        Setting().purgatory.try_complete_else_watch(Operation(), [])
+
+
+def test_an_event_between_watching_and_the_timer_leaves_no_timer_behind() -> None:
+    setting = Setting()
+
+    class CompletedElsewhere(Operation):
+        looks = 0
+
+        def try_complete(self) -> bool:
+            self.looks += 1
+            if self.looks == 2:  # another thread completes it at this moment; this check does not
+                self.force_complete()
+            return False
+
+    operation = CompletedElsewhere()
+    assert not setting.purgatory.try_complete_else_watch(operation, ["key"])
+    assert operation.completions == 1
+    assert setting.purgatory.num_delayed == 0
+
+
+def test_completion_while_the_timer_is_started_leaves_no_timer_behind() -> None:
+    class CompletingTimer(SystemTimer):
+        def add(self, task: TimerTask) -> None:
+            if isinstance(task, Operation):
+                task.force_complete()  # an event on another thread, just before the timer gets the operation
+            super().add(task)
+
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(CompletingTimer(ManualMonotonicClock()))
+    assert not purgatory.try_complete_else_watch(Operation(), ["key"])
+    assert purgatory.num_delayed == 0
+
+
+def test_a_failing_expiry_is_raised_after_the_others_and_the_purge() -> None:
+    setting = Setting(purge_interval=0)
+
+    class Failing(Operation):
+        def on_expiration(self) -> None:
+            msg = "broken expiry"
+            raise RuntimeError(msg)
+
+    fine = Operation(5)
+    setting.purgatory.try_complete_else_watch(Failing(5), ["key"])
+    setting.purgatory.try_complete_else_watch(fine, ["key"])
+    with pytest.raises(ExceptionGroup):
+        setting.pass_time(5)
+    assert fine.expired
+    assert setting.gauges == (0, 0)
+
+
+def test_3_4_8_all_of_a_hundred_operations_end_completed_under_twenty_threads() -> None:
+    # Each operation can complete at its 20th attempt. A thread that loses a race must not leave one uncompleted.
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemMonotonicClock()))
+    operations = [Operation(60_000) for _ in range(100)]
+    attempts = [0] * 100
+    counting = threading.Lock()
+    for number, operation in enumerate(operations):
+        purgatory.try_complete_else_watch(operation, [number])
+    order = [number for number in range(100) for _ in range(20)]
+    random.Random(8).shuffle(order)
+
+    def work(numbers: list[int]) -> None:
+        for number in numbers:
+            time.sleep(0.0005)
+            with counting:
+                attempts[number] += 1
+                operations[number].completable = attempts[number] == 20 or operations[number].completable
+            purgatory.check_and_complete(number)
+
+    workers = [threading.Thread(target=work, args=(order[first::20],)) for first in range(20)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [operation.completions for operation in operations] == [1] * 100
+    assert (purgatory.num_delayed, purgatory.watched) == (0, 0)
+
+
+def test_a_reaper_expires_what_waits() -> None:
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemMonotonicClock()))
+    expired = threading.Event()
+
+    class Signalling(Operation):
+        def on_expiration(self) -> None:
+            expired.set()
+
+    with Reaper(purgatory, "ExpirationReaper", on_error=lambda failure: None):
+        purgatory.try_complete_else_watch(Signalling(10), ["key"])
+        assert expired.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("is_completed", [False, True], ids=["waiting", "completed"])
+def test_a_forgotten_operation_leaves_nothing_behind(is_completed: bool) -> None:
+    setting = Setting()
+    gone, left = Operation(), Operation()
+    setting.purgatory.try_complete_else_watch(gone, ["key", "other"])
+    setting.purgatory.try_complete_else_watch(left, ["key"])
+    if is_completed:
+        gone.force_complete()
+    for _ in range(2):
+        setting.purgatory.forget(gone, ["key", "other", "unknown"])
+    assert setting.gauges == (1, 1)
+    gone.completable = left.completable = True
+    assert setting.purgatory.check_and_complete("key") == 1
+
+
+def test_forgotten_operations_do_not_bring_a_purge_nearer() -> None:
+    setting = Setting(purge_interval=1)
+    for _ in range(3):
+        gone = Operation()
+        setting.purgatory.try_complete_else_watch(gone, ["key"])
+        setting.purgatory.forget(gone, ["key"])
+    done = Operation()
+    setting.purgatory.try_complete_else_watch(done, ["key"])
+    done.force_complete()
+    setting.purgatory.advance_clock(0)
+    assert setting.gauges == (0, 1)
+
+
+def test_forgetting_what_was_never_watched_does_not_put_a_purge_off() -> None:
+    setting = Setting(purge_interval=0)
+    done = Operation()
+    setting.purgatory.try_complete_else_watch(done, ["key"])
+    done.force_complete()
+    setting.purgatory.forget(Operation(), ["key", "other"])
+    setting.purgatory.advance_clock(0)
+    assert setting.gauges == (0, 0)
+
+
+class Ending(TimerTask):
+    """A throttle, or an expiration, that notes its end."""
+
+    def __init__(self, delay_ms: int, name: int, ended: list[int]) -> None:
+        super().__init__(delay_ms)
+        self.name = name
+        self.ended = ended
+
+    def run(self) -> None:
+        self.ended.append(self.name)
+
+
+class Threshold(DelayedOperation):
+    """Waits until a value has reached its threshold."""
+
+    def __init__(self, threshold: int, delay_ms: int, value: list[int]) -> None:
+        super().__init__(delay_ms)
+        self.threshold = threshold
+        self.value = value
+        self.expired = False
+
+    def try_complete(self) -> bool:
+        return self.value[0] >= self.threshold and self.force_complete()
+
+    def on_complete(self) -> None:
+        pass
+
+    def on_expiration(self) -> None:
+        self.expired = True
+
+
+class Thresholds:
+    """Kafka's threshold purgatory: one value and one key."""
+
+    def __init__(self) -> None:
+        self.clock = ManualMonotonicClock()
+        self.value = [0]
+        self.purgatory: DelayedOperationPurgatory[Threshold] = DelayedOperationPurgatory(SystemTimer(self.clock))
+
+    def wait_for(self, threshold: int, delay_ms: int) -> Threshold:
+        waiting = Threshold(threshold, delay_ms, self.value)
+        self.purgatory.try_complete_else_watch(waiting, ["value"])
+        return waiting
+
+    def rise_to(self, value: int) -> int:
+        self.value[0] = value
+        self.purgatory.check_and_complete("value")
+        return self.purgatory.num_delayed
+
+    def pass_time_to(self, now_ms: int) -> int:
+        self.clock.advance(now_ms - self.clock.now_ms)
+        self.purgatory.advance_clock(0)
+        return self.purgatory.num_delayed
+
+
+def test_3_5_threshold_purgatory_completion() -> None:
+    thresholds = Thresholds()
+    waiting = [thresholds.wait_for(threshold, 500) for threshold in (3, 1, 5)]
+    assert thresholds.purgatory.num_delayed == 3
+    done = []
+    for value in range(1, 6):
+        left = thresholds.rise_to(value)
+        done.append((left, [one.is_completed for one in waiting]))
+    assert done == [
+        (2, [False, True, False]),
+        (2, [False, True, False]),
+        (1, [True, True, False]),
+        (1, [True, True, False]),
+        (0, [True, True, True]),
+    ]
+    assert not any(one.expired for one in waiting)
+
+
+def test_3_5_threshold_purgatory_expiry() -> None:
+    thresholds = Thresholds()
+    for _ in range(2):
+        thresholds.wait_for(1, 200)
+    assert thresholds.pass_time_to(100) == 2
+    for delay_ms in (50, 200, 100):
+        thresholds.wait_for(1, delay_ms)
+    assert thresholds.purgatory.num_delayed == 5
+    assert [thresholds.pass_time_to(now_ms) for now_ms in (150, 200, 250, 300)] == [4, 1, 1, 0]
+
+
+def test_3_5_mock_expiration_service() -> None:
+    clock, ended = ManualMonotonicClock(), list[int]()
+    timer = SystemTimer(clock)
+    for name, delay_ms in enumerate((50, 25, 75, 50), start=1):
+        timer.add(Ending(delay_ms, name, ended))
+    seen = []
+    for _ in range(3):
+        clock.advance(25)
+        timer.advance_clock(0)
+        seen.append(list(ended))
+    assert seen == [[2], [2, 1, 4], [2, 1, 4, 3]]
+
+
+def test_3_5_throttled_channels_end_together_where_kafka_ends_one_a_step() -> None:
+    # Kafka's reaper ends one channel per step: after each 10 ms 1, 2, 3, and the fourth one step late.
+    clock, ended = ManualMonotonicClock(), list[int]()
+    timer = SystemTimer(clock)
+    for name, delay_ms in enumerate((10, 30, 30, 20)):
+        timer.add(Ending(delay_ms, name, ended))
+    assert timer.size() == 4
+    counts = []
+    for _ in range(3):
+        clock.advance(10)
+        timer.advance_clock(0)
+        counts.append(len(ended))
+    assert counts == [1, 2, 4]
+    assert timer.size() == 0
+    assert not timer.advance_clock(0)
+    assert ended == [0, 3, 1, 2]
+
+
+def test_3_5_a_satisfied_operation_is_no_longer_delayed_where_the_heap_kept_it() -> None:
+    # In the tests before the wheel, watched and delayed are 5 and 3, then 3 and still 3, then 5 and 4.
+    clock, value = ManualMonotonicClock(), [0]
+    purgatory: DelayedOperationPurgatory[Threshold] = DelayedOperationPurgatory(SystemTimer(clock), purge_interval=0)
+
+    def watch(*keys: str) -> Threshold:
+        operation = Threshold(1, 100_000, value)
+        purgatory.try_complete_else_watch(operation, keys)
+        return operation
+
+    _, second, _ = watch("1"), watch("1", "2"), watch("2", "3")
+    gauges = [(purgatory.watched, purgatory.num_delayed)]
+    second.force_complete()
+    assert (purgatory.watched, purgatory.num_delayed) == (5, 2)
+    purgatory.advance_clock(0)
+    gauges.append((purgatory.watched, purgatory.num_delayed))
+    watch("1")
+    watch("1")
+    gauges.append((purgatory.watched, purgatory.num_delayed))
+    assert gauges == [(5, 3), (3, 2), (5, 4)]

@@ -1,4 +1,4 @@
-"""Kafka's wheel bucket by bucket: V1 to V9 of the conformance vectors (V10 to V13 concern the timer).
+"""Kafka's wheel bucket by bucket: V1 to V9, its TimerTaskListTest (3.1), and the printed walk-through.
 
 Notation L·b@e = level, bucket number, bucket expiration.
 """
@@ -6,8 +6,16 @@ Notation L·b@e = level, bucket number, bucket expiration.
 import pytest
 
 from purgatory.errors import InvalidArgumentError
-from purgatory.timing_wheel import BucketQueue, TaskCounter, TimerTask, TimerTaskEntry, TimingWheel
-from purgatory.walkthrough import Walkthrough
+from purgatory.timing_wheel import (
+    NOT_QUEUED_MS,
+    BucketQueue,
+    TaskCounter,
+    TimerTask,
+    TimerTaskEntry,
+    TimerTaskList,
+    TimingWheel,
+)
+from purgatory.walkthrough import Walkthrough, lines, main
 
 
 def fired(walk: Walkthrough) -> list[tuple[int, list[int]]]:
@@ -185,3 +193,76 @@ def test_clocks_never_go_back_and_are_multiples_of_their_tick() -> None:
 def test_impossible_wheels_are_refused(tick_ms: int, wheel_size: int, start_ms: int, name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{name} is .*; it can be"):
         TimingWheel(tick_ms, wheel_size, start_ms, TaskCounter(), BucketQueue())
+
+
+def test_3_1_three_lists_share_one_counter() -> None:
+    counter = TaskCounter()
+    one, two, three = (TimerTaskList(counter) for _ in range(3))
+    tasks = [TimerTask(0) for _ in range(10)]
+
+    def sizes() -> list[int]:
+        return [len(list(bucket)) for bucket in (one, two, three)]
+
+    for number, task in enumerate(tasks, start=1):
+        one.add(TimerTaskEntry(task, 10))
+        assert counter.value == number
+    for task in tasks[:4]:
+        two.add(TimerTaskEntry(task, 10))
+        assert counter.value == 10
+    assert sizes() == [6, 4, 0]
+    for task in tasks[4:]:
+        three.add(TimerTaskEntry(task, 10))
+        assert counter.value == 10
+    assert sizes() == [0, 4, 6]
+    for bucket, expected in ((one, [0, 4, 6]), (two, [0, 0, 6]), (three, [0, 0, 0])):
+        for entry in bucket:
+            entry.remove()
+        assert sizes() == expected
+    assert counter.value == 0
+
+
+def test_setting_the_same_expiration_again_is_no_change() -> None:
+    bucket = TimerTaskList(TaskCounter())
+    assert [bucket.set_expiration(expiration_ms) for expiration_ms in (5, 5, 25)] == [True, False, True]
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_an_entry_leaves_the_front_the_middle_and_the_end(removed: int) -> None:
+    counter = TaskCounter()
+    bucket = TimerTaskList(counter)
+    entries = [TimerTaskEntry(TimerTask(0), 10) for _ in range(3)]
+    for entry in entries:
+        bucket.add(entry)
+    entries[removed].remove()
+    entries[removed].remove()
+    assert counter.value == 2
+    flushed: list[TimerTaskEntry] = []
+    bucket.set_expiration(10)
+    bucket.flush(flushed.append)
+    assert flushed == [entry for entry in entries if entry is not entries[removed]]
+    assert (counter.value, bucket.expiration_ms) == (0, NOT_QUEUED_MS)
+
+
+def test_a_bucket_does_not_unlink_an_entry_of_another() -> None:
+    counter = TaskCounter()
+    one, other = TimerTaskList(counter), TimerTaskList(counter)
+    entry = TimerTaskEntry(TimerTask(0), 10)
+    one.add(entry)
+    other.remove(entry)
+    assert (list(one), counter.value) == ([entry], 1)
+
+
+def test_the_published_example_reads_poll_by_poll() -> None:
+    told = lines([9, 88, 222, 520, 521, 522], tick_ms=1, wheel_size=10)
+    assert told[0] == "tick 1 ms, 10 buckets per level, clock 0"
+    assert told[4].split() == ["add", "222", "L3·2@200"]
+    assert "queue        9, 80, 200, 500" in told
+    assert [int(line.split()[0]) for line in told[-10:]] == [9, 80, 88, 200, 220, 222, 500, 520, 521, 522]
+    assert told[-7].endswith("222: L3·2@200 -> L2·2@220")
+
+
+def test_a_task_that_is_due_when_added_is_shown_as_due(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["0", "7", "--tick", "5", "--wheel-size", "4"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[2].split() == ["add", "0", "due"]
+    assert printed[3].split() == ["add", "7", "L1·1@5"]

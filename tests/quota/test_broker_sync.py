@@ -1,15 +1,210 @@
-"""The sync of the brokers' quotas: what is written at the boundaries of every rule."""
+"""The sync of the brokers' quotas among operators, clients, crashes and other people's tools.
 
+First a machine, compared with what can be said without knowing how the sync works. Then the boundaries of every rule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quota.broker_levels.entries import UNREACHED, EntryKey
+from quota.broker_levels.entries import UNREACHED, EntryKey, EntryKind, OwnLimits, broker_entries
+from quota.broker_levels.level_control import Cause
 from quota.broker_levels.sync import AlterBudget, BrokerSync
+from quota.broker_levels.writes import WORDS, Change, DriftKind, Owned
+from quota.errors import InvalidArgument
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
-from tests.quota.synced import CONSUMER, PRODUCER, REQUEST, START_MS, D, Synced, Told, key_of, levels_of
+from tests.quota.synced import (
+    CONSUMER,
+    PRODUCER,
+    REQUEST,
+    START_MS,
+    D,
+    Fate,
+    Synced,
+    Told,
+    WriteLedger,
+    key_of,
+    levels_of,
+    told,
+)
 
+USERS = ("alice", "bob", "<default>")
+CLIENTS = ("alice", "bob", "carol")
+BOUNDS = (60.0, 120.0)
+THEIRS = (7001.0, 7002.0)
+MOVES = ("together_above", "room_left", "quiet", "quiet_offender")
+STRANGER = EntryKey("mallory", "", PRODUCER)
+
+
+class BrokersAndTable(RuleBasedStateMachine):
+    """One cluster. What is written is judged at once, by rules that know nothing of how the sync works."""
+
+    @initialize()
+    def start(self) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.mirror = False
+        self.brokers = ["1", "2"]
+        self.ledger = WriteLedger(held={STRANGER: 5.0})
+        self.ours: dict[EntryKey, float | None] = {}
+        """What is ours, with what stood there before."""
+        self.moved_at_ms: dict[EntryKey, int] = {}
+        self.disturbed: set[EntryKey] = set()
+        self.new_sync()
+
+    def new_sync(self) -> None:
+        self.sync = BrokerSync()
+        self.ledger.restart(self.sync, self.now_ms)
+        self.load()
+        self.describe()
+
+    def load(self) -> None:
+        self.sync.load_quotas(self.snapshot, self.mirror)
+
+    def describe(self) -> None:
+        self.sync.set_brokers(self.brokers)
+        self.sync.observe(self.ledger.held, self.now_ms)
+
+    @property
+    def snapshot(self) -> QuotaSnapshot:
+        return QuotaSnapshot.from_rows(self.rows.values(), 1)
+
+    @property
+    def bounds(self) -> dict[EntryKey, float]:
+        return {entry.key: entry.bound for entry in broker_entries(self.snapshot, self.mirror)}
+
+    @rule(
+        user=st.sampled_from(USERS),
+        bound=st.sampled_from(BOUNDS),
+        mode=st.sampled_from(["enforce", "shadow", "exempt"]),
+    )
+    def set_quota(self, user: str, bound: float, mode: str) -> None:
+        bounds = {} if mode == "exempt" else {PRODUCER: bound}
+        self.rows[user] = {"user": user, "client_id": "", "mode": mode, **bounds}
+        self.load()
+
+    @rule(user=st.sampled_from(USERS))
+    def remove_quota(self, user: str) -> None:
+        self.rows.pop(user, None)
+        self.load()
+
+    @rule(mirror=st.booleans())
+    def set_scope(self, mirror: bool) -> None:
+        self.mirror = mirror
+        self.load()
+
+    @rule(brokers=st.integers(1, 3))
+    def other_brokers(self, brokers: int) -> None:
+        self.brokers = [str(broker) for broker in range(1, brokers + 1)]
+        self.describe()
+
+    @rule(user=st.sampled_from(USERS), value=st.sampled_from([None, *THEIRS]))
+    def somebody_else_writes(self, user: str, value: float | None) -> None:
+        key = key_of(user)
+        if value is None:
+            self.ledger.held.pop(key, None)
+        else:
+            self.ledger.held[key] = value
+        self.disturbed.add(key)
+        self.describe()
+
+    @rule(
+        loads=st.lists(st.dictionaries(st.sampled_from(CLIENTS), st.tuples(*[st.integers(0, 200)] * 3)), max_size=4),
+        seconds=st.integers(1, 12),
+        fate=st.sampled_from(Fate),
+    )
+    def use(self, loads: list[dict[str, tuple[int, ...]]], seconds: int, fate: Fate) -> None:
+        """Some seconds of usage. What happens to the writes of the last of them is drawn."""
+        for second in range(seconds):
+            load = loads[second % len(loads)] if loads else {}
+            used = [
+                usage_row(self.now_ms + 900, broker_id=broker, user=user, produced_bytes=amounts[int(broker) - 1])
+                for user, amounts in load.items()
+                for broker in self.brokers
+            ]
+            self.sync.record(table(used))
+            self.now_ms += 1000
+            self.period(fate if second == seconds - 1 else Fate.DONE)
+
+    def period(self, fate: Fate = Fate.DONE) -> Sequence[Change]:
+        changes = self.sync.period(self.now_ms - 1, self.now_ms)
+        before = dict(self.ledger.held)
+        assert len({change.key for change in changes}) == len(changes)
+        for change in self.ledger.write(self.sync, changes, self.now_ms, fate):
+            self.judge(change, before)
+        if fate.is_killed:
+            self.new_sync()
+        elif fate is not Fate.DONE:
+            self.describe()
+        return changes
+
+    def judge(self, change: Change, before: dict[EntryKey, float]) -> None:
+        """A write that got to the brokers."""
+        key, bounds = change.key, self.bounds
+        assert change.old == before.get(key)
+        if key not in self.ours:
+            assert key not in before, "a value of others is never overwritten"
+            assert change.before is None
+        else:
+            assert key not in self.disturbed or before.get(key) not in THEIRS
+        if change.kind is None:
+            assert key not in bounds or key in self.own_of_default(key)
+            assert change.new is None, "nothing stood there before"
+            self.ours.pop(key, None)
+        else:
+            bound = bounds.get(key, bounds.get(key_of("<default>")))
+            assert bound is not None
+            assert change.new is not None
+            lowest = bound / len(self.brokers) if str(change.kind) in {"level", "own"} else bound
+            assert lowest * (1 - 1e-9) <= change.new <= bound
+            self.ours.setdefault(key, before.get(key))
+        if change.cause in MOVES and key in self.moved_at_ms:
+            assert self.now_ms - self.moved_at_ms[key] >= 10_000
+        if change.is_move:
+            self.moved_at_ms[key] = self.now_ms
+        self.disturbed.discard(key)
+
+    def own_of_default(self, key: EntryKey) -> set[EntryKey]:
+        return {key} if key.user not in self.rows else set()
+
+    @invariant()
+    def nothing_of_others_is_touched(self) -> None:
+        assert self.ledger.held[STRANGER] == 5.0
+        assert {key.user for key in self.ledger.held} <= {*USERS, *CLIENTS, STRANGER.user}
+
+    @rule(restarts=st.booleans())
+    def becomes_quiet(self, restarts: bool) -> None:
+        """Whatever happened: when all is quiet, every broker has what the table says, and nothing is written."""
+        if restarts:
+            self.new_sync()
+        else:
+            self.describe()
+        for pause_ms in (1_000, 70_000, 3_000, 10_000, 610_000, 3_000, 10_000, 3_000):
+            self.now_ms += pause_ms
+            self.period()
+        assert self.period() == []
+        drifts = {drift.key: drift.theirs for drift in self.sync.drifts}
+        for key, bound in self.bounds.items():
+            held = self.ledger.held.get(key)
+            if key in drifts:
+                assert key in self.disturbed, "what is reported was written by others"
+                assert held == drifts[key] != bound
+            else:
+                assert held == bound
+        for key in self.ledger.held.keys() - self.bounds.keys() - {STRANGER}:
+            assert key in self.disturbed, "what kquota does not want any more is gone"
+        assert set(levels_of(self.sync)) <= self.bounds.keys() | drifts.keys()
+
+
+BrokersAndTable.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+TestBrokersAndTable = BrokersAndTable.TestCase
 ALICE, DEFAULT = key_of("alice"), key_of(D)
 ROW = quota_row("alice", producer_byte_rate=100.0)
 OF_DEFAULT = quota_row(D, producer_byte_rate=100.0)
@@ -92,8 +287,6 @@ def test_nothing_is_written_before_it_is_known_what_the_brokers_hold() -> None:
 
 
 # What others wrote.
-
-
 def test_edits_come_before_moves_and_no_period_writes_more_than_the_budget() -> None:
     rows = [quota_row(f"user-{number}", producer_byte_rate=100.0) for number in range(5)]
     synced = Synced(ROW, budget=AlterBudget(alters_per_second=2))
@@ -119,3 +312,390 @@ def test_keys_are_told_in_order() -> None:
     synced = Synced(*rows, held={EntryKey(user, "", PRODUCER): 1.0 for user in ("bob", "alice")})
     synced.period()
     assert [drift.key.user for drift in synced.sync.drifts] == ["alice", "bob"]
+
+
+def test_a_level_follows_the_demand_and_goes_back_to_the_bound() -> None:
+    synced = Synced(ROW, brokers=("1", "2", "3"))
+    written = told(synced.use(8, {"alice": (60, 30, 90)}))
+    assert written == [("alice", None, 100.0, "added"), ("alice", 100.0, 35.0, "together_above")]
+    change = synced.ledger.rows[-1][0]
+    assert {broker: round(rate or 0) for broker, rate in change.demand.items()} == {"1": 60, "2": 30, "3": 90}
+    assert synced.rest() == [("alice", 35.0, 100.0, "quiet")]
+    assert synced.period() == []
+
+
+def test_a_level_moves_ten_seconds_after_its_last_move_and_at_once_after_an_edit() -> None:
+    synced = Synced(ROW)
+    synced.use(12, {"alice": (60, 45)})
+    synced.use(15, {"alice": (52, 52)})
+    _, (first, first_ms), (second, second_ms) = synced.ledger.written
+    assert (first.new, second.new, second_ms - first_ms) == (53.0, 50.0, 10_000)
+    synced.load(quota_row("alice", producer_byte_rate=90.0))
+    synced.use(1, {"alice": (52, 52)})
+    assert synced.ledger.written[-1][0].cause == "edited"
+
+
+def test_a_quiet_entity_is_written_once() -> None:
+    synced = Synced(ROW)
+    assert told(synced.use(120, {"alice": (50, 49)})) == [("alice", None, 100.0, "added")]
+
+
+@pytest.mark.parametrize(("bound", "level"), [(200.0, 85.0), (101.0, 36.0), (50.0, 18.0), (45.0, 16.0)])
+def test_the_level_of_an_edited_bound_is_that_of_the_demand_or_in_proportion_at_once(
+    bound: float, level: float
+) -> None:
+    synced = Synced(ROW, brokers=("1", "2", "3"))
+    synced.use(8, {"alice": (60, 30, 90)})
+    synced.load(quota_row("alice", producer_byte_rate=bound))
+    written = told(synced.use(1, {"alice": (35, 30, 35)}))
+    assert [(cause, new) for _, _, new, cause in written] == [("edited", level)]
+
+
+def test_levels_are_corrected_when_a_broker_leaves_and_kept_when_one_joins() -> None:
+    synced = Synced(ROW, brokers=("1", "2", "3"))
+    synced.use(8, {"alice": (90, 90, 90)})
+    assert levels_of(synced.sync) == {ALICE: 34.0}
+    synced.brokers = ("1", "3")
+    synced.describe()
+    assert synced.period() == [("alice", 34.0, 50.0, "out_of_range")]
+    synced.brokers = ("1", "3", "4")
+    synced.describe()
+    assert told(synced.use(9, {"alice": (50, 50, 0)})) == []
+
+
+def test_in_broker_scope_every_broker_gets_the_bound() -> None:
+    synced = Synced(ROW)
+    synced.use(8, {"alice": (90, 90)})
+    assert levels_of(synced.sync) == {ALICE: 50.0}
+    synced.load(ROW, mirror=True)
+    assert synced.period() == [("alice", 50.0, 100.0, "edited")]
+    assert told(synced.use(20, {"alice": (90, 90)})) == []
+    synced.load(ROW)
+    assert told(synced.use(8, {"alice": (90, 90)})) == [("alice", 100.0, 50.0, "together_above")]
+
+
+def test_a_stop_that_restores_puts_every_level_at_the_bound() -> None:
+    synced = Synced(ROW, OF_DEFAULT)
+    synced.use(20, {"alice": (90, 90), "carol": (90, 90)})
+    assert levels_of(synced.sync) == {ALICE: 50.0, key_of("carol"): 50.0}
+    changes = synced.sync.restore()
+    assert told(changes) == [("alice", 50.0, 100.0, "restored"), ("carol", 50.0, None, "removed")]
+    synced.sync.confirm(changes, synced.now_ms)
+    assert synced.sync.restore() == []
+
+
+# Sensors of defaults.
+def test_a_sensor_of_a_default_has_an_entry_while_it_needs_one() -> None:
+    synced = Synced(OF_DEFAULT)
+    load = {"carol": (90, 90), "dave": (90, 0), "erin": (60, 38)}
+    written = synced.use(20, load)
+    assert told(written) == [(D, None, 100.0, "added"), ("carol", None, 50.0, "together_above")]
+    assert (written[-1].kind, written[-1].before, written[-1].bound) == ("own", None, 100.0)
+    assert synced.rest() == [("carol", 50.0, None, "removed")]
+    assert synced.ledger.held == {DEFAULT: 100.0}
+
+
+def test_a_sensor_over_its_bound_again_and_again_keeps_its_entry_for_ten_minutes() -> None:
+    synced = Synced(OF_DEFAULT)
+    synced.use(20, {"carol": (90, 90)})
+    for _ in range(3):
+        synced.now_ms += 580_000
+        synced.period()
+        assert synced.ledger.held[key_of("carol")] == 50.0
+        synced.use(10, {"carol": (90, 90)})
+    assert synced.rest() == [("carol", 50.0, None, "removed")]
+
+
+def test_an_entry_that_would_change_the_quota_of_another_client_is_refused() -> None:
+    hidden = quota_row(D, "etl", producer_byte_rate=30.0)
+    synced = Synced(OF_DEFAULT, hidden)
+    assert {key.user for key in synced.ledger.held} == set()
+    assert {user for user, *_ in told(synced.use(20, {"carol": (90, 90)}))} == {D}
+    assert [(refusal.key.user, refusal.by, refusal.retry_at_ms) for refusal in synced.sync.refused] == [
+        ("carol", "resolution", None)
+    ]
+    synced.load(OF_DEFAULT)
+    assert [user for user, *_ in told(synced.use(5, {"carol": (90, 90)})) if user != D] == ["carol"]
+    assert synced.sync.refused == ()
+    synced.load(OF_DEFAULT, hidden)
+    assert ("carol", 50.0, None, "removed") in synced.period()
+
+
+def test_a_refusal_is_told_no_longer_when_the_sensor_is_quiet() -> None:
+    synced = Synced(OF_DEFAULT, quota_row(D, "etl", producer_byte_rate=30.0))
+    synced.use(20, {"carol": (90, 90)})
+    synced.use(60, {})
+    assert synced.sync.refused == ()
+
+
+def test_a_foreign_value_at_a_sensor_of_a_default_is_left_alone_and_reported() -> None:
+    carol = key_of("carol")
+    synced = Synced(OF_DEFAULT, held={carol: 70.0})
+    synced.use(20, {"carol": (90, 90)})
+    assert synced.ledger.held[carol] == 70.0
+    assert [(drift.key, drift.kind) for drift in synced.sync.drifts] == [(carol, DriftKind.FOREIGN)]
+
+
+def test_a_row_for_a_sensor_with_an_entry_takes_it_over() -> None:
+    synced = Synced(OF_DEFAULT)
+    synced.use(20, {"carol": (90, 90)})
+    synced.load(OF_DEFAULT, quota_row("carol", producer_byte_rate=100.0))
+    assert synced.period() == []
+    assert synced.sync.owned[key_of("carol")].kind == "level"
+
+
+# How many of them.
+OF_EACH_PAIR = quota_row(D, D, producer_byte_rate=100.0)
+
+
+def own_of(synced: Synced) -> set[str]:
+    """`user/client-id` of the entries of sensors of defaults that are on the brokers."""
+    return {f"{key.user}/{key.client_id}" for key in synced.ledger.held if D not in key}
+
+
+def test_a_user_that_makes_up_client_ids_gets_as_many_entries_as_a_user_may_have() -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=OwnLimits(per_user=5))
+    for second in range(60):
+        synced.use(1, {f"mallory/{second + later}": (90, 90) for later in range(20)})
+        assert len(own_of(synced)) <= 5
+    assert len(own_of(synced)) == 5
+    assert synced.sync.left_out["mallory"] >= 5
+    synced.use(20, {"carol/etl": (90, 90), **{f"mallory/{number}": (90, 90) for number in range(60, 80)}})
+    assert "carol/etl" in own_of(synced)
+    assert synced.sync.left_out.keys() == {"mallory"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "granted", "left_out"),
+    [
+        (OwnLimits(per_user=2), {"a/4", "a/3", "b/9"}, {"a": 2}),
+        (OwnLimits(in_all=2), {"b/9", "a/4"}, {"a": 3}),
+        (OwnLimits(per_user=1, in_all=1), {"b/9"}, {"a": 4}),
+        (OwnLimits(per_user=0), set(), {"a": 4, "b": 1}),
+        (OwnLimits(), {"a/1", "a/2", "a/3", "a/4", "b/9"}, {}),
+    ],
+)
+def test_the_largest_offenders_get_the_entries_and_the_others_are_counted(
+    limits: OwnLimits, granted: set[str], left_out: dict[str, int]
+) -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=limits)
+    load = {"a/1": (70, 70), "a/2": (75, 75), "a/3": (80, 80), "a/4": (90, 90), "b/9": (95, 95)}
+    synced.use(20, load)
+    assert (own_of(synced), dict(synced.sync.left_out)) == (granted, left_out)
+
+
+@pytest.mark.parametrize("limits", [OwnLimits(per_user=2), OwnLimits(in_all=2)])
+def test_entries_of_quiet_sensors_make_room_for_those_that_found_none(limits: OwnLimits) -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=limits)
+    synced.use(20, {"a/1": (90, 90), "a/2": (90, 90)})
+    assert synced.use(90, {"a/2": (90, 90)}) == []
+    assert own_of(synced) == {"a/1", "a/2"}, "it stays while it takes no room from others"
+    synced.use(20, {"a/2": (90, 90), "a/3": (90, 90)})
+    assert own_of(synced) == {"a/2", "a/3"}
+    assert synced.sync.left_out == {}
+
+
+def test_a_quiet_sensor_of_another_user_makes_no_room_where_a_user_has_all_it_may_have() -> None:
+    synced = Synced(OF_EACH_PAIR, own_limits=OwnLimits(per_user=1))
+    synced.use(20, {"a/1": (90, 90), "b/1": (90, 90)})
+    synced.use(80, {"b/1": (90, 90), "b/2": (90, 90)})
+    assert own_of(synced) == {"a/1", "b/1"}
+
+
+def test_after_a_restart_with_less_room_those_that_were_over_last_keep_their_entries() -> None:
+    synced = Synced(OF_EACH_PAIR)
+    synced.use(20, {"a/1": (90, 90), "a/3": (90, 90)})
+    synced.use(20, {"a/2": (90, 90)})
+    synced.restart(own_limits=OwnLimits(per_user=1))
+    synced.use(2, {})
+    assert own_of(synced) == {"a/2"}
+
+
+@pytest.mark.parametrize(
+    ("row", "theirs", "drifts"),
+    [(ROW, 7.0, True), (ROW, 100.0, True), (OF_DEFAULT, 7.0, True), (OF_DEFAULT, 100.0, False)],
+)
+def test_a_value_of_others_is_reported_and_left_alone(row: dict[str, Any], theirs: float, drifts: bool) -> None:
+    key = key_of(row["user"])
+    synced = Synced(row, held={key: theirs})
+    assert synced.period() == []
+    found = [(drift.key, drift.theirs, drift.ours, drift.wanted, drift.kind) for drift in synced.sync.drifts]
+    assert found == ([(key, theirs, None, 100.0, DriftKind.FOREIGN)] if drifts else [])
+    synced.load()
+    assert synced.period() == []
+    assert synced.ledger.held == {key: theirs}
+    assert synced.sync.drifts == ()
+
+
+@pytest.mark.parametrize("theirs", [7.0, 100.0])
+def test_an_adopted_value_is_given_back_when_the_row_goes(theirs: float) -> None:
+    synced = Synced(ROW, held={ALICE: theirs}, adopt=True)
+    assert synced.period() == [("alice", theirs, 100.0, "adopted")]
+    assert synced.sync.owned[ALICE].before == theirs
+    synced.restart()
+    synced.load()
+    assert synced.period() == [("alice", 100.0, theirs, "given_back")]
+    assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: theirs})
+
+
+def test_what_stood_there_before_is_remembered_while_the_level_moves() -> None:
+    synced = Synced(ROW, held={ALICE: 7.0}, adopt=True)
+    synced.use(8, {"alice": (90, 90)})
+    assert synced.ledger.rows[-1][0].cause == "together_above"
+    synced.restart()
+    synced.load()
+    assert synced.period() == [("alice", 50.0, 7.0, "given_back")]
+
+
+@pytest.mark.parametrize("theirs", [7.0, None])
+def test_what_someone_changed_is_reported_and_left_alone_until_it_is_put_right(theirs: float | None) -> None:
+    synced = Synced(ROW)
+    synced.period()
+    synced.others_write(ALICE, theirs)
+    assert synced.period() == []
+    (drift,) = synced.sync.drifts
+    assert (drift.theirs, drift.ours, drift.wanted, drift.kind) == (theirs, 100.0, 100.0, DriftKind.CHANGED)
+    synced.load(EDITED_ROW)
+    assert synced.period() == []
+    assert synced.sync.drifts[0].wanted == 80.0
+    synced.others_write(ALICE, 80.0)
+    synced.period()
+    assert synced.sync.drifts == ()
+    synced.load(ROW)
+    assert synced.period() == [("alice", 80.0, 100.0, "edited")]
+
+
+def test_what_someone_changed_is_written_again_if_values_of_others_are_adopted() -> None:
+    synced = Synced(ROW, held={ALICE: 5.0}, adopt=True)
+    synced.period()
+    synced.others_write(ALICE, 7.0)
+    assert synced.period() == [("alice", 7.0, 100.0, "adopted")]
+    assert synced.sync.owned[ALICE].before == 5.0
+
+
+def test_a_value_that_goes_is_not_given_back_over_what_someone_changed() -> None:
+    synced = Synced(ROW)
+    synced.period()
+    synced.others_write(ALICE, 7.0)
+    synced.load()
+    assert synced.period() == []
+    assert [drift.wanted for drift in synced.sync.drifts] == [None]
+    synced.others_write(ALICE, None)
+    assert synced.period() == [("alice", None, None, "removed")]
+    assert (synced.sync.owned, synced.sync.drifts) == ({}, ())
+
+
+# What the brokers refuse.
+def test_a_refused_write_is_tried_again_ever_more_rarely() -> None:
+    synced = Synced(ROW, OF_DEFAULT)
+    changes = synced.sync.period(START_MS, START_MS)
+    synced.sync.confirm(changes[1:], START_MS)
+    synced.sync.refuse(changes[0], "not allowed", START_MS)
+    (refusal,) = synced.sync.refused
+    assert (refusal.key, refusal.by, refusal.reason) == (ALICE, "broker", "not allowed")
+    tried: list[int] = []
+    now_ms = START_MS
+    while len(tried) < 8:
+        now_ms += 10_000
+        for change in synced.sync.period(now_ms, now_ms):
+            tried.append((now_ms - START_MS) // 1000)
+            synced.sync.refuse(change, "not allowed", now_ms)
+    assert tried == [10, 30, 70, 150, 310, 630, 1230, 1830]
+
+
+def test_a_refused_write_is_retried_when_its_row_is_edited_and_forgotten_when_taken() -> None:
+    synced = Synced(ROW)
+    synced.sync.refuse(synced.sync.period(START_MS, START_MS)[0], "not allowed", START_MS)
+    assert synced.period() == []
+    synced.load(EDITED_ROW)
+    assert synced.period() == [("alice", None, 80.0, "added")]
+    assert synced.sync.refused == ()
+
+
+def test_who_was_over_the_bound_before_a_restart_rests_at_an_even_share_after_it() -> None:
+    synced = Synced(ROW)
+    synced.use(14, {"alice": (60, 45)})
+    assert levels_of(synced.sync)[ALICE] > 52.6, "5 % above an even share, or it would stay"
+    synced.restart()
+    synced.period()
+    synced.now_ms += 70_000
+    synced.period()
+    synced.now_ms += 3_000
+    assert [(new, cause) for _, _, new, cause in synced.period()] == [(50.0, "quiet_offender")]
+
+
+@pytest.mark.parametrize(("fate", "drifts"), [(Fate.KILLED_STORED, 1), (Fate.KILLED_WRITTEN, 1)])
+def test_a_write_that_was_not_answered_and_is_not_there_is_drift(fate: Fate, drifts: int) -> None:
+    synced = Synced(ROW)
+    synced.period()
+    synced.load(EDITED_ROW)
+    synced.period(fate)
+    synced.ledger.held[ALICE] = 7.0
+    synced.restart()
+    assert synced.period() == []
+    assert len(synced.sync.drifts) == drifts
+
+
+@pytest.mark.parametrize("fate", [Fate.KILLED_STORED, Fate.KILLED_WRITTEN])
+def test_what_was_given_back_without_an_answer_is_not_owned_any_more(fate: Fate) -> None:
+    synced = Synced(ROW, held={ALICE: 7.0}, adopt=True)
+    synced.period()
+    synced.load()
+    synced.period(fate)
+    synced.restart()
+    synced.period()
+    assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: 7.0})
+
+
+KEY = EntryKey("alice", "", "producer_byte_rate")
+LEVEL = Change(KEY, 100.0, 35.0, 100.0, EntryKind.LEVEL, {"1": None}, "together_above", 7.0, 5)
+
+
+def test_a_write_says_what_is_owned_afterwards() -> None:
+    assert LEVEL.owned(9) == Owned(7.0, 35.0, EntryKind.LEVEL, 100.0, 9, 5)
+    assert replace(LEVEL, new=7.0, bound=None, kind=None, cause="given_back").owned(9) is None
+
+
+@pytest.mark.parametrize("cause", WORDS)
+def test_the_causes_of_levels_are_moves(cause: str) -> None:
+    change = replace(LEVEL, cause=cause)
+    assert change.is_move is (cause in {one.name.lower() for one in Cause})
+
+
+NOW_MS = 1_700_000_000_000
+
+
+def chosen(budget: AlterBudget, urgency: list[float], now_ms: int = NOW_MS) -> list[int]:
+    return budget.choose(np.array(urgency), now_ms)
+
+
+def test_the_most_urgent_come_first_and_what_is_not_urgent_never() -> None:
+    assert chosen(AlterBudget(3), [0.1, 0.0, np.inf, 0.5, 0.1]) == [2, 3, 0]
+    assert chosen(AlterBudget(9), [0.1, 0.0, np.inf, 0.5, 0.1]) == [2, 3, 0, 4]
+
+
+def test_what_was_left_out_comes_when_time_has_passed() -> None:
+    budget = AlterBudget(2)
+    assert chosen(budget, [1.0, 1.0, 1.0]) == [0, 1]
+    assert chosen(budget, [0.0, 0.0, 1.0]) == []
+    assert chosen(budget, [0.0, 0.0, 1.0], NOW_MS + 499) == []
+    assert chosen(budget, [0.0, 0.0, 1.0], NOW_MS + 500) == [2]
+
+
+def test_at_most_one_second_is_saved_up() -> None:
+    budget = AlterBudget(2)
+    assert chosen(budget, [], NOW_MS) == []
+    assert chosen(budget, [1.0] * 9, NOW_MS + 60_000) == [0, 1]
+
+
+def test_a_clock_that_goes_back_gives_nothing() -> None:
+    budget = AlterBudget(1)
+    assert chosen(budget, [1.0]) == [0]
+    assert chosen(budget, [1.0], NOW_MS - 5_000) == []
+    assert chosen(budget, [1.0], NOW_MS) == []
+    assert chosen(budget, [1.0], NOW_MS + 1_000) == [0]
+
+
+def test_a_budget_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="alters_per_second is 0; it can be 1 or more"):
+        AlterBudget(0)

@@ -1,11 +1,13 @@
+"""Which quotas hold for a client, and what a lower bound would do to clients as they are."""
+
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from quota.effective import Effective, effective
+from quota.effective import Effective, bound_warnings, effective, name_warnings, standing_changes
 from quota.snapshot import QuotaSnapshot
-from tests.quota.factories import quota_row
+from tests.quota.factories import loaded, quota_row, table, usage_row
 
 PRODUCER, CONSUMER, REQUEST = range(3)
 
@@ -15,13 +17,13 @@ def clients(*names: tuple[str, str]) -> pa.Table:
     return pa.table({"user": pa.array(users, pa.string()), "client_id": pa.array(client_ids, pa.string())})
 
 
-def found(*rows: dict[str, Any], client_id: str = "etl", others: tuple[tuple[str, str], ...] = ()) -> Effective:
+def answer_of(*rows: dict[str, Any], client_id: str = "etl", others: tuple[tuple[str, str], ...] = ()) -> Effective:
     return effective(QuotaSnapshot.from_rows(rows, 1), "alice", client_id, clients(*others))
 
 
 def test_all_eight_levels_are_listed_in_order_with_the_rows_there_are() -> None:
     rows = (quota_row("alice", "<default>", producer_byte_rate=1.0), quota_row("", "etl", mode="exempt"))
-    levels = found(*rows).levels
+    levels = answer_of(*rows).levels
     assert [int(row.level) for row in levels] == list(range(1, 9))
     assert [int(row.level) for row in levels if row.quota] == [2, 7]
     assert [(row.user, row.client_id) for row in levels[:3]] == [
@@ -37,7 +39,7 @@ def test_each_quota_type_matches_a_row_of_its_own() -> None:
         quota_row("alice", "", consumer_byte_rate=2.0),
         quota_row("", "etl", producer_byte_rate=3.0),
     )
-    answer = found(*rows)
+    answer = answer_of(*rows)
     assert [(one.level, one.bound) for one in answer.by_type] == [(1, 1.0), (3, 2.0), (None, None)]
     assert [row.matched for row in answer.levels if row.matched] == [("producer_byte_rate",), ("consumer_byte_rate",)]
 
@@ -45,37 +47,125 @@ def test_each_quota_type_matches_a_row_of_its_own() -> None:
 def test_other_clients_that_count_in_the_same_sensor_are_named() -> None:
     rows = (quota_row("alice", "", producer_byte_rate=1.0), quota_row("alice", "own", producer_byte_rate=1.0))
     others = (("alice", "etl"), ("alice", "web"), ("alice", "own"), ("bob", "etl"))
-    producer = found(*rows, others=others).by_type[PRODUCER]
+    producer = answer_of(*rows, others=others).by_type[PRODUCER]
     assert (producer.sensor_user, producer.sensor_client_id) == ("alice", "")
     assert producer.shared_with == (("alice", "web"),)
 
 
 def test_a_quota_on_a_client_id_is_shared_across_users() -> None:
     others = (("bob", "etl"), ("carol", "etl"), ("bob", "web"))
-    producer = found(quota_row("", "etl", producer_byte_rate=1.0), others=others).by_type[PRODUCER]
+    producer = answer_of(quota_row("", "etl", producer_byte_rate=1.0), others=others).by_type[PRODUCER]
     assert (producer.level, producer.shared_with) == (7, (("bob", "etl"), ("carol", "etl")))
 
 
 def test_a_shadow_quota_shares_its_sensor_as_an_enforced_one() -> None:
     rows = (quota_row("alice", "", producer_byte_rate=1.0, mode="shadow"),)
-    producer = found(*rows, others=(("alice", "web"), ("bob", "etl"))).by_type[PRODUCER]
+    producer = answer_of(*rows, others=(("alice", "web"), ("bob", "etl"))).by_type[PRODUCER]
     assert (producer.mode, producer.bound, producer.shared_with) == ("shadow", 1.0, (("alice", "web"),))
 
 
 @pytest.mark.parametrize(("mode", "bound"), [("enforce", 5.0), ("exempt", None)])
 def test_an_exempt_row_matches_without_a_bound(mode: str, bound: float | None) -> None:
     rows = (quota_row("alice", "", producer_byte_rate=5.0, mode=mode), quota_row("<default>", producer_byte_rate=9.0))
-    producer = found(*rows).by_type[PRODUCER]
+    producer = answer_of(*rows).by_type[PRODUCER]
     assert (producer.level, producer.mode, producer.bound) == (3, mode, bound)
 
 
 def test_without_a_client_id_no_level_names_one() -> None:
     rows = (quota_row("alice", "", producer_byte_rate=1.0), quota_row("<default>", "", consumer_byte_rate=1.0))
-    levels = found(*rows, client_id="").levels
+    levels = answer_of(*rows, client_id="").levels
     assert [int(row.level) for row in levels if row.quota] == [3, 6]
 
 
 def test_without_quotas_nothing_holds() -> None:
-    answer = found()
+    answer = answer_of()
     assert [one.level for one in answer.by_type] == [None, None, None]
     assert not any(row.quota for row in answer.levels)
+
+
+NOW_MS = 1_700_000_000_000
+
+
+def warnings(
+    new: dict[str, Any], *rows: dict[str, Any], old: dict[str, Any] | None = None, mode: str = "enforce"
+) -> list[str]:
+    rows = rows or (usage_row(NOW_MS, produced_bytes=0),)
+    usage = table(rows).append_column("request_count", pa.array([row.get("request_count", 0) for row in rows]))
+    before = QuotaSnapshot.from_rows([quota_row(**old)] if old else [], 0)
+    after = QuotaSnapshot.from_rows([quota_row(**new, mode=mode)], 1)
+    moved = standing_changes(table([usage_row(NOW_MS)]), before, after)
+    return bound_warnings(moved, usage, loaded(quota_row(**new, mode=mode)))
+
+
+@pytest.mark.parametrize(
+    ("bound", "found"),
+    [
+        (1_001.0, []),
+        (1_000.0, []),
+        (999.0, ["u/c: producer_byte_rate 999.0 B/s is less than it used in one second, 1.0 kB/s"]),
+    ],
+)
+def test_a_bound_below_the_largest_second_is_warned_of_where_requests_are_not_known(
+    bound: float, found: list[str]
+) -> None:
+    rows = [usage_row(NOW_MS, produced_bytes=600, broker_id="1"), usage_row(NOW_MS + 1, produced_bytes=400)]
+    old = [usage_row(NOW_MS - 9_000, produced_bytes=999)]
+    assert warnings({"producer_byte_rate": bound}, *rows, *old) == found
+
+
+@pytest.mark.parametrize(
+    ("bound", "found"),
+    [
+        (300.0, []),
+        (299.0, ["u/c: producer_byte_rate 299.0 B/s is less than one of its requests, which has at least 300.0 B"]),
+    ],
+)
+def test_a_bound_below_one_request_is_warned_of_and_one_below_a_second_is_not(bound: float, found: list[str]) -> None:
+    rows = [
+        usage_row(NOW_MS, produced_bytes=600, request_count=3, broker_id="1"),
+        usage_row(NOW_MS + 1, produced_bytes=300, request_count=0, broker_id="2"),
+        usage_row(NOW_MS - 9_000, produced_bytes=250, request_count=1),
+    ]
+    assert warnings({"producer_byte_rate": bound}, *rows) == found
+
+
+@pytest.mark.parametrize(("times", "is_found"), [(40, False), (42, True)])
+def test_a_wait_longer_than_a_request_may_take_is_warned_of(times: int, is_found: bool) -> None:
+    found = warnings({"producer_byte_rate": 1_000.0}, usage_row(NOW_MS, produced_bytes=1_000 * times))
+    assert any("would make it wait" in text and text.endswith("requests expire at 30 s") for text in found) == is_found
+
+
+@pytest.mark.parametrize(("times", "is_found"), [(310, False), (312, True)])
+def test_a_wait_longer_than_a_consumer_may_rest_is_warned_of(times: int, is_found: bool) -> None:
+    (_, found) = warnings({"consumer_byte_rate": 1_000.0}, usage_row(NOW_MS, fetched_bytes=1_000 * times))
+    assert found.endswith(", and a consumer leaves its group at 5 min") == is_found
+
+
+@pytest.mark.parametrize("mode", ["shadow", "exempt"])
+def test_a_quota_that_is_not_enforced_stops_nobody(mode: str) -> None:
+    assert warnings({"producer_byte_rate": 1.0}, usage_row(NOW_MS, produced_bytes=1_000), mode=mode) == []
+
+
+def test_a_bound_that_is_raised_is_left_alone() -> None:
+    row = usage_row(NOW_MS, produced_bytes=1_000)
+    assert warnings({"producer_byte_rate": 2.0}, row, old={"producer_byte_rate": 1.0}) == []
+    assert warnings({"producer_byte_rate": 1.0}, row, old={"producer_byte_rate": 2.0}) != []
+
+
+@pytest.mark.parametrize(
+    ("entity", "found"),
+    [
+        (("alice", ""), []),
+        (("alice", "etl"), []),
+        (("<default>", "<default>"), []),
+        (("alcie", ""), ["user 'alcie' was never seen; did you mean alice?"]),
+        (("", "elt"), ["client-id 'elt' was never seen; did you mean etl?"]),
+        (("zoe", "etl"), ["user 'zoe' was never seen"]),
+    ],
+)
+def test_a_name_that_no_client_has_is_warned_of(entity: tuple[str, str], found: list[str]) -> None:
+    assert name_warnings(entity, [("alice", "etl"), ("bob", "app")]) == found
+
+
+def test_before_any_client_was_seen_no_name_is_wrong() -> None:
+    assert name_warnings(("alice", ""), []) == []

@@ -1,4 +1,4 @@
-"""Throttle times that Kafka's own classes gave for known histories. The V numbers name the vectors they come from.
+"""Throttle times that Kafka's own classes gave for known histories, and buckets. The V numbers name the vectors.
 
 Kafka starts a sample window at the first event after the last window ended; ours start at multiples of w. The results
 agree as long as the oldest window that counts starts at a multiple of w. All histories below are chosen so. These
@@ -11,13 +11,17 @@ are refused).
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from quota.engine import QuotaEngine
+from quota.errors import InvalidUsage
+from quota.rates import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
 from tests.conformance.replay import as_kafka_int
-from tests.quota.factories import quota_row, table, usage_row
+from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
 
 START_MS = 1_700_000_040_000
 UNCAPPED = ThrottleCaps(producer_byte_rate="none", consumer_byte_rate="none", request_percentage="none")
@@ -140,7 +144,6 @@ def test_a_window_counts_until_n_windows_after_its_last_event(
 
 Step = tuple[float, int, int]
 """Value, offset in ms, throttle time."""
-
 EVERY_SECOND_400 = [(400, second * 1000, 0) for second in range(10)]
 EVERY_SECOND_4MS = [(0.4, second * 1000, 0) for second in range(10)]
 SEQUENCES: dict[str, tuple[dict[str, Any], Sequence[Step]]] = {
@@ -238,3 +241,85 @@ def test_tokens_stay_when_the_bound_changes() -> None:
     assert history.observed(0)[2] == -10.0
     history.set_bound(100)
     assert history.observed(0)[2:] == (-10.0, 100)
+
+
+AT_MS = 1_700_000_040_000
+
+
+def test_a_debt_is_never_larger_than_ten_bursts() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=10**9))
+    assert owed(engine, AT_MS)["tokens"] == -110_000.0
+    engine.load_quotas(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=10)], 2))
+    assert owed(engine, AT_MS)["tokens"] == -1100.0
+
+
+def test_buckets_put_back_owe_what_they_owed() -> None:
+    rows = [quota_row(producer_byte_rate=1000), quota_row("<default>", "<default>", request_percentage=5)]
+    engine = loaded(*rows, scope="broker")
+    used = [usage_row(AT_MS, broker_id=broker, produced_bytes=10**5, io_time_ns=10**10) for broker in ("1", "2")]
+    decide(engine, AT_MS, *used, usage_row(AT_MS, user="idle", produced_bytes=0))
+    stored = engine.buckets()
+    assert stored.num_rows == 4
+    other = loaded(*rows, scope="broker")
+    decide(other, AT_MS, usage_row(AT_MS, broker_id="1", client_id="other", produced_bytes=77))
+    other.restore_buckets(stored)
+    look = table(used)
+    for column in ("tokens", "bound"):
+        assert other.evaluate(look, AT_MS + 700)[column].equals(engine.evaluate(look, AT_MS + 700)[column])
+    assert other.buckets().sort_by("broker_id").equals(stored.sort_by("broker_id"))
+
+
+def test_buckets_that_are_full_again_are_not_stored() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=5000))
+    for seconds, stored in ((0, 1), (14, 1), (15, 0)):
+        decide(engine, AT_MS + seconds * 1000)
+        assert engine.buckets().num_rows == stored
+
+
+def test_a_debt_without_a_bound_is_kept_for_the_next_bound() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=11_005))
+    engine.load_quotas(QuotaSnapshot.from_rows([], 2))
+    decide(engine, AT_MS + 60_000)
+    assert engine.buckets()["tokens"].to_pylist() == [-5.0]
+    assert (owed(engine, AT_MS + 60_000)["tokens"], owed(engine, AT_MS + 60_000)["owed_ms"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"quota_type": "disk"}, "unknown quota type 'disk'; known are producer_byte_rate, consumer_byte_rate"),
+        ({"tokens": None}, "column 'tokens' has nulls in 1 rows"),
+    ],
+)
+def test_buckets_that_can_not_be_are_refused(change: dict[str, Any], message: str) -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    row = {"broker_id": "", "sensor_user": "u", "sensor_client_id": "", "tokens": -1.0, "refilled_at_ms": AT_MS}
+    stored = pa.Table.from_pylist([{**row, "quota_type": "producer_byte_rate", **change}], engine.buckets().schema)
+    with pytest.raises(InvalidUsage, match=message):
+        engine.restore_buckets(stored)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "amount", "left"),
+    [
+        (110.0, 220.0, -110.0),
+        (110.0, 221.0, -110.0),
+        (110.0, 219.0, -109.0),
+        (-110.0, 1.0, -110.0),
+        (-300.0, 5.0, -300.0),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_old_usage_leads_to_a_debt_of_one_burst_and_lifts_no_larger_one(
+    tokens: float, amount: float, left: float, is_late: bool
+) -> None:
+    buckets = TokenBuckets(11, 1000)
+    buckets.grow(1)
+    one, bound = np.array([0]), np.array([10.0])
+    buckets.restore(one, np.array([tokens]), np.array([100_000]))
+    charge = buckets.charge_late if is_late else buckets.charge
+    charge(one, np.array([amount]), bound, 100_000, MAX_DEBT_BURSTS_OF_OLD)
+    assert buckets.tokens_at(one, bound, 100_000).tolist() == [left]

@@ -177,13 +177,3 @@ def test_resolution_equals_a_search_row_by_row(rows: list[Any]) -> None:
         usage_row(AT_MS, user=u, client_id=c) for u in ("a", "b", "x", DEFAULT) for c in ("", "c", "d", "x", DEFAULT)
     ]
     assert engine.resolve(table(entities)).to_pylist() == model.resolve(entities)
-
-
-def test_an_exempt_row_takes_its_entity_out_of_wider_quotas() -> None:
-    engine = QuotaEngine()
-    rows = [quota_row(DEFAULT, "", producer_byte_rate=10), quota_row("u", "", mode="exempt")]
-    engine.load_quotas(QuotaSnapshot.from_rows(rows, 1))
-    usage = table([usage_row(AT_MS, user=user, produced_bytes=10**6) for user in ("u", "v")])
-    assert engine.record(usage, AT_MS)["user"].to_pylist() == ["v"]
-    produce = engine.resolve(usage).to_pylist()[0]
-    assert (produce["level"], produce["mode"], produce["bound"]) == (3, "exempt", None)

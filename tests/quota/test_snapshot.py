@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quota.entity import Level, level_of
+from quota.entity import level_of
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row
@@ -89,23 +89,6 @@ def test_a_table_in_shadow_mode_enforces_nothing_and_still_exempts() -> None:
     rows = [quota_row("a"), quota_row("b", mode="shadow"), quota_row("c", mode="exempt")]
     snapshot = QuotaSnapshot.from_rows(rows, 1, mode="shadow")
     assert [quota.mode for quota in snapshot.quotas] == ["shadow", "shadow", "exempt"]
-
-
-@pytest.mark.parametrize(
-    ("user", "client_id", "level"),
-    [
-        ("u", "c", 1),
-        ("u", "<default>", 2),
-        ("u", "", 3),
-        ("<default>", "c", 4),
-        ("<default>", "<default>", 5),
-        ("<default>", "", 6),
-        ("", "c", 7),
-        ("", "<default>", 8),
-    ],
-)
-def test_the_eight_levels(user: str, client_id: str, level: int) -> None:
-    assert level_of(user, client_id) == Level(level)
 
 
 def test_a_quota_names_at_least_one_part() -> None:

@@ -1,4 +1,9 @@
-"""Bounds and ages as people write and read them: tables of boundaries."""
+"""Bounds and ages as people write and read them: tables of boundaries.
+
+Kafka's own rules of bounds were found by altering quotas of a real broker.
+"""
+
+import math
 
 import pytest
 from hypothesis import given
@@ -7,7 +12,10 @@ from hypothesis import strategies as st
 from quota.errors import InvalidBound
 from quota.units import (
     UNITS,
+    Mistake,
+    Mistakes,
     age_text,
+    bound_mistake,
     bound_text,
     exact_text,
     parse_bound,
@@ -249,3 +257,75 @@ def test_a_time_is_shown_in_seconds_with_one_decimal(seconds: float, text: str) 
 )
 def test_a_suggestion_has_two_digits_and_is_never_too_small(value: float, quota_type: str, rounded: float) -> None:
     assert rounded_up(value, quota_type) == rounded
+
+
+TOO_LARGE = "Proposed value for producer_byte_rate is too large for a LONG"
+FRACTION = "producer_byte_rate cannot be a fractional value"
+NOT_POSITIVE = "Quota producer_byte_rate must be greater than 0"
+NOT_FINITE = "Quota producer_byte_rate must be a finite number"
+
+
+@pytest.mark.parametrize(
+    ("value", "mistake"),
+    [
+        (1.0, None),
+        (1e-7, None),
+        (0.5, FRACTION),
+        (0.0, NOT_POSITIVE),
+        (-0.0, NOT_POSITIVE),
+        (-1.0, NOT_POSITIVE),
+        (10_000.0000009, None),
+        (10_000.000001, FRACTION),
+        (9_999.9999999, FRACTION),
+        (9.223372036854775807e18, None),
+        (math.nextafter(2.0**63, math.inf), TOO_LARGE),
+        (9.3e18, TOO_LARGE),
+        (math.nan, NOT_FINITE),
+        (math.inf, NOT_FINITE),
+    ],
+)
+def test_byte_rates(value: float, mistake: str | None) -> None:
+    assert bound_mistake("producer_byte_rate", value) == mistake
+
+
+@pytest.mark.parametrize(
+    ("value", "mistake"),
+    [
+        (1e-300, None),
+        (0.5, None),
+        (9.9e18, None),
+        (1e19, "below 1e+19"),
+        (0.0, "greater than 0"),
+        (math.inf, "finite"),
+        (math.nan, "finite"),
+    ],
+)
+def test_a_percentage_may_be_any_number_above_0_and_below_1e19(value: float, mistake: str | None) -> None:
+    answer = bound_mistake("request_percentage", value)
+    assert answer is None if mistake is None else mistake in str(answer)
+
+
+def test_places_further_in_share_one_list_and_keep_their_paths() -> None:
+    mistakes = Mistakes()
+    values = mistakes.at("quotas", 2).at("values")
+    values.at(0).add("first")
+    mistakes.add("second", line=7)
+    assert values.found == (Mistake("first", ("quotas", 2, "values", 0)), Mistake("second", (), 7))
+
+
+def test_a_mistake_is_printed_with_what_is_known_of_its_place() -> None:
+    path = ("quotas", 2, "values", 0)
+    assert str(Mistake("bad", path, 12)) == "line 12, quotas[2].values[0]: bad"
+    assert str(Mistake("bad", path)) == "quotas[2].values[0]: bad"
+    assert str(Mistake("bad", (0, "mode"))) == "[0].mode: bad"
+    assert str(Mistake("bad", (), 12)) == "line 12: bad"
+    assert str(Mistake("bad")) == "bad"
+
+
+def test_a_bound_that_is_refused_is_a_mistake_at_its_place_and_the_rest_goes_on() -> None:
+    mistakes, read = Mistakes(), []
+    for number, text in enumerate(["1MB", "1KB", "2MB"]):
+        with mistakes.at(number).bound():
+            read.append(parse_bound("producer_byte_rate", text))
+    assert read == [1e6, 2e6]
+    assert [one.path for one in mistakes.found] == [(1,)]

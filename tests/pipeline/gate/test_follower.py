@@ -1,16 +1,30 @@
-"""The contract of a follower: the one in memory and the one of a real topic pass the same tests."""
+"""The follower of the throttle topic.
+
+Its contract, of the one in memory and the one of a real topic; each record once and in order, whatever becomes of
+connection and topic; and what a tail shows."""
 
 import time
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, Protocol
+from uuid import UUID
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, TopicPartition
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.gate.follower import Follower, KafkaFollower
+from pipeline.gate import follower as topic_reader
+from pipeline.gate.follower import (
+    BEGINNING,
+    Follower,
+    Found,
+    KafkaFollower,
+    RunningDecisions,
+    ThrottleTail,
+    ThrottleTopicReader,
+)
 from pipeline.throttle.publisher import Marker, ThrottleTopic
 from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
@@ -116,12 +130,6 @@ def test_nothing_is_handed_over_after_the_close(pair: Pair) -> None:
     assert never(lambda: bool(taken))
 
 
-def test_a_follower_that_was_never_started_can_be_closed(pair: Pair) -> None:
-    follower = pair.follower()
-    follower.close()
-    assert follower.state == "closed"
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_follower_that_reaches_no_broker_is_connecting() -> None:
     follower = KafkaFollower("127.0.0.1:1", "quota.throttle.v1")
@@ -174,3 +182,215 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start_and_all_before_is_voi
     wait_until(lambda: {each.user: each for each in taken} == {each.user: each for each in anew}, "the new records")
     follower.close()
     pair.topic.close()
+
+
+class Logs:
+    """The logs of a topic, and as much of a KafkaConsumer as the reader uses."""
+
+    def __init__(self) -> None:
+        self.make_anew(UUID(int=1))
+
+    def make_anew(self, topic_id: UUID | None) -> None:
+        self.topic_id = topic_id
+        self.logs: dict[int, list[bytes]] = {0: [], 1: []}
+
+    def write(self, partition: int, *records: ThrottleRecord) -> None:
+        self.logs[partition] += [each.to_value() for each in records]
+
+    def consumer(self, *_args: Any, **_options: Any) -> "Consumer":
+        return Consumer(self)
+
+
+class Consumer:
+    def __init__(self, logs: Logs) -> None:
+        self._broker = logs
+        self._positions: dict[Any, int] = {}
+        self._cluster = SimpleNamespace(topic_id=lambda _topic: logs.topic_id)
+
+    def partitions_for_topic(self, _topic: str) -> set[int]:
+        return set(self._broker.logs)
+
+    def assignment(self) -> set[Any]:
+        return set(self._positions)
+
+    def assign(self, partitions: list[Any]) -> None:
+        self._positions = {each: self._positions.get(each, 0) for each in partitions}
+
+    def seek(self, partition: Any, offset: int) -> None:
+        self._positions[partition] = offset
+
+    def seek_to_beginning(self, *partitions: Any) -> None:
+        self._positions |= dict.fromkeys(partitions, 0)
+
+    def position(self, partition: Any) -> int:
+        return self._positions[partition]
+
+    def end_offsets(self, partitions: list[Any], timeout_ms: int = 0) -> dict[Any, int]:
+        del timeout_ms
+        return {each: len(self._broker.logs[each.partition]) for each in partitions}
+
+    def poll(self, _wait_ms: int) -> dict[Any, list[Any]]:
+        found = {}
+        for each, position in self._positions.items():
+            log = self._broker.logs[each.partition]
+            begin = position if position <= len(log) else 0  # out of range: from the earliest
+            if log[begin:]:
+                found[each] = [SimpleNamespace(offset=begin + at, value=value) for at, value in enumerate(log[begin:])]
+                self._positions[each] = len(log)
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
+    made = Logs()
+    monkeypatch.setattr(topic_reader, "open_client", lambda _class, _servers, **_options: made.consumer())
+    return made
+
+
+@pytest.fixture
+def reader(logs: Logs) -> ThrottleTopicReader:
+    made = ThrottleTopicReader("broker:9092", "throttles")
+    logs.write(0, record(500_000), release(500_001))
+    made.open()
+    assert [found.record.publish_seq for found in made.poll(0)] == [500_000, 500_001]
+    return made
+
+
+def seqs(reader: ThrottleTopicReader) -> list[int]:
+    reader.add_partitions()
+    return [found.record.publish_seq for _ in range(3) for found in reader.poll(0)]
+
+
+def test_after_a_lost_connection_it_goes_on_where_it_was(logs: Logs, reader: ThrottleTopicReader) -> None:
+    logs.write(0, record(0))
+    reader.close()
+    reader.open()
+    assert seqs(reader) == [0]
+    assert not reader.take_is_new_topic()
+
+
+@pytest.mark.parametrize("topic_id", [UUID(int=2), UUID(int=1), None], ids=["another id", "the same id", "no ids"])
+@pytest.mark.parametrize("reopened", [False, True], ids=["running", "after a lost connection"])
+def test_a_topic_made_anew_is_read_from_its_start(
+    logs: Logs, reader: ThrottleTopicReader, topic_id: UUID | None, reopened: bool
+) -> None:
+    logs.make_anew(topic_id)
+    logs.write(0, record(0))
+    logs.write(1, record(1, user="bob"))
+    if reopened:
+        reader.close()
+        reader.open()
+    assert sorted(seqs(reader)) == [0, 1]
+    assert reader.take_is_new_topic()
+    assert not reader.take_is_new_topic()
+
+
+def test_a_longer_topic_with_another_id_is_read_from_its_start(logs: Logs, reader: ThrottleTopicReader) -> None:
+    logs.make_anew(UUID(int=2))
+    logs.write(0, *(record(seq) for seq in range(5)))
+    assert seqs(reader) == [0, 1, 2, 3, 4]
+    assert reader.take_is_new_topic()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ([record(500_000), record(0)], [], 0),
+        ([record(7), release(8)], [record(3)], 8),
+        ([record(3)], [record(7), release(8)], 8),
+    ],
+    ids=["a new life of the job", "moved to another partition", "moved, read first"],
+)
+def test_of_the_first_reading_the_last_record_of_a_client_counts(
+    logs: Logs, first: list[ThrottleRecord], second: list[ThrottleRecord], kept: int
+) -> None:
+    logs.write(0, *first)
+    logs.write(1, *second)
+    taken: list[ThrottleRecord] = []
+    follower = KafkaFollower("broker:9092", "throttles")
+    follower.start(lambda records, _: taken.extend(records))
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
+    assert [each.publish_seq for each in taken] == [kept]
+    logs.make_anew(UUID(int=2))
+    logs.write(0, record(0))
+    wait_until(lambda: [each.publish_seq for each in taken] == [kept, 0], "the record of the topic made anew")
+    follower.close()
+
+
+def test_partitions_are_named_by_topic_and_number(reader: ThrottleTopicReader) -> None:
+    assert set(reader.ends()) == {TopicPartition("throttles", 0), TopicPartition("throttles", 1)}
+
+
+class GivenReader:
+    """Gives one list of records at each poll. The topic ends, at the start, where `ends` says."""
+
+    def __init__(self, ends: dict[Any, int], *polls: list[Found]) -> None:
+        self._ends = ends
+        self._polls = list(polls)
+        self._read: dict[Any, int] = {}
+
+    def ends(self) -> dict[Any, int]:
+        return self._ends
+
+    def has_read(self, ends: dict[Any, int]) -> bool:
+        return all(self._read.get(partition, 0) >= end for partition, end in ends.items())
+
+    def take_is_new_topic(self) -> bool:
+        return False
+
+    def poll(self, wait_ms: int) -> list[Found]:
+        found = self._polls.pop(0) if self._polls else []
+        self._read |= {one.partition: one.offset + 1 for one in found}
+        return found
+
+
+def tailed(reader: Any, since_ms: int | None) -> list[tuple[int, bool]]:
+    tail = ThrottleTail(reader, since_ms)
+    return [(one.record.publish_seq, one.extends) for _ in range(4) for one in tail.step(0)]
+
+
+def violation(seq: int, decision_id: str, client_id: str = "etl") -> ThrottleRecord:
+    return record(seq, 5_000, client_id=client_id, decision_id=decision_id, cause="violation")
+
+
+def test_from_now_on_only_what_comes_is_told_but_what_ran_before_is_known() -> None:
+    reader = GivenReader(
+        {0: 2},
+        [Found(0, 0, violation(0, "a")), Found(0, 1, violation(1, "b", "web"))],
+        [Found(0, 2, violation(2, "a"))],
+        [Found(1, 0, violation(3, "c", "new"))],
+    )
+    assert tailed(reader, None) == [(2, True), (3, False)]
+
+
+def test_partitions_that_are_read_one_after_the_other_are_told_in_the_jobs_order() -> None:
+    reader = GivenReader(
+        {0: 2, 1: 1},
+        [Found(0, 0, violation(0, "a")), Found(0, 1, violation(2, "a"))],
+        [Found(1, 0, violation(1, "b", "web"))],
+    )
+    assert tailed(reader, BEGINNING) == [(0, False), (1, False), (2, True)]
+
+
+@pytest.mark.parametrize(("later_ms", "told"), [(-1, [0, 1]), (0, [0, 1]), (1, [])])
+def test_since_an_instant_means_written_at_it_or_later(later_ms: int, told: list[int]) -> None:
+    first = violation(0, "a")
+    reader = GivenReader({0: 2}, [Found(0, 0, first), Found(0, 1, violation(1, "a"))])
+    assert [seq for seq, _ in tailed(reader, first.written_ms + later_ms)] == told
+
+
+def test_a_release_ends_what_can_be_extended_and_a_renewal_does_not() -> None:
+    decisions = RunningDecisions()
+    renewed = record(2, 5_000, client_id="etl", decision_id="a", cause="renewed")
+    steps = [
+        violation(0, "a"),
+        violation(1, "a"),
+        renewed,
+        violation(3, "a"),
+        release(4, client_id="etl", decision_id="a"),
+        violation(5, "a"),
+    ]
+    assert [decisions.extends(one) for one in steps] == [False, True, False, True, False, False]

@@ -1,6 +1,11 @@
-"""The side-car's answers, in one process, over a topic in memory."""
+"""The side-car: its query, its answers in one process over a topic in memory, where it listens, and how it ends."""
 
 import asyncio
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,12 +15,13 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.gate.http import gate_metrics
 from pipeline.metrics import ReadAtScrape
+from pipeline.web import Listen, QueryRefused
+from tests.pipeline.cli.running import kquota
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 
 gate_http = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
 httpx = pytest.importorskip("httpx", reason="the group test is not installed")
-
 ALICE = "/v1/throttle?user=alice&client_id=etl"
 
 
@@ -248,3 +254,95 @@ def test_metrics_need_the_token_as_throttles_do_and_are_not_there_without_a_regi
     assert guarded.get("/metrics").status_code == 401
     assert guarded.get("/metrics", {"Authorization": "Bearer secret"}).status_code == 200
     assert Client(gate_http.build_app(setting.gate)).get("/metrics").status_code == 404
+
+
+http = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
+ThrottleQuery, read_query = http.ThrottleQuery, http.read_query
+
+
+@pytest.mark.parametrize(
+    ("parameters", "query"),
+    [
+        ([("user", "alice")], ThrottleQuery(user="alice")),
+        ([("user", "alice"), ("client_id", "")], ThrottleQuery(user="alice")),
+        (
+            [("wait_ms", "60000"), ("broker_id", "1"), ("client_id", "etl & co"), ("user", "älice")],
+            ThrottleQuery(user="älice", client_id="etl & co", broker_id="1", wait_ms=60_000),
+        ),
+        ([("user", "alice"), ("wait_ms", "0")], ThrottleQuery(user="alice", wait_ms=0)),
+    ],
+)
+def test_a_query_is_read(parameters: list[tuple[str, str]], query: Any) -> None:
+    assert read_query(parameters) == query
+
+
+@pytest.mark.parametrize(
+    ("parameters", "mistake"),
+    [
+        ([], "'user' is missing"),
+        ([("user", "")], "'user' is empty"),
+        ([("user", "a"), ("user", "b")], "'user' is given twice"),
+        ([("user", "a"), ("id", "x")], "unknown parameter 'id'; use user, client_id, broker_id, wait_ms"),
+        ([("user", "a"), ("wait_ms", "60001")], "'wait_ms' is not a whole number from 0 to 60000: '60001'"),
+        ([("user", "a"), ("wait_ms", "1.5")], "'wait_ms' is not a whole number from 0 to 60000: '1.5'"),
+        ([("user", "a"), ("wait_ms", "")], "'wait_ms' is not a whole number from 0 to 60000: ''"),
+        ([("user", "a"), ("wait_ms", "²")], "'wait_ms' is not a whole number from 0 to 60000: '²'"),
+        ([("user", "a"), ("wait_ms", "9" * 5_000)], "is not a whole number"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(parameters: list[tuple[str, str]], mistake: str) -> None:
+    with pytest.raises(QueryRefused, match=re.escape(mistake)):
+        read_query(parameters)
+
+
+gate_server = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
+
+
+def test_the_command_refuses_an_open_address_in_one_line() -> None:
+    answer = kquota("gate", "--listen", "0.0.0.0:0", "--bootstrap-server", "127.0.0.1:1")
+    assert answer.exit_code == 2
+    assert answer.stderr == (
+        "kquota: other machines can reach 0.0.0.0, and there is no token. "
+        "Fix: listen on 127.0.0.1, or give --token-file or KQUOTA_GATE_TOKEN\n"
+    )
+
+
+def test_stopping_answers_the_waiting_requests() -> None:
+    setting = GateSetting()
+    setting.gate.start()
+    setting.throttle()
+    server = gate_server.GateServer(setting.gate, Listen("127.0.0.1", 0), None)
+    address = f"http://127.0.0.1:{server.port}/v1/throttle?user=alice&client_id=etl&wait_ms=60000"
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(server.run)
+        waiting = pool.submit(lambda: urllib.request.urlopen(address, timeout=PATIENCE_SECONDS).read())
+        setting.wait_for(1)
+        for _ in range(2):
+            server.stop()
+        assert waiting.result(PATIENCE_SECONDS) == b'{"throttled":false}'
+        running.result(PATIENCE_SECONDS)
+    assert setting.gate.state == "closed"
+
+
+@pytest.fixture
+def side_car() -> Iterator["subprocess.Popen[str]"]:
+    """A side-car of its own process, without a broker."""
+    command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0"]
+    command += ["--bootstrap-server", "127.0.0.1:1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        yield child
+        child.kill()
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_the_command_answers_without_a_broker_and_ends_clean(
+    side_car: "subprocess.Popen[str]", kind: signal.Signals
+) -> None:
+    assert side_car.stderr is not None
+    said = side_car.stderr.readline()
+    port = said.split()[3].rstrip(",")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/throttle?user=alice", timeout=PATIENCE_SECONDS) as answer:
+        assert answer.read() == b'{"throttled":false}'
+    side_car.send_signal(kind)
+    assert side_car.wait(PATIENCE_SECONDS) == 0
+    assert "Traceback" not in side_car.stderr.read()

@@ -5,76 +5,254 @@ record until 5 000  ──┐           ┌── at 5 000: the throttle ends
 enter ────────────── wait ────── awake ──── leave (its bytes are free again)
                       ▲           ▲
 renewed until 9 000 ──┘           └── release: at once
+
+The model is a dictionary of ends and a list of waiters, with calls in any order; the tests after it have what the model
+has not: clusters, brokers, clocks, closing, and one caller with its timer.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pipeline.clock import Moment
-from pipeline.gate.waiting_room import GateDepleted, Occupancy
+from pipeline.gate.waiting_room import (
+    GateDepleted,
+    GateLimits,
+    Occupancy,
+    RequestSizeRefused,
+    WaitingCaller,
+    WaitingRoom,
+)
+from purgatory.delayed_operation import DelayedOperationPurgatory
+from purgatory.timer import SystemTimer
+from purgatory.timing_wheel import TimerTask
 from schemas.names import ClientKey
-from tests.pipeline.gate.waiting_setting import START_MS, Setting, until
-from tests.pipeline.throttle.factories import ALICE, release
+from schemas.throttle_record import ThrottleRecord
+from tests.fakes.clock import ManualClock
+from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.pipeline.throttle.factories import ALICE, record, release
+
+START_MS = 1_000
 
 
-def test_a_client_that_is_not_throttled_passes_and_is_charged_nothing() -> None:
-    setting = Setting()
-    setting.apply(until(5_000, user="bob"))
-    assert setting.enter(size_bytes=100) is None
-    assert setting.gauges == (0, 0, 0)
+class Room:
+    """A waiting room, its clock, and the names of the callers that were woken."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.clock = ManualClock(START_MS)
+        self.waiting_room = WaitingRoom(
+            GateLimits(**{"pool_bytes": 100, "max_request_bytes": 100, **limits}), "c", self.clock
+        )
+        self.woken: list[str] = []
+
+    def apply(self, *records: ThrottleRecord) -> None:
+        self.waiting_room.apply(records)
+
+    def enter(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> WaitingCaller | None:
+        return self.waiting_room.enter(client, size_bytes, lambda: self.woken.append(name))
+
+    def must_wait(self, name: str = "caller", size_bytes: int = 0, client: ClientKey = ALICE) -> WaitingCaller:
+        caller = self.enter(name, size_bytes, client)
+        assert caller is not None
+        return caller
+
+    def pass_time(self, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        self.waiting_room.advance_clock(0)
+
+    @property
+    def gauges(self) -> tuple[int, int, int]:
+        now = self.waiting_room.occupancy()
+        return now.purgatory_size, now.delayed_operations, now.pool_used_bytes
 
 
-def test_a_release_wakes_at_once() -> None:
-    setting = Setting()
-    setting.apply(until(5_000))
-    caller = setting.must_wait(size_bytes=10)
-    assert setting.gauges == (1, 1, 10)
-    setting.apply(release(2))
-    assert setting.woken == ["caller"]
-    setting.waiting_room.leave(caller)
-    assert setting.gauges == (0, 0, 0)
+def until(end_ms: int, publish_seq: int = 1, **changes: Any) -> ThrottleRecord:
+    return record(publish_seq, end_ms, throttle_time_ms=end_ms, **changes)
 
 
-def test_without_a_release_the_caller_wakes_at_the_end_and_not_before() -> None:
-    setting = Setting()
-    setting.apply(until(5_000))
-    caller = setting.must_wait()
-    setting.pass_time(3_999)
-    assert setting.woken == []
-    setting.pass_time(1)
-    assert setting.woken == ["caller"]
-    setting.waiting_room.leave(caller)
-    assert setting.gauges == (0, 0, 0)
+POOL_BYTES = 10
+MAX_REQUEST_BYTES = 6
+USERS = ("alice", "bob", "carol")
+users = st.sampled_from(USERS)
 
 
-@pytest.mark.parametrize("renewed_at_ms", [1_000, 4_999], ids=["early", "in the last millisecond"])
-def test_a_renewal_before_the_end_makes_the_caller_wait_on(renewed_at_ms: int) -> None:
-    setting = Setting()
-    setting.apply(until(5_000))
-    setting.must_wait()
-    setting.pass_time(renewed_at_ms - START_MS)
-    setting.apply(until(9_000, 2))
-    setting.pass_time(5_000 - renewed_at_ms)
-    assert setting.woken == []
-    assert setting.gauges == (1, 1, 0)
-    setting.pass_time(3_999)
-    assert setting.woken == []
-    setting.pass_time(1)
-    assert setting.woken == ["caller"]
+@dataclass
+class Waiter:
+    """One caller, as the model sees it."""
+
+    caller: WaitingCaller
+    name: int
+    user: str
+    size_bytes: int
+    has_memory: bool
+    in_pool: bool = False
+    is_awake: bool = False
+
+    def __post_init__(self) -> None:
+        self.in_pool = self.has_memory
 
 
-def test_a_newer_throttle_with_an_earlier_end_wakes_earlier() -> None:
-    setting = Setting()
-    setting.apply(until(9_000))
-    setting.must_wait()
-    setting.apply(until(3_000, 2))
-    setting.pass_time(1_999)
-    assert setting.woken == []
-    setting.pass_time(1)
-    assert setting.woken == ["caller"]
+class RoomAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock(1_000)
+        self.waiting_room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES), None, self.clock)
+        self.refuses = True
+        self.woken: set[int] = set()
+        self.until_ms: dict[str, int] = {}
+        self.waiters: list[Waiter] = []  # in the order they came
+        self.callers = 0
+        self.seq = 100
+
+    @initialize(refuses=st.booleans(), lengths_ms=st.lists(st.integers(1, 1_000), min_size=3, max_size=3))
+    def start(self, refuses: bool, lengths_ms: list[int]) -> None:
+        self.refuses = refuses
+        when_full = "refuse" if refuses else "wait"
+        self.waiting_room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES, when_full), None, self.clock)  # type: ignore[arg-type]
+        for user, length_ms in zip(USERS, lengths_ms, strict=True):
+            self.throttle(user, length_ms)
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.steady_ms
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(waiter.size_bytes for waiter in self.waiters if waiter.in_pool)
+
+    def used_bytes_of(self, user: str) -> int:
+        return sum(waiter.size_bytes for waiter in self.waiters if waiter.has_memory and waiter.user == user)
+
+    def is_throttled(self, user: str) -> bool:
+        return self.until_ms.get(user, 0) > self.now_ms
+
+    def settle(self) -> None:
+        """Give memory to those that wait for it, then wake those that have it and whose throttle is over.
+
+        In order: from the pool while anything is left; and to clients whose throttle is over, while their own
+        requests use less than the pool's size.
+        """
+        for waiter in self.waiters:
+            if not waiter.has_memory:
+                if self.used_bytes >= POOL_BYTES:
+                    break
+                waiter.has_memory = waiter.in_pool = True
+        for waiter in self.waiters:
+            if not self.is_throttled(waiter.user) and self.used_bytes_of(waiter.user) < POOL_BYTES:
+                waiter.has_memory = True
+        for waiter in self.waiters:
+            if waiter.has_memory and not self.is_throttled(waiter.user):
+                waiter.is_awake = True
+
+    @rule(user=users, length_ms=st.integers(1, 40) | st.integers(100, 1_000))
+    def throttle(self, user: str, length_ms: int) -> None:
+        self.seq += 1
+        until_ms = self.now_ms + length_ms
+        self.waiting_room.apply([record(self.seq, until_ms, user=user, throttle_time_ms=length_ms)])
+        self.until_ms[user] = until_ms
+        self.settle()
+
+    @rule(user=users)
+    def release(self, user: str) -> None:
+        self.seq += 1
+        self.waiting_room.apply([release(self.seq, user=user)])
+        self.until_ms[user] = 0
+        self.settle()
+
+    @rule(lengths_ms=st.dictionaries(users, st.integers(1, 1_000)))
+    def new_topic(self, lengths_ms: dict[str, int]) -> None:
+        self.seq = 0
+        self.until_ms = dict.fromkeys(self.until_ms, 0) | {
+            user: self.now_ms + length_ms for user, length_ms in lengths_ms.items()
+        }
+        records = [record(0, self.until_ms[user], user=user, throttle_time_ms=lengths_ms[user]) for user in lengths_ms]
+        self.waiting_room.apply(records, is_new_topic=True)
+        self.settle()
+
+    @rule(user=users, sizes_bytes=st.lists(st.integers(0, MAX_REQUEST_BYTES), min_size=1, max_size=5))
+    def enter(self, user: str, sizes_bytes: list[int]) -> None:
+        for size_bytes in sizes_bytes:
+            self.enter_one(user, size_bytes)
+
+    def enter_one(self, user: str, size_bytes: int) -> None:
+        name, self.callers = self.callers, self.callers + 1
+        try:
+            caller = self.waiting_room.enter(ClientKey("", user, "etl"), size_bytes, lambda: self.woken.add(name))
+        except GateDepleted:
+            assert self.refuses
+            assert self.is_throttled(user)
+            assert self.used_bytes >= POOL_BYTES
+            return
+        assert (caller is not None) == self.is_throttled(user)
+        if caller is not None:
+            somebody_waits = any(not waiter.has_memory for waiter in self.waiters)
+            has_memory = size_bytes == 0 or (self.used_bytes < POOL_BYTES and not somebody_waits)
+            assert has_memory or not self.refuses
+            self.waiters.append(Waiter(caller, name, user, size_bytes, has_memory))
+
+    @rule(number=st.integers(0, 20))
+    def leave(self, number: int) -> None:
+        if not self.waiters:
+            return
+        gone = self.waiters.pop(number % len(self.waiters))
+        self.waiting_room.leave(gone.caller)
+        self.waiting_room.leave(gone.caller)
+        self.woken.discard(gone.name)
+        self.settle()
+
+    @rule(by_ms=st.integers(0, 15) | st.integers(100, 1_000))
+    def pass_time(self, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        self.waiting_room.advance_clock(0)
+        self.settle()
+
+    @invariant()
+    def exactly_those_are_awake_that_should_be(self) -> None:
+        assert self.woken == {waiter.name for waiter in self.waiters if waiter.is_awake}
+
+    @invariant()
+    def no_caller_waits_for_the_bytes_of_other_clients_after_its_throttle(self) -> None:
+        for waiter in self.waiters:
+            if waiter.name not in self.woken and not self.is_throttled(waiter.user):
+                assert self.used_bytes_of(waiter.user) >= POOL_BYTES
+
+    @invariant()
+    def the_gauges_count_the_waiters(self) -> None:
+        now = self.waiting_room.occupancy()
+        if now.waiting_for_memory:
+            event("a caller waits for memory")
+        if any(waiter.has_memory and not waiter.in_pool and waiter.size_bytes for waiter in self.waiters):
+            event("a caller has memory beyond the pool")
+        if any(not waiter.has_memory and not self.is_throttled(waiter.user) for waiter in self.waiters):
+            event("a caller waits for its own client")
+        asleep = sum(not waiter.is_awake for waiter in self.waiters)
+        throttled = sum(self.is_throttled(waiter.user) and not waiter.is_awake for waiter in self.waiters)
+        assert throttled <= now.delayed_operations <= asleep
+        assert asleep <= now.purgatory_size <= len(self.waiters)
+        assert now.waiting == asleep
+        assert now.waiting_for_memory == sum(not waiter.has_memory for waiter in self.waiters)
+        assert now.pool_used_bytes == self.used_bytes <= POOL_BYTES + MAX_REQUEST_BYTES - 1
+        assert now.throttled_clients == sum(map(self.is_throttled, self.until_ms))
+
+    def teardown(self) -> None:
+        self.waiting_room.close()
+        assert len(self.woken) == len(self.waiters)
+        for waiter in self.waiters:
+            self.waiting_room.leave(waiter.caller)
+        now = self.waiting_room.occupancy()
+        assert (now.purgatory_size, now.delayed_operations, now.waiting, now.pool_used_bytes) == (0, 0, 0, 0)
+
+
+TestRoomAgainstModel = RoomAgainstModel.TestCase
+TestRoomAgainstModel.settings = settings(max_examples=100, stateful_step_count=50)
 
 
 def test_a_record_of_another_cluster_changes_nothing() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(until(5_000, 7))
     setting.must_wait()
     setting.apply(until(9_000, 8, cluster="other"))
@@ -84,19 +262,8 @@ def test_a_record_of_another_cluster_changes_nothing() -> None:
     assert setting.woken == ["caller"]
 
 
-def test_a_new_topic_wakes_the_callers_of_the_old_one_but_for_those_it_throttles() -> None:
-    setting = Setting()
-    setting.apply(until(5_000, 500_000), until(5_000, 500_001, user="bob"))
-    setting.must_wait("alice")
-    setting.must_wait("bob", client=ALICE._replace(user="bob"))
-    setting.waiting_room.apply([until(9_000, 0, user="bob")], is_new_topic=True)
-    assert setting.woken == ["alice"]
-    setting.pass_time(8_000)
-    assert setting.woken == ["alice", "bob"]
-
-
 def test_throttles_that_have_ended_are_forgotten_by_time() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(*(until(5_000, seq, user=f"user-{seq}") for seq in range(9)))
     setting.pass_time(60_000)
     setting.apply(until(70_000, 0))
@@ -104,7 +271,7 @@ def test_throttles_that_have_ended_are_forgotten_by_time() -> None:
 
 
 def test_of_records_that_come_together_the_newest_of_each_client_counts() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(until(5_000), until(5_000, user="bob"))
     setting.must_wait("alice")
     setting.must_wait("bob", client=ClientKey("", "bob", "etl"))
@@ -115,7 +282,7 @@ def test_of_records_that_come_together_the_newest_of_each_client_counts() -> Non
 
 
 def test_setting_the_machines_clock_back_makes_no_caller_wait_longer() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(until(5_000))
     setting.must_wait()
     setting.clock.set_wall(0)
@@ -124,7 +291,7 @@ def test_setting_the_machines_clock_back_makes_no_caller_wait_longer() -> None:
 
 
 def test_a_throttle_of_one_broker_blocks_callers_of_that_broker_alone() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(until(5_000, broker_id="1"))
     there = ALICE._replace(broker_id="1")
     assert setting.enter() is None
@@ -136,19 +303,9 @@ def test_a_throttle_of_one_broker_blocks_callers_of_that_broker_alone() -> None:
     assert setting.woken == ["there"]
 
 
-def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
-    setting = Setting()
-    setting.apply(until(5_000))
-    caller = setting.must_wait(size_bytes=60)
-    for _ in range(2):
-        setting.waiting_room.leave(caller)
-    assert setting.gauges == (0, 0, 0)
-    assert setting.waiting_room.occupancy().waiting == 0
-
-
 @pytest.mark.parametrize("when_full", ["refuse", "wait"])
 def test_closing_wakes_all_callers_and_later_ones_pass(when_full: str) -> None:
-    setting = Setting(when_full=when_full)
+    setting = Room(when_full=when_full)
     setting.apply(until(5_000))
     callers = [setting.must_wait("first", 100)]
     if when_full == "wait":
@@ -164,7 +321,7 @@ def test_closing_wakes_all_callers_and_later_ones_pass(when_full: str) -> None:
 
 
 def test_a_restart_wakes_all_callers_and_begins_empty_with_the_known_throttles() -> None:
-    setting = Setting(when_full="wait")
+    setting = Room(when_full="wait")
     setting.apply(until(5_000))
     callers = [setting.must_wait("first", 100), setting.must_wait("without memory", 100)]
     setting.waiting_room.restart()
@@ -179,7 +336,7 @@ def test_a_restart_wakes_all_callers_and_begins_empty_with_the_known_throttles()
 
 
 def test_a_caller_that_comes_while_the_room_closes_passes() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(until(5_000))
     when_asked = setting.clock.now
 
@@ -194,7 +351,7 @@ def test_a_caller_that_comes_while_the_room_closes_passes() -> None:
 
 
 def test_a_throttle_that_ends_while_its_caller_comes_in_leaves_nothing_watched() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(until(START_MS + 3))
     when_asked = setting.clock.now
 
@@ -209,7 +366,7 @@ def test_a_throttle_that_ends_while_its_caller_comes_in_leaves_nothing_watched()
 
 
 def test_the_gauges() -> None:
-    setting = Setting()
+    setting = Room()
     setting.apply(until(5_000), until(5_000, client_id="other"), until(500, user="over"))
     setting.must_wait(size_bytes=100)
     with pytest.raises(GateDepleted):
@@ -226,3 +383,108 @@ def test_the_gauges() -> None:
         pool_depleted_percent=100.0,
         throttled_clients=2,
     )
+
+
+@pytest.mark.parametrize("size_bytes", [-1, 101])
+def test_a_size_beyond_the_limits_is_refused_throttled_or_not(size_bytes: int) -> None:
+    with pytest.raises(RequestSizeRefused, match=f"lets in requests of 0 to 100 bytes; this one has {size_bytes}"):
+        Room().enter(size_bytes=size_bytes)
+
+
+class OneCaller:
+    """One caller in a purgatory. The end of its throttle is set by hand, without a check of its key."""
+
+    def __init__(self, until_ms: int, timer: type[SystemTimer] = SystemTimer) -> None:
+        self.until_ms = until_ms
+        self.clock = ManualMonotonicClock(1_000)
+        self.woken = 0
+        self.is_memory_free = True
+        self.timer = timer(self.clock)
+        self.purgatory: DelayedOperationPurgatory[WaitingCaller] = DelayedOperationPurgatory(self.timer)
+        self.caller = WaitingCaller(ALICE, 10, self, self.timer, self._wake)
+
+    def blocked_until_ms(self, client: ClientKey) -> int:
+        assert client == ALICE
+        return self.until_ms
+
+    def now_ms(self) -> int:
+        return self.clock.monotonic_ms()
+
+    def find_memory(self, caller: WaitingCaller) -> bool:
+        assert caller is self.caller
+        return self.is_memory_free
+
+    def watch(self) -> None:
+        self.purgatory.try_complete_else_watch(self.caller, self.caller.keys)
+
+    def pass_time(self, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        self.purgatory.advance_clock(0)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def test_a_time_out_that_finds_a_later_end_waits_on() -> None:
+    setting = OneCaller(until_ms=2_000)
+    setting.watch()
+    setting.until_ms = 3_000
+    setting.pass_time(1_000)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 1)
+    setting.pass_time(999)
+    assert setting.woken == 0
+    setting.pass_time(1)
+    assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
+
+
+def test_a_throttle_that_is_over_does_not_wait_at_all() -> None:
+    setting = OneCaller(until_ms=1_000)
+    setting.watch()
+    assert (setting.woken, setting.purgatory.num_delayed, setting.purgatory.watched) == (1, 0, 0)
+
+
+def test_a_caller_that_is_woken_while_its_end_moves_leaves_no_timer_behind() -> None:
+    class Interrupted(SystemTimer):
+        adds = 0
+
+        def add(self, task: TimerTask) -> None:
+            self.adds += 1
+            if self.adds == 2 and isinstance(task, WaitingCaller):  # another thread's release, just before the move
+                task.force_complete()
+            super().add(task)
+
+    setting = OneCaller(until_ms=2_000, timer=Interrupted)
+    setting.watch()
+    setting.until_ms = 3_000
+    assert setting.purgatory.check_and_complete(ALICE) == 0
+    assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
+
+
+def test_a_caller_without_memory_at_the_end_of_its_throttle_waits_without_a_timer() -> None:
+    setting = OneCaller(until_ms=2_000)
+    setting.is_memory_free = False
+    setting.watch()
+    setting.pass_time(1_000)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 0)
+    setting.until_ms = 3_000  # throttled again
+    assert setting.purgatory.check_and_complete(ALICE) == 0
+    setting.is_memory_free = True
+    setting.pass_time(999)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 1)
+    setting.pass_time(1)
+    assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
+
+
+def test_a_caller_that_comes_after_its_throttle_and_finds_no_memory_waits_for_the_next_throttle_too() -> None:
+    setting = OneCaller(until_ms=0)
+    setting.is_memory_free = False
+    setting.watch()
+    setting.pass_time(0)
+    assert (setting.woken, setting.purgatory.num_delayed) == (0, 0)
+    setting.until_ms = 3_000
+    setting.purgatory.check_and_complete(ALICE)
+    setting.is_memory_free = True
+    setting.pass_time(1_999)
+    assert setting.woken == 0
+    setting.pass_time(1)
+    assert setting.woken == 1

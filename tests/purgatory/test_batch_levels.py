@@ -1,11 +1,41 @@
-"""The bucket numbers and sort orders of the batch wheel."""
+"""Where references wait, in which order buckets and sorts give them, and what comes out when the clock moves."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory.batch_levels import MAX_TIME_MS, bucket_keys, expiration_order
+from purgatory.batch_levels import EXPIRATION, HANDLE, MAX_TIME_MS, Levels, References, bucket_keys, expiration_order
+
+
+def references(expirations_ms: list[int], handles: list[int]) -> References:
+    return np.column_stack([expirations_ms, handles])
+
+
+def placed(levels: Levels, *expirations_ms: int, clock_ms: int = 0) -> None:
+    times_ms = list(expirations_ms)
+    levels.place(references(times_ms, times_ms), clock_ms)
+
+
+def lists(chunks: list[References]) -> list[list[int]]:
+    return [chunk[:, EXPIRATION].tolist() for chunk in chunks]
+
+
+def test_a_bucket_of_many_tiny_chunks_is_joined_in_order() -> None:
+    levels = Levels()
+    for handle in range(1000):
+        levels.place(references([77], [handle]), 0)
+    due = levels.drain(0, 77).due
+    assert len(due) <= 128
+    assert np.concatenate(due)[:, HANDLE].tolist() == list(range(1000))
+
+
+def test_chunks_of_slow_levels_do_not_keep_their_batch_in_memory() -> None:
+    levels = Levels()
+    placed(levels, *[5] * 9_999, 0x10000)
+    boundary = levels.drain(0, 0x10000).boundary
+    assert boundary[0].base is None
+
 
 times_ms = st.integers(0, MAX_TIME_MS)
 
@@ -38,10 +68,3 @@ def test_the_order_is_stable_at_every_width(span_ms: int) -> None:
     order = expiration_order(expiration_ms)
     assert order is not None
     assert order.tolist() == sorted(range(3000), key=lambda i: int(expiration_ms[i]))
-
-
-def test_sorted_expirations_need_no_order() -> None:
-    assert expiration_order(np.array([], dtype=np.int64)) is None
-    assert expiration_order(np.array([5])) is None
-    assert expiration_order(np.array([5, 5, 6])) is None
-    assert expiration_order(np.array([5, 6, 5])) is not None
