@@ -4,11 +4,9 @@ from typing import Final
 
 from tests.mutations.planting import Defect
 
-_LOCK: Final = "tests/pipeline/job/test_lock.py"
-_RESTARTS: Final = "tests/pipeline/job/test_restarts.py"
-_UPKEEP: Final = "tests/pipeline/job/test_upkeep.py"
-_STATUS: Final = "tests/pipeline/job/test_status.py"
-_BEAT: Final = "tests/pipeline/job/test_heartbeat.py"
+_LOCK: Final = "tests/pipeline/job/test_status.py"
+_RESTARTS: Final = "tests/pipeline/job/test_job.py"
+_UPKEEP: Final = "tests/pipeline/job/test_job_run.py"
 _DOCTOR: Final = "tests/pipeline/job/test_diagnosis.py"
 _SETTINGS: Final = "tests/pipeline/settings/test_loading.py"
 _VARIABLES: Final = "tests/pipeline/settings/test_environment.py"
@@ -85,19 +83,19 @@ DEFECTS: Final = (
         "a job that waited a while ago counts as idle, though it hangs",
         "FRESH_MS",
         ("3_000", "30_000"),
-        _BEAT,
+        _LOCK,
     ),
     Defect(
         "a heart beats no more when the clock was set back",
         "Heartbeat.is_due",
         ("not 0 <= now_ms - self._last_ms < BEAT_EVERY_MS", "now_ms - self._last_ms >= BEAT_EVERY_MS"),
-        _BEAT,
+        _LOCK,
     ),
     Defect(
         "a wait that was seen while the tables were read has a negative age",
         "status_from",
         ("if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:", "if False:"),
-        _STATUS,
+        _LOCK,
     ),
     Defect(
         "a job on another machine is down, though it writes batches",
@@ -106,7 +104,7 @@ DEFECTS: Final = (
             "return not (is_elsewhere and batch_age_ms is not None and batch_age_ms <= stalled_after_ms(settings))",
             "return True",
         ),
-        _STATUS,
+        _LOCK,
     ),
     Defect(
         "the doctor compares a checkpoint with rows that come later, and finds a killed job's unfit",
@@ -118,7 +116,7 @@ DEFECTS: Final = (
         "time that is ahead of the wall clock is not seen",
         "pipeline.process:ahead_ms",
         "lambda original, *_: 0",
-        f"{_DOCTOR} {_STATUS}",
+        f"{_DOCTOR} {_LOCK}",
     ),
     Defect(
         "a setting with a mistyped name is passed over",

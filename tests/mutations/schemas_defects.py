@@ -4,10 +4,9 @@ from typing import Final
 
 from tests.mutations.planting import Defect
 
-_EVENT: Final = "tests/schemas/test_usage_event.py"
+_EVENT: Final = "tests/schemas/test_usage.py"
 _RECORD: Final = "tests/schemas/test_throttle_record.py"
-_RECORDS: Final = "tests/schemas/test_throttle_records.py"
-_ARROW: Final = "tests/schemas/test_arrow.py"
+_ARROW: Final = "tests/schemas/test_columns.py"
 
 DEFECTS: Final = (
     Defect(
@@ -20,7 +19,7 @@ DEFECTS: Final = (
         "a measure may be as large as its sums can hold once",
         "LARGEST_MEASURE",
         ("2**40", "2**62"),
-        "tests/schemas/test_generated_files.py",
+        "tests/schemas/test_columns.py",
     ),
     Defect(
         "a reader refuses records of a newer writer",
@@ -32,13 +31,13 @@ DEFECTS: Final = (
         "names with quotes break the JSON of records that are written by columns",
         "_is_plain",
         "lambda original, names: True",
-        _RECORDS,
+        _RECORD,
     ),
     Defect(
         "of figures that are equal but for their sign all are written as the first one",
         "_texts_of",
         ("if is_float or column.null_count", "if column.null_count"),
-        _RECORDS,
+        _RECORD,
     ),
     Defect(
         "rows go into the partition of the day that clients' events have",
@@ -59,7 +58,7 @@ DEFECTS: Final = (
         "decisions about names that run together have one id",
         "_framed",
         ('.astype(f">u{_LENGTH_BYTES}")', '.astype(f">u{_LENGTH_BYTES}") * 0'),
-        "tests/schemas/test_decision_id_column.py",
+        "tests/schemas/test_decisions.py",
     ),
     Defect(
         "a violation that makes a running throttle longer counts as a new one",

@@ -1,13 +1,21 @@
-from typing import get_args
+"""The forms of a model, rows made of them, and the files that are generated."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+import yaml
 from pydantic import BaseModel, Field
 
-from schemas.arrow import arrow_schema
-from schemas.asyncapi import MODELS
+import schemas.asyncapi
+from schemas.arrow import arrow_schema, conform
+from schemas.asyncapi import MODELS, generated_files
 from schemas.columns import TYPES, columns, json_schema, spark_ddl
-from schemas.errors import UnsupportedFieldType
+from schemas.errors import RowsDoNotFit, UnsupportedFieldType
+from schemas.throttle_record import ThrottleRecord
+from schemas.usage import UsageEvent, UsageRow
 
 PIPELINE_TABLES = ["usage", "batches", "decisions", "throttle_events", "sensor_state", "dead_letters"]
 
@@ -71,3 +79,103 @@ def test_the_type_table_is_this_one() -> None:
         "ARRAY<STRING>": "list<string>",
         "MAP<STRING, DOUBLE>": "map<string, double>",
     }
+
+
+def usage(evaluated_at_ms: int = 1, **columns: object) -> pa.Table:
+    given = {
+        "sample_start_ms": [1_700_000_000_123],
+        "broker_id": [""],
+        "user": ["alice"],
+        "client_id": ["etl"],
+        "request_count": [1],
+        "last_event_ms": [1_700_000_000_500],
+        **columns,
+    }
+    return conform(
+        pa.table(given),
+        UsageRow,
+        cluster="c1",
+        query_id="q1",
+        batch_id=0,
+        evaluated_at_ms=evaluated_at_ms,
+        quota_version=0,
+    )
+
+
+def test_a_timestamp_is_that_of_its_milliseconds_and_the_day_that_of_the_evaluation() -> None:
+    (row,) = usage(1_699_999_999_999 + 86_400_000).to_pylist()
+    assert row["sample_start"] == datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
+    assert row["date"] == date(2023, 11, 15)
+
+
+@pytest.mark.parametrize(
+    ("epoch_ms", "day"), [(86_399_999, date(1970, 1, 1)), (86_400_000, date(1970, 1, 2)), (0, date(1970, 1, 1))]
+)
+def test_a_day_begins_at_midnight_utc(epoch_ms: int, day: date) -> None:
+    assert usage(epoch_ms)["date"].to_pylist() == [day]
+
+
+@pytest.mark.parametrize("string_type", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_strings_of_every_layout_are_taken(string_type: pa.DataType) -> None:
+    rows = usage(user=pa.array(["alice"]).cast(string_type), surplus=[1])
+    assert rows.schema == arrow_schema(UsageRow)
+
+
+def test_a_missing_measure_is_null() -> None:
+    assert usage()["produced_bytes"].to_pylist() == [None]
+
+
+def test_a_missing_column_that_may_not_be_null_is_named() -> None:
+    with pytest.raises(
+        RowsDoNotFit, match="the table cannot be made into rows of UsageRow: no column 'sample_start_ms'"
+    ):
+        conform(pa.table({"user": ["alice"]}), UsageRow, cluster="c1", query_id="q1", batch_id=0)
+
+
+def test_a_null_where_none_may_be_is_refused() -> None:
+    with pytest.raises(RowsDoNotFit):
+        usage(user=pa.array([None], pa.string()))
+
+
+PACKAGE = Path(schemas.asyncapi.__file__).parent
+
+
+@pytest.mark.parametrize("path", list(generated_files()))
+def test_a_committed_file_is_what_the_models_say(path: str) -> None:
+    assert (PACKAGE / path).read_text(encoding="utf-8") == generated_files()[path], "run python -m schemas.asyncapi"
+
+
+def test_no_schema_of_a_model_that_is_gone_is_left() -> None:
+    assert sorted(f"json/{path.name}" for path in (PACKAGE / "json").iterdir()) == sorted(
+        path for path in generated_files() if path.startswith("json/")
+    )
+
+
+def test_the_asyncapi_document_embeds_the_schemas_of_the_topics() -> None:
+    document = yaml.safe_load((PACKAGE / "asyncapi.yaml").read_text(encoding="utf-8"))
+    assert document["components"]["schemas"] == {
+        "UsageEvent": json_schema(UsageEvent),
+        "ThrottleRecord": json_schema(ThrottleRecord),
+    }
+    assert {channel["address"] for channel in document["channels"].values()} == {
+        "quota.usage.v1",
+        "quota.throttle.v1",
+        "quota.marker.v1",
+    }
+
+
+def test_every_reference_of_the_document_leads_somewhere() -> None:
+    document = yaml.safe_load((PACKAGE / "asyncapi.yaml").read_text(encoding="utf-8"))
+    for reference in _references(document):
+        target: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            target = target[step]
+
+
+def _references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if "$ref" in node else []
+        return own + [reference for value in node.values() for reference in _references(value)]
+    if isinstance(node, list):
+        return [reference for value in node for reference in _references(value)]
+    return []

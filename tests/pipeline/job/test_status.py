@@ -1,19 +1,25 @@
-"""What `kquota status` tells of a job that runs, of one that is down, and of one that has not begun."""
+"""What `kquota status` tells: of a job's lock, its heartbeat and its batches, and of what runs beside it."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.brokers.lock import NoteFile, SyncNote, sync_lock
-from pipeline.errors import TableMissing
+from pipeline.errors import Conflict, TableMissing
 from pipeline.job.lock import JobLock
-from pipeline.job.status import Heartbeat, is_down, status_of
+from pipeline.job.status import Heartbeat, is_down, last_beat_ms, signs_of, status_of
+from pipeline.process import FRESH_MS, LATE_AFTER_MS, activity_of
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us
+from tests.waiting import wait_until
 
 
 def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Path) -> None:
@@ -143,3 +149,165 @@ def test_a_gate_is_found_where_it_listens_by_default(tmp_path: Path, monkeypatch
 def test_without_tables_it_names_the_one_it_misses(tmp_path: Path) -> None:
     with pytest.raises(TableMissing):
         status_of(Settings(tables=TablesSettings(root=str(tmp_path))), 0)
+
+
+NOW_MS = 1_700_000_000_000
+AGES_MS = (2_900, FRESH_MS, 3_100, LATE_AFTER_MS + 1)
+BEATING = """
+import sys
+import time
+from pathlib import Path
+from pipeline.clock import SystemClock
+from pipeline.job.status import Heartbeat
+from pipeline.job.lock import JobLock
+
+place = Path(sys.argv[1]), "kquota", sys.argv[2]
+heart, clock = Heartbeat(*place), SystemClock()
+with JobLock(*place):
+    while True:
+        if heart.is_due(clock.now().wall_ms):
+            heart.beat(clock.now().wall_ms)
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_up", "batch_age_ms", "beat_age_ms", "expected"),
+    [
+        (True, 10_000, None, "working"),
+        (True, 10_000, 999_999, "working"),
+        (True, 10_001, 0, "idle"),
+        (True, 10_001, 2_900, "idle"),
+        (True, 10_001, 3_000, "idle"),
+        (True, 10_001, 3_100, "unknown"),
+        (True, 10_001, -3_000, "idle"),
+        (True, 10_001, -3_100, "unknown"),  # the clock was set back since
+        (True, 10_001, LATE_AFTER_MS, "unknown"),
+        (True, 10_001, LATE_AFTER_MS + 1, "hung"),
+        (True, None, 0, "idle"),
+        (True, None, None, "unknown"),
+        (True, 10_001, None, "unknown"),
+        (False, 0, 0, "down"),
+        (False, None, None, "down"),
+    ],
+)
+def test_what_it_does_follows_from_its_process_its_batch_and_when_it_waited(
+    is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, expected: str
+) -> None:
+    assert activity_of(is_up, batch_age_ms, beat_age_ms, 10_000) == expected
+
+
+@pytest.mark.parametrize("root", ["tables", "s3://bucket/tables"])
+def test_a_beat_is_found_by_who_looks_and_forgotten_by_the_next_life(root: str, tmp_path: Path) -> None:
+    tables = root if "://" in root else str(tmp_path / root)
+    if "://" not in root:
+        (tmp_path / root).mkdir()
+    place = (tmp_path, "kquota", tables)
+    heart, signs = Heartbeat(*place), signs_of(*place)
+    assert last_beat_ms(*place) is None
+    heart.beat(NOW_MS)
+    assert last_beat_ms(*place) == NOW_MS
+    assert signs.last_wait_ms() == NOW_MS
+    with JobLock(*place):
+        assert signs.last_wait_ms() == NOW_MS
+        Heartbeat(*place).forget()
+        assert signs.last_wait_ms() is None
+
+
+def test_of_a_process_that_was_stopped_nothing_is_claimed_after_three_seconds(tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "tables")
+    settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path)
+    with subprocess.Popen([sys.executable, "-c", BEATING, str(tmp_path), root]) as beating:
+        try:
+            wait_until(lambda: last_beat_ms(tmp_path, "kquota", root) is not None, "a beat")
+            beating.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, beating.pid, os.WSTOPPED)
+            stopped_ms = last_beat_ms(tmp_path, "kquota", root) or 0
+            found = [status_of(settings, stopped_ms + age_ms) for age_ms in AGES_MS]
+        finally:
+            beating.kill()
+    told = [(status.state, status.activity) for status in found]
+    assert told == [("up", "idle"), ("up", "idle"), ("up", "unknown"), ("up", "hung")]
+
+
+@pytest.mark.parametrize(("at_ms", "is_due"), [(999, False), (1_000, True), (-1, True)])
+def test_it_beats_once_a_second_and_at_once_when_the_clock_is_set_back(
+    at_ms: int, is_due: bool, tmp_path: Path
+) -> None:
+    heart = Heartbeat(tmp_path, "kquota", "s3://bucket")
+    heart.beat(NOW_MS)
+    assert heart.is_due(NOW_MS + at_ms) is is_due
+
+
+def test_a_disk_that_takes_nothing_is_told_once_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heart = Heartbeat(tmp_path / "missing", "kquota", "s3://bucket")
+    heart.beat(NOW_MS)
+    heart.beat(NOW_MS + 1_000)
+    assert len(caplog.messages) == 1
+    assert "cannot be written (No such file or directory)" in caplog.text
+
+
+def test_a_damaged_beat_is_none(tmp_path: Path) -> None:
+    (tmp_path / "kquota.heartbeat").write_text("soon")
+    assert last_beat_ms(tmp_path, "kquota", "s3://bucket") is None
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pipeline.job.lock import JobLock
+with JobLock(Path(sys.argv[1]), "nightly", *sys.argv[2:]):
+    print("held", flush=True)
+    time.sleep(3_600)
+"""
+
+
+def test_a_second_driver_is_refused_with_the_first_ones_process(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == b"held\n"
+            with pytest.raises(Conflict, match=f"process {first.pid}") as refused, JobLock(tmp_path, "nightly"):
+                pass
+            assert refused.value.exit_code == 4
+        finally:
+            first.kill()
+
+
+def test_the_lock_of_a_killed_driver_is_free(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        first.kill()
+    with JobLock(tmp_path, "nightly"):
+        pass
+
+
+def test_jobs_of_other_names_share_a_folder(tmp_path: Path) -> None:
+    with JobLock(tmp_path, "one"), JobLock(tmp_path, "two"):
+        pass
+
+
+def test_a_second_driver_on_the_tables_is_refused_whatever_its_name_and_run_folder(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "one"), str(tables)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == b"held\n"
+            second = JobLock(tmp_path / "two", "other", str(tables))
+            with pytest.raises(Conflict, match=f"process {first.pid}") as refused, second:
+                pass
+            assert f"({tables}/" in refused.value.message
+            with JobLock(tmp_path / "two", "other"):
+                pass
+        finally:
+            first.kill()
+
+
+def test_tables_in_a_store_have_no_lock_beside_them(tmp_path: Path) -> None:
+    with JobLock(tmp_path, "one", "s3://bucket/tables"), JobLock(tmp_path, "two", "s3://bucket/tables"):
+        pass

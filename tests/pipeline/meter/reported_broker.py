@@ -1,5 +1,6 @@
 """The real broker with the reporter in it: how it is started, what it reports, and what its request log says."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,15 +17,33 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo import process
 from pipeline.demo.broker import CONTROLLER, FIRST_NODE_ID, VOTERS, BrokerOptions, EmbeddedBroker, plain_sign_in
 from schemas.names import USAGE_TOPIC
-from tests.pipeline.meter.metered_broker import all_events
 from tests.pipeline.meter.request_log import LoggedRequest, requests_in
+from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
+
+
+def all_events(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
+    return [event for record in read_topic(broker.bootstrap_servers, topic) for event in events_of(record.value)]
+
+
+def events_of(value: bytes) -> list[dict[str, Any]]:
+    """The events of a message."""
+    found: list[dict[str, Any]] = json.loads(value)
+    return found
+
+
+def produced_bytes(values: Iterable[bytes]) -> dict[tuple[str, str, str], int]:
+    """Produced bytes of messages by broker, user and client-id; 0 for a client without any."""
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for event in (event for value in values for event in events_of(value)):
+        sums[event["broker_id"], event["user"], event["client_id"]] += event.get("produced_bytes", 0)
+    return dict(sums)
+
 
 USERS: Final = {"alice": "alice-secret", "b$b": "bob-secret"}  # Kafka writes the second one as b%24b
 LEFT_OUT: Final = {"carol": "carol-secret"}
 DATA: Final = "data"
 HUGE_QUOTA: Final = {"producer_byte_rate": 1e15, "consumer_byte_rate": 1e15, "request_percentage": 1e9}
-
 Sums = Mapping[tuple[str, str, str], int]
 
 

@@ -20,9 +20,9 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.meter.kafka_names import exported
-from tests.pipeline.meter.metered_broker import produced_bytes
+from tests.pipeline.meter.kafka_sensor import exported
 from tests.pipeline.meter.metric_pages import Exporter, exporter, page
+from tests.pipeline.meter.reported_broker import produced_bytes
 from tests.waiting import wait_until
 
 LOGGER = "pipeline.meter.scrape_meter"

@@ -17,10 +17,10 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.meter.reporter import OTHERS
 from schemas.names import USAGE_TOPIC
-from tests.pipeline.meter.metered_broker import all_events
 from tests.pipeline.meter.reported_broker import (
     DATA,
     admin_of,
+    all_events,
     come_and_go,
     logged,
     logged_exempt,

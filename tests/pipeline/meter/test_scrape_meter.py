@@ -1,14 +1,20 @@
-"""The meter that scrapes: targets of all kinds, and what gets to the usage topic."""
+"""The meter that scrapes: targets of all kinds, and what gets to the usage topic; also as a process, on a real broker."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
 
+from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.command_line import command_text
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict, UsageError
 from pipeline.meter import scrape_meter, scrape_sources
-from pipeline.meter.scrape_meter import ScrapeMeter, scrape_metrics
+from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter, scrape_metrics
 from pipeline.meter.scrape_sources import Address, ExporterSource, addresses, with_brokers
 from pipeline.meter.scrapes import QUOTA_PATTERNS, NameMap
 from pipeline.meter.usage_topic import UsagePublisher
@@ -16,9 +22,9 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.meter.metered_broker import events_of, produced_bytes
 from tests.pipeline.meter.metric_pages import Exporter, endless, exporter, page, silent
-from tests.waiting import wait_until
+from tests.pipeline.meter.reported_broker import all_events, events_of, produced_bytes
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 LOGGER = "pipeline.meter.scrape_meter"
 START_MS = 1_732_000_000_000
@@ -383,3 +389,30 @@ def test_the_command_refuses_what_cannot_work_before_it_connects(options: tuple[
     answer = kquota("meter", "prometheus", *options)
     assert answer.exit_code == 2
     assert reason in " ".join(answer.stderr.replace("│", " ").split())
+
+
+LINE = b'kafka_server_produce_byte_rate{user="alice",client_id="etl"} 1000\n'
+USAGE, MARKER = "usage-of-scrapes", "marker-of-scrapes"
+
+
+@pytest.mark.broker
+def test_it_stores_what_it_scrapes_until_it_is_stopped(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in (USAGE, MARKER)])
+    admin.close()
+    names = ("--topic", USAGE, "--marker-topic", MARKER, "--bootstrap-server", broker.bootstrap_servers)
+    told = tmp_path / "log"
+    with exporter(page(LINE)) as served, told.open("w") as log:
+        command = [sys.executable, "-m", "pipeline.cli.main", "meter", "prometheus", *names]
+        with subprocess.Popen([*command, "--targets", f"7={served.url}"], stderr=log) as process:
+            try:
+                wait_until(lambda: len(all_events(broker, USAGE)) >= 3, "three events")
+                process.terminate()
+                assert process.wait(PATIENCE_SECONDS) == 0
+            finally:
+                process.kill()
+    said = f"scraping 1 brokers, to {USAGE} at {broker.bootstrap_servers}: {ACCURACY}"
+    assert said in told.read_text()
+    events = all_events(broker, USAGE)
+    assert {(event["user"], event["client_id"], event["broker_id"]) for event in events} == {("alice", "etl", "7")}
+    assert all(event["event_time_ms"] % 1000 == 999 for event in events)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, NameMap, Page, SensorTable
 from tests.deploy.commands import DEPLOY
-from tests.pipeline.meter.kafka_names import exported, jmx_quoted, sanitized
+from tests.pipeline.meter.kafka_sensor import exported, jmx_quoted, sanitized
 
 PAGE = b"""\
 # HELP kafka_server_quota_byte_rate attributes

@@ -1,4 +1,7 @@
+"""Usage events, and messages of every model as earlier versions wrote them: they keep their meaning."""
+
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from schemas.asyncapi import MODELS
+from schemas.throttle_record import ThrottleRecord
 from schemas.usage import LARGEST_MEASURE, UsageEvent
 
 MEASURES = ["produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "request_count"]
@@ -94,3 +99,22 @@ def test_unknown_fields_are_ignored() -> None:
 )
 def test_what_is_written_is_read_back(event: UsageEvent) -> None:
     assert UsageEvent.model_validate_json(event.to_value()) == event
+
+
+GOLDEN = sorted(Path(__file__).parent.joinpath("golden").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_an_old_message_is_read_as_ever(path: Path) -> None:
+    golden: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    value = json.dumps(golden["message"]).encode()
+    read = (
+        ThrottleRecord.from_value(value)
+        if golden["model"] == "throttle_record"
+        else MODELS[golden["model"]].model_validate_json(value)
+    )
+    assert json.loads(read.model_dump_json()) == golden["read_as"]
+
+
+def test_there_is_a_message_of_every_model() -> None:
+    assert {json.loads(path.read_text(encoding="utf-8"))["model"] for path in GOLDEN} == set(MODELS)

@@ -1,3 +1,5 @@
+"""What a run of the job does beside its batches: upkeep of tables, and how long its threads rest."""
+
 import logging
 import os
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.job.job_run import Upkeep, _alone
+from pipeline.job.job_run import Upkeep, _alone, rest_ms
 from pipeline.settings.model import TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -149,3 +151,11 @@ def test_a_step_that_reads_a_minute_of_usage_holds_the_lock_of_all_such_steps() 
     lock = Lock()
     assert _alone(lambda: 60.0 + lock.locked(), lock)() == 61
     assert not lock.locked()
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "expected_ms"),
+    [(None, 25), (900, 1), (1_000, 1), (1_001, 1), (1_002, 2), (1_024, 24), (1_025, 25), (1_026, 25), (9_000, 25)],
+)
+def test_a_rest_ends_when_something_is_due_or_after_the_longest_one(due_ms: int | None, expected_ms: int) -> None:
+    assert rest_ms(due_ms, 1_000, 25) == expected_ms

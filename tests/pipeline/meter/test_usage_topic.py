@@ -1,0 +1,332 @@
+"""How usage becomes messages, and how each batch is stored once, whatever becomes of its transaction.
+
+What every `UsageWriter` must do is held against the fake and the real one.
+"""
+
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import KafkaAdminClient
+
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.cluster.transactions import Mark, MarkedTransactions
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import Conflict, PipelineError, TransactionFenced, TransactionUndecided
+from pipeline.meter.usage_messages import (
+    COLUMN_MEASURES,
+    MAX_MESSAGE_BYTES,
+    Message,
+    client_columns,
+    messages_of,
+    new_client,
+)
+from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher, UsageWriter
+from schemas.usage import UsageEvent
+from tests.fakes.usage_topic import Failure, MemoryUsageTopic, UsageBroker
+from tests.log_messages import messages_of as logged_by
+from tests.pipeline.meter.reported_broker import events_of
+from tests.topic_reading import read_topic
+from tests.waiting import wait_until
+
+NAMES = [(user, client_id) for user in ("alice", 'b"\n\\é😀', "x" * 32_000) for client_id in ("", "c")]
+CLIENTS = [new_client(user, client_id, "7") for user, client_id in NAMES]
+AMOUNTS = st.one_of(st.none(), st.integers(1, 2**40))
+ROWS = st.lists(st.tuples(st.integers(0, len(CLIENTS) - 1), st.integers(0, 2**62), AMOUNTS, AMOUNTS, AMOUNTS))
+Row = tuple[int, int, int | None, int | None, int | None]
+
+
+def usage_of(rows: Sequence[Row]) -> pa.Table:
+    places, times_ms, *amounts = zip(*rows, strict=True)
+    usage = client_columns(CLIENTS).take(list(places)).append_column("event_time_ms", pa.array(times_ms, pa.int64()))
+    for name, values in zip(COLUMN_MEASURES, amounts, strict=True):
+        usage = usage.append_column(name, pa.array(values, pa.int64()))
+    return usage
+
+
+@given(ROWS.filter(bool))
+def test_each_row_is_one_event_and_those_of_a_client_keep_their_order_in_one_partition(rows: Sequence[Row]) -> None:
+    found: dict[tuple[str, str], list[tuple[int, UsageEvent]]] = defaultdict(list)
+    for partition, value in messages_of(usage_of(rows), 3):
+        for event in map(UsageEvent.model_validate, events_of(value)):
+            found[event.user, event.client_id].append((partition, event))
+    for at, (user, client_id) in enumerate(NAMES):
+        partitions = {partition for partition, _ in found[user, client_id]}
+        assert partitions <= {CLIENTS[at].number % 3}
+        assert [event for _, event in found[user, client_id]] == [
+            UsageEvent(
+                event_time_ms=row[1], user=user, client_id=client_id, broker_id="7", request_count=0,
+                produced_bytes=row[2], fetched_bytes=row[3], io_time_ns=row[4],
+            )
+            for row in rows
+            if row[0] == at
+        ]  # fmt: skip
+
+
+def test_columns_become_messages_that_are_not_too_large() -> None:
+    small, large = ([(at, 5, 1, None, None)] * count for at, count in ((0, 2_500), (4, 50)))
+    assert [len(message.value) <= MAX_MESSAGE_BYTES for message in messages_of(usage_of(large), 3)] == [True] * 4
+    assert len(messages_of(usage_of(small), 3)) == 3
+
+
+class Publishing:
+    """A publisher that has taken over, and its clock."""
+
+    def __init__(self, memory_broker: UsageBroker) -> None:
+        self.topic = MemoryUsageTopic(memory_broker)
+        self.publisher = UsagePublisher(self.topic, "usage at b:1")
+        self.publisher.take_over()
+        self.now_ms = 0
+
+    def publish(self, number: int) -> bool:
+        """A batch of one event."""
+        self.now_ms += 10_000
+        message = Message(0, b'[{"client_id":"c%d"}]' % number)
+        return self.publisher.publish([message], 1, self.now_ms)
+
+
+@pytest.fixture
+def memory_broker() -> UsageBroker:
+    return UsageBroker()
+
+
+def test_the_next_meter_stores_behind_what_the_one_before_has_stored(memory_broker: UsageBroker) -> None:
+    first = Publishing(memory_broker)
+    assert first.publish(1)
+    assert first.publish(2)
+
+    assert Publishing(memory_broker).publish(3)
+    assert memory_broker.client_ids() == ["c1", "c2", "c3"]
+
+
+@pytest.mark.parametrize(("failure", "opened"), [("lost", 2), ("late", 2), ("too old", 2)])
+def test_a_batch_whose_transaction_failed_is_stored_once(
+    memory_broker: UsageBroker, failure: Failure, opened: int
+) -> None:
+    meter = Publishing(memory_broker)
+    meter.publish(1)
+    meter.topic.fail_next = failure
+
+    assert not meter.publish(2)
+    assert meter.publish(2)
+    assert meter.publish(3)
+
+    assert memory_broker.client_ids() == ["c1", "c2", "c3"]
+    assert meter.topic.opened == opened
+    assert (meter.publisher.counts.events, meter.publisher.counts.failures) == (3, 1)
+
+
+@pytest.mark.parametrize("failure", ["lost", "late"])
+def test_the_first_batch_of_all_is_stored_once_too(memory_broker: UsageBroker, failure: Failure) -> None:
+    meter = Publishing(memory_broker)
+    meter.topic.fail_next = failure
+
+    assert [meter.publish(1), meter.publish(1)] == [False, True]
+
+    assert memory_broker.client_ids() == ["c1"]
+
+
+def test_a_second_meter_ends_the_first(memory_broker: UsageBroker) -> None:
+    first = Publishing(memory_broker)
+    first.publish(1)
+    second = Publishing(memory_broker)
+
+    assert not first.publish(2)
+    with pytest.raises(Conflict, match="another meter of scrapes has taken over"):
+        first.publish(2)
+
+    assert second.publish(2)
+    assert second.topic.opened == 1, "the one that ends does not disturb the other"
+    assert memory_broker.client_ids() == ["c1", "c2"]
+
+
+def test_a_pause_that_a_transaction_did_not_survive_is_not_taken_for_a_second_meter(
+    memory_broker: UsageBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    meter = Publishing(memory_broker)
+    meter.publish(1)
+    meter.topic.fail_next = "too old"
+
+    with caplog.at_level(logging.WARNING):
+        assert [meter.publish(2), meter.publish(2)] == [False, True]
+
+    (told,) = logged_by(caplog, "pipeline.meter.usage_topic")
+    assert "a transaction was open for longer than its time-out, or a second meter has started" in told
+    assert memory_broker.client_ids() == ["c1", "c2"]
+
+
+def test_a_meter_that_starts_while_the_other_takes_the_topic_back_wins_in_the_end(memory_broker: UsageBroker) -> None:
+    first = Publishing(memory_broker)
+    first.publish(1)
+    second = MemoryUsageTopic(memory_broker)
+    second.fail_next = "too old"  # the first one has opened the topic again, and stores a batch
+    publisher = UsagePublisher(second, "usage at b:1")
+
+    publisher.take_over()
+
+    assert second.opened == 2
+    assert not first.publish(2)
+    with pytest.raises(Conflict):
+        first.publish(2)
+
+
+def test_while_the_broker_is_away_tries_are_rare_and_told_now_and_then(
+    memory_broker: UsageBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    meter = Publishing(memory_broker)
+    meter.publish(1)
+    memory_broker.is_away = True
+    message, tried = Message(0, b'[{"client_id":"c2"}]'), []
+    with caplog.at_level(logging.WARNING):
+        for now_ms in range(100_000, 112_000, 50):
+            before = meter.publisher.counts.failures
+            assert not meter.publisher.publish([message], 1, now_ms)
+            if meter.publisher.counts.failures > before:
+                tried.append(now_ms - 100_000)
+
+    assert tried == [0, 250, 750, 1_750, 3_750, 7_750, 11_750]
+    told = logged_by(caplog, "pipeline.meter.usage_topic")
+    assert len(told) == 2
+    assert told[0].startswith("1 usage events are not known to be stored on usage at b:1: ")
+
+    memory_broker.is_away = False
+    assert meter.publisher.publish([message], 1, 120_000)
+    assert memory_broker.client_ids() == ["c1", "c2"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "another"])
+def test_whatever_mark_is_there_the_next_one_counts_on(memory_broker: UsageBroker, text: str) -> None:
+    memory_broker.mark = Mark(3, text)
+    assert Publishing(memory_broker).publish(1)
+    assert memory_broker.mark is not None
+    assert memory_broker.mark.number == 5
+
+
+class Topic:
+    """A usage topic; each writer is another meter, not opened yet."""
+
+    def __init__(self, writer: Callable[[], UsageWriter], values: Callable[[], list[Any]]) -> None:
+        self.writer = writer
+        self.values = values
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+def topic(request: pytest.FixtureRequest) -> Iterator[Topic]:
+    made: list[UsageWriter] = []
+    values: Callable[[], list[Any]]
+    make: Callable[[], UsageWriter]
+    if request.param == "memory":
+        memory = UsageBroker()
+        values, make = memory.events, lambda: MemoryUsageTopic(memory)
+    else:
+        servers, name = request.getfixturevalue("broker").bootstrap_servers, f"contract.{time.time_ns()}"
+        new_topics(servers, name)
+        values, make = (
+            lambda: [event for record in read_topic(servers, name) for event in json.loads(record.value)],
+            lambda: KafkaUsageTopic(name, f"{name}.marker", ClusterAccess(servers), 60_000),
+        )
+
+    def writer() -> UsageWriter:
+        made.append(make())
+        return made[-1]
+
+    yield Topic(writer, values)
+    for each in made:
+        each.close()
+
+
+def new_topics(servers: str, name: str) -> None:
+    admin: Any = KafkaAdminClient(bootstrap_servers=servers)
+    with closing(admin):
+        create_topics(admin, [TopicSpec(each, "demo", 1, "any", {}, {}) for each in (name, f"{name}.marker")])
+
+
+def numbered(*numbers: int) -> list[Message]:
+    return [Message(0, b"[%d]" % number) for number in numbers]
+
+
+def test_a_new_topic_has_no_mark(topic: Topic) -> None:
+    writer = topic.writer()
+    assert writer.partition_count == 1
+    assert (writer.open(), writer.committed()) == (None, None)  # a new broker creates its offsets topic at open
+
+
+def test_messages_and_mark_are_stored_together(topic: Topic) -> None:
+    writer = topic.writer()
+    writer.open()
+    writer.store(numbered(1, 2), Mark(0, "first"))
+    writer.store([], Mark(1, "none in it"))
+    writer.store(numbered(3), Mark(2, "é" * 500))
+    assert topic.writer().open() == Mark(2, "é" * 500)
+    assert topic.values() == [1, 2, 3]
+
+
+def test_a_new_writer_fences_the_one_before_and_reading_the_mark_does_not(topic: Topic) -> None:
+    first, second = topic.writer(), topic.writer()
+    first.open()
+    assert second.committed() is None
+    first.store(numbered(1), Mark(0, "a"))
+
+    assert second.open() == Mark(0, "a")
+    with pytest.raises((TransactionFenced, TransactionUndecided)):
+        first.store(numbered(2), Mark(1, "b"))
+    second.store(numbered(3), Mark(1, "c"))
+
+    assert first.open() == Mark(1, "c")
+    assert topic.values() == [1, 3]
+
+
+def test_a_writer_that_was_closed_stores_nothing(topic: Topic) -> None:
+    writer = topic.writer()
+    writer.open()
+    writer.close()
+    with pytest.raises((TransactionFenced, TransactionUndecided)):
+        writer.store(numbered(1), Mark(0, "a"))
+    assert (writer.open(), topic.values()) == (None, [])
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(("missing", "purpose"), [("", "usage"), (".marker", "marker")])
+def test_a_missing_topic_is_named_with_the_command_that_makes_it(
+    broker: EmbeddedBroker, missing: str, purpose: str
+) -> None:
+    name = f"missing.{time.time_ns()}"
+    new_topics(broker.bootstrap_servers, f"{name}.there")
+    usage, marker = (f"{name}{missing}", f"{name}.there") if purpose == "usage" else (f"{name}.there", f"{name}.marker")
+    with pytest.raises(PipelineError, match="does not exist") as refused:
+        KafkaUsageTopic(usage, marker, ClusterAccess(broker.bootstrap_servers), 5_000)
+    assert f"--{purpose}-topic {name}{missing}" in refused.value.fix
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_a_transaction_that_was_open_for_too_long_is_aborted_and_the_mark_stays(broker: EmbeddedBroker) -> None:
+    servers, name = broker.bootstrap_servers, f"pause.{time.time_ns()}"
+    new_topics(servers, name)
+    writer = MarkedTransactions(name, f"{name}.marker", name, ClusterAccess(servers), 2_000)
+    writer.open()
+    writer.commit(lambda producer: [producer.send(name, value=b"[1]")], Mark(1, "a"))
+    admin: Any = KafkaAdminClient(bootstrap_servers=servers)
+
+    def pause(producer: Any) -> list[Any]:
+        sent = producer.send(name, value=b"[2]")
+        producer.flush()
+        wait_until(lambda: "Abort" in str(admin.describe_transactions([name])), "the broker to end the transaction")
+        return [sent, producer.send(name, value=b"[3]")]
+
+    with closing(admin), pytest.raises((TransactionFenced, TransactionUndecided)):
+        writer.commit(pause, Mark(2, "b"))
+
+    assert writer.open() == Mark(1, "a")
+    writer.commit(lambda producer: [producer.send(name, value=b"[4]")], Mark(2, "b"))
+    assert [record.value for record in read_topic(servers, name)] == [b"[1]", b"[4]"]
+    writer.close()
