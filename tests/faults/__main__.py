@@ -12,19 +12,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from bench.machine import machine_line
 from bench.pages import MEASURED, write_part
 from bench.pages import table as table_of
-from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
 from pipeline.jvm.jars import fetch
-from tests.faults.rig import BROKER
-from tests.faults.rounds import STEPS, Outcome, play
-from tests.faults.stepped_clock import COMPILER, stepped_clock
+from tests.faults.rounds import STEPS, Outcome, play_apart
+from tests.faults.stepped_clock import COMPILER
 
 STEPPED: Final = "All wall clocks were set twice a round: while the job ran, and while it was down."
 NOT_STEPPED: Final = "Without a C compiler no clock was set."
@@ -41,7 +39,7 @@ def main() -> int:
             for place_number, point in enumerate(points):
                 began = time.monotonic()
                 steps = STEPS[(number + place_number) % len(STEPS)] if COMPILER else (0, 0)
-                outcome = _played(point, folder / f"{point}-{number}", number + 1, given.in_process, steps)
+                outcome = play_apart(point, folder / f"{point}-{number}", number + 1, given.in_process, steps)
                 outcomes.append(outcome)
                 print(f"{_line(outcome)}  steps {steps}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
                 for difference in outcome.verdict["differences"]:
@@ -52,16 +50,6 @@ def main() -> int:
     if given.report:
         write_part(given.report, *MEASURED, f"{head}\n\n{table}")
     return int(any(not outcome.verdict["equal"] for outcome in outcomes))
-
-
-def _played(point: str, place: Path, seed: int, in_process: bool, steps: tuple[int, int]) -> Outcome:
-    """One round on a broker of its own: one whose clock was set back by an hour may not reach its controller again."""
-    place.mkdir(parents=True)
-    with (
-        stepped_clock(place) if COMPILER else nullcontext() as clock,
-        EmbeddedBroker(place / "broker", options=BROKER) as broker,
-    ):
-        return play(point, place, broker.bootstrap_servers, seed, in_process, clock=clock, steps=steps)
 
 
 def _all(in_process: bool) -> list[str]:

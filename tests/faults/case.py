@@ -1,4 +1,4 @@
-"""What the checks of the records share."""
+"""What the checks of records share: clients that are held, the time in which a batch is the newest, and the case."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -6,11 +6,118 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tests.faults.books import Books
-from tests.faults.evidence import Row
-from tests.faults.held import Client, Held
-from tests.faults.rules import Rules
-from tests.faults.verdict import Verdict
+from tests.faults.evidence import Batch, Row
+from tests.faults.verdict import Rules, Verdict
 from tests.quota.model import Sensor
+
+Client = tuple[str, str, str]
+"""Broker, user, client-id."""
+
+
+def client_of(row: Row) -> Client:
+    """Whom a row is about."""
+    return row["broker_id"], row["user"], row["client_id"]
+
+
+def written_ms(row: Row) -> int:
+    """When a record was written: its end counts from it. By the driver's first clock, as if it had never been set."""
+    return int(row["throttled_until_ms"] - row["throttle_time_ms"] - row.get("moved_ms", 0))
+
+
+@dataclass
+class Held:
+    """A running throttle.
+
+    Attributes:
+        row: The record published last.
+        may_end: At some instant at which its look may have been taken, no more was owed than was left of it. Until
+            then the look must have renewed it.
+        nearest_ms: How much more was owed than was left, at the one of these instants at which that was least.
+        nearest_at: Which instant that was.
+        freed_by_edit: Batches in a row after which an edit should have let it go.
+        taken_up_until_ms: When it ends since a driver has taken it up whose clock had been set; None without one.
+        starts_seen: How many starts of a driver are taken account of.
+    """
+
+    row: Row
+    may_end: bool = False
+    nearest_ms: float = inf
+    nearest_at: str = "at no instant"
+    freed_by_edit: int = 0
+    taken_up_until_ms: int | None = None
+    starts_seen: int = 0
+
+    @property
+    def end_ms(self) -> int:
+        """When it ends, by the same clock as `written_ms`."""
+        return self.own_end_ms if self.taken_up_until_ms is None else self.taken_up_until_ms
+
+    @property
+    def own_end_ms(self) -> int:
+        """When it ends for the driver that has written it."""
+        return self.begin_ms + int(self.row["throttle_time_ms"])
+
+    def take_up(self, start_ms: int, moved_ms: int, first_seq: int) -> None:
+        """A driver whose clock was moved by this much in all takes it up: it knows the wall-clock end alone."""
+        if self.row["publish_seq"] >= first_seq or moved_ms == self.row.get("moved_ms", 0):
+            return
+        left_ms = int(self.row["throttled_until_ms"]) - (start_ms + moved_ms)
+        self.taken_up_until_ms = start_ms + max(min(left_ms, int(self.row["throttle_time_ms"])), 0)
+
+    @property
+    def begin_ms(self) -> int:
+        """When its last record was written."""
+        return written_ms(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """From the collection of one batch to the collection of the next, by the driver's first clock.
+
+    The batch is decided a little later than it is collected (`Rules.longest_append_ms`). In between, looks are still
+    based on the batch before it.
+
+    Attributes:
+        batch: The batch.
+        following: The next one; None for the last.
+        since_ms: When the first batch of the same `evaluated_at_ms` was collected; None if it is this one. Batches
+            without newer usage do not set the time of looks back, unless the driver has started anew.
+        starts: Of drivers in this time whose clock was set since the batch: when, and how far the clock was moved
+            since then. Each counts the time since the batch by its own wall clock.
+        take_over_ms: How long before its start a driver may have read that clock.
+    """
+
+    batch: Batch
+    following: Batch | None
+    since_ms: int | None = None
+    starts: tuple[tuple[int, int], ...] = ()
+    take_over_ms: int = 0
+
+    @property
+    def begin_ms(self) -> int:
+        """When it was collected."""
+        return self.batch.steady_ms
+
+    @property
+    def end_ms(self) -> float:
+        """When the next one was collected; infinite for the last."""
+        return inf if self.following is None else self.following.steady_ms
+
+    def instant_of(self, wall_ms: int) -> int:
+        """The event time that a look at this time is evaluated at, had the batch been decided when it was collected."""
+        return self._instant(wall_ms, self.begin_ms)
+
+    def latest_instant_of(self, wall_ms: int) -> int:
+        """The same at the latest: counted from the first batch of this event time and the first reading of a driver."""
+        return self._instant(wall_ms, self.since_ms or self.begin_ms, self.take_over_ms)
+
+    def _instant(self, wall_ms: int, since_ms: int, take_over_ms: int = 0) -> int:
+        passed_ms = max(wall_ms - since_ms, 0)
+        for start_ms, moved_ms in self.starts:
+            if start_ms <= wall_ms:
+                read_ms = start_ms - take_over_ms
+                passed_ms = max(read_ms + moved_ms - self.begin_ms, 0) + wall_ms - read_ms
+        return self.batch.evaluated_at_ms + passed_ms
 
 
 @dataclass

@@ -49,10 +49,9 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.faults.evidence import Evidence, Message, evidence_of
-from tests.faults.job_rules import rules_of
-from tests.faults.rules import Rules
+from tests.faults.rig import rules_of
 from tests.faults.usage_reading import read
-from tests.faults.verdict import Verdict
+from tests.faults.verdict import Rules, Verdict
 from tests.faults.verifier import verify
 
 TOPIC: Final = "usage"

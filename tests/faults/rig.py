@@ -14,14 +14,28 @@ from kafka import KafkaConsumer, TopicPartition
 
 from pipeline.demo.broker import BrokerOptions
 from pipeline.failpoints import VARIABLE
+from pipeline.settings.model import Settings
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from tests.faults.generator import RATES
-from tests.faults.job_rules import rules_of
 from tests.faults.stepped_clock import ClockHistory, SteppedClock
+from tests.faults.verdict import Rules
 from tests.integration.running_job import RunningJob
 from tests.waiting import wait_until
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The rules for a job on real clocks, whose lead grows with the publish lag that it measures."""
+    purgatory = settings.purgatory
+    return Rules(
+        min_hold_ms=purgatory.min_hold_ms,
+        least_lead_ms=max(settings.stream.trigger_ms + purgatory.client_lag_ms, purgatory.min_renew_lead_ms),
+        max_decision_age_ms=settings.stream.max_decision_age_ms,
+        sensor_state_interval_ms=settings.stream.sensor_state_interval_ms,
+        clock_tolerance_ms=settings.stream.clock_tolerance_ms,
+    )
+
 
 SETTINGS = {
     "KQUOTA_ENGINE__NUM_SAMPLES": "4",
@@ -35,10 +49,8 @@ SETTINGS = {
 
 The verifier reads everything, also when the clock is set by hours: so nothing is deleted on the way.
 """
-
 BROKER = BrokerOptions(settings={"log.cleaner.enable": "false", "log.retention.check.interval.ms": "86400000"})
 """The verifier reads the throttle topic from its first record, also when the clock is an hour ahead."""
-
 _DAY_SECONDS = 86_400
 _LONGEST_AHEAD_SECONDS = 7_200
 """No clock is set ahead so far; a run is shorter than a day without it."""

@@ -18,8 +18,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final, Self
 
+from tests.faults.case import written_ms
 from tests.faults.evidence import Evidence
-from tests.faults.held import written_ms
 
 COMPILER: Final = shutil.which("cc")
 _AHEAD: Final = struct.Struct("=q")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.hand_load import Load
-from tests.faults.hard_day import AT_LEAST, live
+from tests.faults.hand_load import AT_LEAST, Load, live
 from tests.faults.mutations import MUTATIONS
 
 _QUICK_EVERY = 12  # the others are for the long run

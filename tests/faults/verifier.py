@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.books import Books
-from tests.faults.case import Case
-from tests.faults.check_batches import check_batch
-from tests.faults.check_buckets import check_intervals, check_snapshot
-from tests.faults.check_ledger import check_ledger
-from tests.faults.check_outbox import check_pairs, check_sequence
-from tests.faults.check_silence import check_reign
-from tests.faults.cut import Batch, cut
-from tests.faults.evidence import Evidence, Row, gather
-from tests.faults.reign import Reign
-from tests.faults.rules import Rules
+from tests.faults.case import Case, Reign
+from tests.faults.check_tables import (
+    check_batch,
+    check_intervals,
+    check_ledger,
+    check_pairs,
+    check_sequence,
+    check_snapshot,
+)
+from tests.faults.check_throttles import check_reign
+from tests.faults.evidence import Batch, Evidence, Row, cut, gather
 from tests.faults.stepped_clock import ClockHistory
-from tests.faults.verdict import Verdict
+from tests.faults.verdict import Rules, Verdict
 
 Key = tuple[str, int]
 _SOMETHING: Final = {"messages": 1, "batches": 1}

@@ -1,7 +1,7 @@
 """Kafka's side of a scrape: names as Kafka, JMX and an exporter write them, and `Rate` of a sensor.
 
-After `org.apache.kafka.common.metrics.stats.SampledStat` and `Rate` of Kafka 4.3.1: a broker's sample windows begin with
-requests, and a scrape empties old ones.
+The rate is that of `SampledStat` and `Rate` of Kafka 4.3.1: sample windows begin with requests, and a scrape empties
+old ones.
 """
 
 import re

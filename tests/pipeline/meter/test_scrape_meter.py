@@ -1,4 +1,4 @@
-"""The meter that scrapes: targets of all kinds, and what gets to the usage topic; also as a process, on a real broker."""
+"""The meter that scrapes: targets of all kinds, and what gets to the usage topic, of a real broker too."""
 
 import logging
 import subprocess

@@ -1,17 +1,122 @@
-"""Every record of `throttle_events`: its figures, and whether what was owed at its instant justifies it.
+"""Every record of `throttle_events`: its figures, when it was due, and what must be published and was not.
 
 The rules are those of docs/design.md, "The life of a throttle". What was owed is read from the verifier's own books.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from tests.faults.books import most_ms
-from tests.faults.case import Case
-from tests.faults.check_due import is_end_of, may_be_left_to_end, was_taken_up
+from tests.faults.books import debt_ms, most_ms
+from tests.faults.case import Case, Client, Held, Reign, client_of, written_ms
 from tests.faults.evidence import Row
-from tests.faults.held import Held, client_of, written_ms
-from tests.faults.reign import Reign
+
+_ROUNDING_MS: Final = 1
+
+
+def is_end_of(case: Case, name: str, row: Row, held: Held) -> bool:
+    """Whether a look was due at the end of its throttle, not ahead of it; tells if it was due at a wrong time.
+
+    Ahead of the end, a look is due one lead before it, or at once if the throttle is shorter. When a driver takes over,
+    what is nearer to its end than that, or past it, is due at once. A throttle may be shorter than the slack of the
+    clocks: then the instant that is nearer to what the record says counts.
+    """
+    rules, due_ms = case.rules, row["due_ms"]
+    slack_ms = rules.clock_slack_ms
+    most_lead_ms = held.end_ms - held.begin_ms if rules.most_lead_ms is None else rules.most_lead_ms
+    first_ms, last_ms = (max(held.end_ms - lead_ms, held.begin_ms) for lead_ms in (most_lead_ms, rules.least_lead_ms))
+    is_ahead = first_ms - slack_ms <= due_ms <= last_ms + slack_ms
+    ahead_distance_ms = max(first_ms - due_ms, due_ms - last_ms, 0)
+    is_end = abs(due_ms - held.end_ms) <= min(slack_ms, ahead_distance_ms)
+    at_start = due_ms > last_ms and _is_start(case, due_ms)
+    text = f"{name}: due at {due_ms}; must be {first_ms} to {last_ms}, the end {held.end_ms}, or a driver's start"
+    case.verdict.expect("looks", is_ahead or is_end or at_start, text)
+    return bool(due_ms >= held.end_ms - (slack_ms if is_end else 0))
+
+
+def was_taken_up(case: Case, row: Row, held: Held) -> bool:
+    """Whether a look was due at once when a driver took over, because its throttle had ended by then, or was about to.
+
+    By the slack of the clocks, one that was still running may look as if it had ended.
+    """
+    return row["due_ms"] >= held.end_ms - case.rules.clock_slack_ms and _is_start(case, row["due_ms"])
+
+
+def _is_start(case: Case, due_ms: int) -> bool:
+    """Whether a driver took over at this time; it says so when it has published what was left."""
+    rules = case.rules
+    before_ms = rules.longest_publish_ms + rules.clock_slack_ms
+    return case.starts is None or any(
+        -before_ms <= due_ms - start_ms <= rules.clock_slack_ms for start_ms in case.starts
+    )
+
+
+def watch(case: Case, reign: Reign) -> None:
+    """Note which throttles a look may leave to their end during a reign.
+
+    A look waits while a record is being published, and a broker that stands still makes that long. So one that was due
+    ahead of the end may be taken after it, and leave the throttle to its end, which is then looked at under the next
+    batch.
+    """
+    for held in case.held.values():
+        case.take_up(held, reign.end_ms - 1)
+        last_ms = (
+            max(held.end_ms, reign.begin_ms) if reign.following is None else reign.end_ms + case.rules.longest_append_ms
+        )
+        may_be_left_to_end(case, reign, held, last_ms)
+
+
+def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: float) -> bool:
+    """Whether at some instant up to this one, at which the look may have been taken, too little more was owed.
+
+    A look that finds more renews the throttle, so one that is still as it was at its end was not looked at.
+    """
+    # A batch may have pinned its quotas before an edit that looks were taken under already. Looks never go back.
+    oldest = max(reign.batch.quota_version, held.row["quota_version"])
+    newest = None if reign.following is None else max(reign.following.quota_version, case.newest_version, oldest)
+    for version in () if held.may_end else case.books.versions(oldest, newest):
+        # An edit is a look of its own, at any time, after which the throttle is left to its end.
+        lead_ms = None if case.is_touched(held, version) else case.rules.most_lead_ms
+        first_ms = held.begin_ms if lead_ms is None else max(held.end_ms - lead_ms, held.begin_ms)
+        begin_ms = max(first_ms, reign.begin_ms)
+        last_ms = int(min(until_ms, reign.end_ms + case.rules.longest_append_ms))
+        if begin_ms <= last_ms:
+            excess_ms = _least_excess_ms(case, reign, held, version, begin_ms, last_ms)
+            if excess_ms < held.nearest_ms:
+                held.nearest_ms, held.nearest_at = excess_ms, f"after batch {reign.batch.key} under quotas v{version}"
+            held.may_end |= excess_ms < case.rules.min_hold_ms + case.rules.clock_slack_ms + _ROUNDING_MS
+    return held.may_end
+
+
+def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_ms: int, last_ms: int) -> float:
+    """The smallest difference between what is owed and what is left, from one instant to another.
+
+    What is left becomes less with the time, and so does a debt: while one is larger than what is left, it stays so to
+    the end. By its rate a client owes less all at once when a sample window drops out of it; else it does not owe less
+    faster than the time passes either. So no other instants need to be tried. But it may also owe more all at once, if
+    that sample window held little: W becomes shorter, too. So the first look counts as early as the clocks allow.
+    Event time may also be counted from an earlier batch that has seen the same newest event.
+    """
+    books, slack_ms = case.books, case.rules.min_hold_ms + case.rules.clock_slack_ms + _ROUNDING_MS
+    shift_ms = reign.begin_ms - reign.batch.evaluated_at_ms
+    left_ms = max(held.end_ms - begin_ms, 0)
+    early_ms = begin_ms - case.rules.clock_slack_ms
+    first = (reign.instant_of(early_ms), reign.instant_of(begin_ms), reign.latest_instant_of(begin_ms))
+    owed = [books.owed(held.row, instant_ms, version) for instant_ms in first]
+    least_ms = min(map(most_ms, owed)) - left_ms
+    if least_ms <= slack_ms:
+        return least_ms
+    instants = {last_ms}
+    if debt_ms(owed[-1]) <= left_ms + slack_ms:
+        instants |= {held.end_ms, *(drop_ms + shift_ms for drop_ms in books.drops(held.row, version))}
+    others_ms = (
+        most_ms(books.owed(held.row, instant_ms, version)) - max(held.end_ms - at_ms, 0)
+        for at_ms in instants
+        for instant_ms in {reign.instant_of(at_ms), reign.latest_instant_of(at_ms)}
+        if begin_ms < at_ms <= last_ms
+    )
+    return min((least_ms, *others_ms))
+
 
 _FIGURES: Final = ("observed", "bound", "window_ms", "tokens", "owed_ms")
 _SHARED: Final = ("quota_type", "observed", "bound", "window_ms", "time_epoch", "evaluated_at_ms")
@@ -202,3 +307,94 @@ def _check_slice(case: Case, kind: str, name: str, row: Row, owes_ms: int) -> No
 
 def _agree(row: Row, owed: Mapping[str, Row]) -> bool:
     return all(row[column] == owed[row["quota_type"]][column] for column in _FIGURES)
+
+
+_BATCHES_TO_SETTLE: Final = 3
+
+
+def check_reign(case: Case, reign: Reign, rows: Iterable[Row], decisions: Iterable[Row]) -> None:
+    """Check the records that are based on one batch, then the silence about what the batch has decided.
+
+    Args:
+        case: All records based on earlier batches are checked, and the books have recorded this batch.
+        reign: Of the batch.
+        rows: Its rows of `throttle_events`.
+        decisions: Its decisions, as recomputed.
+    """
+    applied = {client_of(row): row for row in decisions if row["applied"]}
+    # Violations are written at one place among the records of the batch; it is not known if there are none.
+    found: dict[Client, list[Held | None]] = {client: [case.held.get(client)] for client in applied}
+    published: set[Client] = set()
+    for row in sorted(rows, key=lambda row: int(row["publish_seq"])):
+        client = client_of(row)
+        if row["cause"] == "violation" and not published:
+            found = {one: [case.held.get(one)] for one in applied}
+        check_record(case, reign, row, applied.get(client))
+        if row["cause"] == "violation":
+            published.add(client)
+        elif client in found and not published:
+            found[client].append(case.held.get(client))
+    for client, decision in applied.items():
+        case.verdict.compared["applied"] += 1
+        if client not in published and not _may_be_silent(case, reign, decision, found[client]):
+            text = f"the throttle of {client} that batch {reign.batch.key} has decided"
+            case.verdict.tell("applied", "lost", text)
+    _check_edits(case, reign)
+    watch(case, reign)
+
+
+def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held | None]) -> bool:
+    """Whether there is a reason to publish nothing about an applied decision.
+
+    It would hold the client for too short a time; or the client is held nearly as long already; or the batch was too
+    old when it was published; or an edit has changed the client's quota by then; or the checkpoint was lost right after
+    the batch was stored.
+    """
+    batch, following, rules = reign.batch, reign.following, case.rules
+    written, min_hold_ms = reign.begin_ms, rules.min_hold_ms
+    with case.before_snapshot():
+        owed = case.books.owed(decision, batch.evaluated_at_ms, batch.quota_version)
+    slice_ms, _ = case.slices_ms(decision, owed)
+    known = [held for held in found if held is not None]
+    taken_up = [replace(held) for held in known]  # by a start in this reign: the batch may have been run after it
+    for held in taken_up:
+        case.take_up(held, reign.end_ms)
+    ends = [case.end_of(held, written) for held in (*known, *taken_up)]
+    if any(start_ms >= written - rules.clock_slack_ms for start_ms in case.starts or ()):
+        # The batch may have written its records, and died, before a driver took the throttle up.
+        ends += [held.own_end_ms for held in known]
+    if any(not extends(slice_ms, written - rules.clock_slack_ms, end_ms, min_hold_ms) for end_ms in ends):
+        return True
+    owes_ms = max(int(owed[decision["quota_type"]]["owed_ms"]), int(decision["throttle_time_ms"]))
+    is_soon = case.may_begin_soon(client_of(decision), written)
+    if None in found and owes_ms < min_hold_ms * (2 if is_soon else 1):
+        return True
+    newest = None if following is None else following.quota_version
+    versions = case.books.versions(batch.quota_version, newest)
+    standing = {case.books.standing(decision, decision["quota_type"], version) for version in versions}
+    is_edited = len(standing) > 1
+    if is_edited or batch.age_ms > rules.max_decision_age_ms:
+        return True
+    if following is None:
+        return False
+    # It was stored by one driver, and taken up by another one for which it was too old.
+    waited = following.processed_at_ms - batch.evaluated_at_ms > rules.max_decision_age_ms
+    has_started = case.starts is None or any(reign.begin_ms <= start <= reign.end_ms for start in case.starts)
+    return (waited and has_started) or following.key[0] != batch.key[0]
+
+
+def _check_edits(case: Case, reign: Reign) -> None:
+    """An edit lets go who owes nothing any more, unless the throttle ends right away."""
+    version = reign.batch.quota_version
+    for held in case.held.values():
+        if held.row["quota_version"] >= version:
+            continue
+        at_ms = reign.begin_ms
+        is_long = held.end_ms - at_ms > case.rules.min_hold_ms + case.rules.clock_slack_ms
+        is_free = is_long and case.is_touched(held, version) and not case.bound_fell(held.row, version)
+        if is_free and not most_ms(case.books.owed(held.row, reign.batch.evaluated_at_ms, version)):
+            held.freed_by_edit += 1
+        if held.freed_by_edit == _BATCHES_TO_SETTLE:
+            text = f"{client_of(held.row)} owes nothing under quotas v{version} and is still held"
+            case.verdict.tell("edits", "lost", text)
+            held.freed_by_edit += 1

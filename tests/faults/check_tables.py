@@ -1,0 +1,329 @@
+"""Usage, dead letters, decisions, snapshots of buckets, outbox and ledger: recomputed, and compared row for row."""
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from tests.faults.books import Books
+from tests.faults.case import client_of
+from tests.faults.evidence import Batch, Evidence, Message, Row
+from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read
+from tests.faults.verdict import Rules, Values, Verdict
+from tests.quota.model import Sensor
+
+Tables = Mapping[str, list[Row]]
+_DIGEST_BYTES = 8
+_LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with
+_MORE = re.compile(r"; (\d+) more refused elements, up to element \d+$")
+_NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
+
+
+def check_batch(
+    evidence: Evidence, rows: Tables, batch: Batch, books: Books, rules: Rules, verdict: Verdict
+) -> list[Row]:
+    """Recompute one batch and compare; the books have its usage afterwards.
+
+    Args:
+        evidence: For the name of the usage topic.
+        rows: The batch's own rows by table.
+        batch: Which.
+        books: Have recorded all batches before.
+        rules: Of the job.
+        verdict: Takes what is found.
+
+    Returns:
+        Its decisions, as recomputed.
+    """
+    limit_ms = batch.processed_at_ms + rules.clock_tolerance_ms
+    reading = limited(read(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
+    own_ms = reading.newest_event_ms
+    appended_ms = max((message.appended_at_ms for message in batch.messages), default=0)
+    if own_ms is not None and max(own_ms, appended_ms, batch.processed_at_ms) < books.evaluated_at_ms - books.ring_ms:
+        books.begin_epoch(own_ms)
+        verdict.compared["epochs"] += 1
+    now_ms = max(own_ms or 0, books.evaluated_at_ms)
+    late = [row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - books.ring_ms]
+    facts = {
+        "time_epoch": books.time_epoch,
+        "evaluated_at_ms": now_ms,
+        "good_count": reading.good_count,
+        "clamped_count": reading.clamped_count,
+        "ignored_count": reading.ignored_count,
+        "dead_count": len(reading.dead),
+        "late_count": sum(late),
+    }
+    verdict.same_values("batches", batch.key, facts, batch.row)
+    verdict.compared["clamped_events"] += reading.clamped_count
+    verdict.compared["late_events"] += sum(late)
+    pinned = {"time_epoch": books.time_epoch, "evaluated_at_ms": now_ms, "quota_version": batch.quota_version}
+    is_old = batch.processed_at_ms - now_ms > rules.max_decision_age_ms
+    verdict.compared["old_batches"] += is_old
+    _check_usage(reading, rows["usage"], batch, pinned, verdict)
+    _check_dead_letters(evidence.usage_topic, reading, rows["dead_letters"], batch, verdict)
+    usage = [dict(zip(_NAMES, key, strict=True)) | row for key, row in reading.usage.items()]
+    decisions = [
+        {**row, **pinned, "decision_id": _decision_id(batch, row)}
+        for row in books.record(usage, now_ms, batch.quota_version, is_old)
+    ]
+    wanted: dict[Hashable, Values] = {(*batch.key, *_decision_key(row)): row for row in decisions}
+    verdict.same_rows("decisions", wanted, (((*batch.key, *_decision_key(row)), row) for row in rows["decisions"]))
+    return decisions
+
+
+def _check_usage(reading: Reading, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:
+    wanted: dict[Hashable, Values] = {
+        (*batch.key, *key): {**{name: row[name] for name in (*SUMS, "last_event_ms")}, **pinned}
+        for key, row in reading.usage.items()
+    }
+    verdict.same_rows("usage", wanted, (((*batch.key, *(row[name] for name in _NAMES)), row) for row in rows))
+
+
+def _check_dead_letters(topic: str, reading: Reading, rows: list[Row], batch: Batch, verdict: Verdict) -> None:
+    of_message: dict[Hashable, list[DeadLetter]] = defaultdict(list)
+    for letter in reading.dead:
+        of_message[letter.partition, letter.offset].append(letter)
+    wanted: dict[Hashable, Values] = {
+        (*batch.key, letter.partition, letter.offset, letter.element_index): {
+            "topic": topic,
+            "appended_at_ms": letter.appended_at_ms,
+            "content": letter.text,
+            "more": max(len(letters) - _LETTERS_PER_MESSAGE, 0) if place == _LETTERS_PER_MESSAGE else 0,
+        }
+        for letters in of_message.values()
+        for place, letter in enumerate(letters[:_LETTERS_PER_MESSAGE], 1)
+    }
+    verdict.same_rows("dead_letters", wanted, _letters(rows, batch))
+
+
+def _letters(rows: list[Row], batch: Batch) -> Iterator[tuple[Hashable, Row]]:
+    for row in rows:
+        content = row["value"] if row["element_index"] is None else json.loads(row["value"])
+        key = (*batch.key, row["partition"], row["offset"], row["element_index"])
+        more = _MORE.search(row["cause"] or "")
+        yield key, {**row, "content": content if row["cause"] else None, "more": int(more[1]) if more else 0}
+
+
+def _decision_key(row: Row) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in ("broker_id", "user", "client_id", "quota_type", "mode"))
+
+
+def _decision_id(batch: Batch, decision: Row) -> str:
+    parts = [batch.row["cluster"], batch.row["query_id"], str(batch.row["batch_id"])]
+    parts += [decision[name] for name in ("broker_id", "user", "client_id", "quota_type")]
+    encoded = (part.encode() for part in parts)
+    text = b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+_IDLE_MS: Final = 3_600_000
+"""The job drops a sensor that was not used for longer than this, and its bucket with it."""
+Bucket = tuple[str, tuple[str, str, str]]
+"""Quota type; broker, user and client-id of the sensor."""
+
+
+def check_snapshot(
+    batch: Batch, rows: list[Row], books: Books, versions: Sequence[int], verdict: Verdict
+) -> dict[Sensor, float]:
+    """Compare the snapshot after a batch: it has every bucket that is not full, and no other.
+
+    A bucket is full if it was full at the end of the oldest sample window. The bound decides that, and the snapshot may
+    have been taken under the quotas of the batch or under those of a later edit: it must be right under one of them.
+
+    The job goes on from what it wrote: what is full becomes a new bucket. So the verifier's own buckets that are full
+    become new ones here too. Whether the snapshot has them plays no part in that.
+
+    Args:
+        batch: The snapshot was taken after it.
+        rows: Its rows of `sensor_state`, at least one.
+        books: Have recorded all batches up to this one.
+        versions: The quota versions that may have been in force, at least one.
+        verdict: Takes what is found.
+
+    Returns:
+        The buckets that are new from now on, with what was in them.
+    """
+    # The row without a sensor stands for a snapshot without buckets.
+    listed = [(_bucket_of(row), row) for row in rows if row["sensor_user"] or row["sensor_client_id"]]
+    verdict.once_each("snapshots", [batch.key], [batch.key] * (len(rows) - len(listed) or 1))
+    stored = {bucket for bucket, _ in listed}
+    charged = {key[1:]: sensor for key, sensor in books.model.sensors.items() if sensor.tokens is not None}
+    by_version = [_full(charged, books, version) for version in versions]
+    full = min(by_version, key=lambda full: len((charged.keys() - full) ^ stored))
+    wanted: dict[Hashable, Values] = {
+        (*batch.key, *bucket): {
+            "tokens": sensor.tokens,
+            "refilled_at_ms": sensor.refilled_at_ms,
+            "time_epoch": books.time_epoch,
+            "evaluated_at_ms": books.evaluated_at_ms,
+        }
+        for bucket, sensor in charged.items()
+        if bucket not in full and (bucket in stored or not _is_idle(sensor, books.evaluated_at_ms))
+    }
+    verdict.same_rows("buckets", wanted, (((*batch.key, *bucket), row) for bucket, row in listed))
+    verdict.compared["full_buckets"] += len(full)
+    emptied = {charged[bucket]: charged[bucket].tokens or 0.0 for bucket in full}
+    for sensor in emptied:
+        sensor.tokens = None
+    return emptied
+
+
+def check_intervals(
+    batches: Sequence[Batch], snapshots: Iterable[tuple[str, int]], rules: Rules, verdict: Verdict
+) -> None:
+    """A snapshot is taken as soon as the interval has passed since the last one.
+
+    The snapshot after a batch is written when the next one begins: after the batch was collected, and before the next
+    one was.
+
+    Args:
+        batches: In their order.
+        snapshots: Keys of the batches that have a snapshot after them.
+        rules: The interval.
+        verdict: Takes what is found.
+    """
+    taken = set(snapshots)
+    latest_ms: int | None = None
+    for batch, following in pairwise(batches):
+        if batch.key in taken:
+            latest_ms = following.steady_ms
+        else:
+            is_due = latest_ms is None or batch.steady_ms - latest_ms >= rules.sensor_state_interval_ms
+            latest_ms = batch.steady_ms if latest_ms is None else latest_ms
+            if is_due:
+                verdict.tell("snapshots", "lost", f"the snapshot after batch {batch.key}")
+
+
+def _full(charged: Iterable[Bucket], books: Books, version: int) -> set[Bucket]:
+    """The buckets that were full at the end of the oldest window under a version; without a bound none is."""
+    books.put_in_force(version)
+    model = books.model
+    full_at_ms = max((books.evaluated_at_ms // model.w - model.n + 1) * model.w, 0)
+    full = set()
+    for quota_type, tags in charged:
+        bound = model.bound_of("enforced", quota_type, tags[1:])
+        if bound is None:
+            continue
+        burst = model.n * (model.w / 1000.0) * bound
+        if model.tokens_at(("enforced", quota_type, tags), bound, full_at_ms) >= burst:
+            full.add((quota_type, tags))
+    return full
+
+
+def _is_idle(sensor: Sensor, now_ms: int) -> bool:
+    return sensor.refilled_at_ms < now_ms - _IDLE_MS
+
+
+def _bucket_of(row: Row) -> Bucket:
+    return row["quota_type"], (row["broker_id"], row["sensor_user"], row["sensor_client_id"])
+
+
+_OVERHEAD_BYTES = 1_000
+"""Headers and framing of a record, at most."""
+_KEY = ("cluster", "broker_id", "user", "client_id")
+_FIGURES = ("observed", "bound", "window_ms", "tokens", "owed_ms")
+_RECORD = (
+    *("action", "cause", *_KEY, "throttle_time_ms", "throttled_until_ms", "quota_type", "sensor", *_FIGURES),
+    *("decision_id", "publish_seq", "batch_id", "quota_version", "schema_version"),
+)
+
+
+def check_sequence(evidence: Evidence, rules: Rules, verdict: Verdict) -> None:
+    """`publish_seq` counts up by one in the table, and the topic has every row once, with equal content, in order.
+
+    A row whose record is larger than the topic takes may be missing on it.
+    """
+    rows = evidence.tables["throttle_events"]
+    stored = [row["publish_seq"] for row in rows]
+    verdict.once_each("publish_seq", range(1 + max(stored, default=-1)), stored)
+    wanted: dict[Hashable, Values] = {
+        row["publish_seq"]: {
+            **{name: row[name] for name in _RECORD if name != "sensor"},
+            "sensor": [row["sensor_user"], row["sensor_client_id"]],
+            "key": [row[name] for name in _KEY],
+        }
+        for row in rows
+    }
+    present = {record["publish_seq"] for record in evidence.records}
+    for publish_seq in wanted.keys() - present:
+        if _size_bytes(wanted[publish_seq]) > rules.max_record_bytes - _OVERHEAD_BYTES:
+            del wanted[publish_seq]
+            verdict.compared["passed_over"] += 1
+    verdict.same_rows("topic", wanted, ((record["publish_seq"], record) for record in evidence.records))
+    newest: dict[int, int] = {}
+    for record in evidence.records:
+        before = newest.get(record["partition"], -1)
+        text = f"publish_seq {record['publish_seq']} comes after {before} in partition {record['partition']}"
+        verdict.deny("topic", record["publish_seq"] < before, text)
+        newest[record["partition"]] = max(before, record["publish_seq"])
+
+
+def _size_bytes(record: Values) -> int:
+    """Of key and value as JSON. Names are most of a record that is too large."""
+    value = {name: content for name, content in record.items() if name != "key"}
+    parts = (json.dumps(part, ensure_ascii=False, separators=(",", ":")) for part in (record["key"], value))
+    return sum(len(part.encode()) for part in parts)
+
+
+def check_pairs(evidence: Evidence, verdict: Verdict) -> None:
+    """Each throttle of a client ends with exactly one release of the same decision; none is left."""
+    begun = {(client_of(row), row["decision_id"]) for row in evidence.tables["decisions"] if row["applied"]}
+    running: dict[tuple[Any, ...], Row] = {}
+    for row in sorted(evidence.tables["throttle_events"], key=lambda row: int(row["publish_seq"])):
+        client = tuple(row[name] for name in _KEY)
+        before = running.get(client)
+        where = f"publish_seq {row['publish_seq']} {row['action']} {row['cause']} of {client}"
+        if before is None:
+            is_begin = (row["action"], row["cause"]) == ("throttle", "violation")
+            is_known = (client_of(row), row["decision_id"]) in begun
+            verdict.expect("pairs", is_begin and is_known, f"{where}: not held, decision {row['decision_id']}")
+        else:
+            same = row["decision_id"] == before["decision_id"]
+            verdict.expect("pairs", same, f"{where}: decision {row['decision_id']}, held by {before['decision_id']}")
+        if row["action"] == "release":
+            verdict.expect("pairs", row["throttle_time_ms"] == 0, f"{where}: throttle time {row['throttle_time_ms']}")
+            running.pop(client, None)
+        else:
+            running[client] = row
+    for client, row in running.items():
+        verdict.tell("pairs", "lost", f"the release of {client}, held since publish_seq {row['publish_seq']}")
+
+
+_ANY_WINDOW_MS = 1_000
+
+
+def check_ledger(messages: Sequence[Message], ledger: Mapping[str, Row], verdict: Verdict) -> None:
+    """Compare the usage topic with the ledgers.
+
+    Args:
+        messages: Of the topic.
+        ledger: A line for each message that was sent, by its key.
+        verdict: Takes what is found.
+    """
+    by_key = {_key(message): message for message in messages}
+    acknowledged = [key for key, line in ledger.items() if line["acknowledged"]]
+    # A message whose acknowledgement never came may be there or not.
+    found = [key for key in map(_key, messages) if key not in ledger or ledger[key]["acknowledged"]]
+    verdict.once_each("ledger", acknowledged, found)
+    for key, line in ledger.items():
+        if key in by_key:
+            message = by_key[key]
+            wanted = {name: line[name] for name in ("good", "dead", "ignored", "sha256")}
+            verdict.same_values("ledger", f"message {key}", wanted, _held_by(message))
+
+
+def _held_by(message: Message) -> Row:
+    reading = read([message], _ANY_WINDOW_MS)
+    return {
+        "good": reading.good_count,
+        "dead": len(reading.dead),
+        "ignored": reading.ignored_count,
+        "sha256": hashlib.sha256(message.value or b"").hexdigest(),
+    }
+
+
+def _key(message: Message) -> str:
+    return (message.key or b"").decode()

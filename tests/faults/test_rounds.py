@@ -1,0 +1,57 @@
+"""Rounds of `python -m tests.faults`, and one with the tables in an object store: real brokers, jobs and kills."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import Unreachable
+from pipeline.jvm.jars import fetch
+from tests.faults.rig import starts_in
+from tests.faults.rounds import STEPS, play, play_apart, play_stored
+from tests.faults.stepped_clock import COMPILER
+from tests.object_store import ObjectStore
+
+LOG = [
+    "23:59:59.500 INFO throttle.purgatory took up 3 running throttles",
+    "00:00:01.000 INFO stream.query batch_id=1",
+    "00:00:02.250 INFO throttle.purgatory took up 1 running throttles",
+]
+
+
+def test_the_log_tells_when_running_throttles_were_taken_up_also_around_midnight() -> None:
+    now = datetime(2026, 11, 22, 0, 5, tzinfo=UTC).timestamp()
+    starts = [datetime.fromtimestamp(start_ms / 1_000, UTC).isoformat() for start_ms in starts_in(LOG, now)]
+    assert starts == ["2026-11-21T23:59:59.500000+00:00", "2026-11-22T00:00:02.250000+00:00"]
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler: apt-get install gcc libc6-dev")
+def test_a_job_killed_in_a_batch_while_all_clocks_are_set_leaves_what_one_leaves_that_is_not(tmp_path: Path) -> None:
+    assert play_apart("usage.appended", tmp_path / "round", 11, False, STEPS[0]).verdict["differences"] == []
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_job_whose_check_fails_goes_on_in_its_process(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    assert play("look.appended", tmp_path, broker.bootstrap_servers, 11, True).verdict["differences"] == []
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_job_with_tables_and_checkpoint_in_a_store_loses_and_repeats_nothing(
+    store: ObjectStore, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    pytest.importorskip("obstore", reason="needs the package obstore: pip install '.[object-store]'")
+    try:
+        fetch(lambda _: None, "s3")
+        is_checkpoint_stored = True
+    except Unreachable:  # Spark cannot read S3; the tables can be there all the same
+        is_checkpoint_stored = False
+    outcome = play_stored(tmp_path, store, broker.bootstrap_servers, 17, is_checkpoint_stored)
+    assert outcome.verdict["differences"] == []
