@@ -6,10 +6,7 @@ from tests.mutations.planting import Defect
 
 _READER: Final = "tests/pipeline/stream/test_usage_reader.py"
 _COLUMNS: Final = "tests/pipeline/stream/test_usage_columns.py"
-_LIMIT: Final = "tests/pipeline/stream/test_event_time_limit.py"
-_LETTERS: Final = "tests/pipeline/stream/test_dead_letters.py"
 _CHECKPOINT: Final = "tests/pipeline/stream/test_checkpoint.py"
-_OFFSETS: Final = "tests/pipeline/stream/test_starting_offsets.py"
 _OUTCOMES: Final = "tests/pipeline/stream/test_outcomes.py"
 _JOB: Final = "tests/faults/test_hand_job.py"
 
@@ -117,25 +114,25 @@ DEFECTS: Final = (
         "events that are set back to the driver's clock stay in their later window",
         "_set_back",
         ('pc.min_element_wise(ahead["sample_start_ms"], limit_start_ms)', 'ahead["sample_start_ms"]'),
-        _LIMIT,
+        _COLUMNS,
     ),
     Defect(
         "a warning about clocks is logged with every batch",
         "pipeline.stream.usage_columns:_WARNING_INTERVAL_MS",
         ("60_000", "0"),
-        "tests/pipeline/stream/test_clock_ahead.py",
+        "tests/pipeline/stream/test_micro_batch.py",
     ),
     Defect(
         "a message of junk becomes as many dead letters as it has elements",
         "letters_of_elements",
         ("list(refused[:per_message])", "list(refused)"),
-        _LETTERS,
+        _COLUMNS,
     ),
     Defect(
         "refused elements without a row are counted nowhere",
         "pipeline.stream.dead_letters:causes_of",
         ("more = dead_count - letters.num_rows", "more = 0"),
-        _LETTERS,
+        _COLUMNS,
     ),
     Defect(
         "a checkpoint that is older than the tables is taken",
@@ -153,25 +150,25 @@ DEFECTS: Final = (
         "usage that was deleted before it was read is passed over in silence",
         "gaps",
         ("elif offset < span.begin:", "elif False:"),
-        _OFFSETS,
+        _CHECKPOINT,
     ),
     Defect(
         "a usage topic that was made anew is read from a place that it does not have",
         "gaps",
         ("elif offset > span.end:", "elif False:"),
-        _OFFSETS,
+        _CHECKPOINT,
     ),
     Defect(
         "a new checkpoint leaves out partitions that were added meanwhile",
         "starting_offsets",
         ("for partition, span in spans.items()", "for partition, span in spans.items() if partition in stored"),
-        _OFFSETS,
+        _CHECKPOINT,
     ),
     Defect(
         "usage that has waited for a start alarms as a job that is too slow",
         "MicroBatch._publish",
         ("logging.INFO if waited else logging.WARNING", "logging.WARNING"),
-        "tests/pipeline/stream/test_old_batches.py",
+        "tests/pipeline/stream/test_micro_batch.py",
     ),
     Defect(
         "without a snapshot a start knows the debts of the last windows only",
@@ -224,7 +221,7 @@ DEFECTS: Final = (
         "with a first batch of unknown size the driver reads what it cannot hold",
         "OffsetRange.message_count",
         ("return count if self.start or count >= 0 else None", "return count"),
-        "tests/pipeline/stream/test_offset_log.py",
+        "tests/pipeline/stream/test_checkpoint.py",
     ),
     Defect(
         "of a field that is written twice the first value counts",

@@ -1,6 +1,8 @@
-"""A batch is the same, whether the driver reads it or the executors; and which of them does."""
+"""A batch is the same whether the driver reads it or the executors, whatever it holds; and which of them does."""
 
 import json
+from collections.abc import Callable
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -9,6 +11,8 @@ from pyspark.sql import SparkSession
 from pipeline.stream import collect, usage_reader
 from pipeline.stream.collect import Collector, largest_bytes
 from pipeline.stream.usage_columns import CollectedBatch
+from tests.pipeline.stream import fuzz
+from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     RULES,
@@ -18,6 +22,7 @@ from tests.pipeline.stream.messages import (
     fetched,
     message,
     raw_frame,
+    read,
     usage,
 )
 from tests.pipeline.stream.test_usage_reader import MIXED
@@ -123,3 +128,36 @@ def test_a_batch_of_unknown_size_is_collected(spark: SparkSession) -> None:
         batch = collector(raw, message_count)
         assert (batch.dead_letters.num_rows, batch.dead_count, batch.ignored_count) == (1, 1, 1)
     assert [collector.is_small(count) for count in (200_000, 200_001)] == [True, False]
+
+
+KINDS = pytest.mark.parametrize("kind", [comparable, beyond])
+Kind = Callable[[Random], bytes | None]
+
+
+@pytest.mark.long
+def test_measures_far_below_zero_do_not_overflow_a_sum() -> None:
+    batch = read(array(*[event(produced_bytes=-(2**63), io_time_ns=-(2**63))] * 3, event()))
+    assert (batch.good_count, batch.dead_count) == (1, 3)
+
+
+@pytest.mark.long
+@KINDS
+def test_any_messages_are_read_as_the_model_reads_them(kind: Kind) -> None:
+    tally = fuzz.Tally()
+    fuzz.run_chunk(messages(11, 10_000, kind), append_times(11, 10_000), kind.__name__, tally)
+    assert tally.faults == []
+    assert min(tally.outcomes[name] for name in ("good", "dead")) > 500
+
+
+@pytest.mark.long
+def test_large_messages_are_read_as_the_model_reads_them() -> None:
+    tally, values = fuzz.Tally(), large_messages(13, size_bytes=131_072)
+    fuzz.run_chunk(values, [APPENDED_AT_MS] * len(values), "large", tally)
+    assert tally.faults == []
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@KINDS
+def test_any_messages_are_read_on_the_driver_as_on_the_executors(spark: SparkSession, kind: Kind) -> None:
+    collect_twice(raw_frame(spark, messages(14, 1_500, kind), append_times(14, 1_500)), RULES)

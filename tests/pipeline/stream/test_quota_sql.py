@@ -9,19 +9,25 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from deltalake import DeltaTable
 from filelock import FileLock
 
+from pipeline.errors import Conflict
 from pipeline.jvm.jars import fetch
+from pipeline.settings.model import Settings, TablesSettings
+from pipeline.stream import quota_sql
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from tests.object_store import ObjectStore
-
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+from tests.pipeline.cli.running import kquota
+from tests.touched_tables import add_columns
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 
@@ -69,59 +75,55 @@ def run(root: str, statements: Iterable[str], folder: Path, **environment: str) 
     )
 
 
+@pytest.mark.spark
+@pytest.mark.long
 def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: QuotaTable, tmp_path: Path) -> None:
     version = table.read().version
     statements = {
         "SELECT user, producer_byte_rate FROM quotas ORDER BY user": None,
         "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": None,
-        "MERGE INTO quotas USING (SELECT 'bob' AS who) ON user = who "
-        "WHEN MATCHED THEN UPDATE SET producer_byte_rate = 3e6": None,
         "DELETE FROM quotas WHERE user = 'carol'": None,
         "UPDAT quotas": "[PARSE_SYNTAX_ERROR] Syntax error at or near 'UPDAT'",
         "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
-        "INSERT INTO quotas SELECT * FROM quotas WHERE user = 'bob'": f"so v{version + 3} stays in force: row 3",
+        "INSERT INTO quotas SELECT * FROM quotas WHERE user = 'bob'": f"so v{version + 2} stays in force: row 3",
     }
     ran = run(str(Path(table.uri).parent), statements, tmp_path)
-    selected, updated, merged, deleted, *refused = map(json.loads, ran.stdout.splitlines())
+    selected, updated, deleted, *refused = map(json.loads, ran.stdout.splitlines())
     assert [(row["user"], row["producer_byte_rate"]) for row in selected] == [
         ("alice", 1.0),
         ("bob", 1.0),
         ("carol", 1.0),
     ]
     assert updated == deleted == [{"num_affected_rows": 1}]
-    assert merged[0]["num_updated_rows"] == 1
-    for (kind, said), words in zip(refused, list(statements.values())[4:], strict=True):
+    for (kind, said), words in zip(refused, list(statements.values())[3:], strict=True):
         assert words in said
         assert "\n" not in said
         assert kind == "Refused"
     assert [line for line in ran.stderr.splitlines() if "incubator modules" not in line] == []
-    assert {row["user"]: row["producer_byte_rate"] for row in table.read(version + 3).rows} == {
+    assert {row["user"]: row["producer_byte_rate"] for row in table.read(version + 2).rows} == {
         "alice": 2e6,
-        "bob": 3e6,
+        "bob": 1.0,
     }
-    assert table.read().version == version + 4, "what was refused left no version"
-    audits = [commit.audit for commit in table.history(4)]
-    assert audits == [EditAudit("carol", "ops1", "0.1.0", "month end")] * 4
+    assert table.read().version == version + 3, "what was refused left no version"
+    audits = [commit.audit for commit in table.history(3)]
+    assert audits == [EditAudit("carol", "ops1", "0.1.0", "month end")] * 3
     assert [path.name for path in tmp_path.iterdir()] == [FOLDER], "Spark leaves nothing in the working folder"
 
 
+@pytest.mark.spark
+@pytest.mark.long
 def test_columns_of_others_are_kept_and_features_of_others_are_refused_with_what_drops_them(
     table: QuotaTable, tmp_path: Path
 ) -> None:
-    given = "SET TBLPROPERTIES ('delta.enable"
     statements: dict[str, list[str]] = {
         "ALTER TABLE quotas ADD COLUMN team STRING": [],
         "UPDATE quotas SET team = 'red' WHERE user = 'alice'": [],
-        f"ALTER TABLE quotas {given}RowTracking' = 'true')": [
+        "ALTER TABLE quotas SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')": [
             "DROP FEATURE rowTracking",
             "DROP FEATURE domainMetadata",
         ],
         "ALTER TABLE quotas DROP FEATURE rowTracking": [],
         "ALTER TABLE quotas DROP FEATURE domainMetadata": [],
-        f"ALTER TABLE quotas {given}InCommitTimestamps' = 'true')": ["DROP FEATURE inCommitTimestamp"],
-        "ALTER TABLE quotas DROP FEATURE inCommitTimestamp": [],
-        "ALTER TABLE quotas SET TBLPROPERTIES ('delta.appendOnly' = 'true')": [],
-        "ALTER TABLE quotas UNSET TBLPROPERTIES ('delta.appendOnly')": [],
         "ALTER TABLE quotas CLUSTER BY (user)": [],
     }
     ran = run(str(Path(table.uri).parent), statements, tmp_path)
@@ -135,21 +137,10 @@ def test_columns_of_others_are_kept_and_features_of_others_are_refused_with_what
     table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
     rows = DeltaTable(table.uri).to_pyarrow_table().sort_by("user").select(["user", "team"]).to_pylist()
     assert rows == [{"user": name, "team": "red" if name == "alice" else None} for name in ("alice", "bob", "carol")]
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline.cli.main",
-        "quotas",
-        "sql",
-        "SELECT team FROM quotas WHERE user = 'alice'",
-    ]
-    told = subprocess.run(
-        [*command, "--tables", str(Path(table.uri).parent)], capture_output=True, text=True, check=True
-    )
-    assert "red" in told.stdout
-    assert "note: columns that kquota does not know have no effect and are kept as they are: team\n" in told.stderr
 
 
+@pytest.mark.spark
+@pytest.mark.long
 def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_path: Path) -> None:
     fetch()
     root = store.address("sql")
@@ -160,7 +151,6 @@ def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_
     statements = {
         "SELECT user FROM quotas ORDER BY user": [{"user": "alice"}, {"user": "bob"}],
         "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": [{"num_affected_rows": 1}],
-        "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
         "INSERT INTO quotas SELECT * FROM quotas": "quotas were not changed: ",
         "ALTER TABLE quotas ADD COLUMN team STRING": "it changes columns or properties of the table",
     }
@@ -177,18 +167,22 @@ def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_
     assert table.history(1)[0].audit == EditAudit("carol", "ops1", "0.1.0", "month end")
 
 
-def test_a_statement_waits_for_the_lock_like_every_edit(table: QuotaTable, tmp_path: Path) -> None:
-    version = table.read().version
-    command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sql", "DELETE FROM quotas"]
-    with FileLock(Path(table.uri).with_name("quotas.lock")):
-        ran = subprocess.run(
-            [*command, "--tables", str(Path(table.uri).parent)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=180,
-            cwd=tmp_path,
-        )
-    assert (ran.returncode, ran.stdout) == (4, "")
-    assert "quotas.lock is held by another edit" in ran.stderr
-    assert table.read().version == version
+def test_a_statement_waits_for_the_lock_like_every_edit(table: QuotaTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(Path(table.uri).parent)
+    session: Any = MagicMock()
+    monkeypatch.setattr(quota_sql, "build_spark_session", lambda *_, **__: session)
+    monkeypatch.setattr(quota_sql, "QuotaTable", partial(QuotaTable, lock_timeout_seconds=0.01))
+    with FileLock(Path(table.uri).with_name("quotas.lock")), pytest.raises(Conflict, match="held by another edit"):
+        quota_sql.run_sql(Settings(tables=TablesSettings(root=root)), "DELETE FROM quotas", AUDIT)
+    assert "DELETE FROM quotas" not in [call.args[0] for call in session.sql.call_args_list]
+    session.stop.assert_called_once_with()
+
+
+def test_the_command_prints_the_rows_and_names_columns_of_others(
+    table: QuotaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_columns(table.uri)
+    monkeypatch.setattr(quota_sql, "run_sql", lambda *_: [{"team": "red"}])
+    told = kquota("quotas", "sql", "SELECT team FROM quotas", "--tables", str(Path(table.uri).parent))
+    assert (told.exit_code, "red" in told.stdout) == (0, True)
+    assert "kept as they are: team, seen, contact\n" in told.stderr

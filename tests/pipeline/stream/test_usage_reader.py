@@ -59,7 +59,6 @@ def deep(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
 NO_INTEGER = "'produced_bytes' must be a JSON integer"
 TOO_LARGE = f"'produced_bytes' must be at most {LARGEST}"
 HALF = "'user' must be Unicode text, without lone surrogates"
-
 # The table of docs/design.md, "What a usage message is": each odd thing that JSON may hold, and what becomes of it.
 ODDITIES = {
     "-0 is 0": (size(b"-0"), 0),
@@ -254,25 +253,9 @@ def test_the_first_dead_elements_of_a_message_are_kept_and_the_others_counted() 
     assert causes[2] == f"{NO_OBJECT}; 4997 more refused elements, up to element 5000"
 
 
-def test_a_thousand_bad_messages_among_good_ones_are_all_accounted_for() -> None:
-    bad = [value for value, outcome in ODDITIES.values() if not isinstance(outcome, int)]
-    values: list[bytes] = []
-    for number in range(1000):
-        values += [message(user=f"u{number % 10}"), bad[number % len(bad)]]
-    batch = read(*values)
-    assert batch.dead_letters["offset"].to_pylist() == list(range(1, 2000, 2))
-    assert (batch.good_count, batch.dead_count) == (1000, 1000)
-    assert {row["produced_bytes"] for row in usage(batch).values()} == {500}
-
-
 def test_null_and_empty_array_are_ignored_and_counted() -> None:
     batch = read(None, b"[]", b" [ ]\n", message())
     assert (batch.ignored_count, batch.good_count, batch.dead_count) == (3, 1, 0)
-
-
-def test_unknown_fields_are_ignored() -> None:
-    batch = read(message(unknown=1), array(event(), event(unknown=[{"user": "inner"}])), twice('"":0'))
-    assert (batch.good_count, batch.dead_count, the_row(batch)["user"]) == (4, 0, "alice")
 
 
 @pytest.mark.parametrize(

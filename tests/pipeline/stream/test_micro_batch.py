@@ -1,4 +1,4 @@
-"""One clock that is ahead must not switch off the quotas of everybody else."""
+"""Batches of a job on a clock set by hand: a clock that is ahead, and batches that are too old."""
 
 import json
 import logging
@@ -88,3 +88,47 @@ def test_the_log_names_the_client_that_is_ahead_once_a_minute(tmp_path: Path, ca
         job.step()
     _, second = messages_of(caplog, LIMIT_LOG)
     assert "5 events" in second
+
+
+LONG_MS = 147_000
+
+
+def send_too_much(job: HandJob) -> None:
+    now_ms = job.clock.wall_ms
+    job.send(f'{{"event_time_ms":{now_ms},"user":"u","client_id":"c","produced_bytes":1000000}}'.encode())
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    return [
+        (record.levelno, record.getMessage())
+        for record in caplog.records
+        if "no throttle is published" in record.getMessage()
+    ]
+
+
+def test_usage_that_has_waited_for_a_start_is_no_alarm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    send_too_much(job)
+    job.clock.advance(LONG_MS)
+    job.start()
+    job.step()
+    assert told(caplog) == [
+        (
+            logging.INFO,
+            "batch_id=0 has usage from before this start: its 1 violations are recorded, but no throttle is published",
+        )
+    ]
+
+
+def test_a_job_that_falls_behind_while_it_runs_gives_an_alarm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    send_too_much(job)
+    job.clock.advance(LONG_MS)
+    job.step()
+    assert told(caplog) == [
+        (logging.WARNING, "batch_id=0 is 147.0 s old: its 1 violations are recorded, but no throttle is published")
+    ]
