@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pipeline.demo.broker import EmbeddedBroker
     from tests.object_store import ObjectStore
 
-# The one profile of all tests; tests/test_suite_rules.py refuses others. No example is too slow (speed is measured by
-# bench/) and none too large (each strategy bounds what it draws). The same code gets the same examples, so that what
-# passed passes again; `EXPLORE_EXAMPLES=1` looks for new ones. A failure prints how to repeat it elsewhere.
+# The one profile of all tests. No example is too slow (speed is measured by bench/) and none too large (each strategy
+# bounds what it draws). The same code gets the same examples, so that what passed passes again; `EXPLORE_EXAMPLES=1`
+# looks for new ones. A failure prints how to repeat it elsewhere.
 settings.register_profile(
     "kquota",
     settings.get_profile("default"),  # named, because Hypothesis takes another one where it sees continuous integration

@@ -29,10 +29,6 @@ def test_every_citation_of_the_design_page_names_a_heading_that_exists() -> None
     assert {name: wrong for name, found in cited.items() if (wrong := set(found) - HEADINGS)} == {}
 
 
-def test_a_citation_is_found_across_a_line_break_and_one_without_a_heading_is_none() -> None:
-    assert _citations(f'as {NAME}, "Event\n    time" and "Topics", and {NAME} say') == ["Event time", "Topics", ""]
-
-
 def test_the_floors_of_the_page_are_those_of_the_import_contract() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract.get("containers") == ["pipeline"])
