@@ -32,29 +32,6 @@ def test_3_4_6_completed_operations_leave_a_list_when_its_key_is_checked() -> No
     assert gauges(purgatory) == (0, 1, 1)
 
 
-def test_an_event_completes_earlier_batches_first_and_only_once() -> None:
-    purgatory = BatchPurgatory()
-    handles = [purgatory.watch_many([FAR_MS - n, FAR_MS], [[5, 6], [5, 7]]) for n in range(3)]
-    assert purgatory.check_and_complete(5).tolist() == np.concatenate(handles).tolist()
-    assert purgatory.check_and_complete(6).tolist() == []
-    assert purgatory.advance(FAR_MS)[0].tolist() == []
-
-
-def test_repeated_keys_are_watched_once() -> None:
-    purgatory = BatchPurgatory()
-    purgatory.watch_many([FAR_MS, FAR_MS], [[1, 1, 2], [3, 1, 3]])
-    assert gauges(purgatory) == (2, 4, 3)
-
-
-@pytest.mark.parametrize(("more", "watched"), [(0, 20), (1, 11)], ids=["at the slack", "above it"])
-def test_lists_are_purged_once_they_hold_more_than_the_slack(more: int, watched: int) -> None:
-    purgatory = BatchPurgatory(purge_slack=20)
-    done = purgatory.watch_many([FAR_MS] * 10, [[1]] * 10)
-    purgatory.complete_many(done)
-    purgatory.watch_many([FAR_MS] * (10 + more), [[2]] * (10 + more))
-    assert purgatory.watched == watched
-
-
 def test_a_purge_keeps_order_and_forgets_keys_without_anything_pending() -> None:
     lists = WatchLists()
     lists.watch(np.arange(6), np.array([[1], [2], [1], [2], [3], [1]]))

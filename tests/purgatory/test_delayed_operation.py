@@ -35,36 +35,11 @@ class Recorded(DelayedOperation):
         self.life.append("expired")
 
 
-def test_expiry_completes_first_and_then_expires() -> None:
-    operation = Recorded()
-    operation.run()
-    assert operation.life == ["completed", "expired"]
-    assert operation.is_completed
-
-
 def test_an_operation_that_was_completed_does_not_expire() -> None:
     operation = Recorded(completable=True)
     assert operation.safe_try_complete()
     operation.run()
     assert not operation.force_complete()
-    assert operation.life == ["completed"]
-
-
-def test_of_many_threads_one_completes_it() -> None:
-    operation = Recorded()
-    start = threading.Barrier(8)
-    wins: list[bool] = []
-
-    def race() -> None:
-        start.wait()
-        wins.append(operation.force_complete())
-
-    racers = [threading.Thread(target=race) for _ in range(8)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    assert sorted(wins) == [False] * 7 + [True]
     assert operation.life == ["completed"]
 
 
@@ -152,14 +127,6 @@ def test_3_4_3_satisfaction_by_event() -> None:
     assert (first.completions, second.completions) == (1, 1)
 
 
-def test_an_operation_that_can_complete_at_once_is_not_watched() -> None:
-    setting = Setting()
-    operation = Operation()
-    operation.completable = True
-    assert setting.purgatory.try_complete_else_watch(operation, ["test1"])
-    assert setting.gauges == (0, 0)
-
-
 def test_3_4_4_expiry_of_one_leaves_the_other() -> None:
     setting = Setting()
     first, second = Operation(20), Operation(200_000)
@@ -203,18 +170,6 @@ def test_more_completed_operations_than_the_interval_are_purged(completed: int, 
     assert setting.purgatory.watched == watched_after
 
 
-def test_a_purge_keeps_what_is_pending() -> None:
-    setting = Setting(purge_interval=0)
-    done, pending = Operation(), Operation()
-    setting.purgatory.try_complete_else_watch(done, ["key"])
-    setting.purgatory.try_complete_else_watch(pending, ["key"])
-    done.force_complete()
-    setting.purgatory.advance_clock(0)
-    assert setting.gauges == (1, 1)
-    pending.completable = True
-    assert setting.purgatory.check_and_complete("key") == 1
-
-
 def test_3_4_7_cancel_for_key_returns_and_forgets_the_operations_of_one_key() -> None:
     setting = Setting()
     first, second, third = Operation(), Operation(), Operation()
@@ -236,12 +191,6 @@ def test_cancel_for_key_leaves_nothing_on_other_keys_where_kafka_leaks() -> None
     assert setting.purgatory.check_and_complete("other") == 0
     setting.pass_time(10)
     assert operation.completions == 0
-
-
-def test_repeated_keys_are_watched_once() -> None:
-    setting = Setting()
-    setting.purgatory.try_complete_else_watch(Operation(), ["key", "key"])
-    assert setting.purgatory.watched == 1
 
 
 def test_an_operation_without_a_key_is_refused() -> None:
@@ -350,19 +299,6 @@ def test_a_forgotten_operation_leaves_nothing_behind(is_completed: bool) -> None
     assert setting.gauges == (1, 1)
     gone.completable = left.completable = True
     assert setting.purgatory.check_and_complete("key") == 1
-
-
-def test_forgotten_operations_do_not_bring_a_purge_nearer() -> None:
-    setting = Setting(purge_interval=1)
-    for _ in range(3):
-        gone = Operation()
-        setting.purgatory.try_complete_else_watch(gone, ["key"])
-        setting.purgatory.forget(gone, ["key"])
-    done = Operation()
-    setting.purgatory.try_complete_else_watch(done, ["key"])
-    done.force_complete()
-    setting.purgatory.advance_clock(0)
-    assert setting.gauges == (0, 1)
 
 
 def test_forgetting_what_was_never_watched_does_not_put_a_purge_off() -> None:

@@ -115,17 +115,6 @@ def test_depleted_time_begins_with_the_refusal_and_ends_with_the_release() -> No
     assert memory.depleted_percent == 50.0  # 250 of 500 ms
 
 
-def test_depleted_time_ends_with_a_smaller_allocation_too() -> None:
-    clock = ManualMonotonicClock()
-    memory = pool(10, 10, strict=True, clock=clock)
-    taken(memory, 5)
-    memory.try_allocate(6)
-    clock.advance(30)
-    taken(memory, 5)
-    clock.advance(30)
-    assert memory.depleted_total_ms == 30
-
-
 def test_the_depleted_percent_looks_back_over_its_window_only() -> None:
     clock = ManualMonotonicClock()
     memory = pool(10, 10, clock=clock)
@@ -168,16 +157,6 @@ def test_refused_sources_come_back_in_the_order_they_were_refused() -> None:
     assert order == ["b", "a", "c"]
 
 
-def test_several_are_served_while_there_is_memory() -> None:
-    intake, memory, allocation = full_intake()
-    for source in ("a", "b", "c"):
-        intake.try_allocate(source, 6)
-    memory.release(allocation)
-    served = intake.unmute()
-    assert [(source, allocation.size_bytes) for source, allocation in served] == [("a", 6), ("b", 6)]
-    assert intake.muted == ("c",)
-
-
 def test_a_small_request_does_not_overtake_a_large_one_that_waits() -> None:
     memory = MemoryPool(10, 10, ManualMonotonicClock(), strict=True)
     intake: MemoryIntake[str] = MemoryIntake(memory)
@@ -203,13 +182,3 @@ def test_an_impossible_size_does_not_mute() -> None:
     with pytest.raises(InvalidArgumentError):
         intake.try_allocate("b", 11)
     assert intake.muted == ("a",)
-
-
-def test_a_source_that_went_away_is_forgotten() -> None:
-    intake, memory, allocation = full_intake()
-    intake.try_allocate("a", 5)
-    assert intake.forget("a")
-    assert not intake.forget("a")
-    memory.release(allocation)
-    assert intake.unmute() == []
-    assert memory.available_bytes == 10

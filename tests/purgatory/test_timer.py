@@ -185,10 +185,6 @@ def test_waiting_ends_when_a_sooner_task_is_added() -> None:
     assert ran == ["soon"]
 
 
-def test_waiting_without_anything_due_gives_up() -> None:
-    assert not SystemTimer(SystemMonotonicClock()).advance_clock(5)
-
-
 class Signal(TimerTask):
     def __init__(self, delay_ms: int, *, fails: bool = False) -> None:
         super().__init__(delay_ms)

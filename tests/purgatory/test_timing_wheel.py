@@ -167,25 +167,6 @@ def test_v9_the_bare_wheel_lets_a_later_entry_overtake() -> None:
     assert counter.value == 2
 
 
-def test_a_cancelled_entry_is_refused() -> None:
-    wheel = TimingWheel(1, 20, 0, TaskCounter(), BucketQueue())
-    task = TimerTask(25)
-    entry = TimerTaskEntry(task, 25)
-    task.entry = None
-    assert not wheel.add(entry)
-
-
-def test_clocks_never_go_back_and_are_multiples_of_their_tick() -> None:
-    wheel = TimingWheel(5, 4, 13, TaskCounter(), BucketQueue())
-    assert wheel.clock_ms == 10
-    wheel.add(TimerTaskEntry(TimerTask(99), 99))
-    clocks_ms = []
-    for now_ms in (44, 3, 47):
-        wheel.advance_clock(now_ms)
-        clocks_ms.append([level.clock_ms for level in wheel.levels])
-    assert clocks_ms == [[40, 40, 0], [40, 40, 0], [45, 40, 0]]
-
-
 @pytest.mark.parametrize(
     ("tick_ms", "wheel_size", "start_ms", "name"),
     [(0, 3, 0, "tick_ms"), (1, 1, 0, "wheel_size"), (1, 3, -1, "start_ms")],
@@ -219,11 +200,6 @@ def test_3_1_three_lists_share_one_counter() -> None:
             entry.remove()
         assert sizes() == expected
     assert counter.value == 0
-
-
-def test_setting_the_same_expiration_again_is_no_change() -> None:
-    bucket = TimerTaskList(TaskCounter())
-    assert [bucket.set_expiration(expiration_ms) for expiration_ms in (5, 5, 25)] == [True, False, True]
 
 
 @pytest.mark.parametrize("removed", [0, 1, 2])

@@ -46,11 +46,6 @@ def test_only_a_row_with_one_sensor_has_a_level(user: str, client_id: str, kind:
     assert entries(row, mirror=True) == [(user, client_id, PRODUCER, 5.0, "bound")]
 
 
-def test_every_type_with_a_bound_has_an_entry() -> None:
-    row = quota_row("alice", consumer_byte_rate=7.0, request_percentage=12.5)
-    assert entries(row) == [("alice", "", CONSUMER, 7.0, "level"), ("alice", "", REQUEST, 12.5, "level")]
-
-
 def test_a_shadow_row_and_a_table_in_shadow_mode_have_none() -> None:
     assert entries(quota_row("alice", producer_byte_rate=5.0, mode="shadow")) == []
     assert entries(quota_row("alice", producer_byte_rate=5.0), mode="shadow") == []
@@ -130,33 +125,11 @@ def test_an_entry_of_a_user_that_would_hide_a_row_of_the_default_user_is_refused
         assert len(refused) == 1
 
 
-def test_a_row_of_another_type_hides_nothing() -> None:
-    rows = (quota_row(D, "", producer_byte_rate=5.0), quota_row(D, "etl", consumer_byte_rate=3.0))
-    assert asked(*rows, sensors=(("bob", ""),)) == ([("bob", "", 5.0, "own")], [])
-
-
 def test_an_exempt_row_that_would_be_hidden_counts_and_a_shadow_row_does_not() -> None:
     default = quota_row(D, "", producer_byte_rate=5.0)
     assert asked(default, quota_row(D, "etl", mode="exempt"), sensors=(("bob", ""),))[0] == []
     shadow = quota_row(D, "etl", producer_byte_rate=3.0, mode="shadow")
     assert asked(default, shadow, sensors=(("bob", ""),))[1] == []
-
-
-def test_a_row_that_bounds_another_type_of_the_same_user_keeps_it() -> None:
-    rows = (quota_row(D, "", producer_byte_rate=5.0), quota_row("bob", "", consumer_byte_rate=3.0))
-    assert asked(*rows, sensors=(("bob", ""),))[0] == [("bob", "", 5.0, "own")]
-
-
-def test_a_sensor_may_have_an_entry_of_one_type_and_not_of_the_other() -> None:
-    rows = [
-        quota_row(D, "", producer_byte_rate=5.0, consumer_byte_rate=6.0),
-        quota_row(D, "etl", producer_byte_rate=3.0),
-    ]
-    granted, refused = own_entries(
-        QuotaSnapshot.from_rows(rows, 1), [EntryKey("bob", "", name) for name in QUOTA_TYPES[:2]]
-    )
-    assert [entry.key.quota_type for entry in granted] == ["consumer_byte_rate"]
-    assert [one.key.quota_type for one in refused] == ["producer_byte_rate"]
 
 
 @pytest.mark.parametrize(
@@ -169,17 +142,6 @@ def test_a_sensor_may_have_an_entry_of_one_type_and_not_of_the_other() -> None:
 )
 def test_a_sensor_that_no_default_bounds_gets_none(row: dict[str, Any]) -> None:
     assert asked(row, sensors=(("bob", ""),)) == ([], ["no default bounds it"])
-
-
-def test_one_that_is_refused_does_not_keep_others_from_theirs() -> None:
-    rows = (
-        quota_row(D, "", producer_byte_rate=5.0),
-        quota_row(D, "etl", producer_byte_rate=3.0),
-        quota_row("carol", "etl", producer_byte_rate=2.0),
-    )
-    granted, refused = asked(*rows, sensors=(("bob", ""), ("carol", ""), ("bob", "etl")))
-    assert [entry[:2] for entry in granted] == [("carol", ""), ("bob", "etl")]
-    assert len(refused) == 1
 
 
 NAMES = st.sampled_from(["a", "b", D, ""])
@@ -230,16 +192,6 @@ def test_answers_are_kept_until_the_quotas_change() -> None:
     grants.ask([BOB])
     grants.ask([ERIN])
     assert (list(grants.granted), list(grants.refused)) == ([ERIN], [BOB])
-
-
-def test_who_needs_none_any_more_is_forgotten_and_may_ask_again() -> None:
-    grants = OwnGrants()
-    grants.load(HIDING)
-    grants.ask([BOB, ERIN])
-    grants.forget([BOB, ERIN, CAROL])
-    assert (grants.granted, grants.refused) == ({}, {})
-    grants.ask([ERIN])
-    assert list(grants.granted) == [ERIN]
 
 
 def test_only_new_sensors_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ First a machine, compared with what can be said without knowing how the sync wor
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quota.broker_levels.entries import UNREACHED, EntryKey, EntryKind, OwnLimits, broker_entries
-from quota.broker_levels.level_control import Cause
 from quota.broker_levels.sync import AlterBudget, BrokerSync
-from quota.broker_levels.writes import WORDS, Change, DriftKind, Owned
+from quota.broker_levels.writes import Change, DriftKind
 from quota.errors import InvalidArgument
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
@@ -252,14 +250,6 @@ def test_an_edit_of_the_table_is_written_in_the_next_period(
     assert synced.period() == []
 
 
-def test_in_shadow_mode_all_that_was_written_is_given_back() -> None:
-    synced = Synced(ROW, OF_DEFAULT, held={DEFAULT: 7.0}, adopt=True)
-    synced.period()
-    synced.load(ROW, OF_DEFAULT, mode="shadow")
-    assert sorted(synced.period()) == [(D, 100.0, 7.0, "given_back"), ("alice", 100.0, None, "removed")]
-    assert (synced.ledger.held, synced.sync.owned) == ({DEFAULT: 7.0}, {})
-
-
 def test_every_type_of_a_row_is_a_write_of_its_own() -> None:
     synced = Synced(quota_row("alice", producer_byte_rate=5.0, consumer_byte_rate=6.0, request_percentage=7.5))
     synced.period()
@@ -277,13 +267,6 @@ def test_nothing_is_written_before_the_quotas_and_the_brokers_are_known() -> Non
     sync.set_brokers(["1"])
     counts.append(len(sync.period(START_MS, START_MS)))
     assert counts == [0, 0, 1]
-
-
-def test_nothing_is_written_before_it_is_known_what_the_brokers_hold() -> None:
-    sync = BrokerSync()
-    sync.load_quotas(QuotaSnapshot.from_rows([ROW], 1), mirror=False)
-    sync.set_brokers(["1"])
-    assert sync.period(START_MS, START_MS) == []
 
 
 # What others wrote.
@@ -307,13 +290,6 @@ def test_usage_without_a_broker_of_the_cluster_counts_nowhere_and_is_told() -> N
     assert synced.sync.unplaced_bytes == 1801
 
 
-def test_keys_are_told_in_order() -> None:
-    rows = [quota_row(user, producer_byte_rate=9.0) for user in ("bob", "alice")]
-    synced = Synced(*rows, held={EntryKey(user, "", PRODUCER): 1.0 for user in ("bob", "alice")})
-    synced.period()
-    assert [drift.key.user for drift in synced.sync.drifts] == ["alice", "bob"]
-
-
 def test_a_level_follows_the_demand_and_goes_back_to_the_bound() -> None:
     synced = Synced(ROW, brokers=("1", "2", "3"))
     written = told(synced.use(8, {"alice": (60, 30, 90)}))
@@ -322,22 +298,6 @@ def test_a_level_follows_the_demand_and_goes_back_to_the_bound() -> None:
     assert {broker: round(rate or 0) for broker, rate in change.demand.items()} == {"1": 60, "2": 30, "3": 90}
     assert synced.rest() == [("alice", 35.0, 100.0, "quiet")]
     assert synced.period() == []
-
-
-def test_a_level_moves_ten_seconds_after_its_last_move_and_at_once_after_an_edit() -> None:
-    synced = Synced(ROW)
-    synced.use(12, {"alice": (60, 45)})
-    synced.use(15, {"alice": (52, 52)})
-    _, (first, first_ms), (second, second_ms) = synced.ledger.written
-    assert (first.new, second.new, second_ms - first_ms) == (53.0, 50.0, 10_000)
-    synced.load(quota_row("alice", producer_byte_rate=90.0))
-    synced.use(1, {"alice": (52, 52)})
-    assert synced.ledger.written[-1][0].cause == "edited"
-
-
-def test_a_quiet_entity_is_written_once() -> None:
-    synced = Synced(ROW)
-    assert told(synced.use(120, {"alice": (50, 49)})) == [("alice", None, 100.0, "added")]
 
 
 @pytest.mark.parametrize(("bound", "level"), [(200.0, 85.0), (101.0, 36.0), (50.0, 18.0), (45.0, 16.0)])
@@ -349,29 +309,6 @@ def test_the_level_of_an_edited_bound_is_that_of_the_demand_or_in_proportion_at_
     synced.load(quota_row("alice", producer_byte_rate=bound))
     written = told(synced.use(1, {"alice": (35, 30, 35)}))
     assert [(cause, new) for _, _, new, cause in written] == [("edited", level)]
-
-
-def test_levels_are_corrected_when_a_broker_leaves_and_kept_when_one_joins() -> None:
-    synced = Synced(ROW, brokers=("1", "2", "3"))
-    synced.use(8, {"alice": (90, 90, 90)})
-    assert levels_of(synced.sync) == {ALICE: 34.0}
-    synced.brokers = ("1", "3")
-    synced.describe()
-    assert synced.period() == [("alice", 34.0, 50.0, "out_of_range")]
-    synced.brokers = ("1", "3", "4")
-    synced.describe()
-    assert told(synced.use(9, {"alice": (50, 50, 0)})) == []
-
-
-def test_in_broker_scope_every_broker_gets_the_bound() -> None:
-    synced = Synced(ROW)
-    synced.use(8, {"alice": (90, 90)})
-    assert levels_of(synced.sync) == {ALICE: 50.0}
-    synced.load(ROW, mirror=True)
-    assert synced.period() == [("alice", 50.0, 100.0, "edited")]
-    assert told(synced.use(20, {"alice": (90, 90)})) == []
-    synced.load(ROW)
-    assert told(synced.use(8, {"alice": (90, 90)})) == [("alice", 100.0, 50.0, "together_above")]
 
 
 def test_a_stop_that_restores_puts_every_level_at_the_bound() -> None:
@@ -426,22 +363,6 @@ def test_a_refusal_is_told_no_longer_when_the_sensor_is_quiet() -> None:
     synced.use(20, {"carol": (90, 90)})
     synced.use(60, {})
     assert synced.sync.refused == ()
-
-
-def test_a_foreign_value_at_a_sensor_of_a_default_is_left_alone_and_reported() -> None:
-    carol = key_of("carol")
-    synced = Synced(OF_DEFAULT, held={carol: 70.0})
-    synced.use(20, {"carol": (90, 90)})
-    assert synced.ledger.held[carol] == 70.0
-    assert [(drift.key, drift.kind) for drift in synced.sync.drifts] == [(carol, DriftKind.FOREIGN)]
-
-
-def test_a_row_for_a_sensor_with_an_entry_takes_it_over() -> None:
-    synced = Synced(OF_DEFAULT)
-    synced.use(20, {"carol": (90, 90)})
-    synced.load(OF_DEFAULT, quota_row("carol", producer_byte_rate=100.0))
-    assert synced.period() == []
-    assert synced.sync.owned[key_of("carol")].kind == "level"
 
 
 # How many of them.
@@ -536,15 +457,6 @@ def test_an_adopted_value_is_given_back_when_the_row_goes(theirs: float) -> None
     synced.load()
     assert synced.period() == [("alice", 100.0, theirs, "given_back")]
     assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: theirs})
-
-
-def test_what_stood_there_before_is_remembered_while_the_level_moves() -> None:
-    synced = Synced(ROW, held={ALICE: 7.0}, adopt=True)
-    synced.use(8, {"alice": (90, 90)})
-    assert synced.ledger.rows[-1][0].cause == "together_above"
-    synced.restart()
-    synced.load()
-    assert synced.period() == [("alice", 50.0, 7.0, "given_back")]
 
 
 @pytest.mark.parametrize("theirs", [7.0, None])
@@ -651,17 +563,6 @@ KEY = EntryKey("alice", "", "producer_byte_rate")
 LEVEL = Change(KEY, 100.0, 35.0, 100.0, EntryKind.LEVEL, {"1": None}, "together_above", 7.0, 5)
 
 
-def test_a_write_says_what_is_owned_afterwards() -> None:
-    assert LEVEL.owned(9) == Owned(7.0, 35.0, EntryKind.LEVEL, 100.0, 9, 5)
-    assert replace(LEVEL, new=7.0, bound=None, kind=None, cause="given_back").owned(9) is None
-
-
-@pytest.mark.parametrize("cause", WORDS)
-def test_the_causes_of_levels_are_moves(cause: str) -> None:
-    change = replace(LEVEL, cause=cause)
-    assert change.is_move is (cause in {one.name.lower() for one in Cause})
-
-
 NOW_MS = 1_700_000_000_000
 
 
@@ -680,12 +581,6 @@ def test_what_was_left_out_comes_when_time_has_passed() -> None:
     assert chosen(budget, [0.0, 0.0, 1.0]) == []
     assert chosen(budget, [0.0, 0.0, 1.0], NOW_MS + 499) == []
     assert chosen(budget, [0.0, 0.0, 1.0], NOW_MS + 500) == [2]
-
-
-def test_at_most_one_second_is_saved_up() -> None:
-    budget = AlterBudget(2)
-    assert chosen(budget, [], NOW_MS) == []
-    assert chosen(budget, [1.0] * 9, NOW_MS + 60_000) == [0, 1]
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:

@@ -63,27 +63,6 @@ def test_usage_in_pieces_and_windows_is_the_same_as_in_one() -> None:
         assert sums(at_once, user, at_ms=NOW_MS + 5_999) == sums(piece_by_piece, user, at_ms=NOW_MS + 5_999)
 
 
-def test_types_are_apart_and_one_without_usage_is_not_touched() -> None:
-    usage = loaded()
-    usage.record(
-        table(
-            [
-                row("alice", "1", None, io_time_ns=4 * 10**7, network_time_ns=10**7),
-                row("alice", "2", 8, fetched_bytes=9),
-            ]
-        )
-    )
-    assert [sums(usage, "alice", quota_type) for quota_type in range(3)] == [[0.0, 8.0], [0.0, 0.0], [5.0, 0.0]]
-
-
-def test_a_cell_of_one_type_is_no_cell_of_another() -> None:
-    usage = loaded()
-    many = [row(f"user-{number}", "1", 1) for number in range(200)]
-    usage.record(table([row("alice", "1", None, io_time_ns=10**7), *many, row("alice", "2", 5)]))
-    assert sums(usage, "alice", REQUEST) == [1.0, 0.0]
-    assert sums(usage, "user-199", REQUEST) == [0.0, 0.0]
-
-
 def test_only_sensors_of_defaults_have_the_bound_of_a_default_and_only_while_used() -> None:
     usage = loaded()
     usage.record(table([row("alice", "1", 5), row("bob", "1", 5)]))
@@ -121,13 +100,6 @@ def test_sensors_that_no_window_counts_any_more_are_dropped_and_the_others_renum
     assert sums(usage, "alice", at_ms=now_ms) == [9.0, 0.0]
 
 
-def test_without_quotas_or_usage_there_is_nothing() -> None:
-    usage = loaded(quota_row("alice", mode="exempt"))
-    usage.record(table([row("alice", "1", 5)]))
-    usage.record(table([]))
-    assert (usage.tags, usage.unplaced_bytes) == ([], 0)
-
-
 def test_a_table_without_brokers_is_refused() -> None:
     with pytest.raises(InvalidUsage, match="column 'broker_id' is not in the table"):
         loaded().record(table([row("alice", "1", 5)]).drop(["broker_id"]))
@@ -157,16 +129,6 @@ def test_the_recent_rate_forgets_after_three_seconds() -> None:
     assert seen == [3_000.0, 6_000 / 2.999, 3_000.0, 6_000 / 2.999, 0.0]
 
 
-def test_a_cell_without_usage_is_at_rest() -> None:
-    rates = BrokerRates(0, AT_MS)
-    before = rates.view(np.array([[-1, 4]]), AT_MS)
-    rates.record(np.array([1]), AT_MS // 1000, np.array([5]), np.array([AT_MS]))
-    after = rates.view(np.array([[-1, 0]]), AT_MS)
-    for view in (before, after):
-        assert view.observed.tolist() == view.recent.tolist() == [[0.0, 0.0]]
-        assert view.last_ms.tolist() == [[0, 0]]
-
-
 def test_usage_that_comes_too_late_for_every_window_changes_no_rate() -> None:
     rates = BrokerRates(0, AT_MS)
     rates.record(np.array([0]), AT_MS // 1000 - 12, np.array([5_000]), np.array([AT_MS - 12_000]))
@@ -180,19 +142,3 @@ def test_request_time_is_a_percentage_of_one_thread() -> None:
     rates = BrokerRates(2, AT_MS)
     rates.record(np.array([0]), AT_MS // 1000, np.array([1_000_000_000]), np.array([AT_MS]))
     assert rates.view(np.array([[0]]), AT_MS).observed[0, 0] == 10.0
-
-
-def test_a_cell_beyond_all_that_had_usage_is_at_rest() -> None:
-    rates = BrokerRates(0, AT_MS)
-    rates.record(np.arange(64), AT_MS // 1000, np.full(64, 5), np.full(64, AT_MS))
-    view = rates.view(np.array([[63, 64, 1_000]]), AT_MS)
-    assert view.recent.tolist() == [[2.5, 0.0, 0.0]]
-    assert view.last_ms.tolist() == [[AT_MS, 0, 0]]
-
-
-def test_cells_that_are_kept_close_the_gaps() -> None:
-    rates = BrokerRates(0, AT_MS)
-    rates.record(np.arange(3), AT_MS // 1000, np.array([10, 20, 30]), np.full(3, AT_MS))
-    rates.keep(np.array([False, True, True]))
-    rates.record(np.array([2]), AT_MS // 1000, np.array([40]), np.array([AT_MS]))
-    assert rates.view(np.array([[0, 1, 2, 3]]), AT_MS).observed.tolist() == [[2.0, 3.0, 4.0, 0.0]]

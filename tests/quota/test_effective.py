@@ -58,31 +58,6 @@ def test_a_quota_on_a_client_id_is_shared_across_users() -> None:
     assert (producer.level, producer.shared_with) == (7, (("bob", "etl"), ("carol", "etl")))
 
 
-def test_a_shadow_quota_shares_its_sensor_as_an_enforced_one() -> None:
-    rows = (quota_row("alice", "", producer_byte_rate=1.0, mode="shadow"),)
-    producer = answer_of(*rows, others=(("alice", "web"), ("bob", "etl"))).by_type[PRODUCER]
-    assert (producer.mode, producer.bound, producer.shared_with) == ("shadow", 1.0, (("alice", "web"),))
-
-
-@pytest.mark.parametrize(("mode", "bound"), [("enforce", 5.0), ("exempt", None)])
-def test_an_exempt_row_matches_without_a_bound(mode: str, bound: float | None) -> None:
-    rows = (quota_row("alice", "", producer_byte_rate=5.0, mode=mode), quota_row("<default>", producer_byte_rate=9.0))
-    producer = answer_of(*rows).by_type[PRODUCER]
-    assert (producer.level, producer.mode, producer.bound) == (3, mode, bound)
-
-
-def test_without_a_client_id_no_level_names_one() -> None:
-    rows = (quota_row("alice", "", producer_byte_rate=1.0), quota_row("<default>", "", consumer_byte_rate=1.0))
-    levels = answer_of(*rows, client_id="").levels
-    assert [int(row.level) for row in levels if row.quota] == [3, 6]
-
-
-def test_without_quotas_nothing_holds() -> None:
-    answer = answer_of()
-    assert [one.level for one in answer.by_type] == [None, None, None]
-    assert not any(row.quota for row in answer.levels)
-
-
 NOW_MS = 1_700_000_000_000
 
 

@@ -193,20 +193,6 @@ def test_sums_are_exact_where_a_float_is_not() -> None:
     assert owed(engine, AT_MS)["observed"] == ((1 << 53) + 2) / 10.0
 
 
-def test_entities_not_seen_for_two_hours_are_forgotten() -> None:
-    engine = loaded(quota_row(producer_byte_rate=1000))
-    hour_ms = 3_600_000
-    many = [usage_row(AT_MS, client_id=f"c{i}", produced_bytes=1) for i in range(1000)]
-    decide(engine, AT_MS, *many)
-    entities = engine._sensors.entities
-    assert len(entities) == 1000
-    for at_ms in (AT_MS, AT_MS + hour_ms + 1, AT_MS + 2 * hour_ms + 2):
-        decide(engine, at_ms, usage_row(at_ms, client_id="c1", produced_bytes=1))
-        assert engine.expire_idle(at_ms) == 0, "they share the sensor of their user, which is in use"
-    assert len(entities) == 1
-    assert owed(engine, AT_MS + 2 * hour_ms + 2)["observed"] == 1 / 10.002
-
-
 def test_a_measure_column_without_a_type_is_all_null() -> None:
     engine = loaded(quota_row(producer_byte_rate=1000, consumer_byte_rate=1))
     usage = table([usage_row(AT_MS, produced_bytes=20_000, fetched_bytes=20_000)])

@@ -1,8 +1,7 @@
 """The control of levels: one period at a time, on rates that a test writes down; and runs on simulated brokers."""
 
 import math
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,11 +77,6 @@ def told(proposals: Proposals) -> tuple[float, Cause]:
 )
 def test_the_level_follows_the_demand(recent: list[float], level: float, expected: tuple[float, Cause]) -> None:
     assert told(confirmed(recent, state(level))) == expected
-
-
-def test_one_broker_alone_always_has_the_bound() -> None:
-    for wanted in (0.0, 97.0, 100.0, 103.0, 5000.0):
-        assert told(confirmed([wanted], state(T, brokers=1))) == (T, Cause.KEPT)
 
 
 @pytest.mark.parametrize(("later_ms", "cause"), [(1_999, Cause.KEPT), (2_000, Cause.TOGETHER_ABOVE)])
@@ -163,24 +157,6 @@ def test_a_level_out_of_range_is_corrected_at_once(level: float, brokers: int, e
     proposals, _ = propose(view([1.0] * brokers), np.array([T]), before, NOW_MS)
     assert told(proposals) == (round(expected[0], 6), expected[1])
     assert math.isinf(proposals.urgency[0]) is (expected[1] is Cause.OUT_OF_RANGE)
-
-
-def test_a_bound_of_nothing_gives_a_level_of_nothing() -> None:
-    proposals, _ = propose(view([5.0, 0.0]), np.array([0.0]), state(0.0), NOW_MS)
-    assert told(proposals) == (0.0, Cause.KEPT)
-
-
-def test_what_brokers_that_stay_have_shown_is_kept_and_a_new_one_has_shown_nothing() -> None:
-    before = state(50.0, 3, saturated_until_ms=[[1, 2, 3]])
-    assert before.on_brokers(np.array([2, -1, 0])).saturated_until_ms.tolist() == [[3, NEVER_MS, 1]]
-
-
-def test_an_alter_changes_the_level_and_its_time_of_these_entities_only() -> None:
-    never = np.full(2, NEVER_MS)
-    before = LevelState.start(np.array([T, T]), never, never, 2, NOW_MS)
-    after = before.altered(np.array([1]), np.array([50.0]), NOW_MS)
-    assert (after.level.tolist(), after.altered_at_ms.tolist()) == ([T, 50.0], [NEVER_MS, NOW_MS])
-    assert before.level.tolist() == [T, T]
 
 
 def test_the_worst_overshoot_is_the_most_urgent() -> None:
@@ -266,25 +242,6 @@ def started(*levels: float) -> LevelState:
     return LevelState.start(np.array(levels), never, never, 2, 1_000)
 
 
-def test_what_is_taken_and_put_back_changes_these_rows_in_every_column() -> None:
-    before = started(1.0, 2.0, 3.0)
-    rows = np.array([2, 0])
-    part = before.take(rows)
-    assert part.level.tolist() == [3.0, 1.0]
-    changed = LevelState(*(getattr(part, field.name) + 1 for field in fields(part)))
-    after = before.put(rows, changed)
-    for field in fields(after):
-        column, old = getattr(after, field.name), getattr(before, field.name)
-        assert column.tolist() == [(old[0] + 1).tolist(), old[1].tolist(), (old[2] + 1).tolist()]
-    assert before.level.tolist() == [1.0, 2.0, 3.0]
-
-
-def test_others_come_after() -> None:
-    joined = started(1.0).joined(replace(started(2.0, 3.0), side=np.array([1, -1])))
-    assert (joined.level.tolist(), joined.side.tolist()) == ([1.0, 2.0, 3.0], [0, 1, -1])
-    assert joined.saturated_until_ms.shape == (3, 2)
-
-
 A_TOUCH = 1e-9
 """Bytes of a request of size 0: the simulated brokers have no other word for one."""
 
@@ -347,11 +304,6 @@ def test_no_level_leaves_its_range_and_no_entity_is_altered_twice_in_ten_seconds
     in_place = [run for run in runs if "leaves" not in run.scenario.split and "away" not in run.scenario.split]
     assert {_name(run): run.alters for run in in_place if shortest_interval(run) < 10} == {}
     assert any(run.alters for run in in_place)
-
-
-def test_an_entity_that_was_never_over_its_bound_begins_at_the_bound() -> None:
-    run = run_all([Scenario("2", 0.4, {0: (0.9, 0.1)})], partial(ByRule, over_before=False))[0]
-    assert (run.alters, run.highest, run.lowest) == ((), 1.0, 2.0)
 
 
 def test_one_broker_alone_is_not_within_five_percent_in_each_fifty_seconds() -> None:

@@ -121,17 +121,6 @@ def test_the_other_choice_takes_the_place_of_the_first(
     assert [(change.key, change.old, change.new) for change in changes] == moved
 
 
-def test_what_the_table_wants_counts_before_it_is_on_the_brokers() -> None:
-    (change, *_) = switched_on({}, [key_of("", "app")], BY_PAIR)
-    assert change.key == CLIENT
-
-
-def test_what_would_hide_a_new_row_goes_to_another_level() -> None:
-    changes = switched_on({PAIR: METERED, key_of("", "app"): 5.0}, (), BY_PAIR)
-    of_producers = [(change.key, change.new) for change in changes if change.key.quota_type == PRODUCER]
-    assert of_producers == [(PAIR, None), (CLIENT, METERED)]
-
-
 @pytest.mark.parametrize(("value", "is_so"), [(METERED, True), (METERED_BY_USER, True), (1e14, False), (None, False)])
 def test_it_is_known_by_its_value_and_its_place(value: float | None, is_so: bool) -> None:
     assert is_metering(PAIR, value) == is_so
@@ -181,13 +170,6 @@ def test_a_row_at_its_own_place_wins_and_without_the_row_it_comes_back() -> None
     synced.load()
     synced.period()
     assert synced.ledger.held == ALL
-
-
-def test_quotas_of_others_are_not_hidden_either() -> None:
-    synced = Synced(held={**ALL, key_of("", "app"): 5.0})
-    synced.period()
-    assert synced.ledger.held[CLIENT] == METERED
-    assert PAIR not in synced.ledger.held
 
 
 def test_when_it_is_switched_off_the_sync_does_not_write_it_again() -> None:

@@ -232,17 +232,6 @@ def test_the_bucket_is_kafkas() -> None:
     assert history.observed(0)[2:] == (-100.0, 11000)  # V107: 10 000 by the bucket; by the rate it is more
 
 
-def test_tokens_stay_when_the_bound_changes() -> None:
-    history = History(10)
-    history.use(100, 0)
-    assert history.observed(0)[2] == 10.0, "V109"
-    history.set_bound(1)
-    history.use(20, 0)
-    assert history.observed(0)[2] == -10.0
-    history.set_bound(100)
-    assert history.observed(0)[2:] == (-10.0, 100)
-
-
 AT_MS = 1_700_000_040_000
 
 
@@ -268,14 +257,6 @@ def test_buckets_put_back_owe_what_they_owed() -> None:
     for column in ("tokens", "bound"):
         assert other.evaluate(look, AT_MS + 700)[column].equals(engine.evaluate(look, AT_MS + 700)[column])
     assert other.buckets().sort_by("broker_id").equals(stored.sort_by("broker_id"))
-
-
-def test_buckets_that_are_full_again_are_not_stored() -> None:
-    engine = loaded(quota_row(producer_byte_rate=1000))
-    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=5000))
-    for seconds, stored in ((0, 1), (14, 1), (15, 0)):
-        decide(engine, AT_MS + seconds * 1000)
-        assert engine.buckets().num_rows == stored
 
 
 def test_a_debt_without_a_bound_is_kept_for_the_next_bound() -> None:

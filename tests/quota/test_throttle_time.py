@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument
-from quota.throttle_time import NO_CAP, Cap, Slicing, Step, ThrottleCaps, debt_time_ms, java_round, throttle_time_ms
+from quota.throttle_time import NO_CAP, Cap, Slicing, Step, ThrottleCaps, java_round, throttle_time_ms
 from tests.quota import one_throttle
 
 LONG_MAX = 2**63 - 1
@@ -55,24 +55,6 @@ def test_throttle_time_around_the_bound(observed: float, throttle_time: int) -> 
 def test_throttle_time_saturates_and_needs_a_bound() -> None:
     assert x(1e300, 1e-300, 10000) == LONG_MAX
     assert x(1e300, math.inf, 10000) == 0
-
-
-rates = st.floats(0, 1e15)
-bounds = st.floats(1e-3, 1e12)
-windows = st.integers(1, 12_000)
-
-
-@given(rates, bounds, windows)
-def test_throttle_time_is_zero_exactly_when_nothing_rounds_up(observed: float, bound: float, window_ms: int) -> None:
-    exact_ms = (observed - bound) / bound * window_ms
-    assert (x(observed, bound, window_ms) == 0) == (observed <= bound or exact_ms < 0.5)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "debt_ms"), [(5.0, 0), (0.0, 0), (-5.0, 500), (-10.0, 1000), (-0.004, 0), (-0.005, 1)]
-)
-def test_debt_is_the_time_a_bucket_needs_to_come_back_to_zero(tokens: float, debt_ms: int) -> None:
-    assert debt_time_ms(np.array([tokens]), np.array([10.0])).tolist() == [debt_ms]
 
 
 @pytest.mark.parametrize(("cap", "expected"), [("sample_window", 2000), ("window", 10400), ("none", NO_CAP), (1, 1)])

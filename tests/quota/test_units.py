@@ -19,7 +19,6 @@ from quota.units import (
     bound_text,
     exact_text,
     parse_bound,
-    parse_double,
     rate_text,
     rounded_up,
     seconds_text,
@@ -149,17 +148,6 @@ def test_whole_bytes_with_a_unit_are_never_rounded(count: int, unit: str) -> Non
         assert parse_bound(RATE, f"{count}{unit}/s") == exact
 
 
-@pytest.mark.parametrize("text", ["1_000", "10MB", "inf", "nan", "infinity", "", "0x10", "1e", "--1", "1 0", "١"])
-def test_what_java_can_not_read_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a number that Java can read"):
-        parse_double(text)
-
-
-@pytest.mark.parametrize(("text", "value"), [("+.5e1", 5.0), ("5.", 5.0), ("7D", 7.0), ("0x1p3", 8.0), (" 1e3 ", 1e3)])
-def test_what_java_reads_is_read(text: str, value: float) -> None:
-    assert parse_double(text) == value
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -180,13 +168,6 @@ def test_what_java_reads_is_read(text: str, value: float) -> None:
 )
 def test_a_rate_is_shown_in_the_largest_unit_that_fits(value: float, text: str) -> None:
     assert rate_text(RATE, value) == text
-
-
-@given(st.floats(1.0, 2.0**63))
-def test_a_rate_never_shows_a_thousand_of_a_unit_that_has_a_larger_one(value: float) -> None:
-    number, unit = rate_text(RATE, value).split()
-    assert float(number) >= 1.0
-    assert unit == "GB/s" or float(number) < 1000.0
 
 
 @pytest.mark.parametrize(
@@ -303,14 +284,6 @@ def test_byte_rates(value: float, mistake: str | None) -> None:
 def test_a_percentage_may_be_any_number_above_0_and_below_1e19(value: float, mistake: str | None) -> None:
     answer = bound_mistake("request_percentage", value)
     assert answer is None if mistake is None else mistake in str(answer)
-
-
-def test_places_further_in_share_one_list_and_keep_their_paths() -> None:
-    mistakes = Mistakes()
-    values = mistakes.at("quotas", 2).at("values")
-    values.at(0).add("first")
-    mistakes.add("second", line=7)
-    assert values.found == (Mistake("first", ("quotas", 2, "values", 0)), Mistake("second", (), 7))
 
 
 def test_a_mistake_is_printed_with_what_is_known_of_its_place() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 import pytest
-from kafka import KafkaAdminClient, TopicPartition
+from kafka import KafkaAdminClient
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
@@ -83,21 +83,6 @@ class Taken(list[ThrottleRecord]):
 
     def wait_for(self, records: Sequence[ThrottleRecord]) -> None:
         wait_until(lambda: self == records, f"{len(records)} records to be handed over")
-
-
-def test_old_and_new_records_are_handed_over_in_order(pair: Pair) -> None:
-    first, second = record(0, 5_000), record(1, 9_000, user="bob")
-    pair.topic.publish([first, second], Marker(2))
-    taken, follower = Taken(), pair.follower()
-    states = [follower.state]
-    follower.start(taken.take)
-    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
-    assert taken == [first, second]
-    states.append(follower.state)
-    assert states == ["connecting", "following"]
-    pair.topic.publish([release(2)], Marker(3))
-    taken.wait_for([first, second, release(2)])
-    follower.close()
 
 
 def test_records_published_together_are_handed_over_together(pair: Pair) -> None:
@@ -318,10 +303,6 @@ def test_of_the_first_reading_the_last_record_of_a_client_counts(
     logs.write(0, record(0))
     wait_until(lambda: [each.publish_seq for each in taken] == [kept, 0], "the record of the topic made anew")
     follower.close()
-
-
-def test_partitions_are_named_by_topic_and_number(reader: ThrottleTopicReader) -> None:
-    assert set(reader.ends()) == {TopicPartition("throttles", 0), TopicPartition("throttles", 1)}
 
 
 class GivenReader:

@@ -28,31 +28,12 @@ def state_after(*records: ThrottleRecord, cluster: str | None = "c") -> Throttle
     return state
 
 
-def test_a_client_without_records_is_not_blocked() -> None:
-    assert ThrottleState().blocked_until_ms("alice", "etl") == 0
-
-
-@pytest.mark.parametrize(("now_ms", "remaining_ms"), [(4_000, 1_000), (4_999, 1), (5_000, 0), (9_000, 0)])
-def test_a_throttle_ends_by_itself(now_ms: int, remaining_ms: int) -> None:
-    view = ThrottleView("127.0.0.1:1")
-    view.state.apply(record(until_ms=5_000))
-    assert view.remaining_ms("alice", "etl", now_ms) == remaining_ms
-
-
 def test_only_the_named_pair_is_blocked() -> None:
     state = state_after(record(1, client_id="other"), release(2))
 
     assert state.blocked_until_ms("alice", "other") == 5_000
     assert state.blocked_until_ms("alice", "etl") == 0
     assert state.blocked_until_ms("bob", "etl") == 0
-
-
-def test_a_release_unblocks_at_once() -> None:
-    assert state_after(record(1), release(2)).blocked_until_ms("alice", "etl") == 0
-
-
-def test_a_renewal_moves_the_end() -> None:
-    assert state_after(record(1, 5_000), record(2, 9_000)).blocked_until_ms("alice", "etl") == 9_000
 
 
 def test_the_last_record_counts_also_of_a_job_that_began_to_count_again() -> None:
@@ -90,15 +71,6 @@ def test_a_brokers_throttle_counts_on_that_broker_and_the_clusters_everywhere() 
     assert state.blocked_until_ms("alice", "etl", "2") == 5_000
 
 
-@pytest.mark.parametrize(("now_ms", "left"), [(4_999, 1), (5_000, 0)])
-def test_throttles_that_have_ended_are_forgotten(now_ms: int, left: int) -> None:
-    state = state_after(record(until_ms=5_000))
-
-    state.prune(now_ms)
-
-    assert len(state) == left
-
-
 @pytest.mark.parametrize(
     ("wall_ms", "until_ms", "end_ms"),
     [
@@ -116,20 +88,6 @@ def test_a_lease_ends_as_far_from_now_as_its_wall_clock_end_and_no_farther_than_
     throttle = record(until_ms=until_ms, throttle_time_ms=1_000)
 
     assert lease_end_ms(throttle, Moment(wall_ms=wall_ms, steady_ms=50_000)) == end_ms
-
-
-def test_a_release_ends_before_everything() -> None:
-    assert lease_end_ms(release(1), Moment(wall_ms=0, steady_ms=50_000)) == 0
-
-
-def test_an_end_on_another_clock_replaces_that_of_the_record() -> None:
-    state = ThrottleState()
-
-    state.apply(record(1, until_ms=5_000), until_ms=70)
-    state.apply(release(2, client_id="other"), until_ms=70)
-
-    assert state.blocked_until_ms("alice", "etl") == 70
-    assert state.blocked_until_ms("alice", "other") == 0
 
 
 def test_running_throttles_are_those_that_have_not_ended() -> None:

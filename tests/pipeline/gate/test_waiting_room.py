@@ -262,25 +262,6 @@ def test_a_record_of_another_cluster_changes_nothing() -> None:
     assert setting.woken == ["caller"]
 
 
-def test_throttles_that_have_ended_are_forgotten_by_time() -> None:
-    setting = Room()
-    setting.apply(*(until(5_000, seq, user=f"user-{seq}") for seq in range(9)))
-    setting.pass_time(60_000)
-    setting.apply(until(70_000, 0))
-    assert len(setting.waiting_room._state) == 1
-
-
-def test_of_records_that_come_together_the_newest_of_each_client_counts() -> None:
-    setting = Room()
-    setting.apply(until(5_000), until(5_000, user="bob"))
-    setting.must_wait("alice")
-    setting.must_wait("bob", client=ClientKey("", "bob", "etl"))
-    setting.apply(release(2), until(9_000, 3), release(2, user="bob"))
-    assert setting.woken == ["bob"]
-    setting.pass_time(9_000 - START_MS)
-    assert setting.woken == ["bob", "alice"]
-
-
 def test_setting_the_machines_clock_back_makes_no_caller_wait_longer() -> None:
     setting = Room()
     setting.apply(until(5_000))
@@ -435,12 +416,6 @@ def test_a_time_out_that_finds_a_later_end_waits_on() -> None:
     assert setting.woken == 0
     setting.pass_time(1)
     assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
-
-
-def test_a_throttle_that_is_over_does_not_wait_at_all() -> None:
-    setting = OneCaller(until_ms=1_000)
-    setting.watch()
-    assert (setting.woken, setting.purgatory.num_delayed, setting.purgatory.watched) == (1, 0, 0)
 
 
 def test_a_caller_that_is_woken_while_its_end_moves_leaves_no_timer_behind() -> None:
