@@ -7,23 +7,56 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.demo.process import free_ports
 from pipeline.job.status import last_beat_ms
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage
-from tests.integration.spark_metrics import (
-    assert_spark_tells_it_too,
-    assert_tells_what_spark_says,
-    documented_spark_metrics,
-)
+from tests.metrics_reading import metrics_named_in
+from tests.pages.blocks import blocks_of
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def documented_spark_metrics(folder: Path, job: RunningJob) -> str:
+    """Let the job serve Spark's own metrics as docs/metrics.md says, on a free port; returns the address."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    (block,) = (block for block in blocks_of(page) if block.language == "toml" and "[spark.conf]" in block.text)
+    (port,) = free_ports(1)
+    assert block.text.count('"4040"') == 1
+    (folder / "kquota.toml").write_text(block.text.replace('"4040"', f'"{port}"'), "utf-8")
+    job.overrides["KQUOTA_CONFIG"] = str(folder / "kquota.toml")
+    return f"http://127.0.0.1:{port}/metrics/prometheus/"
+
+
+def assert_tells_what_spark_says(job: RunningJob) -> None:
+    """The job's endpoint has the progress of its query, and that it is not behind."""
+
+    def told() -> dict[str, float]:
+        lines = metrics_named_in("\n".join(job.log)).splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+
+    newest_id = max(job.table("batches")["batch_id"].to_pylist())
+    job.wait_until(lambda: told().get("kquota_spark_batch_id", -1) >= newest_id, "the progress of the newest batch")
+    metrics = told()
+    assert metrics["kquota_spark_query_active"] == 1
+    assert metrics['kquota_spark_offsets_behind_latest{topic="outage.usage"}'] == 0
+    assert metrics['kquota_spark_step_seconds{step="triggerExecution"}'] >= 0
+    assert {"kquota_spark_input_rows_per_second", "kquota_spark_processed_rows_per_second"} <= set(metrics)
+
+
+def assert_spark_tells_it_too(address: str) -> None:
+    """Spark's own servlet names the query by the job, with the namespace in place of an id of the application."""
+    told = httpx.get(address, timeout=PATIENCE_SECONDS).text
+    for name in ("inputRate_total", "processingRate_total", "latency"):
+        assert f"metrics_kquota_driver_spark_streaming_outage_{name}_Value" in told
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +66,7 @@ def job(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
             "quotas", "alter", "--user-defaults", "--add-config", "producer_byte_rate=1000", "--reason", "test"
         )
         assert added.returncode == 0, added.stderr
+        running.overrides["KQUOTA_STREAM__ROLLUP_INTERVAL_MS"] = "500"
         running.start()
         yield running
 
@@ -149,6 +183,22 @@ def test_an_invalid_row_keeps_the_last_good_quotas_and_doctor_names_it(job: Runn
     assert job.command("doctor").returncode == 0
 
 
+def test_seconds_are_rolled_up_and_decisions_verified_while_the_job_runs(job: RunningJob) -> None:
+    at_ms = time.time_ns() // 1_000_000 - 90_000
+
+    def seconds() -> list[tuple[int, int]]:
+        job.send(usage("quiet", 1))  # which lets the roll-up go on
+        rows = job.table("usage_by_second").to_pylist()
+        return [(row["second_start_ms"], row["produced_bytes"]) for row in rows if row["user"] == "heidi"]
+
+    start_ms = at_ms // 1_000 * 1_000
+    job.send(usage("heidi", 20_000, event_time_ms=at_ms), usage("heidi", 3_000, event_time_ms=start_ms))
+    job.wait_until(lambda: seconds() == [(start_ms, 23_000)], "its row in usage_by_second")
+    verified = job.command("throttles", "verify")
+    assert verified.stdout.endswith(" decisions, 0 mismatches\n"), verified.stderr
+    assert verified.returncode == 0
+
+
 def test_list_and_explain_tell_who_and_why(job: RunningJob) -> None:
     job.send(usage("grace", 900_000))
     record = job.wait_for_record(user="grace", action="throttle")
@@ -159,13 +209,6 @@ def test_list_and_explain_tell_who_and_why(job: RunningJob) -> None:
     for part in ("grace/c is over producer_byte_rate", "level 6", "T = 1000.0 bytes/s", "X = (O − T) / T · W", "900.0"):
         assert part in told.stdout
     assert job.command("throttles", "explain", "ffffffffffffffff").returncode == 3
-
-
-def test_a_second_driver_on_the_same_folder_is_refused(job: RunningJob) -> None:
-    second = job.command("run")
-    assert second.returncode == 4
-    assert second.stderr.count("\n") == 1
-    assert "another driver runs job" in second.stderr
 
 
 def test_a_killed_job_continues_without_gap_or_repeat(job: RunningJob) -> None:
@@ -250,6 +293,7 @@ def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_no
         assert_spark_tells_it_too(spark_metrics)
 
 
+@pytest.mark.long
 def test_a_large_backlog_is_read_in_larger_batches_after_the_first(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with running_job("backlog", tmp_path, broker.bootstrap_servers) as job:
         job.send(*(usage("many", 1, comment="x" * 500_000) for _ in range(200)))
