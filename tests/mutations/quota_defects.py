@@ -73,7 +73,7 @@ DEFECTS: Final = (
         "a sensor with late usage alone gets a first decision by its rate",
         "QuotaEngine._record_all",
         ("if piece.window is not None:", "if True:"),
-        f"{_ENGINE}::test_engine_equals_the_scalar_model",
+        f"{_ENGINE}::test_a_sensor_whose_usage_is_all_late_gets_no_first_decision",
     ),
     Defect(
         "a batch may be evaluated before the one before it",

@@ -594,3 +594,13 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
 def test_a_budget_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="alters_per_second is 0; it can be 1 or more"):
         AlterBudget(0)
+
+
+@pytest.mark.parametrize("fate", [Fate.KILLED_STORED, Fate.KILLED_WRITTEN])
+def test_the_first_write_may_be_the_one_that_was_not_answered(fate: Fate) -> None:
+    synced = Synced(ROW)
+    synced.period(fate)
+    synced.restart()
+    synced.period()
+    synced.load()
+    assert synced.period() == [("alice", 100.0, None, "removed")]

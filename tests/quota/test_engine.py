@@ -303,3 +303,12 @@ def test_times_of_both_kinds_of_threads_stop_at_the_largest_number_and_are_owed(
     (decided,) = decide(engine, AT_MS, usage_row(AT_MS, io_time_ns=2**62, network_time_ns=2**62))
     assert decided["observed"] == float(2**63 - 1) * 1e-7 / (decided["window_ms"] / 1_000.0)
     assert owed(engine, AT_MS, "request_percentage")["tokens"] == -110.0  # ten bursts
+
+
+def test_a_sensor_whose_usage_is_all_late_gets_no_first_decision() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    at_ms = 1_700_000_010_000
+    assert decide(engine, at_ms, usage_row(at_ms, produced_bytes=1_000_000))
+    late = usage_row(at_ms - 60_000, produced_bytes=1)
+    assert decide(engine, at_ms, late) == []
+    assert decide(engine, at_ms, late, usage_row(at_ms, produced_bytes=1))

@@ -304,3 +304,17 @@ def test_old_usage_leads_to_a_debt_of_one_burst_and_lifts_no_larger_one(
     charge = buckets.charge_late if is_late else buckets.charge
     charge(one, np.array([amount]), bound, 100_000, MAX_DEBT_BURSTS_OF_OLD)
     assert buckets.tokens_at(one, bound, 100_000).tolist() == [left]
+
+
+def test_late_usage_does_not_refill_the_bucket() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=11_000))
+    decide(engine, AT_MS + 60_000, usage_row(AT_MS + 10_000, produced_bytes=70_000))
+    assert owed(engine, AT_MS + 60_000)["tokens"] == 0.0 - 70_000.0 + 60_000.0  # not 11 000 - 70 000
+
+
+def test_a_refill_does_not_go_back_in_time() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=5000))
+    decide(engine, AT_MS, usage_row(AT_MS - 5000, produced_bytes=1000))
+    assert owed(engine, AT_MS)["tokens"] == 11_000.0 - 5000.0 - 1000.0

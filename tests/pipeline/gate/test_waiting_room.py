@@ -463,3 +463,20 @@ def test_a_caller_that_comes_after_its_throttle_and_finds_no_memory_waits_for_th
     assert setting.woken == 0
     setting.pass_time(1)
     assert setting.woken == 1
+
+
+def test_the_caller_that_waits_longest_for_memory_gets_it_first() -> None:
+    setting = Room(when_full="wait")
+    setting.apply(until(5_000))
+    first = setting.must_wait("first", 100)
+    second, third = setting.must_wait("second", 80), setting.must_wait("third", 30)
+    assert setting.waiting_room.occupancy().waiting_for_memory == 2
+    assert setting.gauges == (3, 3, 100)
+    setting.apply(release(2))
+    assert setting.woken == ["first"]
+    setting.waiting_room.leave(first)
+    assert setting.woken == ["first", "second", "third"]
+    assert setting.gauges[2] == 110
+    setting.waiting_room.leave(third)
+    setting.waiting_room.leave(second)
+    assert setting.gauges == (0, 0, 0)
