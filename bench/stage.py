@@ -60,7 +60,7 @@ class Stage:
         create_tables(job.settings.tables.root)
         stage = cls(broker, job)
         if quotas:
-            QuotaTable(stage.root).edit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
+            QuotaTable(stage.root).commit(lambda _: [dict(row) for row in quotas], local_audit("bench"))
         return stage
 
     @property

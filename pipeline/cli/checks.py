@@ -1,4 +1,4 @@
-"""`kquota doctor`, `status`, `size`, `config` and `jars`: what is missing, how far the job is, what it needs."""
+"""`kquota doctor`, `status`, `config` and `jars`: what is missing, how far the job is, the settings and the jars."""
 
 import json
 import socket

@@ -83,7 +83,7 @@ def make_tables(settings: Settings) -> None:
         fix = f"start over: {command_text('demo', '--fresh')}, or make run FRESH=1"
         raise TableOfAnotherBuild(exc.table, exc.lacking, fix) from exc
     if "quotas" in created:
-        QuotaTable(settings.tables.root).edit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
+        QuotaTable(settings.tables.root).commit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
 
 
 # Processes around the job: stock clients, quota sync, and the page.

@@ -54,13 +54,13 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
     with TemporaryDirectory(prefix="kquota-sql-") as folder:
         create_missing(folder, [TABLES["quotas"]])
         copy = QuotaTable(folder)
-        copy.edit(lambda _: before.rows, audit, once_stored=before.rows)
+        copy.commit(lambda _: before.rows, audit, once_stored=before.rows)
         shape = _shape(copy)
         rows = _run(settings.spark, copy, statement, audit, is_copy=True)
         if _shape(copy) != shape:
             raise edit_refused([Mistake("it changes columns or properties of the table")], _ROWS_ONLY)
         after = copy.read().rows
-    table.edit(lambda _: after, audit, if_version=before.version, once_stored=before.rows)
+    table.commit(lambda _: after, audit, if_version=before.version, once_stored=before.rows)
     return rows
 
 

@@ -89,7 +89,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "an edit that changes nothing makes a version",
-        "QuotaTable.edit",
+        "QuotaTable.commit",
         ("if edit.rows == edit.before.rows:", "if False:"),
         _TABLE,
     ),

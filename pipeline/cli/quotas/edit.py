@@ -55,7 +55,7 @@ class Edit(NamedTuple):
     output: str
 
     def make(self, change: Change, answer: str | None = None, once_stored: Rows = ()) -> "QuotaEdit":
-        """Make the edit, or only plan it, and print the result. The table must exist; see `QuotaTable.edit`.
+        """Make the edit, or only plan it, and print the result. The table must exist; see `QuotaTable.commit`.
 
         Args:
             answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have. The changes of
@@ -69,7 +69,7 @@ class Edit(NamedTuple):
         if self.dry_run:
             edit = table.plan(change, self.if_version, once_stored)
         else:
-            edit = table.edit(change, local_audit(self.reason), self.if_version, once_stored)
+            edit = table.commit(change, local_audit(self.reason), self.if_version, once_stored)
         if self.output == "kafka" and not self.dry_run:
             # Kafka's line names only a part of a pair, so stderr has the changes. stdout is as Kafka's.
             say(str(answer))

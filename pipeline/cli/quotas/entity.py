@@ -1,12 +1,11 @@
-"""Which quota entity or client a command is for: the flags of kafka-configs, with its rules and errors, and of rpk.
+"""Which quota entity or client a command is for: the flags of kafka-configs, with its rules and errors.
 
 The spelling of kquota is --user and --client-id; the others mean the same. Long forms of kafka-configs are matched by
 their position on the command line: the first `--entity-name` or `--entity-default` belongs to the first
 `--entity-type`. Short forms cannot be mixed with them.
 """
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -21,7 +20,6 @@ from quota.entity import DEFAULT, QUOTA_TYPES, label
 
 _NAMES: Final = "kquota.entity_names"
 _COLUMNS: Final = {"users": "user", "clients": "client_id"}
-_RPK_KINDS: Final = {"user": "users", "client-id": "clients"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +29,9 @@ class EntityFilter:
     Attributes:
         names: entity type (`users`, `clients`) to name, in the order given; None = every name and the default.
             Empty = all entities.
-        is_strict: Whether an entity with further parts does not match.
     """
 
     names: Mapping[str, str | None]
-    is_strict: bool = True
 
     @property
     def user(self) -> str:
@@ -48,11 +44,9 @@ class EntityFilter:
         return self.names.get("clients") or ""
 
     def matches(self, row: Mapping[str, object]) -> bool:
-        """Whether a row of `quotas` is one of them. With a strict filter `users` alone finds no pair."""
+        """Whether a row of `quotas` is one of them; `users` alone finds no pair."""
         return not self.names or all(
-            (bool(row[column]) and self.names[kind] in {None, row[column]})
-            if kind in self.names
-            else not (row[column] and self.is_strict)
+            (bool(row[column]) and self.names[kind] in {None, row[column]}) if kind in self.names else not row[column]
             for kind, column in _COLUMNS.items()
         )
 
@@ -94,12 +88,6 @@ def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) ->
     if named and (types or long_names):
         msg = "--entity-{type,name,default} should not be used in conjunction with specific entity flags"
         raise UsageError(msg, "use --user, --client-id, --user-defaults and --client-defaults alone")
-    if rpk := _rpk_parts(given):
-        if named or types or long_names:
-            msg = "--name, --default and --any cannot be mixed with other flags that name an entity"
-            raise UsageError(msg, "use --user and --client-id alone")
-        _refuse_types([kind for kind, _ in rpk], needed=True)
-        return EntityFilter(dict(rpk), is_strict=given.get("strict", True) or exact)
     kinds = [kind for kind, _ in named] or list(types or ())
     names = [name for _, name in named] or long_names
     _refuse_types(kinds, needed=exact or bool(names))
@@ -173,36 +161,6 @@ def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) ->
         raise UsageError(msg, "give --entity-default, --user-defaults or --client-defaults")
 
 
-def _rpk_parts(given: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Entity type and name (None = every name and the default) by the flags of `rpk cluster quotas`.
-
-    Each may be repeated, and may hold several values with commas between them, in quotes if they have commas
-    themselves: `--name user=alice`, `--default client-id`, `--any user`.
-    """
-    parts: list[tuple[str, str | None]] = []
-    for value in _values(given.get("name")):
-        kind, equals, name = value.partition("=")
-        if not equals or not name or name == DEFAULT:
-            message = f"cannot read --name {value}; write user=NAME or client-id=NAME"
-            raise UsageError(message, "name the default entity with --default user or --default client-id")
-        parts.append((_kind("--name", kind), name))
-    parts += [(_kind("--default", value), DEFAULT) for value in _values(given.get("default"))]
-    parts += [(_kind("--any", value), None) for value in _values(given.get("any"))]
-    return parts
-
-
-def _values(texts: Sequence[str] | None) -> Iterator[str]:
-    for text in texts or ():
-        yield from next(csv.reader([text]), [""])
-
-
-def _kind(option: str, given: str) -> str:
-    if given not in _RPK_KINDS:
-        message = f"unknown entity type {option} {given}; use {', '.join(_RPK_KINDS)}"
-        raise UsageError(message, "Kafka has quotas of users and client-ids only")
-    return _RPK_KINDS[given]
-
-
 def _keep_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
     _refuse_empty("--entity-name", names, "--entity-default")
     context.meta.setdefault(_NAMES, []).extend(names or [])
@@ -221,7 +179,6 @@ def _texts(*flags: str, metavar: str, help: str, panel: str | None = None, callb
 
 
 _AS_KAFKA: Final = "As in kafka-configs"
-_AS_RPK: Final = "As in rpk"
 _USER: Final = _texts("--user", metavar="NAME", help="The user.")
 _CLIENT_ID: Final = _texts("--client-id", "--client", metavar="NAME", help="The client-id.")
 _TYPES_AND_NAMES: Final = {
@@ -236,7 +193,6 @@ _TYPES_AND_NAMES: Final = {
         callback=_keep_names,
     ),
 }
-_RPK_NAMES: Final = _texts("--name", metavar="TYPE=NAME", help="user=NAME, client-id=NAME.", panel=_AS_RPK)
 _DEFAULTS: Final = typer.Option(
     metavar="",
     help="The default entity, in place of a name.",
@@ -256,22 +212,12 @@ _ENTITY: Final = {
         Annotated[bool, typer.Option("--all", help="Has no effect on quotas.", rich_help_panel=_AS_KAFKA)],
         False,
     ),
-    "name": _RPK_NAMES,
-    "default": _texts("--default", metavar="TYPE", help="The default user or client-id.", panel=_AS_RPK),
-}
-_STRICT: Final = typer.Option(
-    "--strict", help="With these: no entities that have other parts too.", rich_help_panel=_AS_RPK
-)
-_ENTITIES: Final = {
-    **_ENTITY,
-    "any": _texts("--any", metavar="TYPE", help="Every user or client-id, and the default.", panel=_AS_RPK),
-    "strict": (Annotated[bool, _STRICT], False),
 }
 # A command may have arguments `user` and `client_id`. A client has names, so defaults are not among its flags.
-_CLIENT: Final = {"user_flag": _USER, "client_id_flag": _CLIENT_ID, **_TYPES_AND_NAMES, "name": _RPK_NAMES}
+_CLIENT: Final = {"user_flag": _USER, "client_id_flag": _CLIENT_ID, **_TYPES_AND_NAMES}
 
 OneEntity = Annotated[EntityFilter, Bundle(_ENTITY, partial(_entity, exact=True))]
-Entities = Annotated[EntityFilter, Bundle(_ENTITIES, partial(_entity, exact=False))]
+Entities = Annotated[EntityFilter, Bundle(_ENTITY, partial(_entity, exact=False))]
 Client = Annotated[ClientNames, Bundle(_CLIENT, _client)]
 
 

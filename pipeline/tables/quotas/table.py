@@ -150,16 +150,16 @@ class QuotaTable:
             raise table_missing(self.uri, version, open_table(self.uri).version()) from exc
 
     def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
-        """Make changes in one commit; see `edit`. Returns the version."""
-        return self.edit(lambda rows: altered(rows, changes), audit).version
+        """Make changes in one commit; see `commit`. Returns the version."""
+        return self.commit(lambda rows: altered(rows, changes), audit).version
 
     def plan(
         self, change: QuotaChanger, if_version: int | None = None, once_stored: Sequence[QuotaValues] = ()
     ) -> QuotaEdit:
-        """What `edit` would do now, at the present version; raises as `edit`. Writes nothing and takes no lock."""
+        """What `commit` would do now, at the present version; raises as `commit`. Writes nothing and takes no lock."""
         return self._changed(open_table(self.uri), change, if_version, once_stored)
 
-    def edit(
+    def commit(
         self,
         change: QuotaChanger,
         audit: EditAudit,
@@ -195,8 +195,19 @@ class QuotaTable:
         return self._committed(attempt)
 
     def set_mode(self, mode: str, audit: EditAudit) -> int:
-        """Set the property `kquota.mode`, `enforce` or `shadow` for all rows; raises as `edit`. Returns the version."""
-        return self._set_property("kquota.mode", mode, audit)
+        """Set `kquota.mode`: `enforce`, or `shadow` for all rows. Returns the version; raises as `commit`."""
+
+        def attempt(table: DeltaTable) -> int:
+            if table.metadata().configuration.get("kquota.mode") != mode:
+                table.alter.set_table_properties(
+                    {"kquota.mode": mode},
+                    raise_if_not_exists=False,
+                    commit_properties=_properties(audit),
+                    post_commithook_properties=NO_HOOKS,
+                )
+            return table.version()
+
+        return self._committed(attempt)
 
     def history(self, limit: int | None = None) -> list[QuotaCommit]:
         """The newest `limit` commits, newest first; None = all commits that the log still has."""
@@ -228,20 +239,6 @@ class QuotaTable:
             yield
         finally:
             lock.release()
-
-    def _set_property(self, name: str, value: str, audit: EditAudit) -> int:
-        def attempt(table: DeltaTable) -> int:
-            if table.metadata().configuration.get(name) != value:
-                properties = _properties(audit)
-                table.alter.set_table_properties(
-                    {name: value},
-                    raise_if_not_exists=False,
-                    commit_properties=properties,
-                    post_commithook_properties=NO_HOOKS,
-                )
-            return table.version()
-
-        return self._committed(attempt)
 
     def _changed(
         self, table: DeltaTable, change: QuotaChanger, if_version: int | None, once_stored: Sequence[QuotaValues]

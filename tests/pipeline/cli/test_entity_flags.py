@@ -14,16 +14,12 @@ PAIR = (
     "--user alice --client-id etl",
     "--client etl --user alice",
     "--entity-type users --entity-name alice --entity-type clients --entity-name etl",
-    "--name user=alice --name client-id=etl",
-    "--name client-id=etl,user=alice",
 )
 DEFAULT_PAIR = (
     "--user-defaults --client-defaults",
     "--entity-type users --entity-default --entity-type clients --entity-default",
-    "--default user --default client-id",
-    "--default user,client-id",
 )
-USER = ("--user alice", "--entity-type users --entity-name alice", "--name user=alice --strict")
+USER = ("--user alice", "--entity-type users --entity-name alice")
 QUOTAS = (("alice", "etl"), ("alice", "<default>"), ("alice", ""), ("bob", ""), ("", "etl"), ("<default>", "<default>"))
 
 QUOTAS_OF_BOB = "quotas:\n- entity: [{type: user, name: bob}]\n  values: [{key: producer_byte_rate, value: '7'}]\n"
@@ -61,15 +57,6 @@ def test_a_user_alone_is_no_pair(flags: str, root: str) -> None:
     assert described(root, flags) == {("alice", "")}
 
 
-def test_flags_of_rpk_find_pairs_too_unless_they_are_strict(root: str) -> None:
-    of_alice = {("alice", "etl"), ("alice", "<default>"), ("alice", "")}
-    assert described(root, "--name user=alice") == of_alice
-    assert described(root, "--any user") == {*of_alice, ("bob", ""), ("<default>", "<default>")}
-    assert described(root, "--any user --any client-id") == {*of_alice - {("alice", "")}, ("<default>", "<default>")}
-    assert described(root, "--any client-id --strict") == {("", "etl")}
-    assert described(root, "--name user=alice --any client-id --strict") == of_alice - {("alice", "")}
-
-
 @pytest.mark.parametrize("flags", [*PAIR, *DEFAULT_PAIR])
 @pytest.mark.parametrize("verb", [("alter", "--add-config", "producer_byte_rate=5"), ("delete",)])
 def test_an_edit_names_its_entity_in_every_spelling(verb: tuple[str, ...], flags: str, root: str) -> None:
@@ -104,12 +91,6 @@ def test_a_decision_is_found_by_a_client_id_alone(root: str) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("quotas describe --name alice", "cannot read --name alice; write user=NAME or client-id=NAME"),
-        ("quotas describe --name user=", "cannot read --name user=; write user=NAME or client-id=NAME"),
-        ("quotas describe --any topic", "unknown entity type --any topic; use user, client-id"),
-        ("quotas delete --default client-id-prefix", "unknown entity type --default client-id-p"),
-        ("quotas delete --name user=a --user a", "--name, --default and --any cannot be mixed"),
-        ("quotas delete --name user=a,user=b", "Duplicate entity type(s) specified: users"),
         ("quotas delete", "At least one entity type must be specified. Fix: name one: --user, --client-id"),
         ("quotas effective", "name a user"),
         ("quotas effective alice --user bob", "USER is given twice: alice, and bob with --user"),

@@ -76,7 +76,7 @@ class QuotaEdits(RuleBasedStateMachine):
     def apply(self, declared: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]], prune: bool) -> None:
         file = [DeclaredQuota(*key, {**dict.fromkeys(QUOTA_TYPES), **v}, lb) for key, (v, lb) in declared.items()]
         try:
-            version = self.table.edit(lambda rows: applied(rows, file, prune=prune), AUDIT).version
+            version = self.table.commit(lambda rows: applied(rows, file, prune=prune), AUDIT).version
         except Refused:
             assert any(is_refused(v) for v, _ in declared.values())
             return
@@ -90,7 +90,7 @@ class QuotaEdits(RuleBasedStateMachine):
     @rule(choice=st.integers(min_value=0))
     def roll_back(self, choice: int) -> None:
         target = sorted(self.past)[choice % len(self.past)]
-        version = self.table.edit(lambda _: self.table.read(target).rows, AUDIT).version
+        version = self.table.commit(lambda _: self.table.read(target).rows, AUDIT).version
         self.expect(self.past[target], version)
 
     @invariant()

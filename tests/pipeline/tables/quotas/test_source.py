@@ -94,7 +94,7 @@ def test_the_doctor_says_which_row_and_why_and_what_is_in_force(
     assert why in row_finding.text
     assert f"v{version - 1} is in force" in fix.text
     assert f"kquota quotas rollback {version - 1}" in fix.text
-    table.edit(lambda _: table.read(version - 1).rows, AUDIT)
+    table.commit(lambda _: table.read(version - 1).rows, AUDIT)
     (well,) = quota_findings(tmp_path)
     assert (well.severity, well.text) == ("ok", f"v{version + 1}: 1 entities, cluster, enforce")
 

@@ -144,9 +144,9 @@ def test_edits_made_at_the_same_time_are_all_stored(table: QuotaTable, tmp_path:
 def test_an_edit_for_another_version_is_a_conflict(table: QuotaTable) -> None:
     version = table.alter([bound("alice", 1.0)], AUDIT)
     with pytest.raises(Conflict, match=f"is at version {version}, not at {version - 1}") as refused:
-        table.edit(lambda _: [], AUDIT, if_version=version - 1)
+        table.commit(lambda _: [], AUDIT, if_version=version - 1)
     assert refused.value.exit_code == 4
-    assert table.edit(lambda _: [], AUDIT, if_version=version).version == version + 1
+    assert table.commit(lambda _: [], AUDIT, if_version=version).version == version + 1
 
 
 def test_a_plan_writes_nothing_and_waits_for_no_lock(table: QuotaTable, tmp_path: Path) -> None:
