@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -43,22 +43,16 @@ TRIGGER_MS: Final = 500
 _MEASURE: Final = {"produce": "produced_bytes", "consume": "fetched_bytes"}
 
 
-def quota_rows(clients: int, bound: float) -> list[dict[str, Any]]:
+def write_quotas(root: str, clients: int) -> None:
     """A default for all users; every second user also has a bound of its own."""
-    own = [{"user": f"user-{i:05d}", "client_id": "", "producer_byte_rate": bound} for i in range(0, clients, 2)]
-    return [{"user": "<default>", "client_id": "", "producer_byte_rate": BOUND, "consumer_byte_rate": 1e7}, *own]
-
-
-def write_quotas(root: str, clients: int) -> QuotaTable:
     create_missing(root)
-    table = QuotaTable(root)
-    changes = [QuotaChange(row.pop("user"), row.pop("client_id"), row) for row in quota_rows(clients, BOUND)]
-    table.alter(changes, local_audit("bench"))
-    return table
+    changes = [QuotaChange("<default>", "", {"producer_byte_rate": BOUND, "consumer_byte_rate": 1e7})]
+    changes += [QuotaChange(f"user-{i:05d}", "", {"producer_byte_rate": BOUND}) for i in range(0, clients, 2)]
+    QuotaTable(root).alter(changes, local_audit("bench"))
 
 
-def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
-    """Write the table, file by file; returns how many rows it has."""
+def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> None:
+    """Write the table, file by file."""
     draw = np.random.default_rng(1)
     names = {
         "user": pa.array([f"user-{i:05d}" for i in range(clients)]),
@@ -86,7 +80,6 @@ def write_usage(root: str, start_ms: int, seconds: int, clients: int) -> int:
         )
         rows = conform(rows, UsageBySecondRow, cluster="bench")
         write_deltalake(table_uri(root, "usage_by_second"), rows, mode="append")
-    return seconds * clients
 
 
 def by_second(root: Path, start_ms: int, seconds: int, clients: int) -> list[QuotaChange]:
