@@ -10,7 +10,6 @@ help: ## show this list
 ready:
 	@deploy/bootstrap.sh
 
-run: export ARCHIVES = later
 run: ready ## the demo: broker, clients, meter and job on this machine (DURATION=60 ends it after 60 s, FRESH=1 starts over, BROKERS=2)
 	@exec $(VENV)/bin/kquota demo $(if $(DURATION),--duration $(DURATION)) $(if $(filter-out 0,$(FRESH)),--fresh) $(if $(BROKERS),--brokers $(BROKERS))
 

@@ -2,9 +2,8 @@
 # Makes this checkout ready to run: virtual environment, locked packages, Java, locked jars, and the reporter's jar, which
 # is compiled. Safe to run again: when nothing has changed it ends in milliseconds.
 #
-#   VENV     the virtual environment's folder (default .venv)
-#   PYTHON   the Python to make it with (default: the first of 3.11 or newer on PATH)
-#   ARCHIVES "later" leaves the class archives to the demo, which makes them while it runs (default: now)
+#   VENV   the virtual environment's folder (default .venv)
+#   PYTHON the Python to make it with (default: the first of 3.11 or newer on PATH)
 #
 # Indexes, mirrors, proxies and certificates are pip's and Maven's own configuration; nothing is set here.
 set -eu
@@ -12,8 +11,6 @@ cd "$(dirname "$0")/.."
 venv="${VENV:-.venv}"
 log="$venv/bootstrap.log"
 stamp="$venv/bootstrap.stamp"
-archives_stamp="$venv/archives.stamp"
-archives="${ARCHIVES:-now}"
 jar_cache="${KQUOTA_JARS_DIR:-${KQUOTA_CACHE:-$HOME/.cache/kquota}/jars}"
 
 fail() { # what and where, how to mend it
@@ -67,18 +64,6 @@ print(f"{java.version}, {'JDK' if java.has_compiler else 'JRE'} in {java.home}, 
 END
 }
 
-# They only save time at every start of the broker and of Spark, so whatever is said of them is good enough.
-make_archives() {
-  [ "$archives" = now ] || return 0
-  if [ -f "$archives_stamp" ] && [ "$(cat "$archives_stamp")" = "$wanted" ]; then
-    return 0
-  fi
-  begin "class archives"
-  made=$("$venv/bin/python" -m pipeline.demo.class_archives 2>"$log") || made="none: see $log"
-  end "$made"
-  echo "$wanted" >"$archives_stamp"
-}
-
 make_reporter() {
   made_jar=pipeline/meter/kquota-reporter.jar
   if [ -f "$made_jar" ] && [ -z "$(find deploy/reporter deploy/jvm/jars.lock -type f ! -name '*.pyc' -newer "$made_jar")" ]; then
@@ -96,7 +81,6 @@ make_reporter() {
 wanted="$(pwd) $(cat pyproject.toml deploy/*.lock deploy/jvm/jars.lock | cksum)"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -d "$jar_cache" ]; then
   make_reporter
-  make_archives
   exit 0
 fi
 
@@ -137,4 +121,3 @@ end "$jars"
 make_reporter
 
 echo "$wanted" >"$stamp"
-make_archives

@@ -27,8 +27,20 @@ $pip install --quiet --no-deps --no-build-isolation .
 
 "$folder/venv/bin/kquota" jars fetch --with s3
 "$folder/venv/bin/kquota" jars verify --with s3
-# With it Spark starts in half the time. It is for these jars at this place.
-"$folder/venv/bin/python" -c 'from pipeline.demo.class_archives import make_spark_archive; print(make_spark_archive())'
+# A first session of Spark, whose JVM writes an archive of its classes when it ends: later ones start in half the time.
+"$folder/venv/bin/python" - <<'END'
+from pyspark import SparkContext
+
+from pipeline.settings.model import Settings
+from pipeline.stream.session import SparkStarter
+
+with SparkStarter(Settings()) as starter:
+    starter.session()
+gateway = SparkContext._gateway
+gateway.shutdown()
+gateway.proc.stdin.close()
+gateway.proc.wait()
+END
 # What executors and spark-submit need beside Spark's own jars, in one folder.
 mkdir -p "$folder/connectors"
 "$folder/venv/bin/python" -c 'from pipeline.jvm.jars import spark_jars; print(*spark_jars("s3"), sep="\n")' |

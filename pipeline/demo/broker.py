@@ -19,7 +19,7 @@ from kafka.errors import KafkaError
 from pipeline.demo import process
 from pipeline.errors import Conflict, PipelineError
 from pipeline.jvm.jars import broker_classpath
-from pipeline.jvm.java import Java, class_archive, find_java, options_to_make, options_to_use
+from pipeline.jvm.java import find_java
 from pipeline.meter.reporter import reporter_jar, reporter_settings
 
 # The inputs of a node: server.properties, log4j2.properties, the java command. The first node is broker and controller
@@ -76,7 +76,6 @@ class BrokerOptions:
         tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
         jars: of the broker, in place of the locked ones; empty = those.
         usage_topic: where the reporter in the broker sends usage, by the listener without sign-in; "" = no reporter.
-        archive_draft: its JVM writes a class archive there when it is stopped, which takes seconds; it uses none.
     """
 
     request_log: bool = False
@@ -88,7 +87,6 @@ class BrokerOptions:
     java_options: tuple[str, ...] = ()
     jars: tuple[Path, ...] = ()
     usage_topic: str = ""
-    archive_draft: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,39 +188,20 @@ def _logger(key: str, name: str, level: str, appender: str = "server") -> list[s
 
 
 def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
-    """The command up to the main class, with the class archive of this machine if there is one."""
-    java, jars = find_java(), list(options.jars) or broker_jars()
-    archive = broker_archive(java, jars)
-    uses = options.archive_draft is None and archive.exists()
-    class_path = [*jars, *([reporter_jar()] if options.usage_topic else [])]
+    """The command up to the main class."""
+    class_path = [*(options.jars or broker_classpath()), *([reporter_jar()] if options.usage_topic else [])]
     return [
-        str(java.executable),
+        str(find_java().executable),
         "-Xms128m",
         f"-Xmx{options.heap_mib}m",
         "-XX:+UseSerialGC",
         *(["-XX:TieredStopAtLevel=1"] if options.quick_start else []),
-        *(options_to_use(archive) if uses else []),
         *options.java_options,
         "-Djava.awt.headless=true",
         f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
         "-cp",
         ":".join(map(str, class_path)),
     ]
-
-
-def training_options(options: BrokerOptions) -> list[str]:
-    """Further JVM options of the broker alone: those of a training run, if it is one."""
-    return [] if options.archive_draft is None else options_to_make(options.archive_draft)
-
-
-def broker_jars() -> list[Path]:
-    """The class path, without symbolic links: an archive fits only the paths with which it was made."""
-    return [jar.resolve() for jar in broker_classpath()]
-
-
-def broker_archive(java: Java, jars: list[Path]) -> Path:
-    """The path of the broker's class archive; the file may not exist."""
-    return class_archive("broker", java.home, jars)
 
 
 _STOP_GRACE_SECONDS = 5.0
@@ -334,9 +313,9 @@ class EmbeddedBroker:
             raise
 
     def stop(self) -> None:
-        """Ends the broker: SIGTERM, after 5 s (60 s if it writes a class archive) SIGKILL. Data stays."""
+        """Ends the broker: SIGTERM, after 5 s SIGKILL. Data stays."""
         if self._process is not None:
-            process.terminate(self._process, _STOP_GRACE_SECONDS if self.options.archive_draft is None else 60.0)
+            process.terminate(self._process, _STOP_GRACE_SECONDS)
         self._release()
 
     def kill(self) -> None:
@@ -383,7 +362,7 @@ class EmbeddedBroker:
         java = broker_java(self.options, log4j2)
         if not (data / "meta.properties").exists():
             self._format(java, config, seat)
-        self._process = self._spawn([*java, *training_options(options), "kafka.Kafka", str(config)])
+        self._process = self._spawn([*java, "kafka.Kafka", str(config)])
         run = {"pid": self._process.pid, "ports": self._ports}
         (self.directory / "broker.json").write_text(json.dumps(run), encoding="utf-8")
 

@@ -47,7 +47,6 @@ class DemoFolder:
     tables = _In("tables")
     checkpoint = _In("checkpoint")
     clients_plan = _In("clients.json")
-    archives_log = _In("class-archives.log")
     sync_log = _In("sync.log")
     dashboard_log = _In("dashboard.log")
     settings_file = _In("kquota.toml")

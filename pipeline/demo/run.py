@@ -5,7 +5,6 @@ The job is the one of production. The demo adds the brokers and the clients arou
 
 import json
 import logging
-import math
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from pipeline.brokers import metering
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG, command_text
-from pipeline.demo import class_archives
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
@@ -127,7 +125,6 @@ log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 1.0
-_ARCHIVES_AFTER_SECONDS: Final = 20.0
 
 ClientReports = Callable[[dict[str, Any]], None]
 
@@ -177,12 +174,11 @@ class Load:
             log.info("two stock clients that do not listen to throttles are sending and reading, too")
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
-        """Report brokers that end, and make missing class archives meanwhile; returns at the end of the load.
+        """Report brokers that end; returns at the end of the load.
 
         `stop` is called after `duration_seconds`; None = never.
         """
         ends = None if duration_seconds is None else time.monotonic() + duration_seconds
-        archives_due = time.monotonic() + _ARCHIVES_AFTER_SECONDS
         reported: set[int] = set()
         while not self._over.wait(_LOOK_SECONDS if ends is None else min(_LOOK_SECONDS, ends - time.monotonic())):
             for broker in self._cluster.ended():
@@ -190,23 +186,9 @@ class Load:
                     reported.add(broker.node_id)
                     text = "broker %d has ended (%s); its partitions are away until the demo is restarted"
                     log.warning(text, broker.node_id, broker.exit_code)
-            if time.monotonic() >= archives_due:
-                archives_due = math.inf
-                self._make_archives()
             if ends is not None and time.monotonic() >= ends:
                 ends = None
                 stop()
-
-    def _make_archives(self) -> None:
-        """Once on a machine, and not at the start: it takes a core for a minute. If it is cut off, it begins anew."""
-        if class_archives.are_missing():
-            log.info(
-                "class archives are being made in the background, once: later starts take half the time. "
-                "That takes a minute, and up to 1.9 GB of memory more"
-            )
-            command = [sys.executable, "-m", "pipeline.demo.class_archives"]
-            with self._folder.archives_log.open("ab") as output:
-                self._keep(spawn(command, cwd=self._folder.root, output=output))
 
     def _keep(self, child: Child) -> None:
         if child.stdin is not None:

