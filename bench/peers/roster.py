@@ -19,7 +19,6 @@ from pipeline.jvm.java import cache_folder, find_java, find_jdk
 from schemas.names import USAGE_TOPIC
 
 LOCK: Final = Path(__file__).with_name("jars.lock")
-SETS: Final = ("streams",)
 _HEADER: Final = "# Jars of the peers. Written by `python -m bench.peers.roster lock` from bench/peers/pom.xml.\n"
 _SOURCE: Final = Path(__file__).with_name("StreamsPeer.java")
 TRIGGER_MS: Final = 120
@@ -79,7 +78,7 @@ def streams_classpath() -> str:
     if jdk is None:
         message = "no JDK (javac): Kafka Streams is left out"
         raise PeerFailed(message)
-    store = JarStore(list(read_lock(LOCK, SETS)))
+    store = JarStore(read_lock(LOCK))
     store.fetch()
     jars = os.pathsep.join(str(store.check(jar)) for jar in store.locked)
     classes = cache_folder() / "peers" / f"streams-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]}"
@@ -128,4 +127,4 @@ PEERS: Final = (
 
 
 if sys.argv[1:] == ["lock"] and __name__ == "__main__":
-    write_lock(LOCK.with_name("pom.xml"), LOCK, SETS, _HEADER)
+    write_lock(LOCK.with_name("pom.xml"), LOCK, _HEADER)

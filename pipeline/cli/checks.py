@@ -160,12 +160,13 @@ _LAYOUT: Final = Layout(("set", "jar", "size_bytes"), names=frozenset({"jar", "p
 def fetch_jars(with_set: WithSet = None) -> None:
     """Fetch every locked jar that is missing or altered. Prints one summary line. Can be repeated.
 
-    Sources, in order: the cache, the local Maven repository, mvn, the Ivy inside pyspark. Exit code 6: none has it.
+    By mvn if it is on PATH, else by the Ivy inside pyspark. Exit code 6: one could not be fetched.
     """
     from pipeline.jvm import jars
 
-    report = jars.fetch(remark, *([with_set] if with_set else ()))
-    say(f"{len(report.fetched)} fetched, {len(report.cached)} from cache")
+    wanted = jars.JarStore(jars.jars_of(*([with_set] if with_set else ())))
+    fetched = wanted.fetch(remark)
+    say(f"{fetched} fetched, {len(wanted.locked) - fetched} from cache")
 
 
 def verify_jars(with_set: WithSet = None) -> None:
@@ -174,7 +175,7 @@ def verify_jars(with_set: WithSet = None) -> None:
 
     store = JarStore(jars_of(*([with_set] if with_set else ())))
     problems = store.verify()
-    remark(*map(str, problems))
+    remark(*map(str, problems.values()))
     say(f"{len(store.locked) - len(problems)} of {len(store.locked)} jars are as locked")
     if problems:
         raise typer.Exit(1)

@@ -68,7 +68,7 @@ def _run(
 ) -> None:
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.demo.run import Demo, start_over
-    from pipeline.jvm.jars import fetch_missing
+    from pipeline.jvm.jars import fetch
     from pipeline.settings.loading import load_settings
 
     set_up_logging("INFO")
@@ -76,7 +76,7 @@ def _run(
     if fresh:
         start_over(place, settings.job)
     count = place.choose_brokers(brokers)
-    fetch_missing()
+    fetch(remark)
     where = path_text(place.root)
     remark(f"takes about {_MEMORY} of memory, and {_DISK} of disk a minute in {where}; Ctrl-C ends it")
     page_port = free_port(port)

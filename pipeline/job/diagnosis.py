@@ -119,7 +119,7 @@ def _java(_settings: Settings) -> Iterator[Diagnosis]:
 
 def _jars(settings: Settings) -> Iterator[Diagnosis]:
     store = JarStore(jars_of(*jar_sets(settings)))
-    problems = store.verify()
+    problems = list(store.verify().values())
     for problem in problems[:1]:
         others = f"{len(problems)} of {len(store.locked)} are missing or altered, the first: " if problems[1:] else ""
         yield Diagnosis("error", "jars", f"{others}{problem}")

@@ -5,43 +5,33 @@ plain folder of jars instead (for a site without network, or an image that conta
 and no other folder is used. `python -m deploy.jvm` writes the lock.
 """
 
-import contextlib
 import hashlib
 import importlib.util
-import logging
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
-from xml.sax.saxutils import escape
+from time import sleep
+from typing import Final
+from xml.sax.saxutils import escape, quoteattr
 
 from filelock import FileLock
 
-from pipeline.command_line import command_text, extra_text, path_text, pip_text
+from pipeline.command_line import command_text, extra_text, pip_text
 from pipeline.errors import PipelineError, Unreachable
-from pipeline.jvm.java import JavaNotFound, cache_folder, find_java
+from pipeline.jvm.java import cache_folder, find_java
 
-# The jar lock: which files, of which size and sha256, belong to which set.
-#
-# One line per jar, with five fields: set, coordinates, origin, bytes, sha256. It has no addresses: Maven's settings on
-# the machine say where jars come from. Lines that start with `#` are notes.
-
-SETS: Final = ("spark", "broker", "s3", "compiler")
-"""The sets of the project's own lock."""
 OPTIONAL_SETS: Final = ("s3", "compiler")
 """Sets that are fetched only when they are asked for."""
-ORIGINS = ("maven", "pyspark")
 
 # A checkout has the lock under deploy/; a wheel carries it next to this module.
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
+_LINE: Final = re.compile(r"(\w\S*) ([^\s:]+):([^\s:]+):([^\s:]+) (maven|pyspark) (\d+) ([0-9a-f]{64})")
 
 
 class JarUnfit(PipelineError):
@@ -50,13 +40,15 @@ class JarUnfit(PipelineError):
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One line of the lock.
+    """One line of the lock: `set group:artifact:version origin bytes sha256`. Lines that start with `#` are notes.
+
+    The lock has no addresses: Maven's settings on the machine say where jars come from.
 
     Attributes:
         jar_set: "spark" (in addition to pyspark's jars), "broker" (class path of the embedded broker), "s3" (on top of
             "spark", where Spark itself reads or writes a store that speaks S3), "compiler" (of Java; a checkout makes
             the reporter's jar with it).
-        note: why this version, printed as a comment above the entry; "" for none.
+        origin: "maven", or "pyspark" for a jar that comes with it.
     """
 
     jar_set: str
@@ -66,7 +58,6 @@ class LockedJar:
     origin: str
     size_bytes: int
     sha256: str
-    note: str = ""
 
     @property
     def file_name(self) -> str:
@@ -84,24 +75,25 @@ def lock_path() -> Path:
     return _CHECKOUT_LOCK if _CHECKOUT_LOCK.exists() else _PACKAGED_LOCK
 
 
-def read_lock(path: Path | None = None, sets: Sequence[str] = SETS) -> list[LockedJar]:
-    """All locked jars, in file order; None = those of this installation's lock. Only these sets may occur in it."""
+def read_lock(path: Path | None = None) -> list[LockedJar]:
+    """All locked jars, in file order; None = those of this installation's lock."""
     path = path or lock_path()
+    fix = "restore the file from the repository, or write it again: python -m deploy.jvm"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise _lock_invalid(path, 0, f"cannot be read ({error.strerror})") from error
-    jars, notes = [], []
+        msg = f"jar lock {path} cannot be read ({error.strerror})"
+        raise PipelineError(msg, fix) from error
+    jars = []
     for number, line in enumerate(lines, start=1):
-        if line.startswith("#"):
-            notes.append(line[1:].strip())
+        if not line.strip() or line.startswith("#"):
             continue
-        if line.strip():
-            try:
-                jars.append(_parse(line, " ".join(notes), sets))
-            except ValueError as error:
-                raise _lock_invalid(path, number, str(error)) from error
-        notes = []
+        found = _LINE.fullmatch(line)
+        if found is None:
+            msg = f"jar lock {path}, line {number}, is not `set group:artifact:version maven|pyspark bytes sha256`"
+            raise PipelineError(msg, fix)
+        jar_set, group, artifact, version, origin, size, sha256 = found.groups()
+        jars.append(LockedJar(jar_set, group, artifact, version, origin, int(size), sha256))
     return jars
 
 
@@ -116,107 +108,53 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parse(line: str, note: str, sets: Sequence[str]) -> LockedJar:
-    fields = line.split()
-    if len(fields) != 5:
-        msg = f"has {len(fields)} fields, not 5"
-        raise ValueError(msg)
-    jar_set, coordinates, origin, size, sha256 = fields
-    parts = coordinates.split(":")
-    problems = {
-        f"set '{jar_set}' is none of {', '.join(sets)}": jar_set not in sets,
-        f"coordinates '{coordinates}' are not group:artifact:version": len(parts) != 3,
-        f"origin '{origin}' is none of {', '.join(ORIGINS)}": origin not in ORIGINS,
-        f"bytes '{size}' is not a whole number": not size.isdecimal(),
-        f"sha256 '{sha256}' is not 64 hex digits": not re.fullmatch("[0-9a-f]{64}", sha256),
-    }
-    for problem, found in problems.items():
-        if found:
-            raise ValueError(problem)
-    group, artifact, version = parts
-    return LockedJar(jar_set, group, artifact, version, origin, int(size), sha256, note)
+_DOWNLOAD_TIMEOUT_SECONDS: Final = 600
 
 
-# The sources of jars, nearest first. Each copies the jars it has into a folder and reports what went wrong.
-#
-# Downloads go through the ordinary clients, Maven or the Ivy inside pyspark, so that mirrors, proxies and
-# credentials of the site are honoured; no address is written here. No source is trusted: `JarStore`
-# checks every file against the lock.
+def download(jars: Sequence[LockedJar], into: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """Copy jars to `into/<file_name>`, by `mvn` if it is on PATH, else by the Ivy inside pyspark.
 
-_DOWNLOAD_TIMEOUT_SECONDS = 600
+    These are ordinary clients, so that mirrors, proxies and credentials of the site are honoured. What they bring is
+    not trusted: it is compared with the lock.
 
+    Returns:
+        Why that failed, in one line; "" if it did not.
 
-@dataclass(frozen=True)
-class JarSource:
-    """A place jars may come from.
-
-    Attributes:
-        copy: Copies the jars it has to `into/<file_name>`. Returns why some are missing, "" if none is.
-        attempts: How often to try: more than once if it uses the network.
+    Raises:
+        PipelineError: there is neither `mvn` nor a Java and pyspark for Ivy.
     """
-
-    name: str
-    copy: Callable[[Sequence[LockedJar], Path], str]
-    attempts: int = 3
-
-
-def _copy_from_repository(folder: Path, jars: Sequence[LockedJar], into: Path) -> str:
-    """From the user's Maven repository, read only: jars that earlier builds have fetched."""
-    for jar in jars:
-        path = folder.joinpath(*jar.group.split("."), jar.artifact, jar.version, jar.file_name)
-        if path.is_file() and path.stat().st_size == jar.size_bytes:
-            shutil.copyfile(path, into / jar.file_name)
-    return "not there" if any(not (into / jar.file_name).exists() for jar in jars) else ""
-
-
-def _copy_by_maven(mvn: str, environ: Mapping[str, str], jars: Sequence[LockedJar], into: Path) -> str:
-    """By `mvn` with a generated project: every jar named, two versions of one jar allowed, nothing transitive."""
-    pom = into / "pom.xml"
-    pom.write_text(_maven_project(jars, into), encoding="utf-8")
-    # -U: without it Maven remembers a failed look-up for a day, and a retry would do nothing.
-    return _run([mvn, "-B", "-q", "-U", "-f", str(pom), "dependency:copy"], into, environ)
-
-
-def _copy_by_ivy(java: Path, ivy: Path, environ: Mapping[str, str], jars: Sequence[LockedJar], into: Path) -> str:
-    """By the Ivy inside pyspark: no Maven needed. DEFAULT_ARTIFACT_REPOSITORY is honoured, as Spark does."""
-    root = environ.get("DEFAULT_ARTIFACT_REPOSITORY")
-    (into / "settings.xml").write_text(_ivy_settings(root, into / "ivy-cache"), encoding="utf-8")
-    (into / "ivy.xml").write_text(_ivy_module(jars), encoding="utf-8")
-    command = [str(java), "-jar", str(ivy), "-settings", str(into / "settings.xml")]
-    command += ["-ivy", str(into / "ivy.xml"), "-warn", "-confs", "default"]
-    # Some jars are published as OSGi bundles and are silently left out unless that type is asked for.
-    command += ["-types", "jar", "bundle", "-retrieve", str(into / "[artifact]-[revision].[ext]")]
+    if mvn := shutil.which("mvn", path=environ.get("PATH", "")):
+        (into / "pom.xml").write_text(_maven_project(jars, into), encoding="utf-8")
+        # -U: without it Maven remembers a failed look-up for a day, and a retry would do nothing.
+        command = [mvn, "-B", "-q", "-U", "-f", str(into / "pom.xml"), "dependency:copy"]
+    else:
+        ivy_jars = sorted(folder.glob("ivy-*.jar")) if (folder := pyspark_jars_folder(environ)) else []
+        if not ivy_jars:
+            message = "there is neither mvn nor pyspark, which has an Ivy, to fetch jars with"
+            raise PipelineError(message, extra_text("job"))
+        root = environ.get("DEFAULT_ARTIFACT_REPOSITORY")  # as for Spark's own downloads
+        (into / "settings.xml").write_text(_ivy_settings(root, into / "ivy-cache"), encoding="utf-8")
+        (into / "ivy.xml").write_text(_ivy_module(jars), encoding="utf-8")
+        command = [str(find_java(environ).executable), "-jar", str(ivy_jars[-1])]
+        command += ["-settings", str(into / "settings.xml"), "-ivy", str(into / "ivy.xml"), "-warn"]
+        # Some jars are published as OSGi bundles and are silently left out unless that type is asked for.
+        command += ["-confs", "default", "-types", "jar", "bundle"]
+        command += ["-retrieve", str(into / "[artifact]-[revision].[ext]")]
     return _run(command, into, environ)
 
 
-def machine_sources(pyspark_jars: Path | None, environ: Mapping[str, str] = os.environ) -> list[JarSource]:
-    """What this machine has, nearest first: its Maven repository, `mvn` if on PATH, Ivy given pyspark and a Java."""
-    found: list[JarSource] = []
-    repository = _local_repository(environ)
-    if repository.is_dir():
-        found.append(JarSource("local Maven repository", partial(_copy_from_repository, repository), attempts=1))
-    if mvn := shutil.which("mvn", path=environ.get("PATH", "")):
-        found.append(JarSource("mvn", partial(_copy_by_maven, mvn, environ)))
-    if ivy_jars := sorted(pyspark_jars.glob("ivy-*.jar")) if pyspark_jars else []:
-        with contextlib.suppress(JavaNotFound):
-            java = find_java(environ).executable
-            found.append(JarSource("ivy", partial(_copy_by_ivy, java, ivy_jars[-1], environ)))
-    return found
-
-
-def _local_repository(environ: Mapping[str, str]) -> Path:
-    for option in environ.get("MAVEN_OPTS", "").split() + environ.get("MAVEN_ARGS", "").split():
-        if option.startswith("-Dmaven.repo.local="):
-            return Path(option.partition("=")[2])
-    return Path(environ.get("HOME") or Path.home()) / ".m2" / "repository"
-
-
 def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> str:
-    """Runs a client. Returns its error message in one line, "" if it succeeded."""
-    as_text: Any = {"capture_output": True, "text": True, "errors": "replace"}
-    timeout = _DOWNLOAD_TIMEOUT_SECONDS
-    try:  # mvn or java, found by us
-        ended = subprocess.run(command, cwd=folder, env=environ, check=False, timeout=timeout, **as_text)  # noqa: S603
+    try:
+        ended = subprocess.run(  # noqa: S603 - mvn or java, found by us
+            command,
+            cwd=folder,
+            env=environ,
+            check=False,
+            timeout=_DOWNLOAD_TIMEOUT_SECONDS,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if ended.returncode == 0:
@@ -243,12 +181,12 @@ def _maven_project(jars: Sequence[LockedJar], into: Path) -> str:
 
 
 def _ivy_settings(root: str | None, cache: Path) -> str:
-    at = f' root="{escape(root, {chr(34): "&quot;"})}"' if root else ""
     # Looking up sources and javadoc triples the requests.
     return f"""<ivysettings>
 <property name="ivy.maven.lookup.sources" value="false"/><property name="ivy.maven.lookup.javadoc" value="false"/>
-<settings defaultResolver="repository"/><caches defaultCacheDir="{escape(str(cache))}"/>
-<resolvers><ibiblio name="repository" m2compatible="true"{at}/></resolvers></ivysettings>
+<settings defaultResolver="repository"/><caches defaultCacheDir={quoteattr(str(cache))}/>
+<resolvers><ibiblio name="repository" m2compatible="true"{f" root={quoteattr(root)}" if root else ""}/></resolvers>
+</ivysettings>
 """
 
 
@@ -265,41 +203,18 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 """
 
 
-Progress = Callable[[str], object]
-_AT_ONCE = 14  # what one download may ask for: whoever waits sees that it goes on
-_FIRST_PAUSE_SECONDS = 1.0  # registries answer 429 to bursts; each further pause is three times as long
-
-
-@dataclass(frozen=True)
-class FetchReport:
-    """What a fetch did: jars copied into the cache now, with the source each came from, and all others."""
-
-    fetched: Mapping[LockedJar, str]
-    cached: Sequence[LockedJar]
+_PAUSES_SECONDS: Final = (0, 1, 3)  # before each try of a fetch: registries answer 429 to bursts
 
 
 class JarStore:
-    """The locked jars of one machine; by default missing ones come from what the machine has."""
+    """Some locked jars of one machine."""
 
-    def __init__(
-        self,
-        locked: Sequence[LockedJar],
-        environ: Mapping[str, str] = os.environ,
-        sources: Sequence[JarSource] | None = None,
-        pause: Callable[[float], None] = time.sleep,
-        pyspark_jars: Path | None = None,
-    ) -> None:
+    def __init__(self, locked: Sequence[LockedJar], environ: Mapping[str, str] = os.environ) -> None:
         self.locked = tuple(locked)
+        self._environ = environ
         self._cache = cache_folder(environ) / "jars"
         self._folder = Path(environ["KQUOTA_JARS_DIR"]).expanduser() if environ.get("KQUOTA_JARS_DIR") else None
-        self._pyspark_jars = pyspark_jars or pyspark_jars_folder()
-        self._sources = machine_sources(self._pyspark_jars, environ) if sources is None else sources
-        self._pause = pause
-
-    @property
-    def folder(self) -> Path:
-        """Where the jars are that do not come with pyspark."""
-        return self._folder or self._cache
+        self._pyspark_jars = pyspark_jars_folder(environ)
 
     def path_of(self, jar: LockedJar) -> Path:
         """Where the jar belongs; it may not be there."""
@@ -310,108 +225,69 @@ class JarStore:
         return self._cache / jar.sha256 / jar.file_name
 
     def check(self, jar: LockedJar) -> Path:
-        """The jar's path, after its size and sha256 were compared with the lock; else `JarUnfit`."""
+        """The jar's path, after its sha256 was compared with the lock; else `JarUnfit`."""
         path = self.path_of(jar)
-        try:
-            size_bytes = path.stat().st_size
-        except OSError as error:
+        if not path.is_file():
             message = f"jar '{jar.file_name}' is missing at {path}"
-            raise JarUnfit(message, self._remedy(jar)) from error
-        expected, got = f"{jar.size_bytes} bytes", f"{size_bytes} bytes"
-        if expected == got:
-            digest = sha256_of(path)
-            if digest == jar.sha256:
-                return path
-            expected, got = f"sha256 {jar.sha256[:12]}…", f"sha256 {digest[:12]}…"
-        message = f"jar at {path} is not the locked file: it has {got}, not {expected}"
-        raise JarUnfit(message, self._remedy(jar))
+            raise JarUnfit(message, self._remedy(jar))
+        if (digest := sha256_of(path)) != jar.sha256:
+            message = f"jar at {path} has sha256 {digest[:12]}…, not the locked {jar.sha256[:12]}…"
+            raise JarUnfit(message, self._remedy(jar))
+        return path
 
-    def missing(self) -> list[LockedJar]:
-        """The jars without a file where they belong. Reads no file, so it is quick."""
-        return [jar for jar in self.locked if not self.path_of(jar).is_file()]
+    def verify(self) -> dict[LockedJar, JarUnfit]:
+        """Every jar that is missing or altered, with the error it would raise; empty when all is well."""
+        problems = {}
+        for jar in self.locked:
+            try:
+                self.check(jar)
+            except JarUnfit as error:
+                problems[jar] = error
+        return problems
 
-    def verify(self) -> list[PipelineError]:
-        """Every jar that is missing or altered, as the error it would raise; empty when all is well."""
-        return [problem for jar in self.locked if (problem := self._problem(jar)) is not None]
+    def fetch(self, progress: Callable[[str], object] = lambda _line: None) -> int:
+        """Fetch every missing or altered jar into the cache, and return how many that were.
 
-    def fetch(self, progress: Progress = lambda _line: None) -> FetchReport:
-        """Fetches every missing or altered jar into the cache. Can be repeated, and run by several processes at once.
+        Can be repeated, and run by several processes at once. `progress` gets a line before each try.
 
-        `progress` gets a line before each download. `Unreachable` if a jar is in no source (what was fetched stays),
-        `JarUnfit` for one that is not fetched: pyspark's own, or one in KQUOTA_JARS_DIR.
+        Raises:
+            Unreachable: a jar could not be fetched; what was fetched stays.
+            JarUnfit: of a jar that is not fetched: pyspark's own, or one in KQUOTA_JARS_DIR.
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         with FileLock(self._cache / ".lock", timeout=900):
-            missing = [jar for jar in self.locked if self._problem(jar) is not None]
-            for jar in missing:
+            missing = self.verify()
+            for jar, problem in missing.items():
                 if self._folder is not None or jar.origin == "pyspark":
-                    self.check(jar)
-            fetched = self._fetch(missing, progress) if missing else {}
-        return FetchReport(fetched, [jar for jar in self.locked if jar not in fetched])
-
-    def _fetch(self, missing: Sequence[LockedJar], progress: Progress) -> dict[LockedJar, str]:
-        fetched: dict[LockedJar, str] = {}
-        failures: list[str] = []
-        for source in self._sources:
-            pause_seconds = _FIRST_PAUSE_SECONDS
-            for attempt in range(1, source.attempts + 1):
-                wanted = [jar for jar in missing if jar not in fetched]
+                    raise problem
+            wanted = list(missing)
+            for pause_seconds in _PAUSES_SECONDS:
                 if not wanted:
-                    return fetched
-                if attempt > 1:
-                    self._pause(pause_seconds)
-                    pause_seconds *= 3
-                reason, taken = self._attempt(source, attempt, wanted, progress)
-                fetched |= dict.fromkeys(taken, source.name)
-            if reason:
-                failures.append(f"{source.name}: {reason}")
-        wanted = [jar for jar in missing if jar not in fetched]
+                    return len(missing)
+                sleep(pause_seconds)
+                size_mb = sum(jar.size_bytes for jar in wanted) / 1e6
+                progress(f"{len(wanted)} jars, {size_mb:.0f} MB, are not in {self._cache} yet: they are fetched once")
+                reason = self._take(wanted)
+                wanted = [jar for jar in wanted if not self.path_of(jar).is_file()]
         if wanted:
-            tried = failures or ["nothing, because there is neither mvn nor a Java for Ivy"]
-            raise jars_unavailable([jar.file_name for jar in wanted], tried)
-        return fetched
+            raise jars_unavailable([jar.file_name for jar in wanted], reason)
+        return len(missing)
 
-    def _attempt(
-        self, source: JarSource, attempt: int, wanted: Sequence[LockedJar], progress: Progress
-    ) -> tuple[str, list[LockedJar]]:
-        """Tries a source once, some jars at a time if it is a download; one that brings nothing ends the attempt."""
-        at_once = len(wanted) if source.attempts == 1 else _AT_ONCE
-        name = f"{source.name}, attempt {attempt}" if attempt > 1 else source.name
-        reason, taken = "", list[LockedJar]()
-        for begin in range(0, len(wanted), at_once):
-            some = wanted[begin : begin + at_once]
-            part = "" if len(some) == len(wanted) else f"{begin + 1} to {begin + len(some)} of "
-            progress(f"{part}{len(wanted)} jars from {name}")
-            failure, got = self._take(source, some)
-            reason, taken = failure or reason, taken + got
-            if not got:
-                break
-        return reason, taken
-
-    def _take(self, source: JarSource, wanted: Sequence[LockedJar]) -> tuple[str, list[LockedJar]]:
-        taken: list[LockedJar] = []
+    def _take(self, wanted: Sequence[LockedJar]) -> str:
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=self._cache) as folder:
-            reason = source.copy(wanted, Path(folder))
             for jar in wanted:
-                file = Path(folder) / jar.file_name
+                self.path_of(jar).unlink(missing_ok=True)
+            reason = download(wanted, Path(folder), self._environ)
+            for jar in wanted:
+                file, target = Path(folder) / jar.file_name, self.path_of(jar)
                 if not file.is_file():
-                    continue
-                digest = sha256_of(file)
-                if digest != jar.sha256:
+                    reason = reason or f"{jar.file_name} did not come"
+                elif (digest := sha256_of(file)) != jar.sha256:
                     reason = f"{jar.file_name} has sha256 {digest[:12]}…, the lock has {jar.sha256[:12]}…"
-                    continue
-                target = self.path_of(jar)
-                target.parent.mkdir(exist_ok=True)
-                file.replace(target)  # within one file system, so a reader never sees half a jar
-                taken.append(jar)
-        return reason, taken
-
-    def _problem(self, jar: LockedJar) -> PipelineError | None:
-        try:
-            self.check(jar)
-        except JarUnfit as error:
-            return error
-        return None
+                else:
+                    target.parent.mkdir(exist_ok=True)
+                    file.replace(target)  # within one file system, so a reader never sees half a jar
+        return reason
 
     def _remedy(self, jar: LockedJar) -> str:
         if self._folder is not None:
@@ -424,9 +300,19 @@ class JarStore:
         return command_text("jars", "fetch", *of_its_set, about="program")
 
 
+def jars_unavailable(file_names: Sequence[str], reason: str) -> Unreachable:
+    """The error of locked jars that could not be fetched, with the last reason."""
+    others = f" and {len(file_names) - 1} more" if len(file_names) > 1 else ""
+    return Unreachable(
+        f"jar '{file_names[0]}'{others} could not be fetched: {reason}",
+        "check the network, proxy, Maven settings.xml and which certificates this Java trusts (KQUOTA_JAVA_HOME "
+        "chooses another), or point KQUOTA_JARS_DIR at a folder with the jars",
+    )
+
+
 def spark_jars(*with_sets: str) -> list[Path]:
     """Jars that Spark needs in addition to its own (Kafka source, Delta), each checked against the lock."""
-    return [path for jar_set in ("spark", *with_sets) for path in _checked(jar_set)]
+    return _checked("spark", *with_sets)
 
 
 def broker_classpath() -> list[Path]:
@@ -434,8 +320,14 @@ def broker_classpath() -> list[Path]:
     return _checked("broker")
 
 
-def fetch(progress: Progress = lambda _line: None, *with_sets: str) -> FetchReport:
-    """Fetches every locked jar that is missing, those of optional sets if they are named; see `JarStore.fetch`."""
+def _checked(*jar_sets: str) -> list[Path]:
+    locked = [jar for jar_set in jar_sets for jar in read_lock() if jar.jar_set == jar_set]
+    store = JarStore(locked)
+    return [store.check(jar) for jar in locked]
+
+
+def fetch(progress: Callable[[str], object] = lambda _line: None, *with_sets: str) -> int:
+    """Fetch every locked jar that is missing, those of optional sets if they are named; see `JarStore.fetch`."""
     return JarStore(jars_of(*with_sets)).fetch(progress)
 
 
@@ -450,41 +342,3 @@ def pyspark_jars_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     package = Path(spec.origin).parent
     home = environ.get("SPARK_HOME")
     return Path(home, "jars") if home and not package.is_dir() else package / "jars"
-
-
-def _checked(jar_set: str) -> list[Path]:
-    locked = [jar for jar in read_lock() if jar.jar_set == jar_set]
-    store = JarStore(locked, sources=())
-    return [store.check(jar) for jar in locked]
-
-
-log = logging.getLogger(__name__)
-
-
-def fetch_missing(store: JarStore | None = None) -> None:
-    """Fetch every jar that is not there, but none of an optional set; each is checked against the lock's sha256."""
-    store = store or JarStore(jars_of())
-    missing = store.missing()
-    if not missing:
-        return
-    began = time.monotonic()
-    facts = len(missing), sum(jar.size_bytes for jar in missing) / 1e6, path_text(store.folder)
-    log.info("%d jars of Spark and the broker, %.0f MB, are not in %s yet: they are fetched once", *facts)
-    store.fetch(lambda line: log.info("%s", line))
-    log.info("jars %.1f s", time.monotonic() - began)
-
-
-def _lock_invalid(path: Path, line_number: int, reason: str) -> PipelineError:
-    place = f", line {line_number}," if line_number else ""
-    fix = "restore the file from the repository, or write it again: python -m deploy.jvm"
-    return PipelineError(f"jar lock {path}{place} {reason}", fix)
-
-
-def jars_unavailable(jars: Sequence[str], attempts: Sequence[str]) -> Unreachable:
-    """The error of locked jars that no source could deliver; `attempts` is what was tried, with its outcome."""
-    others = f" and {len(jars) - 1} more" if len(jars) > 1 else ""
-    return Unreachable(
-        f"jar '{jars[0]}'{others} could not be fetched; tried {'; '.join(attempts)}",
-        "check the network, proxy, Maven settings.xml and which certificates this Java trusts (KQUOTA_JAVA_HOME "
-        "chooses another), or point KQUOTA_JARS_DIR at a folder with the jars",
-    )

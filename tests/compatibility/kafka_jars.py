@@ -35,13 +35,9 @@ def kafka_jars(release: str) -> tuple[Path, ...]:
 
     * `release`: one of `RELEASES`.
     """
-    store = JarStore([jar for jar in read_lock(_LOCK, _sets()) if jar.jar_set == f"kafka-{release}"])
+    store = JarStore([jar for jar in read_lock(_LOCK) if jar.jar_set == f"kafka-{release}"])
     store.fetch()
     return tuple(store.path_of(jar) for jar in store.locked)
-
-
-def _sets() -> tuple[str, ...]:
-    return tuple(f"kafka-{release}" for release in RELEASES)
 
 
 def _resolved(jar_set: str, version: str, folder: Path) -> Iterator[LockedJar]:
@@ -72,7 +68,7 @@ def main() -> None:
             group = "org.slf4j" if artifact == "slf4j-api" else "org.apache.logging.log4j"
             found = path.stem.removeprefix(f"{artifact}-")
             jars.append(LockedJar(jar_set, group, artifact, found, "pyspark", path.stat().st_size, sha256_of(path)))
-    _LOCK.write_text(format_lock(jars, _sets(), _HEADER), encoding="utf-8")
+    _LOCK.write_text(format_lock(jars, _HEADER), encoding="utf-8")
     sys.stdout.write(f"{len(jars)} jars locked\n")
 
 
