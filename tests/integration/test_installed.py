@@ -37,7 +37,11 @@ class Installed:
     @property
     def environment(self) -> dict[str, str]:
         """All variables: nothing leads to the checkout, or to what this machine has fetched before."""
-        return {"PATH": f"{self.home}/maven:/usr/bin:/bin", "HOME": str(self.home), "KQUOTA_CACHE": str(self.home / "cache")}
+        return {
+            "PATH": f"{self.home}/maven:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "KQUOTA_CACHE": str(self.home / "cache"),
+        }
 
     def shell(self, line: str) -> "subprocess.CompletedProcess[str]":
         """Run a line as the user pastes it."""

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 from deploy.reporter.__main__ import compile_java
 from pipeline.brokers.native import NativeQuotas
 from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, broker_jars
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.demo.process import free_ports
-from pipeline.jvm.jars import fetch
+from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
@@ -142,10 +142,10 @@ def two_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embe
     """Two brokers of one cluster; the second one has such a class."""
     fetch()
     classes, folder = tmp_path_factory.mktemp("classes"), tmp_path_factory.mktemp("two")
-    compile_java([Path(__file__).with_name("NoQuotas.java")], broker_jars(), classes)
+    compile_java([Path(__file__).with_name("NoQuotas.java")], broker_classpath(), classes)
     settings = {**BACK_SOON, "client.quota.callback.class": "NoQuotas"}
     first = EmbeddedBroker(folder / "1", options=BrokerOptions(settings=BACK_SOON))
-    options = BrokerOptions(settings=settings, jars=(*broker_jars(), classes))
+    options = BrokerOptions(settings=settings, jars=(*broker_classpath(), classes))
     with first, EmbeddedBroker(folder / "2", options=options, joins=first, node_id=2) as second:
         yield first, second
 
