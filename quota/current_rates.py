@@ -1,13 +1,8 @@
-"""The current rate under each quota (how near the clients are to their bounds), and two gauges of Kafka's brokers.
+"""The current rate under each quota: how near the clients are to their bounds.
 
 The rates are those of the engine, at one instant. A quota of a default has a sensor for each client it holds for; then
 the sensor that is nearest to the bound is shown. A shadow quota is seen as the shadow resolution sees it: as if it, and
 every other shadow quota, were enforced.
-
-The gauges are the mean throttle time and the exempt request time. Kafka 4.3.1 takes both over two samples of 30 s, the
-defaults of its metrics; the windows of the quotas do not matter. `throttle-time` is per sensor (`ClientQuotaManager`):
-the mean of all throttle times above 0; no value without one. `exempt-request-time` is per broker
-(`ClientRequestQuotaManager`): a rate, in percent of one thread.
 """
 
 from collections import defaultdict
@@ -254,35 +249,3 @@ def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEn
 def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:
     """The bounds of a row of the quota table; empty for one without bounds."""
     return {QuotaKey(row["user"], row["client_id"], name): row[name] for name in QUOTA_TYPES if row[name] is not None}
-
-
-SPAN_MS: Final = 60_000  # two samples of 30 s
-
-SENSOR: Final = ("broker_id", "quota_type", "sensor_user", "sensor_client_id", "mode")
-
-_NS_PER_MS: Final = 1_000_000
-
-
-def throttle_times(decisions: pa.Table, now_ms: int) -> pa.Table:
-    """The mean (`throttle_time_avg_ms`), maximum and number (`throttles`) of throttle times above 0, longest first.
-
-    Of each sensor over the last minute: a decision that is exactly a minute old no longer counts. `decisions` has the
-    columns of `SENSOR`, `throttle_time_ms` (capped, as a broker records it) and `evaluated_at_ms`.
-    """
-    in_span = _in_span(decisions["evaluated_at_ms"], now_ms)
-    kept = decisions.filter(pc.and_(in_span, pc.greater(decisions["throttle_time_ms"], 0)))
-    names = {"mean": "throttle_time_avg_ms", "max": "throttle_time_max_ms", "count": "throttles"}
-    grouped = kept.group_by(list(SENSOR), use_threads=False)
-    means = grouped.aggregate([("throttle_time_ms", function) for function in names])
-    renamed = means.rename_columns({f"throttle_time_ms_{function}": name for function, name in names.items()})
-    return renamed.sort_by([("throttle_time_avg_ms", "descending"), *((name, "ascending") for name in SENSOR)])
-
-
-def _in_span(at_ms: pa.ChunkedArray, now_ms: int) -> pa.ChunkedArray:
-    return pc.and_(pc.greater(at_ms, now_ms - SPAN_MS), pc.less_equal(at_ms, now_ms))
-
-
-def exempt_request_percentage(usage: pa.Table, now_ms: int) -> float:
-    """Exempt request time of the last minute, in percent of one thread, by `last_event_ms` and `exempt_time_ns`."""
-    total_ns = pc.sum(usage["exempt_time_ns"].filter(_in_span(usage["last_event_ms"], now_ms))).as_py() or 0
-    return float(100.0 * total_ns / (SPAN_MS * _NS_PER_MS))

@@ -150,6 +150,17 @@ LEFT JOIN client_owners AS o
   ON o.cluster = n.record.cluster AND o.user = n.record.user AND o.client_id = n.record.client_id
 WHERE n.record.verb <> 'release' AND n.record.throttled_until_ms > now.now_ms;
 
+CREATE OR REPLACE VIEW throttle_time_by_minute
+COMMENT 'The mean and the longest throttle time of each sensor by minute, and how often it was above its bound: the throttle-time of the metrics of a broker, for the whole cluster. Decisions in shadow mode are marked by mode and held no client.'
+AS
+SELECT evaluated_at_ms - evaluated_at_ms % 60000 AS minute_start_ms,
+  timestamp_millis(evaluated_at_ms - evaluated_at_ms % 60000) AS minute_start,
+  cluster, broker_id, sensor_user, sensor_client_id, quota_type, mode,
+  avg(throttle_time_ms) AS throttle_time_avg_ms, max(throttle_time_ms) AS throttle_time_max_ms, count(*) AS decisions
+FROM decisions
+WHERE throttle_time_ms > 0
+GROUP BY evaluated_at_ms - evaluated_at_ms % 60000, cluster, broker_id, sensor_user, sensor_client_id, quota_type, mode;
+
 CREATE OR REPLACE VIEW throttled_by_day
 COMMENT 'How long each client was held, and how often it was throttled, by day and quota type. The owner is the one of that time. The time of a throttle is added when the record after it is stored, so a throttle that runs is not in it yet.'
 AS

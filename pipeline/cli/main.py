@@ -55,7 +55,6 @@ _COMMANDS: Final[Places] = {
             "list": ".throttles:list_",
             "tail": ".throttles:tail",
             "explain": ".throttles:explain",
-            "averages": ".throttles:averages",
             "verify": ".throttles:verify",
         },
     ),

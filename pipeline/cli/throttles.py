@@ -346,27 +346,6 @@ def _bars(story: "Story", sample_window_ms: int) -> list[str]:
     return lines
 
 
-def averages(
-    *,
-    at: Annotated[str, typer.Option("--at", help="The end of the minute: 5m (ago), ISO 8601, or epoch ms.")] = "0s",
-    source: TablesSource,
-    output: Output = "table",
-) -> None:
-    """Print the average throttle time of each sensor over one minute, and the share of exempt requests.
-
-    These are the throttle-time and exempt-request-time of a broker's own metrics, for the whole cluster.
-    """
-    from pipeline.tables.reading import last_minute
-
-    times, exempt_percentage = last_minute(source.settings().tables.root, parse_instant("--at", at, wall_ms()))
-    rows = times.to_pylist()
-    document = {"throttle_times": rows, "exempt_request_percentage": exempt_percentage}
-    name = "throttle_time_avg_ms"
-    print_rows(rows, output, shown=lambda row: {**row, name: f"{row[name]:.1f}"}, document=document)
-    if is_table(output):
-        remark(f"exempt requests took {exempt_percentage:.2f} % of one thread")
-
-
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))
 
 

@@ -15,7 +15,6 @@ from arro3.core import Array, DataType
 from deltalake import DeltaTable
 
 from pipeline.errors import TableMissing
-from pipeline.tables.address import table_uri
 from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table, reading
 from pipeline.tables.port import Condition, Instant, TableReader, of_newest_epoch
 from pipeline.tables.queries import (
@@ -28,7 +27,6 @@ from pipeline.tables.queries import (
     rows_where,
     smallest,
 )
-from quota.current_rates import SENSOR, SPAN_MS, exempt_request_percentage, throttle_times
 from quota.replay import EpochSpan
 
 
@@ -246,26 +244,6 @@ class TimeSlices:
 def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, last_ms: int) -> None:
     known_first_ms, known_last_ms = spans.get(time_epoch, (first_ms, last_ms))
     spans[time_epoch] = min(known_first_ms, first_ms), max(known_last_ms, last_ms)
-
-
-# What the tables hold about the last minute, as the metrics of a broker do.
-
-
-def last_minute(root: str, now_ms: int) -> tuple[pa.Table, float]:
-    """Mean throttle times, and the percentage of exempt request time, over the minute that ends at `now_ms`.
-
-    Of a minute that the clock showed twice it is the second time.
-    """
-    recent: list[Condition] = [("evaluated_at_ms", ">", now_ms - SPAN_MS), ("evaluated_at_ms", "<=", now_ms)]
-
-    def rows(name: str, columns: Sequence[str]) -> pa.Table:
-        return read_table(table_uri(root, name), [*columns, "time_epoch"], recent)
-
-    usage = rows("usage", ["last_event_ms", "exempt_time_ns"])
-    decisions = rows("decisions", [*SENSOR, "throttle_time_ms", "evaluated_at_ms"])
-    newest = pc.max(usage["time_epoch"])
-    usage, decisions = (table.filter(pc.equal(table["time_epoch"], newest)) for table in (usage, decisions))
-    return throttle_times(decisions, now_ms), exempt_request_percentage(usage, now_ms)
 
 
 def arrow_scalar(value: int | str) -> pa.Scalar:

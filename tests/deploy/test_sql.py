@@ -483,3 +483,21 @@ def test_how_many_are_throttled_is_how_many_rows_say_why(written: Written) -> No
     rows = {len(written.sql(TEXTS[name])) for name in ("Throttled now, and why", "throttled_table")}
     assert told == rows != {0}
     assert (len(counts), len(rows)) == (2, 1)
+
+
+def test_the_mean_throttle_time_is_of_the_decisions_of_a_minute_and_sensor(written: Written) -> None:
+    names = ("sensor_user", "sensor_client_id", "quota_type", "mode")
+    expected: dict[Any, list[int]] = defaultdict(list)
+    for row in written.rows("decisions"):
+        if row["throttle_time_ms"]:
+            minute_ms = row["evaluated_at_ms"] // MINUTE_MS * MINUTE_MS
+            expected[minute_ms, *(row[name] for name in names)].append(row["throttle_time_ms"])
+    found = written.view("throttle_time_by_minute")
+    assert {(row["minute_start_ms"], *(row[name] for name in names)): row["decisions"] for row in found} == {
+        key: len(times) for key, times in expected.items()
+    }
+    for row in found:
+        times = expected[row["minute_start_ms"], *(row[name] for name in names)]
+        assert row["throttle_time_max_ms"] == max(times)
+        assert row["throttle_time_avg_ms"] == pytest.approx(sum(times) / len(times))
+    assert len(found) > 1

@@ -26,7 +26,6 @@ SPAN = ("--since", "2023-11-14T22:00:00", "--until", "2023-11-14T22:20:00")
 COMMANDS = {
     "throttles list": (),
     "throttles list --all": (),
-    "throttles averages": ("--at", "2023-11-14T22:13:21"),
     "quotas history": (),
     "quotas diff": ("1", "3"),
     "quotas describe": (),

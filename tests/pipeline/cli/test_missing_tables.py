@@ -34,7 +34,6 @@ COMMANDS = (
     ("throttle_events", "throttles", "list"),
     ("throttle_events", "throttles", "list", "--all"),
     ("throttle_events", "throttles", "explain", "alice", "etl"),
-    ("usage", "throttles", "averages"),
     ("quotas", "throttles", "verify"),
 )
 

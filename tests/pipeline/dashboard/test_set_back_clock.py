@@ -14,7 +14,7 @@ from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import last_minute, live_clients, read_table
+from pipeline.tables.reading import live_clients, read_table
 from pipeline.tables.throttles import newest_decision, running_throttles, story_of, why_unpublished
 from pipeline.tables.upkeep import compact
 from tests.pipeline.dashboard.lived_tables import LivedTables
@@ -107,11 +107,6 @@ def held(root: str, tables: SteppedTables) -> Any:
     return rows(running_throttles(root, tables.now_ms))
 
 
-def averages(root: str, tables: SteppedTables) -> Any:
-    throttle_times, exempt_percentage = last_minute(root, tables.now_ms)
-    return throttle_times.to_pylist(), exempt_percentage
-
-
 def explained(root: str, _: SteppedTables) -> Any:
     story = story_of(root, newest_decision(root, "alice", "etl"))
     return rows([story.decision]), rows(story.events), story.samples
@@ -122,7 +117,7 @@ def unpublished(root: str, _: SteppedTables) -> Any:
     return found.cause, found.age_ms
 
 
-@pytest.mark.parametrize("ask", [clients, status, held, averages, explained, unpublished])
+@pytest.mark.parametrize("ask", [clients, status, held, explained, unpublished])
 def test_a_command_shows_as_now_what_the_new_epoch_alone_shows(stepped: SteppedTables, ask: Asked) -> None:
     assert ask(stepped.root, stepped) == ask(stepped.alone.root, stepped)
 
