@@ -67,7 +67,8 @@ def main() -> None:
                 runs[name] = measure()
             except (PeerFailed, PipelineError) as failure:
                 runs[name] = str(failure)
-            print(f"{name}: {getattr(runs[name], 'wrong', runs[name]) or 'right'}", flush=True)
+            failure_or_wrong = runs[name] if isinstance(runs[name], str) else getattr(runs[name], "wrong", "")
+            print(f"{name}: {failure_or_wrong or 'measured'}", flush=True)
     about = (
         f"{machine_line()}, load average {os.getloadavg()[0]:.1f} at the end. Backlogs of {asked.events:,} events of "
         f"{asked.clients:,} clients, median of {asked.rounds} warm ones. Steady load: {asked.events_per_second:,} "
