@@ -20,60 +20,6 @@ from quota.decisions import Throttles
 from quota.entity import TIE_ORDER
 from quota.throttle_time import Slicing, Step
 
-_MOST_WAITING: Final = 1_000
-
-
-class HeldTime:
-    """Adds up intervals in which clients were held: per client, and per each of `bins` equal parts of a range of time.
-
-    The intervals of one client must not overlap. Clients with the same remainder by `replays` belong together.
-    """
-
-    def __init__(self, start_ms: int, end_ms: int, bins: int, replays: int = 1) -> None:
-        self._start_ms = start_ms
-        self._end_ms = end_ms
-        self._bin_ms = max(-(-(end_ms - start_ms) // bins), 1)
-        self._waiting: list[tuple[Ids, Ints, Ints]] = []
-        self._by_client = np.zeros(0, np.int64)
-        # Of each part: how many intervals begin minus how many end before or in it (cumulated), and the rest in ms.
-        self._whole = np.zeros((replays, bins + 1), np.int64)
-        self._partial_ms = np.zeros((replays, bins + 1), np.int64)
-
-    @property
-    def by_client(self) -> Ints:
-        """Time held of each client, in ms; may be shorter than the number of clients, or longer."""
-        self._settle()
-        return self._by_client
-
-    @property
-    def by_bin(self) -> Ints:
-        """Time held in each part of the range, summed over the clients of each replay, int64[replays, bins], in ms."""
-        self._settle()
-        return (np.cumsum(self._whole, axis=1) * self._bin_ms + self._partial_ms)[:, :-1]
-
-    def add(self, clients: Ids, from_ms: Ints, to_ms: Ints) -> None:
-        """Add an interval of each client, its end exclusive and not before its begin."""
-        self._waiting.append((clients, from_ms, to_ms))
-        if len(self._waiting) > _MOST_WAITING:
-            self._settle()
-
-    def _settle(self) -> None:
-        # Many small additions at once are faster.
-        if not self._waiting:
-            return
-        clients, from_ms, to_ms = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
-        self._waiting = []
-        size = int(clients.max(initial=-1)) + 1
-        if size > len(self._by_client):
-            self._by_client = np.pad(self._by_client, (0, 2 * size - len(self._by_client)))
-        first_ms, last_ms = (np.clip(ms, self._start_ms, self._end_ms) - self._start_ms for ms in (from_ms, to_ms))
-        np.add.at(self._by_client, clients, last_ms - first_ms)
-        for ms, sign in ((last_ms, 1), (first_ms, -1)):
-            part = ms // self._bin_ms
-            at = clients % len(self._whole), part
-            np.add.at(self._whole, at, -sign)
-            np.add.at(self._partial_ms, at, sign * (ms - part * self._bin_ms))
-
 
 @dataclass(frozen=True, slots=True)
 class Claims:
@@ -153,23 +99,20 @@ class Holds:
         owed_at: returns what clients owe, as of the batches recorded so far.
         start_ms: begin of the range. Earlier decisions hold clients too, but nothing before it is counted.
         end_ms: end of the range, exclusive.
-        bins: into how many equal parts `throttle_ms_by_bin` divides the range.
-        replays: how many replays the clients belong to: client n to replay n mod replays.
     """
 
-    def __init__(
-        self, slicing: Slicing, owed_at: OwedAt, start_ms: int, end_ms: int, bins: int, replays: int = 1
-    ) -> None:
+    def __init__(self, slicing: Slicing, owed_at: OwedAt, start_ms: int, end_ms: int) -> None:
         self._slicing = slicing
         self._owed_at = owed_at
         self._start_ms = start_ms
         self._end_ms = end_ms
-        self._held_time = HeldTime(start_ms, end_ms, bins, replays)
         # Of each client: the running throttle, or the last one; `_due_ms` is `_NEVER` while none runs.
         self._from_ms, self._until_ms, self._due_ms = (np.zeros(0, np.int64) for _ in range(3))
         self._quota_type, self._level, self._bound = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
         self._counted_until_ms = 0
-        self._last_window, self._windows, self._deferred_bytes = (np.zeros(0, np.int64) for _ in range(3))
+        self._last_window, self._windows, self._throttle_ms, self._deferred_bytes = (
+            np.zeros(0, np.int64) for _ in range(4)
+        )
 
     @property
     def held(self) -> Ids:
@@ -262,15 +205,7 @@ class Holds:
         """Take the looks up to the end of the range, end all throttles there, and return the sums."""
         self.advance(self._end_ms - 1)
         self._release(self.held)
-        throttle_ms = np.zeros(len(self._windows), np.int64)
-        found_ms = self._held_time.by_client[: len(throttle_ms)]
-        throttle_ms[: len(found_ms)] = found_ms
-        return HoldTotals(self._windows, throttle_ms, self._deferred_bytes)
-
-    @property
-    def throttle_ms_by_bin(self) -> Ints:
-        """Time held in each part of the range, summed over the clients of each replay; complete after `finish`."""
-        return self._held_time.by_bin
+        return HoldTotals(self._windows, self._throttle_ms, self._deferred_bytes)
 
     def _look(self, clients: Ids, to_ms: int) -> None:
         """Look at clients, each at its own instant: renewed, released, or left to wait for the end.
@@ -318,7 +253,9 @@ class Holds:
 
     def _count(self, clients: Ids, to_ms: Ints) -> None:
         from_ms = np.maximum(self._from_ms[clients], self._counted_until_ms)
-        self._held_time.add(clients, from_ms, np.maximum(from_ms, to_ms))
+        to_ms = np.maximum(from_ms, to_ms)
+        first_ms, last_ms = (np.clip(ms, self._start_ms, self._end_ms) for ms in (from_ms, to_ms))
+        self._throttle_ms[clients] += last_ms - first_ms
 
     def _grow(self, clients: Ids) -> None:
         size = int(clients.max()) + 1 if len(clients) else 0
@@ -330,4 +267,5 @@ class Holds:
         self._from_ms, self._until_ms = np.pad(self._from_ms, (0, room)), np.pad(self._until_ms, (0, room))
         self._quota_type, self._level = np.pad(self._quota_type, (0, room)), np.pad(self._level, (0, room))
         self._bound, self._windows = np.pad(self._bound, (0, room)), np.pad(self._windows, (0, room))
+        self._throttle_ms = np.pad(self._throttle_ms, (0, room))
         self._deferred_bytes = np.pad(self._deferred_bytes, (0, room))

@@ -7,7 +7,7 @@ may begin at any instant: after it has read the usage of the (N + 1) · w before
 answers have no names, and each client has an instant of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -20,8 +20,8 @@ from quota.decisions import Throttles
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.holds import Owed
-from quota.resolution import Resolution, Side
-from quota.sensors import Key, SensorTable, sensor_entities
+from quota.resolution import Side
+from quota.sensors import Key
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import owed_time_ms
 from quota.usage import COLUMNS, EntityNames, Measure, Usage
@@ -112,30 +112,13 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NumberedUsage(Usage):
-    """Usage whose clients the caller has numbered; its names begin at `names_start` of `names`, which may have more.
-
-    Each row is there once for each of `replays`, one after the other; of the names there is one for all of them.
-    """
+    """Usage whose clients the caller has numbered; its names begin at `names_start` of `names`, which may have more."""
 
     clients: Ids
-    names_start: int
-    replays: int = 1
-
-    @classmethod
-    def of(cls, usage: Usage, clients: Ids, replays: int = 1) -> Self:
-        """Add the number of the client of each row to usage: for replay r of several, client · replays + r."""
-        if replays == 1:
-            return cls(usage.names, usage.window, usage.last_ms, usage.measures, clients, 0)
-        produced, fetched, time = (
-            Measure(np.repeat(one.values, replays), None if one.present is None else np.repeat(one.present, replays))
-            for one in usage.measures
-        )
-        window, last_ms = np.repeat(usage.window, replays), np.repeat(usage.last_ms, replays)
-        of_replay = (clients[:, None] * replays + np.arange(replays)).ravel()
-        return cls(usage.names, window, last_ms, (produced, fetched, time), of_replay, 0, replays)
+    names_start: int = 0
 
     def rows(self, start: int, stop: int) -> Self:
-        """The rows from start to stop, both between rows of all replays."""
+        """The rows from start to stop."""
         produced, fetched, time = (
             Measure(one.values[start:stop], None if one.present is None else one.present[start:stop])
             for one in self.measures
@@ -146,47 +129,20 @@ class NumberedUsage(Usage):
             self.last_ms[start:stop],
             (produced, fetched, time),
             self.clients[start:stop],
-            self.names_start + start // self.replays,
-            self.replays,
+            self.names_start + start,
         )
 
     def own_names(self) -> EntityNames:
-        """The names of these rows, each once for all replays."""
-        return self.names.slice(self.names_start, len(self.clients) // self.replays)
+        """The names of these rows."""
+        return self.names.slice(self.names_start, len(self.clients))
 
 
 class ReplayEngine(QuotaEngine):
-    """A `QuotaEngine` that works by the numbers of clients and answers without names. Never call `expire_idle`.
+    """A `QuotaEngine` that works by the numbers of clients and answers without names. Never call `expire_idle`."""
 
-    It can decide the same batches for several replays at once, each with its own quotas: for small batches that takes
-    little longer than one of them. Client c in replay r has the number c · replays + r.
-    """
-
-    def __init__(self, *args: Any, replays: int = 1, **settings: Any) -> None:
+    def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        if replays > 1:  # they are kept apart as brokers
-            self._sensors = SensorTable(self.num_samples, self.sample_window_ms, True, self.carry_debt)
-        self._replays = replays
-        self._resolutions: list[Resolution] = []
         self._entity_of_client = np.zeros(0, np.int64)
-
-    def load_each(self, snapshots: Sequence[QuotaSnapshot]) -> None:
-        """Put the quotas of each replay in force. All must have the same `recorded_keys`, now and before."""
-        if self._replays == 1:
-            self.load_quotas(snapshots[0])
-            return
-        self._resolutions = []
-        for snapshot in snapshots:
-            self._sensors.load(snapshot)
-            self._resolutions.append(self._sensors.resolution)
-
-    def restore_each(self, buckets: pa.Table) -> None:
-        """Set the buckets of each replay to what `buckets` of another engine returned, and all others to full."""
-        if self._replays > 1:
-            names, rows = sensor_entities(buckets, self.scope == "broker"), np.arange(buckets.num_rows)
-            brokers = (names.in_replay(number, rows).broker_id for number in range(self._replays))
-            buckets = pa.concat_tables([buckets.set_column(0, "broker_id", own) for own in brokers])
-        self.restore_buckets(buckets)
 
     def throttles(self, usage: NumberedUsage, evaluated_at_ms: int, is_old: bool = False) -> Throttles:
         """Do what `record` does, and return only the applied decisions. `Usage.read` has checked the usage."""
@@ -237,19 +193,8 @@ class ReplayEngine(QuotaEngine):
         return entities, of_row
 
     def _look_up_names(self, clients: Ids, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
-        """Look clients up by their names, which all replays may share: those of several are kept apart as brokers."""
-        if self._replays == 1:
-            self._entity_of_client[clients], of_row = self._sensors.look_up(names, now_ms)
-            return self._entity_of_client[clients], of_row
-        places = np.arange(len(clients)) * names.num_rows // len(clients)
-        for replay, resolution in enumerate(self._resolutions):
-            rows = np.flatnonzero(clients % self._replays == replay)
-            if len(rows):
-                self._sensors.resolution = resolution
-                found, _ = self._sensors.look_up(names.in_replay(replay, places[rows]), now_ms)
-                self._entity_of_client[clients[rows]] = found
-        entities = self._entity_of_client[clients]
-        return entities, {key: self._sensors.entities.sensors(key, entities) for key in self._sensors.recording}
+        self._entity_of_client[clients], of_row = self._sensors.look_up(names, now_ms)
+        return self._entity_of_client[clients], of_row
 
     def _grow(self, clients: Ids) -> None:
         room = 2 * (int(clients.max()) + 1) - len(self._entity_of_client)

@@ -47,12 +47,6 @@ class EntityNames:
         part.broker_id = None if self.broker_id is None else self.broker_id.slice(start, length)
         return part
 
-    def in_replay(self, number: int, rows: Ints) -> "EntityNames":
-        """The names of some rows at brokers of their own, so that no sensor is shared with another replay."""
-        broker, user, client_id = self.take(rows)
-        own = pa.array([f"{number} {one}" for one in broker.to_pylist()], pa.string())
-        return EntityNames(pa.table({"broker_id": own, "user": user, "client_id": client_id}), has_brokers=True)
-
     def hashed(self, seeds: Seeds) -> HashedNames:
         """The hashes of all these names."""
         return NameReader(self, seeds).read(0, self.num_rows)

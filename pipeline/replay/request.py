@@ -226,7 +226,7 @@ class Plan:
         whole_ms = request.until_ms - request.begin_ms
         if slice_ms is None:
             rows = table.estimated_rows(request.begin_ms, request.until_ms)
-            slice_ms = slice_length_ms(whole_ms, rows * len(request.quotas))  # each row is there for each replay
+            slice_ms = slice_length_ms(whole_ms, rows)
         pinned = replace(request, usage=table)
         return cls(pinned, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
 

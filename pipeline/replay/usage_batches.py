@@ -1,8 +1,7 @@
 """Stored usage in the batches it is decided in, what a replay of them found, and the throttles that really happened."""
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices
-from quota.arrays import Flags, Ints
+from quota.arrays import Ints
 from quota.entity import REQUEST
 from quota.replay import EpochSpan, NumberedUsage, in_batches
 from quota.usage import Usage
@@ -35,7 +34,7 @@ class UsageBatch:
 
     Attributes:
         quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
-        usage: What `ReplayEngine.throttles` takes; each row once for each replay.
+        usage: What `ReplayEngine.throttles` takes.
         used_bytes: Produced and fetched bytes of each row.
         is_old: It was too old to throttle by when the job collected it.
         batch_id: 0 if the table does not store it.
@@ -59,13 +58,9 @@ class Slice(NamedTuple):
 
 
 class UsageReader:
-    """Reads the usage of a request in batches, in the order they are decided, and numbers the clients.
+    """Reads the usage of a request in batches, in the order they are decided, and numbers the clients."""
 
-    Args:
-        replays: How many replays the rows are for.
-    """
-
-    def __init__(self, request: "ReplayRequest", replays: int = 1) -> None:
+    def __init__(self, request: "ReplayRequest") -> None:
         self._request = request
         self._time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
         self.table = request.usage or TimeSlices(table_uri(request.root, request.source), self._time, _NAMES)
@@ -75,7 +70,6 @@ class UsageReader:
         # Request times that no quota bounds are null: reading them takes time.
         self._reads_times = any(quota.bounds[REQUEST] is not None for quota in request.all_quotas())
         self._w = request.settings.sample_window_ms
-        self._replays = replays
         self.numbers: dict[ClientKey, int] = {}
         """The number of every client known so far, in the order of the numbers."""
 
@@ -83,18 +77,11 @@ class UsageReader:
         """The number of a client, also if no usage of it was read so far."""
         return self.numbers.setdefault(client, len(self.numbers))
 
-    def read(self, slices: Sequence[Slice]) -> Iterator[Iterator[UsageBatch]]:
-        """The batches of each slice, to be taken in order; the slices are in order of epoch and time.
-
-        While the batches of one slice are taken, the rows of the next one are read. So the rows of two are in memory.
-        """
-        with ThreadPoolExecutor(1) as ahead:
-            coming = deque(ahead.submit(self._rows, one) for one in slices[:1])
-            for place, (_, _, time_epoch) in enumerate(slices, 1):
-                rows = coming.popleft().result()
-                coming.extend(ahead.submit(self._rows, one) for one in slices[place : place + 1])
-                batches = self._seconds if self._request.source == "usage_by_second" else self._batches
-                yield batches(rows, time_epoch) if rows.num_rows else iter(())
+    def read(self, wanted: Slice) -> Iterator[UsageBatch]:
+        """The batches of a slice; slices are read in the order of epoch and time."""
+        rows = self._rows(wanted)
+        batches = self._seconds if self._request.source == "usage_by_second" else self._batches
+        return batches(rows, wanted.time_epoch) if rows.num_rows else iter(())
 
     def _rows(self, wanted: Slice) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
@@ -136,10 +123,10 @@ class UsageReader:
         """
         ends = np.append(first, rows.num_rows)
         checked = Usage.read(rows, self._by_broker, self._w, evaluated_at_ms)
-        usage = NumberedUsage.of(checked, self._numbered(rows), self._replays)
         produced, fetched, _ = checked.measures
-        used_bytes = np.repeat(produced.values + fetched.values, self._replays)
-        for begin, end in pairwise((ends * self._replays).tolist()):
+        used_bytes = produced.values + fetched.values
+        usage = NumberedUsage(checked.names, checked.window, checked.last_ms, checked.measures, self._numbered(rows))
+        for begin, end in pairwise(ends.tolist()):
             yield usage.rows(begin, end), used_bytes[begin:end]
 
     def _numbered(self, rows: pa.Table) -> Ints:
@@ -155,8 +142,6 @@ class UsageReader:
 
 
 # Results of a replay: how long each client would be held, and its usage.
-
-BINS: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +165,11 @@ class ReplayResult:
 
     Attributes:
         outcomes: Of every client that sent usage or was held.
-        throttle_ms_by_bin: Time held, summed over all clients, in each of `BINS` equal parts of the range.
-        has_batch: Whether a batch was decided in each of these parts.
         evaluations: How many batches of the range were decided.
         rows: How many rows of usage were read, those of the warm-up included.
     """
 
     outcomes: dict[ClientKey, Outcome] = field(default_factory=dict)
-    throttle_ms_by_bin: Ints = field(default_factory=lambda: np.zeros(BINS, np.int64))
-    has_batch: Flags = field(default_factory=lambda: np.zeros(BINS, np.bool_))
     evaluations: int = 0
     rows: int = 0
 

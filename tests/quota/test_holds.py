@@ -27,7 +27,7 @@ OwedByInstant = Callable[[int, int], int]
 """What a client owes at an instant, in ms since `T0_MS`."""
 
 
-def account(owed: OwedByInstant = lambda client, at_ms: 0, span_ms: int = 60_000, bins: int = 6) -> Holds:
+def account(owed: OwedByInstant = lambda client, at_ms: 0, span_ms: int = 60_000) -> Holds:
     """Holds of clients that owe producer bytes only."""
 
     def owed_at(
@@ -41,7 +41,7 @@ def account(owed: OwedByInstant = lambda client, at_ms: 0, span_ms: int = 60_000
         shape = owed_ms.shape
         return Owed(np.full(shape, 1_000.0), np.full(shape, 4), np.full(shape, WINDOW_MS), owed_ms)
 
-    return Holds(SLICING, owed_at, T0_MS, T0_MS + span_ms, bins)
+    return Holds(SLICING, owed_at, T0_MS, T0_MS + span_ms)
 
 
 def throttles(clients: Sequence[int], times_ms: Sequence[int]) -> Throttles:
@@ -142,15 +142,6 @@ def test_a_throttle_beyond_all_time_is_cut_like_any_other() -> None:
     assert holds.finish().throttle_ms[0] == 1_500
 
 
-def test_throttle_time_falls_into_the_part_of_the_range_it_was_decided_in() -> None:
-    holds = account(span_ms=60_000, bins=6)
-    decide(holds, 0, 1_000)
-    decide(holds, 10_000, 2_000, client=3)
-    decide(holds, 59_999, 9_000)
-    holds.finish()
-    assert holds.throttle_ms_by_bin.tolist() == [[1_000, 2_000, 0, 0, 0, 1]]
-
-
 def test_a_debt_beyond_the_cap_is_renewed_until_the_rest_is_too_short() -> None:
     holds = account(lambda client, at_ms: max(30_000 - at_ms, 0))
     decide(holds, 0, 1_000)
@@ -201,7 +192,7 @@ def test_an_edit_looks_at_once_at_the_throttles_it_changes(change: Change) -> No
         bound = np.full(shape, change.bound if edited else 1_000.0)
         return Owed(bound, np.full(shape, 4), np.full(shape, WINDOW_MS), owed_ms)
 
-    holds = Holds(SLICING, owed_at, T0_MS, T0_MS + 60_000, bins=1)
+    holds = Holds(SLICING, owed_at, T0_MS, T0_MS + 60_000)
     decide(holds, 0, 5_000)
     holds.advance(T0_MS + 1_000)
     edited = True
@@ -271,11 +262,10 @@ def test_many_clients_at_once_are_held_as_each_by_itself(
     found = totals.throttle_ms.tolist()[:4]
     assert found == wanted[: len(found)]
     assert sum(wanted[len(found) :]) == 0
-    assert holds.throttle_ms_by_bin.sum() == sum(wanted)
 
 
 def test_what_is_left_of_a_hold_stays_left_when_a_time_epoch_begins() -> None:
-    holds = account(span_ms=60_000, bins=6)
+    holds = account()
     begin_ms, last_ms, now_ms = T0_MS + 40_000, T0_MS + 40_500, T0_MS + 10_000
     holds.decide(ints(0), throttles([0], [2_000]), begin_ms)
     holds.advance(last_ms)
@@ -286,7 +276,6 @@ def test_what_is_left_of_a_hold_stays_left_when_a_time_epoch_begins() -> None:
     assert holds.held.tolist() == []
     totals = holds.finish()
     assert totals.throttle_ms.tolist()[:1] == [2_000]
-    assert holds.throttle_ms_by_bin.tolist() == [[0, 1_500, 0, 0, 500, 0]]
 
 
 def test_a_sample_window_that_the_clock_showed_twice_is_two_windows() -> None:

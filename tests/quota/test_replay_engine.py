@@ -25,7 +25,8 @@ class Numbers:
 
     def usage(self, rows: list[dict[str, Any]], at_ms: int) -> NumberedUsage:
         clients = [self.of.setdefault((row["user"], row["client_id"]), len(self.of)) for row in rows]
-        return NumberedUsage.of(Usage.read(table(rows), False, 1_000, at_ms), np.array(clients, np.int64))
+        usage = Usage.read(table(rows), False, 1_000, at_ms)
+        return NumberedUsage(usage.names, usage.window, usage.last_ms, usage.measures, np.array(clients, np.int64))
 
 
 def engine(*quotas: dict[str, Any], **settings: Any) -> ReplayEngine:

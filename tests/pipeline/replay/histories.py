@@ -10,7 +10,7 @@ import numpy as np
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.replay.request import ReplayRequest, Timeline
-from pipeline.replay.usage_batches import BINS, Outcome, ReplayResult, Source
+from pipeline.replay.usage_batches import Outcome, ReplayResult, Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.throttle.assembly import engine_of, nominal_slicing
@@ -132,7 +132,7 @@ def in_one_piece(request: ReplayRequest) -> list[ReplayResult]:
 def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[str, Any]]]) -> ReplayResult:
     w = request.settings.sample_window_ms
     engine = engine_of(ReplayEngine, request.settings, request.scope)
-    holds = Holds(request.slicing, engine.owed_at, request.since_ms, request.until_ms, BINS)
+    holds = Holds(request.slicing, engine.owed_at, request.since_ms, request.until_ms)
     numbers: dict[ClientKey, int] = {}
     result = ReplayResult()
     before: QuotaSnapshot | None = None
@@ -154,7 +154,8 @@ def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[
         used_bytes = [(row["produced_bytes"] or 0) + (row["fetched_bytes"] or 0) for row in rows]
         holds.use(clients, _ints([row["last_event_ms"] for row in rows]), _ints(used_bytes))
         usage = Usage.read(_table(rows, table([]).column_names), request.scope == "broker", w, at_ms)
-        throttles = engine.throttles(NumberedUsage.of(usage, clients), at_ms)
+        numbered = NumberedUsage(usage.names, usage.window, usage.last_ms, usage.measures, clients)
+        throttles = engine.throttles(numbered, at_ms)
         holds.decide(clients[throttles.rows], throttles, at_ms)
         result.evaluations += request.since_ms <= at_ms < request.until_ms
         result.rows += len(rows)
@@ -162,7 +163,6 @@ def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[
     for client, number in numbers.items():
         figures = (totals.windows[number], totals.throttle_ms[number], totals.deferred_bytes[number])
         result.outcomes[client] = Outcome(*(int(figure) for figure in figures))
-    (result.throttle_ms_by_bin,) = holds.throttle_ms_by_bin
     return result
 
 

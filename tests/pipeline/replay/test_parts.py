@@ -13,13 +13,12 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.replay.request import Plan, ReplayRequest, Timeline, slice_length_ms, warm_up_ms
-from pipeline.replay.run import are_alike, run
+from pipeline.replay.request import Plan, slice_length_ms, warm_up_ms
+from pipeline.replay.run import run
 from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from quota.errors import InvalidUsage
-from quota.snapshot import QuotaSnapshot
 from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def unheard(done: int, whole: int) -> None:
 
 def facts(results: list[ReplayResult]) -> list[object]:
     """All there is of them, to be compared."""
-    return [(one.outcomes, one.throttle_ms_by_bin.tolist(), one.evaluations, one.rows) for one in results]
+    return [(one.outcomes, one.evaluations, one.rows) for one in results]
 
 
 def replayed(plan: Plan) -> list[ReplayResult]:
@@ -84,10 +83,6 @@ def test_parts_find_a_table_under_a_relative_root_also_from_another_folder(
     assert expected
 
 
-def with_quotas(request: ReplayRequest, *snapshots: QuotaSnapshot) -> ReplayRequest:
-    return replace(request, quotas=tuple(Timeline((0,), (snapshot,)) for snapshot in snapshots))
-
-
 def test_slices_begin_with_the_warm_up_and_end_at_whole_windows(tmp_path: Path) -> None:
     request = replace(History(Random(1), "usage_by_second", 3_000).write(str(tmp_path)), since_ms=T0_MS + 1)
     slices = Plan.of(request, 1).slices
@@ -125,21 +120,6 @@ def test_a_stored_row_after_its_own_evaluation_is_refused(tmp_path: Path) -> Non
     plan = Plan.of(request, 3_600_000)
     with pytest.raises(InvalidUsage, match=f"is after the evaluation at {row['evaluated_at_ms']}$"):
         run(plan, unheard)
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_replays_that_are_decided_together_come_to_what_each_comes_to_alone(source: Source, tmp_path: Path) -> None:
-    together, edited = 0, 0
-    seeds = (0, 1, 3, 5, 6, 8)  # some are decided together, some not; some were edited
-    for seed in seeds:
-        request = History(Random(seed), source, 1_000, seed % 3 == 0).write(str(tmp_path / str(seed)))
-        live, candidate = request.quotas
-        request = replace(request, quotas=(live, Timeline((0,), live.snapshots[-1:]), candidate))
-        plan = Plan.of(request, 30_000)
-        together += are_alike(request.quotas)
-        edited += are_alike(request.quotas) and len(live.snapshots) > 1
-        assert facts(run(plan, unheard)) == facts(in_one_piece(request))
-    assert 0 < edited < together < len(seeds)
 
 
 def test_a_table_that_grows_meanwhile_is_read_as_it_was_also_when_its_log_has_forgotten_that(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What replays, the shadow of `observe` and `throttles verify` answered before they ran the job's own purgatory.
+"""What replays, the shadow of `observe` and `throttles verify` answered in November.
 
 Each run is generated from a seed: with edits, restarts, an outage, clocks set back, late usage, several batches at one
-instant. The answers were recorded while each of them had a copy of the life of a throttle; they stay equal to the bit.
+instant. The answers were recorded while what-if decided several replays at once, and the shadow held clients by a copy
+of the purgatory. They stay equal to the bit.
 """
 
 import json
