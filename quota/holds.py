@@ -2,11 +2,11 @@
 
 The usage does not react to the decisions: it is what was stored, even where a client would have waited. Apart from that
 a throttle lives as in the job: an applied decision holds a client for its capped X; further decisions extend that;
-before and at its end the client is looked at, and renewed if it still owes (`quota.throttle_time.Slicing`). Usage at or
+before and at its end the client is checked, and renewed if it still owes (`quota.throttle_time.Slicing`). Usage at or
 after the beginning of a hold and before its end counts as deferred.
 
-Between two batches nothing is recorded, so what a client owes depends on the time alone. Therefore each look can be
-taken at its own instant, and many clients can be looked at in one step.
+Between two batches nothing is recorded, so what a client owes depends on the time alone. Therefore each check can be
+taken at its own instant, and many clients can be checked in one step.
 """
 
 from collections.abc import Callable
@@ -156,9 +156,9 @@ class Holds:
         self._hold(published, np.full(len(published), at_ms), slices_ms[news])
 
     def advance(self, to_ms: int) -> None:
-        """Take all looks that are due up to an instant, inclusive: before the batch of that instant is recorded."""
+        """Take all checks that are due up to an instant, inclusive: before the batch of that instant is recorded."""
         while len(due := (self._due_ms <= to_ms).nonzero()[0]):
-            self._look(due, to_ms)
+            self._check(due, to_ms)
 
     def begin_epoch(self, last_ms: int, now_ms: int) -> None:
         """Go on at `now_ms` in place of `last_ms`, because clocks were set back: what is left of a throttle stays left.
@@ -180,13 +180,13 @@ class Holds:
         self._grow(clients)
         self._quota_type[clients], self._bound[clients] = quota_types, bound
         self._from_ms[clients] = from_ms
-        # A look that was due may have been taken; taken again it finds the same.
+        # A check that was due may have been taken; taken again it finds the same.
         self._hold(clients, np.full(len(clients), at_ms), until_ms - at_ms)
         self._level[clients] = self._owed_at(clients, at_ms, None).of_types(quota_types).level
-        self.look_after_edit(at_ms)
+        self.check_after_edit(at_ms)
 
-    def look_after_edit(self, at_ms: int) -> None:
-        """Look at throttles whose bound or level an edit has changed; the quotas are loaded, the clients resolved."""
+    def check_after_edit(self, at_ms: int) -> None:
+        """Check throttles whose bound or level an edit has changed; the quotas are loaded, the clients resolved."""
         clients = self.held
         if not len(clients):
             return
@@ -207,10 +207,10 @@ class Holds:
         self._release(self.held)
         return HoldTotals(self._windows, self._throttle_ms, self._deferred_bytes)
 
-    def _look(self, clients: Ids, to_ms: int) -> None:
-        """Look at clients, each at its own instant: renewed, released, or left to wait for the end.
+    def _check(self, clients: Ids, to_ms: int) -> None:
+        """Check clients, each at its own instant: renewed, released, or left to wait for the end.
 
-        If the end is not after `to_ms`, what is owed then is asked for in the same step. It is used if the look before
+        If the end is not after `to_ms`, what is owed then is asked for in the same step. It is used if the check before
         the end does not renew: this saves a second step for most clients.
         """
         at_ms, until_ms = self._due_ms[clients], self._until_ms[clients]
@@ -218,13 +218,13 @@ class Holds:
         asked = np.concatenate((clients, clients[soon]))
         owed = self._owed_at(asked, np.concatenate((at_ms, until_ms[soon])), None)
         both = owed.largest(self._quota_type[asked])
-        steps = self._slicing.at_look(both.owed_ms[: len(clients)], until_ms - at_ms, at_ms >= until_ms)
+        steps = self._slicing.at_check(both.owed_ms[: len(clients)], until_ms - at_ms, at_ms >= until_ms)
         ends = (steps[soon] == Step.WAIT).nonzero()[0]
         at_ms[soon[ends]] = until_ms[soon[ends]]
         used = np.arange(len(clients))
         used[soon[ends]] = len(clients) + ends
         claims = both.take(used)
-        self._take(self._slicing.at_look(claims.owed_ms, until_ms - at_ms, at_ms >= until_ms), clients, at_ms, claims)
+        self._take(self._slicing.at_check(claims.owed_ms, until_ms - at_ms, at_ms >= until_ms), clients, at_ms, claims)
 
     def _take(self, steps: Ints, clients: Ids, at_ms: Ints, claims: Claims) -> None:
         renewed = (steps == Step.HOLD).nonzero()[0]
@@ -238,9 +238,9 @@ class Holds:
         self._quota_type[clients] = claims.quota_type
         slices_ms = self._slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
         self._hold(clients, at_ms, np.minimum(slices_ms, _LONGEST_MS))
-        # A slice shorter than the lead is all that is owed: a look at this same instant would find nothing more.
-        looked_at = clients[self._due_ms[clients] <= at_ms]
-        self._due_ms[looked_at] = self._until_ms[looked_at]
+        # A slice shorter than the lead is all that is owed: a check at this same instant would find nothing more.
+        checked = clients[self._due_ms[clients] <= at_ms]
+        self._due_ms[checked] = self._until_ms[checked]
 
     def _hold(self, clients: Ids, at_ms: Ints, slices_ms: Ints) -> None:
         until_ms = at_ms + slices_ms

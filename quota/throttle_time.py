@@ -28,7 +28,7 @@ Half up is not what Python does, and not what adding 0.5 does:
 columns.
 
 What is published can be obeyed. A throttle, an extension and a renewal must hold the client at least `min_hold_ms`
-longer, an extension also by a tenth of its slice. What is not published stays owed: the next violation or look finds
+longer, an extension also by a tenth of its slice. What is not published stays owed: the next violation or check finds
 it. A release needs no more than `min_hold_ms` owed.
 
 A client that was released with a rest owes `min_hold_ms` again after a moment. So that it gets few records, a throttle
@@ -142,7 +142,7 @@ TIMES_SOON: Final = 2
 
 
 class Step(IntEnum):
-    """What a look does with a running throttle."""
+    """What a check does with a running throttle."""
 
     WAIT = 0  # nothing is published; it is left to its end
     HOLD = 1  # a new slice of `Slicing.slices_ms` is published, from now on
@@ -154,7 +154,7 @@ class Slicing:
     """How throttles are cut, and which are published.
 
     Attributes:
-        lead_ms: A look is taken this long before the end: trigger + publish lag + client lag, at least 300.
+        lead_ms: A check is taken this long before the end: trigger + publish lag + client lag, at least 300.
         min_hold_ms: What is published holds a client at least this much longer; at least 1.
         caps: Longest slice per quota type, before the floor of three leads.
         sample_window_ms: w.
@@ -184,7 +184,7 @@ class Slicing:
             owed_ms: the larger of X and of what the bucket owes, int64[n].
             slice_ms: length of the slice that would be published, int64[n].
             left_ms: how far away the end of the last throttle is, int64[n]; negative if it has passed.
-            is_held: whether that one still runs, or waits to be looked at, bool[n].
+            is_held: whether that one still runs, or waits to be checked, bool[n].
         """
         longer_ms = slice_ms - np.maximum(left_ms, 0)
         extends = (longer_ms >= self.min_hold_ms) & (longer_ms >= -(-slice_ms // _EXTENSION_PART))
@@ -192,13 +192,13 @@ class Slicing:
         begins = owed_ms >= np.where(is_soon, TIMES_SOON * self.min_hold_ms, self.min_hold_ms)
         return np.where(is_held, extends, begins)
 
-    def at_look(self, owed_ms: Ints, left_ms: Ints, at_end: Flags) -> Ints:
-        """The `Step` of each of n throttles that are looked at: ahead of the end, or at it.
+    def at_check(self, owed_ms: Ints, left_ms: Ints, at_end: Flags) -> Ints:
+        """The `Step` of each of n throttles that are checked: ahead of the end, or at it.
 
         Args:
             owed_ms: what the client owes now, int64[n].
             left_ms: what is left of its throttle, int64[n], at least 0.
-            at_end: whether the look ahead of the end has been taken, bool[n].
+            at_end: whether the check ahead of the end has been taken, bool[n].
         """
         holds = np.where(at_end, owed_ms > self.min_hold_ms, owed_ms - left_ms >= self.min_hold_ms)
         return np.where(holds, Step.HOLD, np.where(at_end, Step.RELEASE, Step.WAIT))
@@ -212,7 +212,7 @@ class Slicing:
 
         Args:
             owed_ms: what the client owes under the new quotas, int64[n].
-            left_ms: as for `at_look`.
+            left_ms: as for `at_check`.
             bound_fell: whether its bound is lower than before, bool[n].
         """
         shortened = (left_ms - owed_ms >= self.min_hold_ms) & ~bound_fell

@@ -200,7 +200,7 @@ class JobRun:
         rollup_ms = settings.stream.rollup_interval_ms
         poll_ms = max(settings.stream.trigger_ms, _LEAST_POLL_MS)
         self._threads = [
-            Background("reaper", _again(self._purgatory.hand_out, self._until_due_ms), self._failed),
+            Background("reaper", _again(self._purgatory.pop_due, self._until_due_ms), self._failed),
             Background("looker", _again(self._purgatory.tick, self._until_due_ms), self._failed),
             Background("quota-poller", _again(self._poll_quotas, lambda: poll_ms), self._failed),
             Background("topics", _again(self._check_topics, lambda: _TOPICS_POLL_MS), self._failed),

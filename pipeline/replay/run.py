@@ -19,7 +19,7 @@ Progress = Callable[[int, int], None]
 
 
 def run(plan: Plan, progress: Progress) -> list[ReplayResult]:
-    """All replays of a range: rates, buckets, and every throttle with its looks and renewals.
+    """All replays of a range: rates, buckets, and every throttle with its checks and renewals.
 
     A throttle depends on all usage before it, so the whole range is replayed in order. The usage is read once for all
     replays, slice by slice, so that memory does not grow with the range.
@@ -56,7 +56,7 @@ class _Replay:
         self._result = ReplayResult()
 
     def decide(self, batch: UsageBatch) -> None:
-        """Take the looks before a batch, then decide the batch. Those up to the start only fill the sample windows."""
+        """Take the checks before a batch, then decide the batch. Those up to the start only fill the sample windows."""
         self._come_to_epoch(batch.time_epoch)
         self._at_ms = max(self._at_ms, batch.at_ms)
         start = self._start
@@ -109,7 +109,7 @@ class _Replay:
         return self._result
 
     def _put_in_force(self, batch: UsageBatch) -> None:
-        """Load the quotas of the batch. If they differ from those before, look at the throttles that they change."""
+        """Load the quotas of the batch. If they differ from those before, check the throttles that they change."""
         version = batch.quota_version
         snapshot = self._quotas.at(batch.at_ms) if version is None else self._quotas.version(version)
         if snapshot is self._in_force:
@@ -120,4 +120,4 @@ class _Replay:
         if len(held):
             clients = list(self.reader.numbers)
             self._engine.resolve_again(held, entities_of([clients[number] for number in held]), batch.at_ms)
-            self._holds.look_after_edit(batch.at_ms)
+            self._holds.check_after_edit(batch.at_ms)

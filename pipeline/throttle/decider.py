@@ -1,7 +1,7 @@
-"""The engine behind one lock, with the event clock that looks are evaluated on.
+"""The engine behind one lock, with the event clock that checks are evaluated on.
 
-Batches and looks come from different threads; the engine itself has no lock. A batch's time is made of stored data
-only (`evaluated_at_ms`, never this clock), so a replay decides the same. A look's time is the last batch's
+Batches and checks come from different threads; the engine itself has no lock. A batch's time is made of stored data
+only (`evaluated_at_ms`, never this clock), so a replay decides the same. A check's time is the last batch's
 `evaluated_at_ms` plus the steady time that has passed since; it never flows into a batch.
 """
 
@@ -71,7 +71,7 @@ class Standing:
 
 
 class Decider:
-    """Records batches, evaluates looks, adopts quota versions. Nothing else may touch the engine."""
+    """Records batches, evaluates checks, adopts quota versions. Nothing else may touch the engine."""
 
     def __init__(self, engine: QuotaEngine, cluster: str) -> None:
         self._engine = engine
@@ -102,9 +102,9 @@ class Decider:
         * `usage`: Measure columns of `usage`; may have no rows.
         * `evaluation`: Facts of the batch; its time must not be below the previous batch's, unless it begins a time
           epoch: then the rates begin empty, and the debts stay.
-        * `now`: The moment that stands for its time, for the event clock of later looks only.
+        * `now`: The moment that stands for its time, for the event clock of later checks only.
         * `is_old`: No throttle is published for it: see `QuotaEngine.record`.
-        * `wait_until_stored`: Called once the batch is decided; returns when its usage is stored. No look sees usage
+        * `wait_until_stored`: Called once the batch is decided; returns when its usage is stored. No check sees usage
           that may still be lost. If it raises, the engine is ahead of the tables and must not be used again.
         """
         with self._lock:
@@ -120,9 +120,9 @@ class Decider:
             if self._in_force is None or snapshot.version >= self._in_force.version:
                 self._in_force = snapshot
             else:
-                # An edit was adopted since the batch pinned its quotas: looks go on under the edit.
+                # An edit was adopted since the batch pinned its quotas: checks go on under the edit.
                 self._engine.load_quotas(self._in_force)
-            # A batch without newer usage does not set the clock of looks back: what is owed goes on shrinking.
+            # A batch without newer usage does not set the clock of checks back: what is owed goes on shrinking.
             if begins_epoch or evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
                 self._steady_at_last_ms = now.steady_ms
             self._last = replace(evaluation, quota_version=self._in_force.version)
@@ -138,7 +138,7 @@ class Decider:
             self._last = replace(evaluation, quota_version=self._last.quota_version)
             self._steady_at_last_ms = now.steady_ms
 
-    def look(self, throttles: pa.Table, now: Moment) -> tuple[Evaluation, pa.Table]:
+    def check(self, throttles: pa.Table, now: Moment) -> tuple[Evaluation, pa.Table]:
         """What each of these clients of `HELD` owes now, of `REASONS`, and the facts to recompute it from."""
         with self._lock:
             seen = replace(self._last, evaluated_at_ms=self._evaluated_at_ms(now))
@@ -162,7 +162,7 @@ class Decider:
         return Standing(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own))
 
     def adopt(self, snapshot: QuotaSnapshot) -> bool:
-        """Put a quota version in force for looks if it is newer; returns whether it is. Batches pin their own."""
+        """Put a quota version in force for checks if it is newer; returns whether it is. Batches pin their own."""
         with self._lock:
             if self._in_force is not None and snapshot.version <= self._in_force.version:
                 return False
@@ -187,7 +187,7 @@ class Decider:
             return self._engine.expire_idle(self._last.evaluated_at_ms)
 
     def _evaluated_at_ms(self, now: Moment) -> int:
-        """The instant of looks: the newest batch's, and the steady time that has passed since."""
+        """The instant of checks: the newest batch's, and the steady time that has passed since."""
         return self._last.evaluated_at_ms + max(now.steady_ms - self._steady_at_last_ms, 0)
 
     def _violations(self, decisions: pa.Table, evaluated_at_ms: int) -> pa.Table:

@@ -1,6 +1,6 @@
 """The throttles that run now: who is held, until when, and what is due next.
 
-One thread at a time (the publisher's lock serialises the writers), but `hand_out` and `next_due_ms` may be called by
+One thread at a time (the publisher's lock serialises the writers), but `pop_due` and `next_due_ms` may be called by
 any thread at any time: they take only the lock of the timing wheel, which is never held during I/O.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline.throttle.lifecycle import Running
 from pipeline.throttle.shapes import (
     CLIENTS,
-    HANDED_OUT,
+    DUE,
     HELD,
     LISTED,
     NO_BOUND,
@@ -45,7 +45,7 @@ def _with_room(array: NDArray[Any], size: int, fill: Any) -> NDArray[Any]:
 
 
 class DueClients:
-    """When which client is due: numbers of clients, each at most once in the timing wheel, or waiting to be looked at.
+    """When which client is due: numbers of clients, each at most once in the timing wheel, or waiting to be checked.
 
     Any thread may call any method; the lock is held for array operations only, so the reaper always knows what is due.
     All arrays of numbers have each number once.
@@ -57,9 +57,9 @@ class DueClients:
         self._client_of_slot = self._handle = _NO_NUMBERS
         # The place of a client that was handed out, among all that ever were; its earlier places count no longer.
         self._place = _NO_NUMBERS
-        self._handed_out: list[tuple[Ints, Ints, int]] = []
+        self._popped: list[tuple[Ints, Ints, int]] = []
         self._next_place = 0
-        self._num_handed_out = 0
+        self._num_popped = 0
 
     def schedule(self, clients: Ints, due_ms: Ints) -> None:
         """Hand these clients out at these instants of steady time, and no longer at earlier ones."""
@@ -74,12 +74,12 @@ class DueClients:
             self._client_of_slot[slots_of(handles)] = clients
 
     def cancel(self, clients: Ints) -> None:
-        """Do not hand out these clients, all of which were scheduled before; nor look at those that were."""
+        """Do not hand out these clients, all of which were scheduled before; nor check those that were."""
         with self._lock:
             self._cancel(clients)
 
-    def hand_out(self, now_ms: int) -> int:
-        """Take what is due from the wheel, stamped with now; returns how many now wait to be looked at."""
+    def pop_due(self, now_ms: int) -> int:
+        """Take what is due from the wheel, stamped with now; returns how many now wait to be checked."""
         with self._lock:
             handles, _ = self._wheel.advance(now_ms)
             if len(handles):
@@ -88,17 +88,17 @@ class DueClients:
                 places = np.arange(self._next_place, self._next_place + len(clients))
                 self._place[clients] = places
                 self._next_place += len(clients)
-                self._num_handed_out += len(clients)
-                self._handed_out.append((clients, places, now_ms))
-            return self._num_handed_out
+                self._num_popped += len(clients)
+                self._popped.append((clients, places, now_ms))
+            return self._num_popped
 
     def take(self) -> tuple[Ints, Ints]:
-        """The clients that wait to be looked at, in the order (due, submission), and when each was handed out.
+        """The clients that wait to be checked, in the order (due, submission), and when each was handed out.
 
         They wait no longer.
         """
         with self._lock:
-            parts, self._handed_out = self._handed_out, []
+            parts, self._popped = self._popped, []
             if not parts:
                 return _NO_NUMBERS, _NO_NUMBERS
             clients = np.concatenate([part for part, _, _ in parts])
@@ -106,7 +106,7 @@ class DueClients:
             still = self._place[clients] == np.concatenate([places for _, places, _ in parts])
             clients = clients[still]
             self._place[clients] = _NONE
-            self._num_handed_out = 0
+            self._num_popped = 0
             return clients, at_ms[still]
 
     def next_due_ms(self) -> int | None:
@@ -121,15 +121,15 @@ class DueClients:
             number[kept] = np.arange(len(kept))
             self._client_of_slot = number[self._client_of_slot]
             self._handle, self._place = self._handle[kept], self._place[kept]
-            renumbered = ((number[clients], places, at_ms) for clients, places, at_ms in self._handed_out)
-            self._handed_out = [
+            renumbered = ((number[clients], places, at_ms) for clients, places, at_ms in self._popped)
+            self._popped = [
                 (clients[clients >= 0], places[clients >= 0], at_ms) for clients, places, at_ms in renumbered
             ]
 
     def _cancel(self, clients: Ints) -> None:
         handles = self._handle[clients]
         self._wheel.cancel_many(handles[handles >= 0])
-        self._num_handed_out -= int(np.count_nonzero(self._place[clients] >= 0))
+        self._num_popped -= int(np.count_nonzero(self._place[clients] >= 0))
         self._handle[clients] = self._place[clients] = _NONE
 
 
@@ -225,7 +225,7 @@ _FORGOTTEN_SLACK: Final = 1 << 16  # so few clients that are no longer held are 
 
 
 class ThrottleLedger:
-    """Held throttles by client, each with one entry in the timing wheel: its look, or its end.
+    """Held throttles by client, each with one entry in the timing wheel: its check, or its end.
 
     Args:
         forgotten_slack: Clients that are no longer held are forgotten when they outnumber the held by more than this.
@@ -279,7 +279,7 @@ class ThrottleLedger:
         self._due.schedule(numbers, self._clients.column("due_ms", numbers))
 
     def wait_for_end(self, clients: Ints) -> None:
-        """The look is taken and nothing more is owed: hand these out again when they end."""
+        """The check is taken and nothing more is owed: hand these out again when they end."""
         end_ms = self._clients.column("end_ms", clients)
         self._clients.set_due(clients, end_ms)
         self._due.schedule(clients, end_ms)
@@ -299,18 +299,18 @@ class ThrottleLedger:
             self._due.renumber(kept)
             self._begun = self._begun[kept]
 
-    def hand_out(self, now_ms: int) -> int:
-        """Take what is due from the wheel, stamped with now; returns how many now wait to be looked at.
+    def pop_due(self, now_ms: int) -> int:
+        """Take what is due from the wheel, stamped with now; returns how many now wait to be checked.
 
-        They stay held. One that gets a new end before it is looked at, or is dropped, waits no longer.
+        They stay held. One that gets a new end before it is checked, or is dropped, waits no longer.
         """
-        return self._due.hand_out(now_ms)
+        return self._due.pop_due(now_ms)
 
-    def take_handed_out(self) -> pa.Table:
-        """All that wait to be looked at, in the order (due, submission), of `HANDED_OUT`; they wait no longer."""
+    def take_due(self) -> pa.Table:
+        """All that wait to be checked, in the order (due, submission), of `DUE`; they wait no longer."""
         numbers, at_ms = self._due.take()
         held = self._clients.read(numbers)
-        return pa.Table.from_arrays([*held.columns, pa.array(numbers), pa.array(at_ms)], schema=HANDED_OUT)
+        return pa.Table.from_arrays([*held.columns, pa.array(numbers), pa.array(at_ms)], schema=DUE)
 
     def next_due_ms(self) -> int | None:
         """A lower bound of the next due time, None when nothing is held."""

@@ -1,20 +1,20 @@
 """The life of a throttle, as functions of values (no clock, no I/O). Each takes and gives whole columns.
 
-    violated ──▶ publish `throttle` ──▶ look, `lead_ms` before the end ──▶ owes longer? ──▶ publish `renewed` ─┐
+    violated ──▶ publish `throttle` ──▶ check, `lead_ms` before the end ──▶ owes longer? ──▶ publish `renewed` ─┐
                      ▲                                     ▲     │ no                                │
-                     └── violated again, ends clearly later ┘    ▼                                       look again
-                                                         wait for the end, look again ──▶ owes? ──▶ publish `renewed`
+                     └── violated again, ends clearly later ┘    ▼                                       check again
+                                                         wait for the end, check again ──▶ owes? ──▶ publish `renewed`
                                                                                        │ no
                                                                                        ▼
                                                                               publish `release`
 
 What "longer" and "clearly later" are, and how long a slice is: `quota.throttle_time`.
 
-A look happens ahead of the end because a record needs time to take effect: a renewal that is published when the
+A check happens ahead of the end because a record needs time to take effect: a renewal that is published when the
 throttle ends lets the client run for one loop delay in each cycle. For an offender at k times its quota that adds up to
-a leak. A slice does not forgive the rest of a debt: the next look finds it in `owed_ms`.
+a leak. A slice does not forgive the rest of a debt: the next check finds it in `owed_ms`.
 
-The end is looked at too. Usage may have arrived since the last look, and after a restart the end may have passed while
+The end is checked too. Usage may have arrived since the last check, and after a restart the end may have passed while
 the job was down.
 """
 
@@ -62,7 +62,7 @@ def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, s
 
     A violation holds its client for the larger of X and of what its bucket owes, in slices. A client that is held hears
     of it only if its throttle would end clearly later than the end published last. Otherwise a client that ignores its
-    throttle would get a record with every batch; the look before the end renews it anyway. Such an extension keeps the
+    throttle would get a record with every batch; the check before the end renews it anyway. Such an extension keeps the
     decision that began the throttle.
 
     * `violations`: Of `PUBLICATIONS`, one row per client, cause `violation`; `throttle_time_ms` is X, capped.
@@ -84,37 +84,37 @@ def violations_to_publish(violations: pa.Table, running: Running, now_ms: int, s
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a look decided: records of `PUBLICATIONS`, and the places of those that now wait for their end."""
+class CheckResult:
+    """What a check decided: records of `PUBLICATIONS`, and the places of those that now wait for their end."""
 
     publications: pa.Table
     waiting: Ints
 
 
 def is_at_end(throttles: pa.Table) -> Flags:
-    """Of which throttles the next expiration is the end, the look having been taken: columns due_ms and end_ms."""
+    """Of which throttles the next expiration is the end, the check having been taken: columns due_ms and end_ms."""
     return int64s(throttles, "due_ms") >= int64s(throttles, "end_ms")
 
 
-def look(handed_out: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
-    """Look at throttles shortly before they end, and at their end (`Slicing.at_look`).
+def check(due: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> CheckResult:
+    """Check throttles shortly before they end, and at their end (`Slicing.at_check`).
 
-    * `handed_out`: The throttles whose look or end has come, of `HANDED_OUT`.
+    * `due`: The throttles whose check or end has come, of `DUE`.
     * `reasons`: What each of their clients owes now, by the quota type that owes most; of `REASONS`, row for row.
     """
-    at_end, due_ms = is_at_end(handed_out), int64s(handed_out, "due_ms")
-    left_ms = np.maximum(int64s(handed_out, "end_ms") - now_ms, 0)
-    steps = slicing.at_look(int64s(reasons, "owed_ms"), left_ms, at_end)
+    at_end, due_ms = is_at_end(due), int64s(due, "due_ms")
+    left_ms = np.maximum(int64s(due, "end_ms") - now_ms, 0)
+    steps = slicing.at_check(int64s(reasons, "owed_ms"), left_ms, at_end)
     late = {
         "cause": pc.if_else(pa.array(steps == Step.HOLD), "renewed", "expired"),
-        "due_ms": handed_out["due_ms"],
-        "lateness_ms": pa.array(np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)),
+        "due_ms": due["due_ms"],
+        "lateness_ms": pa.array(np.maximum(int64s(due, "popped_ms") - due_ms, 0)),
     }
-    return _verdict(handed_out, reasons, steps, slicing, late)
+    return _check_result(due, reasons, steps, slicing, late)
 
 
-def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> Verdict:
-    """Look at throttles whose bound, mode or level an operator has just changed (`Slicing.at_edit`).
+def check_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing: Slicing) -> CheckResult:
+    """Check throttles whose bound, mode or level an operator has just changed (`Slicing.at_edit`).
 
     Under a shadow quota, an exemption, or no bound nothing is owed.
 
@@ -122,7 +122,7 @@ def look_after_edit(throttles: pa.Table, reasons: pa.Table, now_ms: int, slicing
     """
     left_ms = np.maximum(int64s(throttles, "end_ms") - now_ms, 0)
     steps = slicing.at_edit(int64s(reasons, "owed_ms"), left_ms, _bound_fell(throttles, reasons))
-    return _verdict(throttles, reasons, steps, slicing, {"cause": "quota_changed"})
+    return _check_result(throttles, reasons, steps, slicing, {"cause": "quota_changed"})
 
 
 def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
@@ -132,9 +132,9 @@ def _bound_fell(before: pa.Table, after: pa.Table) -> Flags:
     return is_same_type & np.isfinite(bound_before) & (bound_after < bound_before)
 
 
-def _verdict(
+def _check_result(
     throttles: pa.Table, reasons: pa.Table, steps: Ints, slicing: Slicing, why: "dict[str, Values | str]"
-) -> Verdict:
+) -> CheckResult:
     """A throttle for each that is held on, a release for each that is let go; the others wait."""
     holds, is_published = steps == Step.HOLD, steps != Step.WAIT
     slices_ms = slicing.slices_ms(int64s(reasons, "owed_ms"), int64s(reasons, "window_ms"), types_of(reasons))
@@ -150,4 +150,4 @@ def _verdict(
     publications = table_of(PUBLICATIONS, len(steps), columns)
     if not is_published.all():
         publications = publications.filter(pa.array(is_published))
-    return Verdict(publications, np.flatnonzero(~is_published))
+    return CheckResult(publications, np.flatnonzero(~is_published))

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 # Of one transaction. After one that failed there are as few as a slow broker takes before its time-out.
 _MOST_RECORDS, _FEWEST_RECORDS = 100_000, 5_000
 _RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
-# While a job runs, it looks at each throttle when it ends. A throttle that had ended for this long when the last record
+# While a job runs, it checks each throttle when it ends. A throttle that had ended for this long when the last record
 # was written is over.
 _LONG_OVER_MS: Final = 86_400_000
 _NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))

@@ -1,8 +1,8 @@
-"""Throttled clients in purgatory: held, looked at ahead of their end, renewed or released; each ends exactly once.
+"""Throttled clients in purgatory: held, checked ahead of their end, renewed or released; each ends exactly once.
 
-The one lock here serialises everything that writes records: batches, looks and quota edits. The wheel inside the
-ledger has a lock of its own that is never held over I/O, so what is due is handed out at once (`hand_out`, on a thread
-of its own) even while a batch or a look is being published; its record follows within one batch (`tick`).
+The one lock here serialises everything that writes records: batches, checks and quota edits. The wheel inside the
+ledger has a lock of its own that is never held over I/O, so what is due is handed out at once (`pop_due`, on a thread
+of its own) even while a batch or a check is being published; its record follows within one batch (`tick`).
 """
 
 import logging
@@ -20,7 +20,7 @@ from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.ledger import ThrottleLedger
-from pipeline.throttle.lifecycle import Verdict, look, look_after_edit, violations_to_publish
+from pipeline.throttle.lifecycle import CheckResult, check, check_after_edit, violations_to_publish
 from pipeline.throttle.publisher import Outbox, Publisher
 from pipeline.throttle.shapes import HELD, Ints, columns_of, int64s, table_of
 from quota.replay import Evaluation
@@ -39,7 +39,7 @@ _EVERY: Final = 16
 
 
 class RenewLead:
-    """How long before its end a throttle is looked at: a renewal must reach the client before it wakes.
+    """How long before its end a throttle is checked: a renewal must reach the client before it wakes.
 
     From the instant a debt becomes visible to the instant the client knows, there pass: up to one trigger until usage
     is in the engine, the time to publish, the client's own lag. Hence
@@ -91,7 +91,7 @@ class ThrottlePurgatory:
         self._announce = announce
         self._ledger = ThrottleLedger(start_ms=0)
         self._lock = Lock()
-        # Every held throttle was decided under this quota version, or looked at since it came into force.
+        # Every held throttle was decided under this quota version, or checked since it came into force.
         self._settled_version = -1
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class ThrottlePurgatory:
     def take_over(self, takes_topic: bool = False, publishes_running: bool = False) -> None:
         """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.
 
-        What is overdue is due at once: the first `tick` looks at it and renews or releases it.
+        What is overdue is due at once: the first `tick` checks it and renews or releases it.
 
         * `takes_topic`: See `Publisher.take_over`.
         * `publishes_running`: Whether the topic lacks what was published before, so that the running throttles go out
@@ -138,21 +138,21 @@ class ThrottlePurgatory:
             news = violations_to_publish(valid, self._ledger.running(valid), now.steady_ms, self._slicing)
             return self._publish(news, evaluation, now, batch_versions)
 
-    def hand_out(self) -> int:
+    def pop_due(self) -> int:
         """Take what is due from the wheel; never waits for a batch. Returns how many now wait for `tick`."""
-        return self._ledger.hand_out(self._clock.now().steady_ms)
+        return self._ledger.pop_due(self._clock.now().steady_ms)
 
     def tick(self) -> int:
-        """Handle all that is due: looks and ends; returns the number of records."""
-        if not self.hand_out() and not self._publisher.is_behind:
+        """Handle all that is due: checks and ends; returns the number of records."""
+        if not self.pop_due() and not self._publisher.is_behind:
             return 0
         with self._lock:
             now = self._clock.now()
             self._publisher.catch_up(now)
-            return self._look(self._ledger.take_handed_out(), look, now)
+            return self._check(self._ledger.take_due(), check, now)
 
     def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
-        """Adopt a newer quota version and look at once at every throttle it touches; returns the records.
+        """Adopt a newer quota version and check at once every throttle it touches; returns the records.
 
         To be called again with the version in force, as the poller does: an edit that meets a batch in flight is
         settled by a later call, even if another batch has adopted the version by then.
@@ -160,7 +160,7 @@ class ThrottlePurgatory:
         with self._lock:
             if not self._decider.adopt(snapshot) and snapshot.version <= self._settled_version:
                 return 0
-            records = self._look_after_edit()
+            records = self._check_after_edit()
             self._settled_version = snapshot.version
             return records
 
@@ -173,33 +173,33 @@ class ThrottlePurgatory:
         with self._lock:
             self._publisher.close()
 
-    def _look_after_edit(self) -> int:
+    def _check_after_edit(self) -> int:
         now = self._clock.now()
         self._publisher.catch_up(now)
         held = self._ledger.held()
         if not held.num_rows:
             return 0
         touched = held.filter(pa.array(self._decider.standing(held).is_changed(held)))
-        return self._look(touched, look_after_edit, now)
+        return self._check(touched, check_after_edit, now)
 
     def _still_valid(self, violations: pa.Table, evaluation: Evaluation) -> pa.Table:
         """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas.
 
-        They stay recorded as decisions. The edit has looked at whom it touches, or will; a throttle under the quotas of
+        They stay recorded as decisions. The edit has checked whom it touches, or will; a throttle under the quotas of
         before would hold a client that has just been let go.
         """
         if not violations.num_rows or evaluation.quota_version >= self._decider.last.quota_version:
             return violations
         return violations.filter(pa.array(~self._decider.standing(violations).is_changed(violations)))
 
-    def _look(
-        self, looked_at: pa.Table, judged: Callable[[pa.Table, pa.Table, int, Slicing], Verdict], now: Moment
+    def _check(
+        self, checked: pa.Table, judged: Callable[[pa.Table, pa.Table, int, Slicing], CheckResult], now: Moment
     ) -> int:
-        if not looked_at.num_rows:
+        if not checked.num_rows:
             return 0
-        evaluation, reasons = self._decider.look(looked_at, now)
-        verdict = judged(looked_at, reasons, now.steady_ms, self._slicing)
-        self._ledger.wait_for_end(int64s(looked_at, "client")[verdict.waiting])
+        evaluation, reasons = self._decider.check(checked, now)
+        verdict = judged(checked, reasons, now.steady_ms, self._slicing)
+        self._ledger.wait_for_end(int64s(checked, "client")[verdict.waiting])
         if verdict.publications.num_rows:
             failpoint("look.decided")
         return int(self._publish(verdict.publications, evaluation, now, None).num_rows)

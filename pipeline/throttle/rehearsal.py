@@ -128,7 +128,7 @@ class Rehearsal:
             if due_ms is None or due_ms > until_ms:
                 break
             clock.now_ms = max(due_ms, clock.now_ms)
-            if purgatory.hand_out():
+            if purgatory.pop_due():
                 purgatory.tick()
             elif clock.now_ms < until_ms:
                 clock.now_ms += 1  # `due_ms` was only a lower bound

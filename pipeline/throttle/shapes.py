@@ -1,10 +1,10 @@
 """The shapes of throttles and their records, step by step: as objects, and as Arrow tables with a row for each.
 
     CLIENTS ─▶ REASONS ─▶ PUBLICATIONS (decided, about to be written) ─▶ WRITTEN (stored, on the topic)
-    HELD (running) ─▶ LISTED (with their numbers in the ledger) ─▶ HANDED_OUT (their look or end has come)
+    HELD (running) ─▶ LISTED (with their numbers in the ledger) ─▶ DUE (their check or end has come)
 
 The columns are the fields of the objects, in the order in which records are published. Where a field can be None, its
-column can be null. Decisions and looks go by columns; objects are for logs.
+column can be null. Decisions and checks go by columns; objects are for logs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -120,12 +120,12 @@ HELD: Final = pa.schema(
     ]
 )
 """Running throttles: of the last record published for each the quota type, its sensor, bound (null: none) and level
-(null: not known), the decision that began it, its end on the steady clock, and when its look or its end is due there.
+(null: not known), the decision that began it, its end on the steady clock, and when its check or its end is due there.
 """
 LISTED: Final = pa.schema([*HELD, ("client", pa.int64())])
 """Running throttles, and the number of each client in the ledger."""
-HANDED_OUT: Final = pa.schema([*LISTED, ("handed_out_ms", pa.int64())])
-"""Throttles whose look or end has come, and the steady time at which the wheel handed each out."""
+DUE: Final = pa.schema([*LISTED, ("popped_ms", pa.int64())])
+"""Throttles whose check or end has come, and the steady time at which the wheel handed each out."""
 
 # Not `empty_table`, which imports pandas.
 NO_PUBLICATIONS: Final = pa.Table.from_batches([], PUBLICATIONS)

@@ -335,9 +335,9 @@ class HandJob:
 
 
 def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
-    """What each held user owes now, as a look sees it."""
+    """What each held user owes now, as a check sees it."""
     held = job.purgatory.held()
-    _, reasons = job.decider.look(held, job.clock.now())
+    _, reasons = job.decider.check(held, job.clock.now())
     return dict(zip(held["user"].to_pylist(), reasons.to_pylist(), strict=True))
 
 

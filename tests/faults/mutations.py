@@ -76,17 +76,17 @@ def _with(table: pa.Table, name: str, values: Any) -> pa.Table:
     return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
 
 
-def _released_at_end(look: Change, handed_out: Any, reasons: Any, *others: Any) -> Any:
-    at_end = lifecycle.is_at_end(handed_out)
+def _released_at_end(check: Change, due: Any, reasons: Any, *others: Any) -> Any:
+    at_end = lifecycle.is_at_end(due)
     owed_ms = reasons["owed_ms"].to_numpy()
-    verdict = look(handed_out, _with(reasons, "owed_ms", np.where(at_end, 0, owed_ms)), *others)
+    verdict = check(due, _with(reasons, "owed_ms", np.where(at_end, 0, owed_ms)), *others)
     told = np.delete(owed_ms, verdict.waiting)
     return replace(verdict, publications=_with(verdict.publications, "owed_ms", told))
 
 
 def _with_cause(cause: Any) -> Change:
-    def change(look_after_edit: Change, *arguments: Any) -> Any:
-        verdict = look_after_edit(*arguments)
+    def change(check_after_edit: Change, *arguments: Any) -> Any:
+        verdict = check_after_edit(*arguments)
         told = verdict.publications
         return replace(verdict, publications=_with(told, "cause", [cause] * told.num_rows))
 
@@ -138,8 +138,8 @@ def _as_with(min_hold_ms: int) -> Change:
     return lambda rule, this, *arguments: rule(replace(this, min_hold_ms=min_hold_ms), *arguments)
 
 
-def _later(look: Change, this: Any, throttles: Any, now: Moment) -> Any:
-    return look(this, throttles, Moment(now.wall_ms, now.steady_ms + 700))
+def _later(check: Change, this: Any, throttles: Any, now: Moment) -> Any:
+    return check(this, throttles, Moment(now.wall_ms, now.steady_ms + 700))
 
 
 def _until_wall_clock(held_from: Change, rows: pa.Table, *others: Any) -> Any:
@@ -158,18 +158,18 @@ MUTATIONS: Final = {
         "buckets: duplicated",
     ),
     "no snapshot is taken": Mutation(SensorStateTable, "write_if_due", lambda *_: False, "snapshots: lost"),
-    "whoever comes to its end is released": Mutation(purgatory, "look", _released_at_end, "releases: different"),
-    "a throttle counts as ended at its look": Mutation(
+    "whoever comes to its end is released": Mutation(purgatory, "check", _released_at_end, "releases: different"),
+    "a throttle counts as ended at its check": Mutation(
         lifecycle, "is_at_end", lambda _, throttles: np.ones(throttles.num_rows, np.bool_), "releases"
     ),
-    "looks ahead of the end are skipped": Mutation(
+    "checks ahead of the end are skipped": Mutation(
         ThrottlePurgatory,
         "_held",
         lambda held, *arguments: _with(one := held(*arguments), "due_ms", one["end_ms"].to_numpy()),
         "looks: different",
     ),
-    "looks come too early": Mutation(RenewLead, "lead_ms", lambda *_: 2_000, "looks: different"),
-    "looks are evaluated at a wrong instant": Mutation(Decider, "look", _later, "renewals: different"),
+    "checks come too early": Mutation(RenewLead, "lead_ms", lambda *_: 2_000, "looks: different"),
+    "checks are evaluated at a wrong instant": Mutation(Decider, "check", _later, "renewals: different"),
     "numbers are given twice": Mutation(publisher, "write_down", _numbered_twice, "publish_seq: duplicated"),
     "a stored record is lost": Mutation(
         DeltaOutbox, "append", lambda append, this, rows, *others: append(this, rows.slice(1), *others), "publish_seq"
@@ -219,9 +219,9 @@ MUTATIONS: Final = {
     "a throttle is taken up until its wall-clock end": Mutation(
         purgatory, "held_from", _until_wall_clock, "applied: lost"
     ),
-    "edits let nobody go": Mutation(ThrottlePurgatory, "_look_after_edit", lambda *_: 0, "edits: lost"),
+    "edits let nobody go": Mutation(ThrottlePurgatory, "_check_after_edit", lambda *_: 0, "edits: lost"),
     "an edit's release is told as an end": Mutation(
-        purgatory, "look_after_edit", _with_cause("expired"), "releases: different"
+        purgatory, "check_after_edit", _with_cause("expired"), "releases: different"
     ),
     "a renewal is shorter than what is owed": Mutation(
         Slicing, "slices_ms", lambda slices_ms, *arguments: slices_ms(*arguments) // 2 + 1, "renewals: different"
@@ -231,8 +231,8 @@ MUTATIONS: Final = {
     "a throttle is as long as X and not as what is owed": Mutation(
         purgatory, "violations_to_publish", _by_x_alone, "begins: different"
     ),
-    "renewals are published that are too short": Mutation(Slicing, "at_look", _as_with(1), "renewals: different"),
-    "who owes much is released": Mutation(Slicing, "at_look", _as_with(2_000), "releases: different"),
+    "renewals are published that are too short": Mutation(Slicing, "at_check", _as_with(1), "renewals: different"),
+    "who owes much is released": Mutation(Slicing, "at_check", _as_with(2_000), "releases: different"),
     "what an edit leaves of a throttle is too short": Mutation(Slicing, "at_edit", _as_with(1), "edits: different"),
 }
 """By what goes wrong."""

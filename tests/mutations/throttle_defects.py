@@ -21,25 +21,25 @@ DEFECTS: Final = (
         _LIFECYCLE,
     ),
     Defect(
-        "how late a look was handed out is not told",
-        "pipeline.throttle:look",
-        ('np.maximum(int64s(handed_out, "handed_out_ms") - due_ms, 0)', "np.zeros_like(due_ms)"),
+        "how late a check was handed out is not told",
+        "pipeline.throttle:check",
+        ('np.maximum(int64s(due, "popped_ms") - due_ms, 0)', "np.zeros_like(due_ms)"),
         _LIFECYCLE,
     ),
     Defect(
         "the end of a throttle moves with the machine's clock",
-        "ThrottlePurgatory.hand_out",
+        "ThrottlePurgatory.pop_due",
         ("self._clock.now().steady_ms", "self._clock.now().wall_ms"),
         _PURGATORY,
     ),
     Defect(
-        "a throttle that was made longer while its look waited is looked at all the same",
+        "a throttle that was made longer while its check waited is checked all the same",
         "DueClients._cancel",
         ("self._handle[clients] = self._place[clients] = _NONE", "self._handle[clients] = _NONE"),
         "tests/pipeline/throttle/test_ledger.py",
     ),
     Defect(
-        "after a restart a throttle is looked at before what is overdue",
+        "after a restart a throttle is checked before what is overdue",
         "_held_until",
         ("np.maximum(end_ms - lead_ms, now.steady_ms)", "end_ms"),
         _PURGATORY,
@@ -51,7 +51,7 @@ DEFECTS: Final = (
         f"{_PURGATORY}::test_an_edit_that_a_batch_has_put_in_force_lets_go_whom_it_touches_at_the_next_poll",
     ),
     Defect(
-        "a look counts from a batch with older quotas, and goes on under them",
+        "a check counts from a batch with older quotas, and goes on under them",
         "Decider.decide",
         ("self._engine.load_quotas(self._in_force)", "pass"),
         f"{_PURGATORY} tests/faults/test_hand_job.py"
@@ -64,7 +64,7 @@ DEFECTS: Final = (
         _DECIDER,
     ),
     Defect(
-        "a look sees usage that may still be lost",
+        "a check sees usage that may still be lost",
         "Decider.decide",
         ("wait_until_stored()", "pass"),
         _DECIDER,

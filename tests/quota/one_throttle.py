@@ -19,15 +19,15 @@ def is_published(slicing: Slicing, owed_ms: int, length_ms: int, left_ms: int | 
     return length_ms - left_ms >= slicing.min_hold_ms and (length_ms - left_ms) * 10 >= length_ms
 
 
-def look(slicing: Slicing, owed_ms: int, left_ms: int, *, at_end: bool) -> Literal["wait", "hold", "release"]:
-    """What a look does."""
+def check(slicing: Slicing, owed_ms: int, left_ms: int, *, at_end: bool) -> Literal["wait", "hold", "release"]:
+    """What a check does."""
     if at_end:
         return "hold" if owed_ms > slicing.min_hold_ms else "release"
     return "hold" if owed_ms - left_ms >= slicing.min_hold_ms else "wait"
 
 
 def edit(slicing: Slicing, owed_ms: int, left_ms: int, *, fell: bool) -> Literal["wait", "hold", "release"]:
-    """What the look after an edit does."""
+    """What the check after an edit does."""
     if owed_ms <= 0:
         return "release"
     if owed_ms - left_ms >= slicing.min_hold_ms:

@@ -145,12 +145,12 @@ def test_a_throttle_beyond_all_time_is_cut_like_any_other() -> None:
 def test_a_debt_beyond_the_cap_is_renewed_until_the_rest_is_too_short() -> None:
     holds = account(lambda client, at_ms: max(30_000 - at_ms, 0))
     decide(holds, 0, 1_000)
-    assert holds.finish().throttle_ms[0] == 29_100, "the look at 28 500 finds 900 ms more than is left"
+    assert holds.finish().throttle_ms[0] == 29_100, "the check at 28 500 finds 900 ms more than is left"
 
 
 @pytest.mark.parametrize(("owed_ms", "whole_ms"), [(1_000, 1_000), (1_001, 2_001)])
 def test_a_client_is_released_at_its_end_if_it_owes_no_more_than_the_threshold(owed_ms: int, whole_ms: int) -> None:
-    # Usage of the batch at 900 ms makes it owe again, after the look of 400 ms before the end at 1 000.
+    # Usage of the batch at 900 ms makes it owe again, after the check of 400 ms before the end at 1 000.
     holds = account(lambda client, at_ms: owed_ms if 900 <= at_ms < 1_100 else 0)
     decide(holds, 0, 1_000)
     holds.advance(T0_MS + 900)
@@ -169,7 +169,7 @@ class Change:
 @pytest.mark.parametrize(
     "change",
     [
-        Change(bound=1_000.0, owed_ms=0, whole_ms=5_000),  # this bound did not change: the look comes later
+        Change(bound=1_000.0, owed_ms=0, whole_ms=5_000),  # this bound did not change: the check comes later
         Change(bound=2_000.0, owed_ms=0, whole_ms=1_000),  # nothing owed: released
         Change(bound=2_000.0, owed_ms=1_500, whole_ms=2_500),  # raised: shortened to what is owed
         Change(bound=2_000.0, owed_ms=1_000, whole_ms=1_000),  # what would be left is too short: released
@@ -196,7 +196,7 @@ def test_an_edit_looks_at_once_at_the_throttles_it_changes(change: Change) -> No
     decide(holds, 0, 5_000)
     holds.advance(T0_MS + 1_000)
     edited = True
-    holds.look_after_edit(T0_MS + 1_000)
+    holds.check_after_edit(T0_MS + 1_000)
     assert holds.finish().throttle_ms[0] == change.whole_ms
 
 
@@ -219,7 +219,7 @@ class NaiveClient:
         while self.due_ms is not None and self.due_ms <= to_ms:
             at_ms, owed_ms = self.due_ms, owed(self.due_ms)
             at_end = at_ms >= self.until_ms
-            if one_throttle.look(SLICING, owed_ms, self.until_ms - at_ms, at_end=at_end) == "hold":
+            if one_throttle.check(SLICING, owed_ms, self.until_ms - at_ms, at_end=at_end) == "hold":
                 self._hold(at_ms, one_throttle.slice_ms(SLICING, owed_ms, WINDOW_MS, "producer_byte_rate"))
             else:
                 self.due_ms = None if at_end else self.until_ms

@@ -118,7 +118,7 @@ def test_a_violation_is_published_if_it_holds_clearly_longer(
     ],
 )
 def test_a_look_holds_on_only_by_what_a_client_can_obey(owed_ms: int, left_ms: int, at_end: bool, step: Step) -> None:
-    assert SLICING.at_look(np.array([owed_ms]), np.array([left_ms]), np.array([at_end])).tolist() == [step]
+    assert SLICING.at_check(np.array([owed_ms]), np.array([left_ms]), np.array([at_end])).tolist() == [step]
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[
             engine.load_quotas(snapshot)
             held = [key for key, number in numbers.items() if number in holds.held]
             engine.resolve_again(_ints([numbers[key] for key in held]), entities_of(held), at_ms)
-            holds.look_after_edit(at_ms)
+            holds.check_after_edit(at_ms)
         before = snapshot
         clients = _ints([numbers.setdefault(_client(row), len(numbers)) for row in rows])
         used_bytes = [(row["produced_bytes"] or 0) + (row["fetched_bytes"] or 0) for row in rows]

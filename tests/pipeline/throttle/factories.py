@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.throttle.shapes import CLIENTS, HANDED_OUT, HELD, PUBLICATIONS, REASONS, Publication, Reason
+from pipeline.throttle.shapes import CLIENTS, DUE, HELD, PUBLICATIONS, REASONS, Publication, Reason
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
@@ -58,11 +58,11 @@ def publications(*some: Publication) -> pa.Table:
     return pa.Table.from_pylist(rows, PUBLICATIONS)
 
 
-def handed_out(key: ClientKey = ALICE, end_ms: int = 10_000, handed_out_ms: int = 0, **overrides: Any) -> pa.Table:
-    """One running throttle whose look or end has come, of `HANDED_OUT`; its figures are those of `reason()`."""
+def due(key: ClientKey = ALICE, end_ms: int = 10_000, popped_ms: int = 0, **overrides: Any) -> pa.Table:
+    """One running throttle whose check or end has come, of `DUE`; its figures are those of `reason()`."""
     figures = {name: value for name, value in publications(violation(key)).to_pylist()[0].items() if name in HELD.names}
-    fields = {"due_ms": end_ms - 300, "client": 0, "handed_out_ms": handed_out_ms, "end_ms": end_ms}
-    return pa.Table.from_pylist([figures | fields | overrides], HANDED_OUT)
+    fields = {"due_ms": end_ms - 300, "client": 0, "popped_ms": popped_ms, "end_ms": end_ms}
+    return pa.Table.from_pylist([figures | fields | overrides], DUE)
 
 
 def record(publish_seq: int = 1, until_ms: int = 5_000, **changes: Any) -> ThrottleRecord:

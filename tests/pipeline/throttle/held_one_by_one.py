@@ -23,7 +23,7 @@ class Ledger:
     def __init__(self) -> None:
         self.held: dict[ClientKey, Held] = {}
         self._entries: dict[ClientKey, tuple[int, int]] = {}
-        self._handed_out: dict[ClientKey, tuple[Held, int]] = {}
+        self._popped: dict[ClientKey, tuple[Held, int]] = {}
         self._submitted = 0
 
     def hold(self, throttle: Held) -> None:
@@ -36,18 +36,18 @@ class Ledger:
         self._cancel(key)
         self.held.pop(key, None)
 
-    def hand_out(self, now_ms: int) -> int:
+    def pop_due(self, now_ms: int) -> int:
         for key, (due_ms, _) in sorted(self._entries.items(), key=lambda entry: entry[1]):
             if due_ms <= now_ms:
                 del self._entries[key]
-                self._handed_out[key] = (self.held[key], now_ms)
-        return len(self._handed_out)
+                self._popped[key] = (self.held[key], now_ms)
+        return len(self._popped)
 
-    def take_handed_out(self) -> list[tuple[Held, int]]:
-        taken = list(self._handed_out.values())
-        self._handed_out.clear()
+    def take_due(self) -> list[tuple[Held, int]]:
+        taken = list(self._popped.values())
+        self._popped.clear()
         return taken
 
     def _cancel(self, key: ClientKey) -> None:
-        self._handed_out.pop(key, None)
+        self._popped.pop(key, None)
         self._entries.pop(key, None)

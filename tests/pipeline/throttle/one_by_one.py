@@ -86,22 +86,22 @@ class OneByOne:
         """Who is held."""
         return list(self._ledger.held.values())
 
-    def hand_out(self, now: Moment) -> int:
-        return self._ledger.hand_out(now.steady_ms)
+    def pop_due(self, now: Moment) -> int:
+        return self._ledger.pop_due(now.steady_ms)
 
     def tick(self, now: Moment) -> None:
-        """Looks and ends."""
-        self.hand_out(now)
-        handed_out = self._ledger.take_handed_out()
-        if not handed_out:
+        """Checks and ends."""
+        self.pop_due(now)
+        due = self._ledger.take_due()
+        if not due:
             return
-        evaluation, reasons = self._look([throttle for throttle, _ in handed_out], now)
+        evaluation, reasons = self._check([throttle for throttle, _ in due], now)
         news = []
-        for throttle, at_ms in handed_out:
+        for throttle, at_ms in due:
             reason, is_at_end = reasons[throttle.key], throttle.due_ms >= throttle.end_ms
             late: dict[str, Any] = {"due_ms": throttle.due_ms, "lateness_ms": max(at_ms - throttle.due_ms, 0)}
             left_ms = max(throttle.end_ms - now.steady_ms, 0)
-            step = one_throttle.look(self._slicing, reason.owed_ms, left_ms, at_end=is_at_end)
+            step = one_throttle.check(self._slicing, reason.owed_ms, left_ms, at_end=is_at_end)
             if step == "hold":
                 news.append(self._longer(throttle, "renewed", reason, **late))
             elif step == "release":
@@ -123,7 +123,7 @@ class OneByOne:
         standing = self._standing([(throttle.key, throttle.reason) for throttle in held])
         touched = [throttle for throttle in held if _is_touched(throttle.reason, standing[throttle.key])]
         if touched:
-            evaluation, reasons = self._look(touched, now)
+            evaluation, reasons = self._check(touched, now)
             self._publish(self._after_edit(touched, reasons, now), evaluation, now)
         self._settled_version = snapshot.version
 
@@ -180,7 +180,7 @@ class OneByOne:
         rows: list[dict[str, Any]] = self._engine.evaluate(_table(keys), evaluation.evaluated_at_ms).to_pylist()
         return rows
 
-    def _look(self, throttles: list[Held], now: Moment) -> tuple[Evaluation, dict[ClientKey, Reason]]:
+    def _check(self, throttles: list[Held], now: Moment) -> tuple[Evaluation, dict[ClientKey, Reason]]:
         passed_ms = max(now.steady_ms - self._steady_at_last_ms, 0)
         seen = replace(self._last, evaluated_at_ms=self._last.evaluated_at_ms + passed_ms)
         reasons = {}

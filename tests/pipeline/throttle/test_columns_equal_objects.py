@@ -107,9 +107,9 @@ class Both:
         self.columns.purgatory.tick()
         self.objects.tick(self.clock.now())
 
-    def hand_out(self, by_ms: int) -> None:
+    def pop_due(self, by_ms: int) -> None:
         self.clock.advance(by_ms)
-        assert self.columns.purgatory.hand_out() == self.objects.hand_out(self.clock.now())
+        assert self.columns.purgatory.pop_due() == self.objects.pop_due(self.clock.now())
 
     def restart(self, batches: int) -> None:
         kept = self.batches[-batches:] if batches else []
@@ -205,7 +205,7 @@ def sessions() -> st.SearchStrategy[Session]:
         st.tuples(st.just("batch"), st.tuples(used())),
         st.tuples(st.just("wait"), st.tuples(some_ms)),
         st.tuples(st.just("wait"), st.tuples(some_ms)),
-        st.tuples(st.just("hand_out"), st.tuples(some_ms)),
+        st.tuples(st.just("pop_due"), st.tuples(some_ms)),
         st.tuples(st.just("edit"), st.tuples(quotas())),
         st.tuples(st.just("edit"), st.tuples(quotas().map(for_everybody))),
         st.tuples(st.just("restart"), st.tuples(st.sampled_from([0, 1, BATCHES_KEPT]))),
@@ -232,7 +232,7 @@ def test_many_clients_are_throttled_extended_renewed_edited_and_released_alike(b
     both = Both("cluster", [default_quota(1_000.0)])
     session: Session = [
         ("batch", (all_used(11_500),)),
-        ("hand_out", (CAP_MS - LEAD_MS,)),
+        ("pop_due", (CAP_MS - LEAD_MS,)),
         ("wait", (7,)),
         ("batch", (all_used(3_000, clients=30),)),
         ("wait", (CAP_MS,)),

@@ -1,4 +1,4 @@
-"""What looks may see of a batch that is decided but not stored yet."""
+"""What checks may see of a batch that is decided but not stored yet."""
 
 import errno
 from threading import Event, Thread
@@ -22,17 +22,17 @@ def test_a_look_waits_until_the_usage_of_the_batch_is_stored() -> None:
     held = loop.purgatory.held()
     seen: list[int] = []
     is_stored = Event()
-    look = Thread(target=lambda: seen.append(loop.decider.look(held, Moment(0, 0))[0].batch_id))
+    check = Thread(target=lambda: seen.append(loop.decider.check(held, Moment(0, 0))[0].batch_id))
 
     def wait_until_stored() -> None:
-        look.start()
-        assert never(lambda: bool(seen)), "a look must not see usage that is not stored"
+        check.start()
+        assert never(lambda: bool(seen)), "a check must not see usage that is not stored"
         is_stored.set()
 
     loop.decider.decide(
         loop.quotas, NOTHING, evaluation_of(7, 1_000), Moment(0, 1_000), wait_until_stored=wait_until_stored
     )
-    look.join(PATIENCE_SECONDS)
+    check.join(PATIENCE_SECONDS)
     assert is_stored.is_set()
     assert seen == [7]
 
@@ -51,7 +51,7 @@ def test_a_batch_whose_usage_is_not_stored_is_not_decided() -> None:
 
 @pytest.mark.parametrize("step_ms", [50, 200])
 def test_a_client_is_released_although_batches_without_usage_go_on(step_ms: int) -> None:
-    """Garbage and empty arrays make batches, too; the time of looks must not begin again with each of them."""
+    """Garbage and empty arrays make batches, too; the time of checks must not begin again with each of them."""
     loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 1_000.0})
     loop.batch(alice=20_000)
     evaluated_at_ms = loop.clock.steady_ms

@@ -63,16 +63,16 @@ class SameThrottles(RuleBasedStateMachine):
             self.objects.drop(key)
 
     @rule(by_ms=st.sampled_from([0, 1, 35, 6_000]))
-    def hand_out(self, by_ms: int) -> None:
+    def pop_due(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        assert self.columns.hand_out(self.now_ms) == self.objects.hand_out(self.now_ms)
+        assert self.columns.pop_due(self.now_ms) == self.objects.pop_due(self.now_ms)
 
     @rule(waits=st.booleans())
     def take(self, waits: bool) -> None:
-        taken = self.columns.take_handed_out()
-        expected = self.objects.take_handed_out()
+        taken = self.columns.take_due()
+        expected = self.objects.take_due()
         assert taken.select(HELD.names).to_pylist() == rows_of([throttle for throttle, _ in expected])
-        assert taken["handed_out_ms"].to_pylist() == [at_ms for _, at_ms in expected]
+        assert taken["popped_ms"].to_pylist() == [at_ms for _, at_ms in expected]
         if waits:
             self.columns.wait_for_end(taken["client"].to_numpy())
             for throttle, _ in expected:

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.throttle.lifecycle import Running, Verdict, look, look_after_edit, violations_to_publish
+from pipeline.throttle.lifecycle import CheckResult, Running, check, check_after_edit, violations_to_publish
 from pipeline.throttle.shapes import Publication, publication_of
 from quota.throttle_time import Slicing, ThrottleCaps
-from tests.pipeline.throttle.factories import handed_out, publications, reason, reasons, violation
+from tests.pipeline.throttle.factories import due, publications, reason, reasons, violation
 
 SLICING = Slicing(
     lead_ms=300,
@@ -28,7 +28,7 @@ def told(violated: Publication, running_until_ms: int | None, now_ms: int = 5_00
     return [publication_of(row) for row in rows]
 
 
-def told_by(verdict: Verdict) -> list[Publication]:
+def told_by(verdict: CheckResult) -> list[Publication]:
     return [publication_of(row) for row in verdict.publications.to_pylist()]
 
 
@@ -83,7 +83,7 @@ def test_of_several_clients_each_hears_what_is_new_to_it() -> None:
     ids=["nothing owed", "what is left", "1 ms less", "exactly a second longer", "capped"],
 )
 def test_a_look_renews_what_owes_longer_than_is_left(owed_ms: int, renewed_ms: int | None) -> None:
-    verdict = look(handed_out(handed_out_ms=9_700), reasons(reason(owed_ms=owed_ms)), 9_700, SLICING)
+    verdict = check(due(popped_ms=9_700), reasons(reason(owed_ms=owed_ms)), 9_700, SLICING)
     assert [p.throttle_time_ms for p in told_by(verdict)] == ([] if renewed_ms is None else [renewed_ms])
     assert verdict.waiting.tolist() == ([0] if renewed_ms is None else [])
 
@@ -101,18 +101,18 @@ def test_a_look_renews_what_owes_longer_than_is_left(owed_ms: int, renewed_ms: i
 def test_a_renewal_is_as_long_as_its_cap_allows(quota_type: str, lead_ms: int, expected_ms: int) -> None:
     slicing = replace(SLICING, lead_ms=lead_ms)
     owes = reasons(reason(owed_ms=90_000, quota_type=quota_type))
-    [renewal] = told_by(look(handed_out(handed_out_ms=9_700), owes, 9_700, slicing))
+    [renewal] = told_by(check(due(popped_ms=9_700), owes, 9_700, slicing))
     assert renewal.throttle_time_ms == expected_ms
 
 
 def test_a_look_reports_how_late_the_wheel_handed_it_out() -> None:
-    [renewal] = told_by(look(handed_out(handed_out_ms=9_712), reasons(reason(owed_ms=5_000)), 9_760, SLICING))
+    [renewal] = told_by(check(due(popped_ms=9_712), reasons(reason(owed_ms=5_000)), 9_760, SLICING))
     assert (renewal.due_ms, renewal.lateness_ms) == (9_700, 12)
 
 
 def test_a_throttle_that_ends_is_released_with_its_decision() -> None:
-    ended = handed_out(handed_out_ms=10_003, due_ms=10_000, decision_id="began it")
-    [release] = told_by(look(ended, reasons(reason(owed_ms=0)), 10_003, SLICING))
+    ended = due(popped_ms=10_003, due_ms=10_000, decision_id="began it")
+    [release] = told_by(check(ended, reasons(reason(owed_ms=0)), 10_003, SLICING))
     assert (release.action, release.cause, release.decision_id, release.lateness_ms) == (
         "release",
         "expired",
@@ -127,8 +127,8 @@ def test_a_throttle_that_ends_is_released_with_its_decision() -> None:
     ids=["nothing owed", "exactly min_hold_ms", "1 ms more", "capped"],
 )
 def test_an_end_is_looked_at_too(owed_ms: int, expected: tuple[str, int]) -> None:
-    ended = handed_out(handed_out_ms=10_000, due_ms=10_000)
-    [record] = told_by(look(ended, reasons(reason(owed_ms=owed_ms)), 10_000, SLICING))
+    ended = due(popped_ms=10_000, due_ms=10_000)
+    [record] = told_by(check(ended, reasons(reason(owed_ms=owed_ms)), 10_000, SLICING))
     assert (record.action, record.throttle_time_ms) == expected
 
 
@@ -158,7 +158,7 @@ def test_an_end_is_looked_at_too(owed_ms: int, expected: tuple[str, int]) -> Non
     ],
 )
 def test_an_edit_releases_shortens_or_prolongs(after: dict[str, Any], expected: tuple[str, int] | None) -> None:
-    verdict = look_after_edit(handed_out(), reasons(reason(**after)), 5_000, SLICING)
+    verdict = check_after_edit(due(), reasons(reason(**after)), 5_000, SLICING)
     assert [(p.action, p.throttle_time_ms) for p in told_by(verdict)] == ([] if expected is None else [expected])
     assert all(p.cause == "quota_changed" for p in told_by(verdict))
     assert verdict.waiting.tolist() == ([0] if expected is None else [])

@@ -1,4 +1,4 @@
-"""Throttled clients in purgatory: published, looked at ahead of the end, renewed or released, each ending once."""
+"""Throttled clients in purgatory: published, checked ahead of the end, renewed or released, each ending once."""
 
 from collections import defaultdict
 
@@ -32,7 +32,7 @@ def test_a_debt_beyond_the_cap_is_renewed_ahead_of_each_end() -> None:
     loop.batch(alice=60_000)
     assert loop.told() == [("throttle", "violation", CAP_MS)]
     loop.advance(CAP_MS - LEAD_MS - 1)
-    assert len(loop.records) == 1, "the look is not due yet"
+    assert len(loop.records) == 1, "the check is not due yet"
     loop.advance(1)
     assert loop.told()[1:] == [("throttle", "renewed", CAP_MS)]
     assert loop.records[1].decision_id == loop.records[0].decision_id
@@ -103,7 +103,7 @@ def test_a_client_that_ignores_its_throttle_is_told_by_looks_and_not_by_every_ba
         loop.batch(alice=10_000)
         loop.advance(500, step_ms=10)
     seconds = 60
-    assert len(loop.records) <= 2 + seconds * 1_000 / (CAP_MS - LEAD_MS), "one record per look, not one per batch too"
+    assert len(loop.records) <= 2 + seconds * 1_000 / (CAP_MS - LEAD_MS), "one record per check, not one per batch too"
     assert {record.action for record in loop.records} == {"throttle"}
 
 
@@ -171,7 +171,7 @@ def test_a_restart_takes_up_running_throttles_and_looks_at_overdue_ones_first() 
     loop.restart()
     assert len(loop.purgatory) == 2
     loop.purgatory.tick()
-    # A new engine owes nothing: alice's end has passed, bob's look finds nothing owed and waits for the end.
+    # A new engine owes nothing: alice's end has passed, bob's check finds nothing owed and waits for the end.
     assert [(r.user, r.action, r.cause) for r in loop.records[2:]] == [("alice", "release", "expired")]
     loop.advance(400)
     assert [(r.user, r.action, r.cause) for r in loop.records[3:]] == [("bob", "release", "expired")]
@@ -182,7 +182,7 @@ def test_what_comes_due_while_a_batch_is_published_is_handed_out_on_time_and_tol
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=60_000)
     loop.clock.advance(CAP_MS - LEAD_MS)
-    assert loop.purgatory.hand_out() == 1
+    assert loop.purgatory.pop_due() == 1
     loop.clock.advance(90)
     assert loop.purgatory.tick() == 1
     loop.clock.advance(loop.records[-1].throttle_time_ms - LEAD_MS + 7)
@@ -194,9 +194,9 @@ def test_what_was_handed_out_and_extended_by_a_batch_meanwhile_is_not_due_any_mo
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=60_000)
     loop.clock.advance(CAP_MS + 1)
-    assert loop.purgatory.hand_out() == 1
+    assert loop.purgatory.pop_due() == 1
     assert loop.batch(alice=1) == 1
-    assert loop.purgatory.hand_out() == 0
+    assert loop.purgatory.pop_due() == 0
     assert loop.purgatory.tick() == 0
 
 

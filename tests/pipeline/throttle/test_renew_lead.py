@@ -1,4 +1,4 @@
-"""The lead of a look follows what publishing really takes."""
+"""The lead of a check follows what publishing really takes."""
 
 import pytest
 
