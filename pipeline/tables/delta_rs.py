@@ -8,7 +8,7 @@ delta-rs refuses our commit; the handle is refreshed and the comparison made aga
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -110,6 +110,13 @@ class DeltaRsWriter(DeltaRsReader):
                     self._trusted_until = 0.0
         raise port.lost_race(self.uri, ATTEMPTS, newest_commit(self.uri))
 
+    def replace(self, rows: pa.Table, metadata: Mapping[str, str]) -> None:
+        with self._lock:
+            table = self._fresh()
+            epoch = port.checked_epoch(self.uri, self._epoch, self._version_on_handle(self._job))
+            if not self._committed(table, rows, {self._job: epoch}, metadata, "overwrite"):
+                raise port.lost_race(self.uri, 1, newest_commit(self.uri))
+
     def is_fenced(self) -> bool:
         return port.is_fenced(self._epoch, self.recorded_version(self._job))
 
@@ -146,9 +153,14 @@ class DeltaRsWriter(DeltaRsReader):
         return self._handle
 
     def _committed(
-        self, table: DeltaTable, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        versions: Mapping[str, int],
+        metadata: Mapping[str, str],
+        mode: Literal["append", "overwrite"] = "append",
     ) -> bool:
-        """Append on a handle; False if another commit came since it was read."""
+        """Write on a handle; False if another commit came since it was read."""
         properties = CommitProperties(
             custom_metadata={"userMetadata": port.commit_note(metadata, versions)},
             max_commit_retries=0,
@@ -160,7 +172,7 @@ class DeltaRsWriter(DeltaRsReader):
             write_deltalake(
                 table,
                 with_columns_of_others(table, rows),
-                mode="append",
+                mode=mode,
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )

@@ -64,7 +64,8 @@ def lost_race(table: str, attempts: int, newest: str = "") -> Conflict:
     """The error of a commit that others came before at every attempt; `newest` describes the newest of theirs."""
     fix = "nothing was written; repeat it when nothing else writes to the table"
     theirs = newest and f", the newest {newest}"
-    return Conflict(f"a commit to {table} failed {attempts} times because other commits came first{theirs}", fix)
+    often = "once" if attempts == 1 else f"{attempts} times"
+    return Conflict(f"a commit to {table} failed {often} because other commits came first{theirs}", fix)
 
 
 def tables_of_another_job(root: str, job: str, owner: str) -> Conflict:
@@ -143,6 +144,17 @@ class TableWriter(TableReader, Protocol):
         Raises:
             PipelineError: before the first `raise_epoch`; or another app id has reached its version alone.
             Conflict: another driver has raised the epoch.
+            Refused: the rows break the schema.
+        """
+
+    def replace(self, rows: "pa.Table", metadata: Mapping[str, str]) -> None:
+        """Put these rows in place of all others, with the metadata, in one commit; also none, which makes a commit too.
+
+        It is tried once. For a table that is a picture of now, a newer picture is better than a second try.
+
+        Raises:
+            PipelineError: before the first `raise_epoch`.
+            Conflict: another driver has raised the epoch, or another commit came first. Nothing was replaced.
             Refused: the rows break the schema.
         """
 
@@ -242,7 +254,14 @@ class _NotedWriter:
             self._noted()
         return has_written
 
+    def replace(self, rows: "pa.Table", metadata: Mapping[str, str]) -> None:
+        self._writer.replace(rows, metadata)
+        self._noted()
+
 
 def noting(writer: TableWriter, noted: Callable[[], None]) -> TableWriter:
-    """The writer, which then calls a function after each commit with rows; it must be quick and must not raise."""
+    """The writer, which calls a function after each append with rows and each `replace`.
+
+    The function must be quick and must not raise.
+    """
     return cast("TableWriter", _NotedWriter(writer, noted))

@@ -69,6 +69,11 @@ class MemoryWriter:
         self._commit({**versions, self._job: epoch}, metadata)
         return True
 
+    def replace(self, rows: pa.Table, metadata: Mapping[str, str]) -> None:
+        epoch = checked_epoch(self._table.name, self._epoch, self.recorded_version(self._job))
+        self._table.rows = rows.cast(self._table.rows.schema)
+        self._commit({self._job: epoch}, metadata)
+
     def is_fenced(self) -> bool:
         return self._epoch is not None and is_fenced(self._epoch, self.recorded_version(self._job))
 

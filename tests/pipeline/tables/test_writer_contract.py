@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from pipeline.errors import Conflict, PipelineError, TableMissing
 from pipeline.tables.address import table_uri
@@ -167,6 +169,48 @@ def test_a_table_that_was_made_anew_has_another_id(root: str, new_writer: NewWri
     shutil.rmtree(uri)
     create_missing(root, [TABLES["usage"]])
     assert new_writer(uri).table_id != before
+
+
+@pytest.mark.parametrize("users", [("bob", "carol"), ()])
+def test_rows_are_replaced_with_their_metadata_in_one_commit(writer: TableWriter, users: tuple[str, ...]) -> None:
+    for before in (("alice",), ("dora", "emil")):
+        writer.replace(usage(*before), {})
+    version = writer.version
+    writer.replace(usage(*users), {"as_of_ms": "7"})
+    assert (stored_users(writer), writer.version) == ([*users], version + 1)
+    newest = writer.commit_metadata(1)[0]
+    assert (newest["as_of_ms"], json.loads(newest["versions"])) == ("7", {"job": 1})
+
+
+def test_a_driver_that_is_fenced_replaces_nothing(writer: TableWriter, new_writer: NewWriter, uri: str) -> None:
+    writer.replace(usage("alice"), {})
+    new_writer(uri).raise_epoch(2)
+    with pytest.raises(Conflict, match="epoch 2 is recorded, this driver has 1"):
+        writer.replace(usage("bob"), {})
+    assert stored_users(writer) == ["alice"]
+
+
+def test_nothing_is_replaced_before_the_epoch_is_raised(new_writer: NewWriter, uri: str) -> None:
+    with pytest.raises(PipelineError, match="before the driver had raised its epoch"):
+        new_writer(uri).replace(usage("alice"), {})
+
+
+@on_files
+def test_a_replacement_that_another_commit_came_before_is_not_tried_again(
+    writer: TableWriter, new_writer: NewWriter, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, write = new_writer(uri), "pipeline.tables.delta_rs.write_deltalake"
+
+    def write_second(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(write, write_deltalake)
+        other.raise_epoch(2)
+        write_deltalake(*arguments, **options)
+
+    writer.replace(usage("alice"), {})
+    monkeypatch.setattr(write, write_second)
+    with pytest.raises(Conflict, match=r"a commit to .* failed once because other commits came first"):
+        writer.replace(usage("bob"), {})
+    assert stored_users(writer) == ["alice"]
 
 
 def test_the_epoch_is_raised_by_a_commit_without_rows(writer: TableWriter) -> None:
