@@ -39,7 +39,7 @@ typecheck: ready ## types, strictly
 bench: ready ## the benchmarks, one table each
 	@exec $(VENV)/bin/python -m bench $(ARGS)
 
-bench-peers: ready ## other stream processors and the brokers' own quotas beside ours; writes docs/peers.md (ARGS="--quick": in minutes)
+bench-peers: ready ## other stream processors beside ours; writes docs/peers.md (ARGS="--quick": in minutes)
 	@exec $(VENV)/bin/python -m bench.peers --page docs/peers.md $(ARGS)
 
 faults: ready ## kill the job at every failpoint, restart it, verify all it wrote (ARGS="--points usage.appended" picks some)
