@@ -15,7 +15,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
 from tests.faults.rig import BROKER, Rig, rig
 from tests.faults.stepped_clock import COMPILER, SteppedClock, stepped_clock
-from tests.object_store import BUCKET, ObjectStore
+from tests.object_store import ObjectStore
 
 NTH: Final = {
     **{"outbox.appended": 3, "transaction.sent": 3, "transaction.committed": 3, "look.appended": 3},
@@ -179,9 +179,9 @@ def play_stored(
     draw, name = random.Random(seed), f"stored-{seed}-{'s3' if is_checkpoint_stored else 'local'}"
     place = folder / name
     place.mkdir(parents=True)
-    overrides = {**store.environment, "KQUOTA_TABLES__ROOT": f"s3://{BUCKET}/{name}/tables"}
+    overrides = {**store.environment, "KQUOTA_TABLES__ROOT": store.address(f"{name}/tables")}
     if is_checkpoint_stored:
-        overrides["KQUOTA_STREAM__CHECKPOINT"] = f"s3://{BUCKET}/{name}/checkpoint"
+        overrides["KQUOTA_STREAM__CHECKPOINT"] = store.address(f"{name}/checkpoint")
     with rig(name, place, bootstrap_servers, None, **overrides) as rigged:
         # The verifier knows nothing of kquota's settings.
         rigged.environment = {**os.environ, **store.aws_environment}
