@@ -8,4 +8,4 @@ HERE = Path(__file__).parent
 
 if __name__ == "__main__":
     header = "# The jmx_exporter. Written by `python -m tests.pipeline.meter.jmx_exporter` from the pom.xml here.\n"
-    write_lock(HERE / "pom.xml", HERE / "jars.lock", sets=("broker",), header=header)
+    write_lock(HERE / "pom.xml", HERE / "jars.lock", header=header)
