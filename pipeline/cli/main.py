@@ -6,13 +6,16 @@ A stack trace is printed only with KQUOTA_LOG_LEVEL=DEBUG.
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version as version_of
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.on_demand import Group, Place, Places, group_of
+from pipeline.cli import checks, demo, meter, observe, services, tables, throttles, topics, what_if
+from pipeline.cli.options import unbundled
 from pipeline.cli.output import discard_output, print_what_it_can, remark, say
+from pipeline.cli.quotas import edit, files, history, show, sync
 from pipeline.command_line import carry_nothing, not_installed
 from pipeline.errors import PipelineError, UsageError, first_line
 from pipeline.process import exit_code_of, run_to_exit, steps_left
@@ -20,71 +23,77 @@ from pipeline.process import exit_code_of, run_to_exit, steps_left
 _INTERRUPTED: Final = 130
 _OF_THE_JOB: Final = frozenset({"pyspark", "delta", "py4j"})
 
-_COMMANDS: Final[Places] = {
-    "run": ".services:run",
-    "demo": ".demo:demo",
-    "observe": ".observe:observe",
-    "mode": ".tables:mode",
-    "doctor": ".checks:doctor",
-    "status": ".checks:status",
-    "gate": ".services:gate",
-    "dashboard": ".services:dashboard",
-    "simulate": ".what_if:simulate",
-    "what-if": ".what_if:what_if",
+
+class Group(NamedTuple):
+    """A group of commands: its help, and their functions by their names."""
+
+    help: str
+    commands: "Commands"
+
+
+Commands = Mapping[str, Callable[..., None] | Group]
+
+_COMMANDS: Final[Commands] = {
+    "run": services.run,
+    "demo": demo.demo,
+    "observe": observe.observe,
+    "mode": tables.mode,
+    "doctor": checks.doctor,
+    "status": checks.status,
+    "gate": services.gate,
+    "dashboard": services.dashboard,
+    "simulate": what_if.simulate,
+    "what-if": what_if.what_if,
     "quotas": Group(
         "See, edit, version and restore quotas.",
         {
-            "describe": ".quotas.show:describe",
-            "alter": ".quotas.edit:alter",
-            "delete": ".quotas.edit:delete",
-            "export": ".quotas.files:export",
-            "apply": ".quotas.files:apply",
-            "import": ".quotas.files:import_",
-            "history": ".quotas.history:history",
-            "diff": ".quotas.history:diff",
-            "at": Place(".quotas.history:at", {"ignore_unknown_options": True}),  # -2h is not an option
-            "rollback": ".quotas.history:rollback",
-            "effective": ".quotas.show:effective",
-            "sql": ".quotas.edit:sql",
-            "sync": ".quotas.sync:sync",
+            "describe": show.describe,
+            "alter": edit.alter,
+            "delete": edit.delete,
+            "export": files.export,
+            "apply": files.apply,
+            "import": files.import_,
+            "history": history.history,
+            "diff": history.diff,
+            "at": history.at,
+            "rollback": history.rollback,
+            "effective": show.effective,
+            "sql": edit.sql,
+            "sync": sync.sync,
         },
     ),
     "throttles": Group(
         "See who is throttled, and why.",
         {
-            "list": ".throttles:list_",
-            "tail": ".throttles:tail",
-            "explain": ".throttles:explain",
-            "verify": ".throttles:verify",
+            "list": throttles.list_,
+            "tail": throttles.tail,
+            "explain": throttles.explain,
+            "verify": throttles.verify,
         },
     ),
     "tables": Group(
         "Create the Delta tables of the pipeline; print SQL for views over them.",
-        {"create": ".tables:create", "views": ".tables:views"},
+        {"create": tables.create, "views": tables.views},
     ),
-    "topics": Group(
-        "Create and check the topics of the pipeline.", {"create": ".topics:create", "check": ".topics:check"}
-    ),
+    "topics": Group("Create and check the topics of the pipeline.", {"create": topics.create, "check": topics.check}),
     "meter": Group(
         "Turn what a broker observes into usage events.",
         {
-            "reporter": ".meter:reporter",
-            "prometheus": ".meter:prometheus",
-            "enable": ".meter:enable",
-            "disable": ".meter:disable",
-            "status": ".meter:status",
+            "reporter": meter.reporter,
+            "prometheus": meter.prometheus,
+            "enable": meter.enable,
+            "disable": meter.disable,
+            "status": meter.status,
         },
     ),
-    "config": Group(
-        "Show the settings in force, or their schema.", {"show": ".checks:show", "schema": ".checks:schema"}
-    ),
+    "config": Group("Show the settings in force, or their schema.", {"show": checks.show, "schema": checks.schema}),
     "jars": Group(
         "Fetch and check the locked jars of Spark and of the embedded broker.",
         {
-            "fetch": ".checks:fetch_jars",
-            "verify": ".checks:verify_jars",
-            "list": ".checks:list_jars",
-            "paths": ".checks:jar_paths",
+            "fetch": checks.fetch_jars,
+            "verify": checks.verify_jars,
+            "list": checks.list_jars,
+            "paths": checks.jar_paths,
         },
     ),
 }
@@ -93,20 +102,32 @@ _COMMANDS: Final[Places] = {
 def print_version(wanted: bool) -> None:
     """Print the version of the installed distribution and end, if it is wanted."""
     if wanted:
-        from importlib.metadata import version
-
-        say(f"kquota {version('kafka-quota-pipeline')}")
+        say(f"kquota {version_of('kafka-quota-pipeline')}")
         raise typer.Exit
 
 
 app = typer.Typer(
     name="kquota",
-    cls=group_of(_COMMANDS),
     help="Client quotas for Kafka platforms, cluster-wide and explained.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _add(commands: Commands, to: typer.Typer) -> None:
+    for name, command in commands.items():
+        if isinstance(command, Group):
+            group = typer.Typer(help=command.help, no_args_is_help=True)
+            _add(command.commands, group)
+            to.add_typer(group, name=name)
+        else:
+            # -2h is an instant, not an option.
+            settings = {"ignore_unknown_options": True} if command is history.at else None
+            to.command(name, context_settings=settings)(unbundled(command))
+
+
+_add(_COMMANDS, app)
 
 
 @app.callback()

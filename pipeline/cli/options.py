@@ -1,10 +1,12 @@
 """Options that several commands share, how they become settings, instants and quota types, and stop signals."""
 
+import inspect
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -36,6 +38,33 @@ class Bundle(NamedTuple):
 
     options: Mapping[str, tuple[Any, Any]]
     read: Callable[[typer.Context, Mapping[str, Any]], Any]
+
+
+def unbundled(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of its bundles in the places of their parameters."""
+    bundles: dict[str, Bundle] = {}
+    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for name, own in inspect.signature(command).parameters.items():
+        options: Mapping[str, tuple[Any, Any]] = {name: (own.annotation, own.default)}
+        for bundle in getattr(own.annotation, "__metadata__", ()):
+            if isinstance(bundle, Bundle):
+                bundles[name], options = bundle, bundle.options
+        parameters += [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for option, (annotation, default) in options.items()
+        ]
+
+    @wraps(command)
+    def with_options(context: typer.Context, **given: Any) -> None:
+        values = {
+            name: bundle.read(context, {option: given.pop(option) for option in bundle.options})
+            for name, bundle in bundles.items()
+        }
+        command(**given, **values)
+
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_options
 
 
 # Where the settings come from.
