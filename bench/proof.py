@@ -60,7 +60,8 @@ def kills(page: str) -> str:
 
 def long_run(page: str) -> str:
     """The lowest and the highest of the long-run rates in the table of the closed loop."""
-    rates = [float(rate) for rate in re.findall(r"\| ([\d.]+); ", page)]
+    rows = page.partition("<!-- closed loop: begin -->")[2].partition("<!-- closed loop: end -->")[0]
+    rates = [float(rate) for rate in re.findall(r"\| ([\d.]+); ", rows)]
     return f"{min(rates):.3f} to {max(rates):.3f} of T, from 1.05 to 50 times T"
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from bench.peers.messages import Shape
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
-from bench.stage import KQUOTA as KQUOTA_COMMAND
+from bench.stage import KQUOTA as JOB_COMMAND
 from bench.stage import Stage
 from deploy.jvm.__main__ import write_lock
 from pipeline.jvm.jars import JarStore, read_lock
@@ -103,7 +103,7 @@ PEERS: Final = (
         f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage and the facts of a batch are in a "
         "Delta table before it is committed, its decisions as well. It also checks every event, measures rates, and "
         "decides",
-        lambda _: [*KQUOTA_COMMAND, "run"],
+        lambda _: [*JOB_COMMAND, "run"],
         lambda place: UsageTableResults(Path(place.stage.root) / "usage"),
         ready="running; trigger",
         environment=_kquota_environment,

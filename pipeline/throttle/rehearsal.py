@@ -80,7 +80,7 @@ _NAME: Final = "rehearsal"
 
 
 def _announce_nothing(_written: pa.Table, _quota_version: int) -> None:
-    """Nobody hears of the records."""
+    """The records go nowhere."""
 
 
 class Rehearsal:
