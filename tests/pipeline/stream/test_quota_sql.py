@@ -40,8 +40,10 @@ import json, sys
 from pipeline.errors import PipelineError
 from pipeline.settings.loading import load_settings
 from pipeline.stream.quota_sql import run_sql
+from pipeline.tables.object_store import reach_with
 from pipeline.tables.quotas.table import EditAudit
 settings = load_settings(flags={"tables": {"root": sys.argv[1]}})
+reach_with(settings.store, settings.tables.root)
 audit = EditAudit("carol", "ops1", "0.1.0", "month end")
 for statement in sys.argv[2:]:
     try:
