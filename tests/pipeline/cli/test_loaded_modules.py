@@ -18,15 +18,14 @@ from tests.quota.factories import usage_row
 from tests.waiting import PATIENCE_SECONDS
 
 NEVER = ("pyspark", "py4j", "delta", "pandas", "kafka", "starlette", "uvicorn", "pyarrow.dataset", "rich.console")
-OTHER_COMMANDS = ("pipeline.cli.what_if", "pipeline.cli.meter", "pipeline.cli.quotas.files")
 # What reads a few rows needs no columns of numbers, no lock, no row model of another table, and its settings no library
 # that also knows cloud stores.
 QUICK = (
-    *(*NEVER, *OTHER_COMMANDS),
+    *NEVER,
     *("numpy", "pyarrow", "asyncio", "ssl", "pydantic_settings", "filelock", "schemas.usage"),
 )
 JVM_AND_KAFKA = ("pyspark", "delta", "py4j", "kafka")
-NOT_FOR_HELP = (*JVM_AND_KAFKA, "pandas", "starlette", "uvicorn", "deltalake", "pyarrow", "numpy", "pydantic", "yaml")
+NOT_FOR_HELP = (*JVM_AND_KAFKA, "pandas", "starlette", "uvicorn", "deltalake", "pyarrow", "numpy")
 
 # Several commands one after the other, in one interpreter: what none of them has loaded, no single one loads.
 PROGRAM = """
@@ -77,9 +76,7 @@ def test_help_loads_no_library_of_tables_or_clusters() -> None:
         "--version", "--help", "quotas --help", "mode --help", "quotas alter --help", "throttles list --help"
     ):
         assert text
-        # Typer itself loads pydantic to describe the options of one command.
-        allowed = set() if command in {"--version", "--help"} else {"pydantic"}
-        assert loaded.intersection(NOT_FOR_HELP) - allowed == set(), command
+        assert loaded.intersection(NOT_FOR_HELP) == set(), command
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
