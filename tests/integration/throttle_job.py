@@ -10,12 +10,14 @@ from kafka import KafkaAdminClient
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
+from pipeline.errors import ClusterUnreachable
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.replay import Evaluation
 from schemas.names import ClientKey
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import publications, violation
+from tests.waiting import wait_until
 
 
 class ThrottleJob:
@@ -33,7 +35,14 @@ class ThrottleJob:
         admin.close()
         topic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 15_000)
         self._publisher = Publisher(self.name, "c", MemoryOutbox(), topic)
-        self._publisher.take_over(-1, SystemClock().now())
+        wait_until(self._has_taken_over, "the coordinator of a broker that has just started")
+
+    def _has_taken_over(self) -> bool:
+        try:
+            self._publisher.take_over(-1, SystemClock().now())
+        except ClusterUnreachable:
+            return False
+        return True
 
     def throttle(self, *users: object, for_ms: int = 120_000) -> None:
         """Throttle these users, in one transaction."""
