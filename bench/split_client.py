@@ -62,7 +62,7 @@ class SplitRun:
 
     @property
     def settled_means(self) -> list[float]:
-        """Those of 50 s that begin 40 s after the start or the move, or later, and have no move in them."""
+        """The means of 50 s without a move in them that begin at least 40 s after the start or the move."""
         move, end = len(self.sums) // 2, len(self.sums)
         before = self.means(SETTLED_SECONDS, move, WINDOW_SECONDS)
         return [*before, *self.means(move + SETTLED_SECONDS, end, WINDOW_SECONDS)]

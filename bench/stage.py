@@ -69,7 +69,7 @@ class Stage:
 
     @property
     def root(self) -> str:
-        """Of the tables."""
+        """The root of the tables."""
         return str(self.job.settings.tables.root)
 
     def alter(self, user: str, rate: float) -> None:

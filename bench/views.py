@@ -1,4 +1,4 @@
-"""The dashboard's views over 10 000 clients, beside the job: the time of each, and the server's memory.
+"""The dashboard's views with 10 000 clients, while the job runs: the time of each, and the server's memory.
 
 A real broker, load and job run for some minutes. Some clients are far above their quota, and held. Then each view is
 asked for, one request after the other.

@@ -161,7 +161,7 @@ class Observation:
         return list(self._brokers)
 
     def load(self, snapshot: QuotaSnapshot) -> None:
-        """Quotas were read. Throttles of the shadow that they change are looked at."""
+        """Quotas were read. Throttles of the shadow that they change are checked."""
         before = self._job.snapshot
         if snapshot.quotas != before.quotas:
             self._job.put_in_force(replace(snapshot, version=before.version + 1))

@@ -92,7 +92,7 @@ class CheckResult:
 
 
 def is_at_end(throttles: pa.Table) -> Flags:
-    """Of which throttles the next expiration is the end, the check having been taken: columns due_ms and end_ms."""
+    """Which throttles have been checked, so that they expire next at their end: by the columns due_ms and end_ms."""
     return int64s(throttles, "due_ms") >= int64s(throttles, "end_ms")
 
 

@@ -1,6 +1,6 @@
 """The job's own decider and purgatory on a clock that is set by hand, without Kafka, Spark and tables.
 
-Simulations, what-if and the shadow of `observe` run it: what they say of throttles is what the job would do.
+`kquota simulate` and the shadow of `observe` run it: what they say of throttles is what the job would do.
 """
 
 from collections.abc import Mapping, Sequence
