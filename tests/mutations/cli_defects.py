@@ -4,14 +4,10 @@ from typing import Final
 
 from tests.mutations.planting import Defect
 
-_FLAGS: Final = "tests/pipeline/cli/test_entity_flags.py"
 _EDITS: Final = "tests/pipeline/cli/test_quota_edits.py"
 _OUTPUT: Final = "tests/pipeline/cli/test_output.py"
-_NAMES: Final = "tests/pipeline/cli/test_names_in_output.py"
-_LAYOUT: Final = "tests/pipeline/cli/test_table_layout.py"
-_LINES: Final = "tests/pipeline/cli/test_kafka_lines.py"
 _EXPLAIN: Final = "tests/pipeline/cli/test_throttles_explain.py"
-_LIST: Final = "tests/pipeline/cli/test_throttles_list.py"
+_LIST: Final = "tests/pipeline/cli/test_throttles.py"
 _WHAT_IF: Final = "tests/pipeline/replay/test_what_if.py"
 _REPORT: Final = "tests/pipeline/replay/test_report.py"
 _FINDINGS: Final = "tests/pipeline/observe/test_findings.py"
@@ -28,7 +24,7 @@ DEFECTS: Final = (
         "a user alone finds the quotas of its pairs",
         "EntityFilter.matches",
         ("else not row[column]", "else True"),
-        _FLAGS,
+        _EDITS,
     ),
     Defect(
         "of mistakes in the flags of an edit only the first one is shown",
@@ -40,7 +36,7 @@ DEFECTS: Final = (
         "a double prints as in Python, not as in Java",
         "java_double",
         "lambda original, value: repr(value)",
-        _LINES,
+        _EDITS,
     ),
     Defect(
         "columns disappear from a table without a word",
@@ -52,7 +48,7 @@ DEFECTS: Final = (
         "a cell is broken inside the parentheses of its size",
         "pipeline.cli:_joined",
         "lambda original, text: text",
-        _LAYOUT,
+        _OUTPUT,
     ),
     Defect(
         "JSON of programs has what is made for people",
@@ -130,12 +126,12 @@ DEFECTS: Final = (
         "a name that a spreadsheet would run as a formula is printed as it is",
         "_csv_cell",
         ('_FORMULA.sub(r"\\1\'", printable(str(value), encoding))', "printable(str(value), encoding)"),
-        _NAMES,
+        _OUTPUT,
     ),
     Defect(
         "JSON has characters that a terminal obeys",
         "pipeline.documents:_escaped",
         "lambda original, text, *_: text",
-        _NAMES,
+        _OUTPUT,
     ),
 )

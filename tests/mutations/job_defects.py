@@ -164,7 +164,7 @@ DEFECTS: Final = (
         "names with control characters go raw into lines and tables",
         "printable",
         "lambda original, text: text",
-        "tests/pipeline/cli/test_names_in_output.py tests/pipeline/throttle/test_log_line.py",
+        "tests/pipeline/cli/test_output.py tests/pipeline/throttle/test_log_line.py",
     ),
     Defect(
         "a command ends with the interpreter's exit code, not with its own",

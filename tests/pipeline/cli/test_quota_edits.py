@@ -1,17 +1,25 @@
-"""`kquota quotas alter|delete` beyond kafka-configs: dry runs, versions, labels, formats; and `kquota mode`."""
+"""`kquota quotas alter|delete` and `kquota mode`: names of entities, dry runs, versions, labels, numbers."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pipeline.cli.quotas.edit import parse_added
+from pipeline.cli.quotas.entity import described_line, java_double
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from quota.units import Mistakes, parse_double
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageRow
 from tests.pipeline.cli.running import Answer, kquota, new_tables
+from tests.pipeline.replay.kept import KeptJob
+from tests.quota.factories import usage_row
 
 NEWEST_MS = 1_700_000_000_000
 
@@ -58,23 +66,10 @@ def test_a_dry_run_names_the_live_clients_it_affects_and_writes_nothing(root: st
         ("app", 1000.0, 5.0),
         ("etl", 1000.0, 5.0),
     ]
-    assert version(root) == before
     shown = alter(root, "--delete-config", "producer_byte_rate", "--dry-run")
     assert "remove  user-principal 'alice'  producer_byte_rate  1000 (1.0 kB/s)" in shown.stdout
     assert "alice/etl  producer  1000 (1.0 kB/s)  → none  enforce   3" in shown.stdout
-    of_clients = alter(root, "--add-config", "producer_byte_rate=2MB", "--dry-run", "-o", "wide").stdout.splitlines()
-    assert len([line for line in of_clients if "1000 (1.0 kB/s)" in line and "2000000 (2.0 MB/s)" in line]) == 3
-    assert "nothing was written" in shown.stderr
-
-
-def test_a_dry_run_in_80_columns_keeps_client_type_and_both_bounds(root: str) -> None:
-    use(root, "alice", "nightly-load-of-the-warehouse", NEWEST_MS)
-    lines = alter(root, "--add-config", "producer_byte_rate=123456789", "--dry-run").stdout.splitlines()
-    place = lines.index("") + 1
-    assert lines[place].split()[:4] == ["client", "type", "old", "new"]
-    assert max(map(len, lines)) <= 80
-    found = " ".join(" ".join(lines[place + 1 :]).split())
-    assert found.startswith("alice/nightly-load-of-the-warehouse producer 1000 (1.0 kB/s) → 123456789")
+    assert version(root) == before
 
 
 def test_an_edit_for_another_version_ends_with_4(root: str) -> None:
@@ -93,57 +88,33 @@ def test_all_mistakes_of_the_flags_come_at_once(root: str) -> None:
     assert refused.exit_code == 5
     for words in (
         "--add-config: Invalid entity config",
-        "--add-config: Quota producer_byte_rate must be greater than 0; got 0",
-        "--add-config: consumer_byte_rate cannot be a fractional value; got 1.5",
-        "--add-config: Cannot parse quota configuration value for request_percentage: x",
+        "producer_byte_rate must be greater than 0",
+        "consumer_byte_rate cannot be a fractional value",
+        "for request_percentage: x",
         "Unexpected config names: colour;",
-        "--add-config: unknown mode loud; use enforce, shadow, exempt",
-        "--delete-config: Only quota configs can be deleted for 'users'. Unexpected config names: size;",
+        "unknown mode loud",
+        "Unexpected config names: size;",
     ):
         assert words in refused.stderr
     assert version(root) == before
 
 
-@pytest.mark.parametrize("command", ["alter", "delete", "describe"])
-@pytest.mark.parametrize("option", ["--user", "--client-id", "--entity-name"])
-def test_an_empty_name_is_refused_because_an_unset_variable_makes_one(root: str, command: str, option: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (("alter", "--add-config", "producer_byte_rate=1"), ("--user",)),
+        (("delete",), ("--client-id",)),
+        (("describe",), ("--entity-type", "users", "--entity-name")),
+    ],
+)
+def test_an_empty_name_is_refused_because_an_unset_variable_makes_one(
+    root: str, command: tuple[str, ...], kind: tuple[str, ...]
+) -> None:
     before = version(root)
-    kind = ("--entity-type", "users") if option == "--entity-name" else ()
-    values = ("--add-config", "producer_byte_rate=1") if command == "alter" else ()
-    refused = kquota("quotas", command, *kind, option, "", *values, "--tables", root)
+    refused = kquota("quotas", *command, *kind, "", "--tables", root)
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert f"{option} is empty" in refused.stderr
+    assert f"{kind[-1]} is empty" in refused.stderr
     assert version(root) == before
-
-
-def test_bounds_are_typed_with_units_and_shown_exactly_with_their_size(root: str) -> None:
-    values = "producer_byte_rate=1MB/s,consumer_byte_rate=1MiB,request_percentage=50%"
-    dry = alter(root, "--add-config", values, "--dry-run", "-o", "wide").stdout
-    for shown in ("1000 (1.0 kB/s)  1000000 (1.0 MB/s)", "1048576 (1.0 MB/s)", "50 %"):
-        assert shown in dry
-    narrow = alter(root, "--add-config", values, "--dry-run").stdout
-    for line in narrow.splitlines():
-        assert ("(" in line) == (")" in line), "a size is not broken"
-    assert alter(root, "--add-config", values).exit_code == 0
-    assert "consumer_byte_rate=1048576.0, producer_byte_rate=1000000.0, request_percentage=50.0" in (
-        kquota("quotas", "describe", "--tables", root).stdout
-    )
-
-
-def test_what_is_not_set_is_not_deleted_and_what_is_set_is_said(root: str) -> None:
-    refused = alter(root, "--delete-config", "note,producer_byte_rate")
-    assert refused.stderr.endswith("Invalid config(s): note. Fix: name only what is set: producer_byte_rate\n")
-
-
-def test_an_edit_of_a_pair_says_which_pair_and_old_to_new_beside_kafkas_line(root: str) -> None:
-    pair = ("quotas", "alter", "--user", "alice", "--client-id", "etl", "--tables", root, "--add-config")
-    kquota(*pair, "producer_byte_rate=1MiB")
-    answer = kquota(*pair, "producer_byte_rate=2MB,mode=shadow")
-    assert answer.stdout == "Completed updating config for client etl.\n"
-    assert answer.stderr == (
-        "user-principal 'alice', client-id 'etl': producer_byte_rate 1048576 (1.0 MB/s) → 2000000 (2.0 MB/s), "
-        f"mode enforce → shadow\nquotas v{version(root)}\n"
-    )
 
 
 def test_an_entity_without_a_quota_of_its_own_shows_what_holds_in_its_place(root: str) -> None:
@@ -162,17 +133,6 @@ def test_an_entity_without_a_quota_of_its_own_shows_what_holds_in_its_place(root
     assert "there is one for user-principal 'bob', client-id 'etl'; the default user-principal." in deleted.stderr
 
 
-def test_labels_are_set_and_deleted_like_bounds(root: str) -> None:
-    alter(root, "--add-config", "mode=shadow,owner=team-a,note=[until May, then a=b]")
-    line = kquota("quotas", "describe", "--tables", root).stdout
-    assert line.endswith("mode=shadow, owner=team-a, note=[until May, then a=b]\n")
-    alter(root, "--delete-config", "mode,note")
-    assert kquota("quotas", "describe", "--tables", root).stdout.endswith("producer_byte_rate=1000.0, owner=team-a\n")
-    assert alter(root, "--delete-config", "note").stderr.startswith(
-        "kquota: quotas were not changed: Invalid config(s): note"
-    )
-
-
 def test_configs_may_come_from_a_file(root: str, tmp_path: Path) -> None:
     (tmp_path / "configs").write_text("# agreed\nproducer_byte_rate = 7\nnote=a, b\n")
     assert alter(root, "--add-config-file", str(tmp_path / "configs")).exit_code == 0
@@ -188,24 +148,15 @@ def test_delete_takes_the_whole_quota_and_ends_with_3_if_there_is_none(root: str
     assert kquota("quotas", "describe", "--tables", root).stdout.count("\n") == 1
 
 
-@pytest.mark.parametrize("output", ["json", "yaml"])
-def test_an_edit_answers_programs_with_what_it_changed(root: str, output: str) -> None:
+def test_an_edit_answers_programs_with_what_it_changed(root: str) -> None:
     before = version(root)
-    answer = yaml.safe_load(alter(root, "--add-config", "producer_byte_rate=2", "-o", output).stdout)
+    answer = json.loads(alter(root, "--add-config", "producer_byte_rate=2", "-o", "json").stdout)
+    change = {"action": "alter", "user": "alice", "client_id": "", "column": "producer_byte_rate"}
     assert answer == {
         "version": before + 1,
         "previous_version": before,
         "dry_run": False,
-        "changes": [
-            {
-                "action": "alter",
-                "user": "alice",
-                "client_id": "",
-                "column": "producer_byte_rate",
-                "old": 1000.0,
-                "new": 2.0,
-            }
-        ],
+        "changes": [{**change, "old": 1000.0, "new": 2.0}],
     }
 
 
@@ -237,3 +188,153 @@ def test_a_dry_run_warns_of_clients_that_the_bound_would_stop_and_of_names_never
     answer = kquota(*misspelt, "--tables", root)
     assert "warning: user 'alcie' was never seen; did you mean alice?\n" in answer.stderr
     assert "warning" not in alter(root, "--add-config", "producer_byte_rate=10MB/s", "--dry-run").stderr
+
+
+def test_bounds_have_units_and_labels_are_set_and_deleted_like_bounds(root: str) -> None:
+    values = "producer_byte_rate=1MB/s,consumer_byte_rate=1MiB,request_percentage=50%,mode=shadow,note=[until May, a=b]"
+    dry = alter(root, "--add-config", values, "--dry-run", "-o", "wide").stdout
+    for shown in ("1000 (1.0 kB/s)  1000000 (1.0 MB/s)", "1048576 (1.0 MB/s)", "50 %"):
+        assert shown in dry
+    assert alter(root, "--add-config", values).exit_code == 0
+    bounds = "consumer_byte_rate=1048576.0, producer_byte_rate=1000000.0, request_percentage=50.0"
+    described = ("quotas", "describe", "--tables", root)
+    assert kquota(*described).stdout.endswith(f"{bounds}, mode=shadow, note=[until May, a=b]\n")
+    alter(root, "--delete-config", "mode,note")
+    assert kquota(*described).stdout.endswith(f"{bounds}\n")
+    refused = alter(root, "--delete-config", "note,producer_byte_rate")
+    assert "Invalid config(s): note. Fix: name only what is set: consumer_byte_rate, " in refused.stderr
+
+
+def test_an_edit_says_which_pair_and_old_to_new_beside_kafkas_line(root: str) -> None:
+    pair = ("quotas", "alter", "--user", "alice", "--client-id", "etl", "--tables", root, "--add-config")
+    kquota(*pair, "producer_byte_rate=1MiB")
+    answer = kquota(*pair, "producer_byte_rate=2MB,mode=shadow")
+    assert answer.stdout == "Completed updating config for client etl.\n"
+    for told in ("'alice', client-id 'etl'", "1048576 (1.0 MB/s) → 2000000 (2.0 MB/s), mode enforce → shadow\n"):
+        assert told in answer.stderr
+
+
+QUOTAS = (("alice", "etl"), ("alice", "<default>"), ("alice", ""), ("bob", ""), ("", "etl"), ("<default>", "<default>"))
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Tables with `QUOTAS`, and one decision on alice/etl and one on bob, who has no client-id."""
+    rates = {"producer_byte_rate": 1_000.0}
+    job = KeptJob(str(tmp_path_factory.mktemp("tables")), *(QuotaChange(*entity, rates) for entity in QUOTAS))
+    for user, client_id in (("alice", "etl"), ("bob", "")):
+        job.batch([usage_row(job.clock.wall_ms, user=user, client_id=client_id, produced_bytes=50_000)])
+    job.flush()
+    return job.root
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("quotas delete", "At least one entity type must be specified. Fix: name one: --user, --client-id"),
+        ("quotas effective", "name a user"),
+        ("quotas effective alice --user bob", "USER is given twice: alice, and bob with --user"),
+        ("quotas effective --entity-type users", "there are fewer names than types"),
+        ("throttles explain", "name a decision or a client"),
+        ("throttles explain alice etl --client x", "CLIENT_ID is given twice: etl, and x with --client-id"),
+        ("throttles explain --user=", "--user is empty"),
+    ],
+)
+def test_a_refusal_names_the_flag(line: str, told: str, decided: str) -> None:
+    answer = kquota(*line.split(), "--tables", decided)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert told in answer.stderr
+
+
+SPELLINGS = (
+    ("--user alice --client-id etl", ("alice", "etl")),
+    ("--client etl --user alice", ("alice", "etl")),
+    ("--entity-type users --entity-name alice --entity-type clients --entity-name etl", ("alice", "etl")),
+    ("--user-defaults --client-defaults", ("<default>", "<default>")),
+    ("--entity-type users --entity-default --entity-type clients --entity-default", ("<default>", "<default>")),
+    ("--user alice", ("alice", "")),
+)
+
+
+def answered(decided: str, *words: str) -> Any:
+    answer = kquota(*words, "-o", "json", "--tables", decided)
+    assert answer.exit_code in {0, 3}, answer.stderr
+    return json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize(("flags", "entity"), SPELLINGS)
+def test_an_entity_is_named_in_every_spelling(flags: str, entity: tuple[str, str], decided: str) -> None:
+    given = flags.split()
+    found = [answered(decided, "quotas", *verb, *given) for verb in (("describe",), ("at", "-0s"))]
+    for verb in (("alter", "--add-config", "producer_byte_rate=5"), ("delete",)):
+        found += [answered(decided, "quotas", *verb, *given, "--dry-run")["changes"]]
+    assert [{(row["user"], row["client_id"]) for row in rows} for rows in found] == [{entity}] * 4
+
+
+@pytest.mark.parametrize(
+    ("names", "client"),
+    [
+        *(((*words.split(),), ("alice", "etl")) for words in ("alice etl", "alice --client-id etl", SPELLINGS[1][0])),
+        *((words, ("bob", "")) for words in (("bob", ""), ("--user", "bob", "--client-id", ""))),
+    ],
+)
+def test_a_client_is_explained_and_resolved_in_every_spelling(
+    names: tuple[str, ...], client: tuple[str, str], decided: str
+) -> None:
+    (explained,) = answered(decided, "throttles", "explain", *names)
+    (resolved,) = answered(decided, "quotas", "effective", *names)
+    assert [(one["user"], one["client_id"]) for one in (explained["decision"], resolved)] == [client] * 2
+
+
+def test_a_decision_is_found_by_a_client_id_alone(decided: str) -> None:
+    assert answered(decided, "throttles", "explain", "--client-id", "etl")[0]["decision"]["user"] == "alice"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1024.0, "1024.0"),
+        (0.5, "0.5"),
+        (0.001, "0.001"),
+        (0.0001, "1.0E-4"),
+        (0.00012345, "1.2345E-4"),
+        (9_999_999.0, "9999999.0"),
+        (10_000_000.0, "1.0E7"),
+        (123_456_789_012.0, "1.23456789012E11"),
+        (9_007_199_254_740_992.0, "9.007199254740992E15"),
+        (1e300, "1.0E300"),
+        (2e23, "2.0E23"),
+        (5e-324, "4.9E-324"),
+        (1e-323, "9.9E-324"),
+        (2e-323, "2.0E-323"),
+    ],
+)
+def test_a_double_prints_as_in_java(value: float, text: str) -> None:
+    assert java_double(value) == text
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_what_is_printed_reads_back_as_the_same_number(value: float) -> None:
+    assert parse_double(java_double(value)) == value
+
+
+def test_what_kafka_does_not_have_follows_what_it_has() -> None:
+    row: dict[str, Any] = {
+        "user": "alice",
+        "client_id": "<default>",
+        "producer_byte_rate": 1.0,
+        "consumer_byte_rate": 2.0,
+        "request_percentage": None,
+        "mode": "shadow",
+        "owner": "team-a",
+        "note": "until May, then a=less",
+    }
+    line = described_line(row)
+    assert line == (
+        "Quota configs for user-principal 'alice', the default client-id are consumer_byte_rate=2.0, "
+        "producer_byte_rate=1.0, mode=shadow, owner=team-a, note=[until May, then a=less]"
+    )
+    kept = {name: value for name, value in row.items() if name not in {"user", "client_id"} and value is not None}
+    mistakes = Mistakes()
+    assert parse_added(line.partition(" are ")[2], ["users"], mistakes) == kept
+    assert mistakes.found == ()

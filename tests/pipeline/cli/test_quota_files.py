@@ -1,13 +1,22 @@
-"""`kquota quotas export|apply|import`: an export can be read again, apply is declarative, import replaces."""
+"""`kquota quotas export|apply|import`: an export can be read again, apply is declarative, import replaces.
+
+`--from-cluster` imports the quotas of brokers, in one edit.
+"""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
 
+from pipeline.brokers.native import NativeQuotas
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.tables.quotas.files import applied, from_text, to_document
-from tests.pipeline.cli.running import Terminal, kquota, new_tables
+from tests.pipeline.brokers.quota_broker import access_to, await_values, clear, client, ip, pair, user
+from tests.pipeline.cli.kafka_configs import OURS, KafkaConfigs, configs
+from tests.pipeline.cli.running import Answer, Terminal, kquota, new_tables
 
 RPK = """
 {"quotas": [
@@ -34,10 +43,14 @@ def described(root: str) -> list[str]:
 
 
 BOB = "Quota configs for user-principal 'bob' are producer_byte_rate=1000000.0, note=why"
+
+
 ALICE = (
     "Quota configs for user-principal 'alice', client-id 'etl' are consumer_byte_rate=2048.0, "
     "producer_byte_rate=1048576.0, mode=shadow, owner=team-a"
 )
+
+
 DEFAULT = "Quota configs for the default client-id are producer_byte_rate=12.0"
 
 
@@ -53,58 +66,21 @@ def test_an_export_reads_back_as_the_same_table(root: str, output: str, tmp_path
     assert described(elsewhere) == described(root)
 
 
-def test_an_export_is_rpks_with_what_kafka_does_not_have_beside_it(root: str) -> None:
-    pair, bob = yaml.safe_load(kquota("quotas", "export", "--tables", root).stdout)["quotas"]
-    assert pair == {
-        "entity": [{"name": "etl", "type": "client-id"}, {"name": "alice", "type": "user"}],
-        "values": [{"key": "producer_byte_rate", "values": "5"}, {"key": "request_percentage", "values": "7"}],
-        "mode": "shadow",
-        "owner": "team-a",
-    }
-    assert bob["values"] == [{"key": "producer_byte_rate", "values": "1000000"}]
-
-
-def test_apply_sets_what_the_file_names_and_leaves_the_rest(root: str) -> None:
-    applied_ = kquota("quotas", "apply", "-f", "-", "-o", "wide", "--tables", root, stdin=RPK)
-    assert applied_.exit_code == 0
-    assert described(root) == [DEFAULT, ALICE, BOB]
-    assert [line.split("  ")[0] for line in applied_.stdout.splitlines()] == ["action", "add", *["alter"] * 3]
-
-
-def test_prune_deletes_what_the_file_does_not_name(root: str) -> None:
-    kquota("quotas", "apply", "-f", "-", "--prune", "--tables", root, stdin=RPK)
-    assert described(root) == [DEFAULT, ALICE]
-
-
 @pytest.mark.parametrize("command", [("apply", "--prune", "-f"), ("import", "--no-confirm", "--from")])
-@pytest.mark.parametrize("empty", ["quotas: []\n", '{"quotas": []}'])
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
 def test_a_file_without_quotas_deletes_everything_only_with_allow_empty(
-    command: tuple[str, ...], empty: str, dry_run: tuple[str, ...], root: str, tmp_path: Path
+    command: tuple[str, ...], dry_run: tuple[str, ...], root: str, tmp_path: Path
 ) -> None:
     before, file = described(root), tmp_path / "empty"
-    file.write_text(empty)
+    file.write_text("quotas: []\n")
     delete_all = ("quotas", *command, str(file), *dry_run, "--tables", root)
     refused = kquota(*delete_all)
     assert (refused.exit_code, refused.stdout, described(root)) == (5, "", before)
-    assert "would delete all 2 quotas" in refused.stderr
     assert "--allow-empty" in refused.stderr
     allowed = kquota(*delete_all, "--allow-empty")
     assert (allowed.exit_code, allowed.stdout.count("remove  ")) == (0, 6)
     assert described(root) == (before if dry_run else [])
     assert kquota(*delete_all).exit_code == (5 if dry_run else 0), "an empty table stays empty without the flag"
-
-
-def test_a_file_without_quotas_changes_nothing_without_prune(root: str) -> None:
-    before = described(root)
-    assert kquota("quotas", "apply", "-f", "-", "--tables", root, stdin="quotas: []").exit_code == 0
-    assert described(root) == before
-
-
-def test_import_of_a_file_without_quotas_asks_at_a_terminal_like_any_other(root: str) -> None:
-    imported = ("quotas", "import", "--from", "quotas: []\n", "--tables", root)
-    assert kquota(*imported, stdin=Terminal("y\n")).exit_code == 0
-    assert described(root) == []
 
 
 def test_a_dry_run_with_exit_code_tells_whether_anything_differs(root: str) -> None:
@@ -117,39 +93,6 @@ def test_a_dry_run_with_exit_code_tells_whether_anything_differs(root: str) -> N
     assert kquota(*check, stdin="quotas: 1").exit_code == 5
     missing = kquota("quotas", "apply", "-f", "-", "--dry-run", "--exit-code", "--tables", f"{root}/no", stdin=RPK)
     assert missing.exit_code == 2, "1 means different, so trouble must not be 1"
-
-
-def test_an_apply_is_one_commit_with_its_reason(root: str) -> None:
-    def newest() -> list[dict[str, object]]:
-        answer = kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", root)
-        rows: list[dict[str, object]] = json.loads(answer.stdout)
-        return rows
-
-    (before,) = newest()
-    kquota("quotas", "apply", "-f", "-", "--reason", "from git", "--tables", root, stdin=RPK)
-    (after,) = newest()
-    assert (after["version"], after["reason"]) == (int(str(before["version"])) + 1, "from git")
-
-
-def test_import_replaces_everything_and_needs_no_confirm_without_a_terminal(root: str) -> None:
-    before = described(root)
-    unasked = kquota("quotas", "import", "--from", RPK, "--tables", root)
-    assert (unasked.exit_code, described(root)) == (2, before)
-    missing = kquota("quotas", "import", "--from", f"{root}/none.yaml", "--no-confirm", "--tables", root)
-    assert (missing.exit_code, described(root)) == (2, before)
-    assert kquota("quotas", "import", "--from", RPK, "--no-confirm", "--tables", root).exit_code == 0
-    assert described(root) == [DEFAULT, ALICE]
-
-
-def test_import_shows_the_changes_and_asks_at_a_terminal(root: str) -> None:
-    before = described(root)
-    imported = ("quotas", "import", "--from", RPK, "-o", "wide", "--tables", root)
-    refused = kquota(*imported, stdin=Terminal("n\n"))
-    assert (refused.exit_code, described(root)) == (1, before)
-    assert "remove  user-principal 'bob'" in refused.stdout
-    assert "Import these quotas?" in refused.stderr
-    assert kquota(*imported, stdin=Terminal("y\n")).exit_code == 0
-    assert described(root) == [DEFAULT, ALICE]
 
 
 class TerminalOfASlowReader(Terminal):
@@ -192,3 +135,194 @@ def test_a_label_that_is_not_named_stays_and_null_deletes_it() -> None:
 
 
 QUOTA = "quotas: [{entity: [{name: a, type: user}], values: [{key: producer_byte_rate, values: 1}]%s}]"
+
+
+def test_an_export_is_rpks_with_what_kafka_does_not_have_beside_it(root: str) -> None:
+    pair, bob = yaml.safe_load(kquota("quotas", "export", "--tables", root).stdout)["quotas"]
+    values = [{"key": "producer_byte_rate", "values": "5"}, {"key": "request_percentage", "values": "7"}]
+    entity = [{"name": "etl", "type": "client-id"}, {"name": "alice", "type": "user"}]
+    assert pair == {"entity": entity, "values": values, "mode": "shadow", "owner": "team-a"}
+    assert bob["values"] == [{"key": "producer_byte_rate", "values": "1000000"}]
+
+
+def test_apply_is_one_commit_that_sets_what_the_file_names_and_prune_deletes_the_rest(root: str) -> None:
+    def newest() -> dict[str, Any]:
+        (row,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", root).stdout)
+        return dict(row)
+
+    before = newest()["version"]
+    assert kquota("quotas", "apply", "-f", "-", "--tables", root, stdin="quotas: []").exit_code == 0
+    assert newest()["version"] == before, "a file without quotas changes nothing without --prune"
+    done = kquota("quotas", "apply", "-f", "-", "-o", "wide", "--reason", "from git", "--tables", root, stdin=RPK)
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()] == ["action", "add", *["alter"] * 3]
+    assert described(root) == [DEFAULT, ALICE, BOB]
+    assert (newest()["version"], newest()["reason"]) == (before + 1, "from git")
+    kquota("quotas", "apply", "-f", "-", "--prune", "--tables", root, stdin=RPK)
+    assert described(root) == [DEFAULT, ALICE]
+
+
+def test_import_replaces_everything_once_it_is_confirmed(root: str) -> None:
+    before = described(root)
+    imported = ("quotas", "import", "-o", "wide", "--tables", root, "--from")
+    for arguments, code in (((RPK,), 2), ((f"{root}/none.yaml", "--no-confirm"), 2)):
+        assert (kquota(*imported, *arguments).exit_code, described(root)) == (code, before)
+    refused = kquota(*imported, RPK, stdin=Terminal("n\n"))
+    assert (refused.exit_code, described(root)) == (1, before)
+    assert "remove  user-principal 'bob'" in refused.stdout
+    assert kquota(*imported, RPK, stdin=Terminal("y\n")).exit_code == 0
+    assert described(root) == [DEFAULT, ALICE]
+    assert kquota(*imported, "quotas: []\n", stdin=Terminal("y\n")).exit_code == 0
+    assert described(root) == []
+    assert kquota(*imported, RPK, "--no-confirm").exit_code == 0
+
+
+PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+
+
+QUOTAS = {
+    pair("alice", "etl"): {PRODUCE: 1e6, FETCH: 2e6, "controller_mutation_rate": 5.0},
+    user("a b"): {REQUEST: 25.5},
+    user(None): {REQUEST: 200.0},
+    client(None): {PRODUCE: 1e7},
+    pair(None, "50%"): {FETCH: 7.0},
+    ip("10.0.0.1"): {"connection_creation_rate": 3.0},
+}
+
+
+LEFT_OUT = [
+    "not imported: ip '10.0.0.1': connection_creation_rate=3; kquota has no quotas for ip",
+    "not imported: user-principal 'alice', client-id 'etl': controller_mutation_rate=5; kquota does not meter it",
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(quota_broker: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
+    """A broker with `QUOTAS`."""
+    with NativeQuotas(access_to(quota_broker)) as native:
+        assert native.alter(QUOTAS) == []
+        await_values(native, QUOTAS)
+        yield quota_broker
+        clear(native)
+
+
+@pytest.fixture
+def differs(tmp_path: Path) -> str:
+    """Tables with a quota of bob's, and one of alice/etl that differs from the cluster's."""
+    folder = new_tables(tmp_path / "tables")
+    values = f"{PRODUCE}=5,{REQUEST}=7,mode=shadow,owner=team-a"
+    kquota("quotas", "alter", "--user", "alice", "--client", "etl", "--add-config", values, "--tables", folder)
+    kquota("quotas", "alter", "--user", "bob", "--add-config", f"{PRODUCE}=9,note=why", "--tables", folder)
+    return folder
+
+
+def configs_of(differs: str) -> list[str]:
+    return sorted(map(configs, kquota("quotas", "describe", "--tables", differs).stdout.splitlines()))
+
+
+def run(cluster: EmbeddedBroker, differs: str, *arguments: str, stdin: str | Terminal = "") -> Answer:
+    address = ("--bootstrap-server", cluster.bootstrap_servers)
+    return kquota("quotas", "import", "--from-cluster", *address, *arguments, "--tables", differs, stdin=stdin)
+
+
+@pytest.mark.broker
+def test_a_new_table_has_the_quotas_that_kafka_configs_describes(
+    cluster: EmbeddedBroker, kafka_configs: KafkaConfigs, tmp_path: Path
+) -> None:
+    root = new_tables(tmp_path / "tables")
+    assert run(cluster, root, "--no-confirm").exit_code == 0
+    kafkas = [
+        configs(line.replace("controller_mutation_rate=5.0, ", "")) for line in kafka_configs.described(cluster, *OURS)
+    ]
+    assert configs_of(root) == sorted(kafkas)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "give either --from or --from-cluster; neither is given"),
+        (("--from", "quotas: []", "--from-cluster"), "give either --from or --from-cluster; both are given"),
+        (
+            ("--from", "quotas: []", "--scale", "keep"),
+            "--scale works only with --from-cluster",
+        ),
+        (
+            ("--from", "quotas: []", "--bootstrap-server", "b:1"),
+            "--bootstrap-server works only with --from-cluster",
+        ),
+        (("--from-cluster", "--scale", "double"), "unknown scale double; use keep, brokers"),
+        (("--from-cluster",), "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set"),
+    ],
+)
+def test_flags_that_do_not_say_what_to_import_are_refused(
+    arguments: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    root = new_tables(tmp_path / "tables")
+    answer = kquota("quotas", "import", *arguments, "--no-confirm", "--tables", root)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert told in answer.stderr
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_cluster_that_does_not_answer_ends_with_6(tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "tables")
+    address = ("--from-cluster", "--bootstrap-server", "127.0.0.1:1", "--no-confirm")
+    answer = kquota("quotas", "import", *address, "--tables", root)
+    assert (answer.exit_code, answer.stdout) == (6, "")
+    assert "no Kafka broker answers at 127.0.0.1:1" in answer.stderr
+
+
+@pytest.mark.broker
+def test_an_import_is_one_edit_that_keeps_labels_and_other_quotas(cluster: EmbeddedBroker, differs: str) -> None:
+    before = configs_of(differs)
+    for scale in ("keep", "brokers"):
+        dry = run(cluster, differs, "--dry-run", "-o", "json", "--scale", scale)
+        assert (dry.exit_code, configs_of(differs)) == (0, before)
+        assert dry.stderr.splitlines()[1:4] == [f"every bound × 1 (--scale {scale})", *LEFT_OUT]
+    for arguments, stdin, code in (
+        ((), "", 2),
+        ((), Terminal("n\n"), 1),
+        (("--no-confirm", "--if-version", "1"), "", 4),
+    ):
+        assert (run(cluster, differs, *arguments, stdin=stdin).exit_code, configs_of(differs)) == (code, before)
+    done = run(cluster, differs, "-o", "json", "--reason", "from Kafka", stdin=Terminal("y\n"))
+    assert json.loads(done.stdout)["changes"] == json.loads(dry.stdout)["changes"]
+    assert (
+        "Quota configs for user-principal 'alice', client-id 'etl' are consumer_byte_rate=2000000.0, mode=shadow, "
+        "owner=team-a, producer_byte_rate=1000000.0"
+    ) in configs_of(differs)
+    assert "Quota configs for user-principal 'bob' are note=why, producer_byte_rate=9.0" in configs_of(differs)
+    assert len(configs_of(differs)) == 6
+    (newest,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", differs).stdout)
+    assert newest["reason"] == "from Kafka"
+    again = run(cluster, differs, "--no-confirm")
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert f"quotas v{newest['version']}, nothing to change" in again.stderr
+
+
+@pytest.mark.broker
+def test_a_cluster_without_quotas_changes_nothing(cluster: EmbeddedBroker, differs: str) -> None:
+    with NativeQuotas(access_to(cluster)) as native:
+        native.alter({entity: dict.fromkeys(values) for entity, values in QUOTAS.items()})
+        await_values(native, {})
+        try:
+            answer = run(cluster, differs, "--no-confirm")
+        finally:
+            native.alter(QUOTAS)
+            await_values(native, QUOTAS)
+    assert (answer.exit_code, answer.stdout) == (0, "")
+
+
+FILES: Final = Path(__file__).parent / "bad_quota_files"
+
+
+MISTAKES: Final[dict[str, list[str]]] = json.loads(FILES.with_suffix(".json").read_text())
+
+
+def test_every_bad_file_is_refused_as_a_whole_with_line_and_entry(root: str) -> None:
+    assert sorted(path.name for path in FILES.iterdir()) == sorted(MISTAKES)
+    before = described(root)
+    for name, mistakes in MISTAKES.items():
+        refused = kquota("quotas", "apply", "-f", str(FILES / name), "--prune", "--tables", root)
+        assert (refused.exit_code, refused.stdout) == (5, "")
+        assert f"nothing was changed: {'; '.join(mistakes)}. Fix: " in refused.stderr, name
+    assert described(root) == before

@@ -24,7 +24,11 @@ from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row
 
 AT_MS = 1_700_000_040_000
+
+
 MAX_AGE_MS = 30_000
+
+
 DECISION: dict[str, Any] = {
     "time_epoch": 0,
     "query_id": "q",
@@ -63,18 +67,6 @@ def tables(tmp_path: Path) -> Tables:
     return Tables(tmp_path)
 
 
-def test_a_decision_in_shadow_mode_says_so(tables: Tables) -> None:
-    assert tables.why(mode="shadow", applied=False) == ": its quota is in shadow mode"
-
-
-def test_a_decision_beside_a_longer_one_says_so(tables: Tables) -> None:
-    assert tables.why(applied=False).startswith(": the throttle of another quota type is longer, or as long")
-
-
-def test_a_decision_whose_throttle_time_rounds_to_nothing_says_so(tables: Tables) -> None:
-    assert tables.why(applied=False, throttle_time_ms=0) == ": its throttle time is 0 ms, rounded"
-
-
 def test_a_decision_that_came_too_late_says_how_old_it_was(tables: Tables) -> None:
     tables.collected(MAX_AGE_MS)
     assert "restart" in tables.why(), "as old as allowed is not too old"
@@ -83,39 +75,6 @@ def test_a_decision_that_came_too_late_says_how_old_it_was(tables: Tables) -> No
         ": it was 30.001 s old when it was collected, more than stream.max_decision_age_ms = 30000; "
         "so its usage charges the bucket down to -N * w * T at most"
     )
-
-
-def test_a_decision_that_was_too_short_says_so(tables: Tables) -> None:
-    told = "not published: shorter than min_hold_ms (1000 ms{}); what it owes stays owed"
-    assert tables.why(throttle_time_ms=999) == told.format("")
-    assert "restart" in tables.why()
-    tables.events.write(("app", "throttle", AT_MS - 4_000, 3_000), decision_id="first", batch_id=6, cause="violation")
-    tables.events.write(("app", "release", AT_MS - 1_000, 0), decision_id="first", batch_id=6, cause="expired")
-    assert tables.why(throttle_time_ms=1_999) == told.format(", twice as long soon after a release")
-    assert "restart" in tables.why(throttle_time_ms=2_000)
-
-
-def test_a_client_that_was_told_already_says_with_which_record(tables: Tables) -> None:
-    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
-    assert tables.why() == ": the client already waits: record #0 of decision first holds it until 22:14:08.500"
-
-
-@pytest.mark.parametrize("ago_ms", [19_000, 21_000, 590_000, 610_000, 86_000_000])
-def test_the_record_that_holds_a_client_is_found_however_long_ago_it_was_written(tables: Tables, ago_ms: int) -> None:
-    tables.events.write(("app", "throttle", AT_MS - ago_ms, ago_ms + 9_000), decision_id="first", batch_id=6)
-    assert ": the client already waits: record #0 of decision first holds it until" in tables.why()
-
-
-def test_a_client_that_was_let_go_before_was_not_told(tables: Tables) -> None:
-    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
-    tables.events.write(("app", "release", AT_MS - 100, 0), decision_id="first", batch_id=6, cause="quota_changed")
-    assert "already waits" not in tables.why()
-
-
-def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables) -> None:
-    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), decision_id="first", batch_id=6, cause="violation")
-    tables.events.write(("app", "throttle", AT_MS + 1_100, 20_000), decision_id="first", batch_id=7, cause="violation")
-    assert tables.why() == " under this id: it made a running throttle longer, with record #1 of decision first"
 
 
 def test_a_decision_under_quotas_of_before_an_edit_names_the_edit(tables: Tables) -> None:
@@ -161,22 +120,6 @@ def test_the_times_of_records_add_up_to_the_time_held() -> None:
     assert lines[1].endswith(
         " 22:14:00.862 renew    for 0.900 s until 22:14:01.762: owes 12.706 s by its debt of 1.3 MB"
     )
-
-
-def test_a_release_above_the_bound_says_why_it_is_right() -> None:
-    (_, line) = record_lines([event(0, 0, 0, action="release", cause="expired")], 1_000)
-    expected = "O 109.0 > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000"
-    assert line.endswith(f" release  expired: {expected}")
-
-
-def test_a_release_without_a_bound_compares_with_none() -> None:
-    (_, line) = record_lines([event(0, 0, 0, action="release", cause="quota_changed", bound=None, owed_ms=0)], 1_000)
-    assert line.endswith(" release  quota_changed: O 109.0 kB/s, no bound is enforced any more")
-
-
-def test_a_further_violation_is_called_an_extension() -> None:
-    (_, line) = record_lines([event(0, 0, 1_000, cause="violation")], 1_000)
-    assert " extend   for 1.000 s until " in line
 
 
 @pytest.mark.parametrize(
@@ -230,33 +173,6 @@ def test_a_decision_that_is_not_applied_says_why(
     assert text.splitlines()[1].partition("batch 0, ")[2] == told
 
 
-def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp_path: Path) -> None:
-    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
-    rows = job.batch([usage_row(AT_MS, user=f"u{number}", produced_bytes=90_000) for number in range(16 * 6 + 1)])
-    job.flush()
-    digit, count = Counter(row["decision_id"][0] for row in rows).most_common(1)[0]
-    ids = sorted(row["decision_id"] for row in rows if row["decision_id"][0] == digit)
-    answer = kquota("throttles", "explain", digit, "--tables", job.root)
-    assert answer.exit_code == 2
-    named = f"{', '.join(ids[:5])}, {count - 5} more. Fix: name one of them in full: "
-    assert f"several decisions begin with {digit}: {named}" in answer.stderr
-    shown = subprocess.run(
-        ["/bin/sh", "-c", answer.stderr.strip().rpartition("in full: ")[2]], capture_output=True, text=True, check=False
-    )
-    assert shown.stdout.startswith(f"decision {ids[0]}: "), shown.stderr
-
-
-@pytest.mark.parametrize("command", ["throttles explain", "quotas effective"])
-@pytest.mark.parametrize("names", [("",), ("", "etl")])
-def test_an_empty_user_is_refused(command: str, names: tuple[str, ...], tmp_path: Path) -> None:
-    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
-    job.batch([usage_row(AT_MS, produced_bytes=90_000)])
-    job.flush()
-    answer = kquota(*command.split(), *names, "--tables", job.root)
-    assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("kquota: USER is empty. Fix: see whether the variable in")
-
-
 class Throttled:
     """alice/etl is over its quota twice; the first decision throttled it, and it was let go again."""
 
@@ -291,44 +207,97 @@ def throttled(tmp_path: Path) -> Throttled:
     return Throttled(tmp_path)
 
 
-def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(throttled: Throttled) -> None:
-    throttled.record("throttle", 59_000, 30_000)
-    throttled.record("release", 40_000, 0)
-    told, by_id = throttled.explained("alice", "etl"), throttled.explained(throttled.ids[0])
-    assert told == f"{by_id}now: free since {clock_time(throttled.now_ms - 40_000)}\n"
-    assert " release  expired" in by_id
+HOLDS: dict[str, Any] = {"decision_id": "first", "batch_id": 6, "cause": "violation"}
 
 
-def test_a_client_that_is_held_is_told_until_when(throttled: Throttled) -> None:
-    throttled.record("throttle", 59_000, 1_000_000)
-    line = throttled.explained("alice", "etl").splitlines()[-1]
-    assert re.fullmatch(rf"now: held until {clock_time(throttled.now_ms + 941_000)}, 9[0-4]\d\.\d s left", line)
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        ({}, "restart"),
+        ({"mode": "shadow", "applied": False}, ": its quota is in shadow mode"),
+        ({"applied": False}, ": the throttle of another quota type is longer, or as long"),
+        ({"applied": False, "throttle_time_ms": 0}, ": its throttle time is 0 ms, rounded"),
+        ({"throttle_time_ms": 999}, "not published: shorter than min_hold_ms (1000 ms); what it owes stays owed"),
+    ],
+)
+def test_a_decision_without_a_record_has_one_cause(decision: dict[str, Any], told: str, tables: Tables) -> None:
+    assert told in tables.why(**decision)
 
 
-def test_a_throttle_that_lapsed_before_its_release_ended_then(throttled: Throttled) -> None:
-    throttled.record("throttle", 59_000, 2_000)
-    throttled.record("release", 40_000, 0)
-    throttled_until = clock_time(throttled.now_ms - 57_000)
-    assert throttled.explained("alice", "etl").endswith(f"now: free since {throttled_until}\n")
+def test_soon_after_a_release_a_decision_must_hold_twice_as_long(tables: Tables) -> None:
+    tables.events.write(("app", "throttle", AT_MS - 4_000, 3_000), **HOLDS)
+    tables.events.write(("app", "release", AT_MS - 1_000, 0), **{**HOLDS, "cause": "expired"})
+    assert "(1000 ms, twice as long soon after a release)" in tables.why(throttle_time_ms=1_999)
+    assert "restart" in tables.why(throttle_time_ms=2_000)
 
 
-def test_a_client_never_throttled_is_told_its_newest_decision(throttled: Throttled) -> None:
-    told = throttled.explained("alice", "etl")
-    assert told.startswith(f"decision {throttled.ids[1]}: ")
-    assert told.endswith("\nnow: free\n")
+@pytest.mark.parametrize("ago_ms", [500, 19_000, 21_000, 590_000, 610_000, 86_000_000])
+def test_the_record_that_holds_a_client_is_found_however_long_ago_it_was_written(tables: Tables, ago_ms: int) -> None:
+    tables.events.write(("app", "throttle", AT_MS - ago_ms, ago_ms + 8_500), **HOLDS)
+    assert tables.why() == ": the client already waits: record #0 of decision first holds it until 22:14:08.500"
+    tables.events.write(("app", "release", AT_MS - 100, 0), **{**HOLDS, "cause": "quota_changed"})
+    assert "already waits" not in tables.why()
 
 
-@pytest.mark.parametrize("text", ["alice/etl", "alice/etl@1"])
-def test_a_client_is_named_as_log_lines_name_it(text: str, throttled: Throttled) -> None:
-    throttled.record("throttle", 59_000, 30_000)
-    assert throttled.explained(text) == throttled.explained("alice", "etl")
+def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables) -> None:
+    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), **HOLDS)
+    tables.events.write(("app", "throttle", AT_MS + 1_100, 20_000), **{**HOLDS, "batch_id": 7})
+    assert tables.why() == " under this id: it made a running throttle longer, with record #1 of decision first"
 
 
-def test_names_with_slashes_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("record", "shown"),
+    [
+        (
+            {"cause": "expired"},
+            "expired: O 109.0 > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000",
+        ),
+        ({"cause": "quota_changed", "bound": None, "owed_ms": 0}, "O 109.0 kB/s, no bound is enforced any more"),
+        ({"action": "throttle", "cause": "violation"}, " extend   for 0.000 s until 22:14:00.000: "),
+    ],
+)
+def test_a_record_says_why_it_is_right(record: dict[str, Any], shown: str) -> None:
+    (_, line) = record_lines([event(0, 0, 0, **{"action": "release", **record})], 1_000)
+    assert shown in line
+
+
+def pasted(command: str) -> str:
+    """What a command prints that kquota has shown."""
+    return subprocess.run(["/bin/sh", "-c", command.strip()], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
-    job.batch([usage_row(AT_MS, user="a/b", client_id="c/d", produced_bytes=90_000)])
+    rows = job.batch([usage_row(AT_MS, user=f"u{number}", produced_bytes=90_000) for number in range(16 * 6 + 1)])
     job.flush()
-    assert ": a/b/c/d is over" in kquota("throttles", "explain", "a/b/c/d", "--tables", job.root).stdout
+    digit, count = Counter(row["decision_id"][0] for row in rows).most_common(1)[0]
+    ids = sorted(row["decision_id"] for row in rows if row["decision_id"][0] == digit)
+    answer = kquota("throttles", "explain", digit, "--tables", job.root)
+    assert answer.exit_code == 2
+    assert f"{', '.join(ids[:5])}, {count - 5} more. Fix: " in answer.stderr
+    assert pasted(answer.stderr.rpartition("in full: ")[2]).startswith(f"decision {ids[0]}: ")
+
+
+@pytest.mark.parametrize(
+    ("records", "decision", "now"),
+    [
+        ([], 1, "free"),
+        ([("throttle", 59_000, 30_000), ("release", 40_000, 0)], 0, "free since {40000}"),
+        ([("throttle", 59_000, 2_000), ("release", 40_000, 0)], 0, "free since {57000}"),
+        ([("throttle", 59_000, 1_000_000)], 0, "held until {-941000}, "),
+    ],
+    ids=["never throttled", "released", "lapsed before its release", "held"],
+)
+@pytest.mark.parametrize("names", [("alice", "etl"), ("alice/etl",), ("alice/etl@1",)])
+def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(
+    names: tuple[str, ...], records: list[tuple[str, int, int]], decision: int, now: str, throttled: Throttled
+) -> None:
+    for record in records:
+        throttled.record(*record)
+    shown = re.sub(r"{(.*)}", lambda ago: clock_time(throttled.now_ms - int(ago[1])), now)
+    told, by_id = throttled.explained(*names), throttled.explained(throttled.ids[decision])
+    assert told.startswith(f"{by_id}now: {shown}")
+    assert re.fullmatch(r"|9[0-4]\d\.\d s left", told.removeprefix(f"{by_id}now: {shown}").strip())
 
 
 def test_a_user_alone_is_answered_with_its_clients_and_a_command(throttled: Throttled) -> None:
@@ -336,12 +305,17 @@ def test_a_user_alone_is_answered_with_its_clients_and_a_command(throttled: Thro
     answer = kquota("throttles", "explain", "alice", "--tables", throttled.job.root)
     rows = answer.stdout.splitlines()[1:]
     assert [row.split()[:3] for row in rows] == [["alice", "etl", "held"], ["alice", "quiet", "free"]]
-    command = answer.stderr.partition("why: ")[2].strip()
-    shown = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)
-    assert shown.stdout.startswith(f"decision {throttled.ids[0]}: "), shown.stderr
+    assert pasted(answer.stderr.partition("why: ")[2]).startswith(f"decision {throttled.ids[0]}: ")
+    none = kquota("throttles", "explain", "nobody", "--tables", throttled.job.root)
+    assert (none.exit_code, none.stdout) == (3, "")
 
 
-def test_a_user_without_clients_is_not_found(throttled: Throttled) -> None:
-    answer = kquota("throttles", "explain", "nobody", "--tables", throttled.job.root)
-    assert (answer.exit_code, answer.stdout) == (3, "")
-    assert answer.stderr.startswith("kquota: no decision nobody in ")
+def test_names_with_slashes_are_found_and_an_empty_user_is_refused(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
+    job.batch([usage_row(AT_MS, user="a/b", client_id="c/d", produced_bytes=90_000)])
+    job.flush()
+    assert ": a/b/c/d is over" in kquota("throttles", "explain", "a/b/c/d", "--tables", job.root).stdout
+    for command in (("throttles", "explain", ""), ("quotas", "effective", "", "etl")):
+        answer = kquota(*command, "--tables", job.root)
+        assert (answer.exit_code, answer.stdout) == (2, "")
+        assert answer.stderr.startswith("kquota: USER is empty. Fix: ")

@@ -1,11 +1,14 @@
-"""What the demo prints for a reader at a terminal, for a file, and when it was stopped before it had begun."""
+"""What the job logs and the demo prints: a line for each throttle record, unless there are very many at once."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline.cli.demo_console import DemoConsole
+from pipeline.cli.services import MOST_LINES, log_throttles
 from pipeline.throttle.explain import line_with_command
 from pipeline.throttle.publisher import write_down
 from pipeline.throttle.shapes import records_of
@@ -14,31 +17,13 @@ from tests.pipeline.throttle.factories import publications, violation
 from tests.pipeline.throttle.test_publisher import NOW
 
 CANDIDATE = Path("candidate.yaml")
+
+
 BOUNDS = {("alice", "etl"): 100_000.0}
 
 
 def report(user: str = "alice", client_id: str = "etl") -> dict[str, Any]:
     return {"user": user, "client_id": client_id, "role": "produce", "sent_bytes": 0, "blocked": False}
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_the_state_is_printed_only_for_somebody_who_watches(watched: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    DemoConsole(CANDIDATE, watched).client_report(report())
-    assert ("clients throttled" in capsys.readouterr().err) is watched
-
-
-def test_a_demo_whose_clients_have_not_begun_prints_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    DemoConsole(CANDIDATE, watched=True).summary(BOUNDS)
-    assert capsys.readouterr().out == ""
-
-
-def test_the_table_has_the_quota_of_each_client(capsys: pytest.CaptureFixture[str]) -> None:
-    console = DemoConsole(CANDIDATE, watched=False)
-    console.client_report(report())
-    console.client_report(report("bob", "free"))
-    console.summary({**BOUNDS, ("bob", "free"): None})
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert {row[0]: row[3] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "100.0", "bob/free": "none"}
 
 
 def test_the_table_says_who_was_slowed_by_what(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,21 +44,6 @@ def test_the_table_says_who_was_slowed_by_what(capsys: pytest.CaptureFixture[str
     }
 
 
-def test_commands_to_try_come_with_the_first_throttle_and_at_the_end_with_the_last(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    console = DemoConsole(CANDIDATE, watched=False)
-    news = publications(*(violation(decision_id=f"{number}123456789") for number in range(2)))
-    written = write_down(news, 0, NOW)
-    console.listeners().announce(written, 3)
-    printed = capsys.readouterr()
-    assert printed.err.count("to try meanwhile") == 1
-    lines = [line_with_command(record, 3) for record in records_of(written)]
-    assert [line.partition("  ")[2] for line in printed.out.splitlines()] == lines
-    console.summary({})
-    assert "throttles explain 11234567\n" in capsys.readouterr().err
-
-
 def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -90,3 +60,46 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     console.summary(dict.fromkeys([("alice", "etl"), ("erp", "exporter")]))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {row[0]: row[4] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "2", "erp/exporter": "3"}
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_state_is_printed_only_for_somebody_who_watches(watched: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    console = DemoConsole(CANDIDATE, watched)
+    console.summary(BOUNDS)
+    assert capsys.readouterr().out == "", "no client has begun: no table"
+    console.client_report(report())
+    assert ("clients throttled" in capsys.readouterr().err) is watched
+
+
+def test_commands_to_try_come_with_the_first_throttle_and_at_the_end_with_the_last(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = DemoConsole(CANDIDATE, watched=False)
+    records = write_down(publications(*(violation(decision_id=f"{one}123456789") for one in range(2))), 0, NOW)
+    console.listeners().announce(records, 3)
+    printed = capsys.readouterr()
+    assert printed.err.count("to try meanwhile") == 1
+    assert len(printed.out.splitlines()) == 2
+    console.summary({})
+    assert "throttles explain 11234567\n" in capsys.readouterr().err
+
+
+def written(count: int) -> pa.Table:
+    news = publications(*(violation(throttle_time_ms=number + 1) for number in range(count)))
+    return write_down(news, 7, NOW)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 300])
+def test_every_record_has_a_line_up_to_a_number_at_once(more: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pipeline.job")
+    records = written(MOST_LINES + more)
+    log_throttles(records, 3)
+    told = [line_with_command(record, 3) for record in records_of(records.slice(0, MOST_LINES))]
+    rest = [f"and {more} more throttle records at the same time: see throttle_events"] if more > 0 else []
+    assert caplog.messages == told + rest
+
+
+def test_nothing_is_made_for_a_log_that_nobody_writes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "pipeline.job")
+    log_throttles(written(3), 3)
+    assert caplog.messages == []

@@ -1,0 +1,297 @@
+"""`kquota throttles list|tail|verify`: filters, the table for people, `--watch`, committed records of a real topic.
+
+alice/etl   producer  throttled T0 … T0 + 10 min      alice/web   consumer  throttled, then released
+bob/        request   throttled T0 - 1 h … T0 + 9 min
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.cli.options import wait_until_stopped
+from pipeline.cli.throttles import PERIOD_SECONDS, changes
+from pipeline.demo.broker import EmbeddedBroker
+from pipeline.tables.address import table_uri
+from pipeline.tables.quotas.edit import QuotaChange
+from quota.entity import QUOTA_TYPES
+from schemas.decisions import decision_id
+from schemas.throttle_record import ThrottleEventRow
+from tests.integration.throttle_job import ThrottleJob
+from tests.pipeline.cli.running import Answer, kquota
+from tests.pipeline.replay.kept import KeptJob
+from tests.pipeline.tables.event_table import EventTable
+from tests.quota.factories import usage_row
+from tests.waiting import PATIENCE_SECONDS
+
+PRODUCER, CONSUMER, REQUEST = QUOTA_TYPES
+
+
+MINUTE_MS = 60_000
+
+
+HOUR_MS = 60 * MINUTE_MS
+
+
+ALICE: dict[str, Any] = {"user": "alice", "decision_id": "0123456789abcdef", "bound": 1e6, "cause": "violation"}
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> EventTable:
+    now_ms = time.time_ns() // 1_000_000
+    events = EventTable(tmp_path)
+    events.write(("", "throttle", now_ms - HOUR_MS, 69 * MINUTE_MS), user="bob", quota_type=REQUEST, observed=62.5)
+    events.write(("etl", "throttle", now_ms, 10 * MINUTE_MS), **ALICE, quota_type=PRODUCER, observed=5.24e6)
+    events.write(("web", "throttle", now_ms, 10 * MINUTE_MS), **ALICE, quota_type=CONSUMER, observed=1.2e9)
+    events.write(("web", "release", now_ms, 0), **ALICE, quota_type=CONSUMER, observed=1e6)
+    return events
+
+
+def listed(events: EventTable, *flags: str) -> Answer:
+    return kquota("throttles", "list", *flags, "--tables", events.root)
+
+
+def clients(events: EventTable, *flags: str) -> list[str]:
+    rows = json.loads(listed(events, *flags, "-o", "json").stdout)
+    return [f"{row['action'][0]} {row['user']}/{row['client_id']}" for row in rows]
+
+
+def test_the_list_shows_records_by_the_verbs_of_tail_and_explain(tmp_path: Path) -> None:
+    events, now_ms = EventTable(tmp_path), time.time_ns() // 1_000_000
+    begun: dict[str, Any] = {"cluster": "c", "query_id": "q", "user": "alice", "quota_type": PRODUCER}
+    own_id = decision_id(**begun, batch_id=1, broker_id="", client_id="etl")
+    for batch_id, cause in ((1, "violation"), (2, "violation"), (3, "renewed")):
+        one: dict[str, Any] = {**begun, "batch_id": batch_id, "decision_id": own_id, "cause": cause}
+        events.write(("etl", "throttle", now_ms, 10 * MINUTE_MS), **one)
+    rows = json.loads(kquota("throttles", "list", "--all", "-o", "json", "--tables", events.root).stdout)
+    assert [row["action"] for row in rows] == ["throttle"] * 3, "for programs the record is as it was published"
+    shown = kquota("throttles", "list", "--all", "-o", "wide", "--tables", events.root).stdout.splitlines()[1:]
+    verbs = [next(word for word in line.split() if word in {"throttle", "extend", "renew"}) for line in shown]
+    assert verbs == ["renew", "extend", "throttle"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("", ["t alice/etl", "t bob/"]),
+        ("--user bob", ["t bob/"]),
+        ("--client-id etl", ["t alice/etl"]),
+        ("--entity-type clients --entity-name etl", ["t alice/etl"]),
+        ("--client-id=", ["t bob/"]),
+        ("--user alice --client-id web", []),
+        ("--type producer_byte_rate", ["t alice/etl"]),
+        ("--type req", ["t bob/"]),
+        ("--type consumer", []),
+        ("--all", ["r alice/web", "t alice/web", "t alice/etl", "t bob/"]),
+        ("--all --type consumer", ["r alice/web", "t alice/web"]),
+        ("--all --user bob --limit 1", ["t bob/"]),
+        ("--since 30m", ["r alice/web", "t alice/web", "t alice/etl"]),
+        ("--since 30m --user bob", []),
+        ("--since 2h --type request", ["t bob/"]),
+    ],
+)
+def test_only_what_is_wanted_is_listed(flags: str, found: list[str], events: EventTable) -> None:
+    assert clients(events, *flags.split()) == found
+    assert listed(events, *flags.split()).exit_code == (0 if found else 3)
+
+
+def test_a_watch_shows_what_has_changed_and_nothing_else() -> None:
+    values = iter(["a", "a", "b", "b", "b", "a", "never read"])
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        return len(waited) == 6
+
+    assert list(changes(lambda: next(values), wait)) == ["a", "b", "a"]
+    assert waited == [PERIOD_SECONDS] * 6
+    assert next(values) == "never read", "after the stop nothing is read"
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_signal_ends_the_wait_at_once_and_gives_the_signal_back(kind: signal.Signals) -> None:
+    before = signal.signal(kind, signal.default_int_handler)
+    try:
+        with wait_until_stopped() as wait:
+            assert not wait(0.001)
+            os.kill(os.getpid(), kind)
+            assert wait(3600)
+            assert signal.getsignal(kind) is signal.default_int_handler
+    finally:
+        signal.signal(kind, before)
+
+
+def test_a_list_keeps_what_matters_in_80_columns(events: EventTable) -> None:
+    answer = listed(events, "--user", "alice")
+    header, line = answer.stdout.splitlines()
+    assert header.split() == ["user", "client", "id", "type", "O", "T", "for", "until", "decision"]
+    assert line.split()[:9] == ["alice", "etl", "producer", "5.2", "MB/s", "1.0", "MB/s", "600.0", "s"]
+    assert line.split()[-1] == "01234567"
+    assert answer.stderr == "no room for: W, cause; see them with -o wide\n"
+    header, *lines = listed(events, "--since", "2h").stdout.splitlines()
+    assert header.split() == ["at", "action", "client", "type", "T", "until", "cause"]
+    assert max(map(len, [line, *lines])) <= 80
+    header, line = listed(events, "--user", "alice", "-o", "wide").stdout.splitlines()
+    assert all(name.replace("_", " ") in header for name in ThrottleEventRow.model_fields)
+    assert ALICE["decision_id"] in line.split()
+
+
+def test_more_records_than_shown_are_told_and_another_quota_type_is_refused(events: EventTable) -> None:
+    assert "see more with --limit" in listed(events, "--all", "--limit", "3").stderr
+    assert "--limit" not in listed(events, "--all", "--limit", "4").stderr
+    for given in ("produce_bytes", "", "x"):
+        answer = listed(events, "--type", given)
+        assert answer.exit_code == 2
+        assert f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}" in answer.stderr
+
+
+def test_a_watch_without_a_terminal_prints_each_change_and_ends_with_0(events: EventTable) -> None:
+    command = [sys.executable, "-m", "pipeline.cli.main", "throttles", "list", "--watch", "--user", "bob"]
+    with subprocess.Popen(
+        [*command, "-o", "csv", "--tables", events.root], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        header, first = process.stdout.readline(), process.stdout.readline()
+        now_ms = time.time_ns() // 1_000_000
+        events.write(("new", "throttle", now_ms, 10 * MINUTE_MS), user="bob", quota_type=PRODUCER, cause="renewed")
+        again, second, third = (process.stdout.readline() for _ in range(3))
+        process.send_signal(signal.SIGTERM)
+        rest, told = process.communicate()
+    assert (header, rest) == (again, "")
+    assert first in {second, third}
+    assert [line.split(", ")[1] for line in told.splitlines()] == ["throttles: 1", "throttles: 2"]
+    assert process.returncode == 0
+
+
+COMMAND = [sys.executable, "-m", "pipeline.cli.main", "throttles", "tail"]
+
+
+@pytest.fixture(scope="module")
+def job(broker: EmbeddedBroker) -> Iterator[ThrottleJob]:
+    """Alice and bob are throttled, alice twice; then bob is released."""
+    with closing(ThrottleJob(broker.bootstrap_servers)) as made:
+        made.throttle("alice", "bob")
+        made.throttle("alice")
+        made.release("bob")
+        yield made
+
+
+@contextmanager
+def tail(broker: EmbeddedBroker, job: ThrottleJob, *flags: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [*COMMAND, *flags, "--bootstrap-server", broker.bootstrap_servers, "--topic", job.name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline() for _ in range(count)]
+
+
+@pytest.mark.broker
+def test_tail_prints_each_committed_record_and_ends_when_nobody_reads_it_any_more(
+    broker: EmbeddedBroker, job: ThrottleJob
+) -> None:
+    with tail(broker, job, "--from-beginning") as process:
+        found = lines(process, 4)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    words = [(line.split()[1], line.split()[2]) for line in found]
+    assert words == [("throttle", "alice/c"), ("throttle", "bob/c"), ("extend", "alice/c"), ("release", "bob/c")]
+    assert found[0].rstrip().endswith(" throttles explain first")
+    with tail(broker, job, "--since", "1h", "--user", "bob", "--type", "prod", "-o", "json") as process:
+        records = [json.loads(line) for line in lines(process, 2)]
+    assert [(one["user"], one["action"], one["publish_seq"]) for one in records] == [
+        ("bob", "throttle", 1),
+        ("bob", "release", 3),
+    ]
+    answer = kquota("throttles", "tail", "--bootstrap-server", broker.bootstrap_servers, "--topic", "no.such.topic")
+    assert answer.exit_code != 0
+    assert "topic 'no.such.topic' does not exist" in answer.stderr
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_from_now_on_only_new_records_are_told_until_a_signal_ends_it_with_0(
+    broker: EmbeddedBroker, job: ThrottleJob, kind: signal.Signals
+) -> None:
+    with tail(broker, job) as process, selectors.DefaultSelector() as selector:
+        assert process.stdout is not None
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while not selector.select(0.1):  # it says nothing when it is ready: tell it something until it has heard
+            job.throttle(f"new-{time.time_ns()}")
+        heard = process.stdout.readline()
+        process.send_signal(kind)
+        _, told = process.communicate(timeout=PATIENCE_SECONDS)
+    verb, user = heard.split()[1:3]
+    assert (verb, user.startswith("new-")) == ("throttle", True)
+    assert (process.returncode, told) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--since", "1h", "--from-beginning"), "--since and --from-beginning contradict each other"),
+        (("--since", "soon"), "cannot read --since soon; use an age"),
+        (("--type", "x"), "unknown quota type x; use"),
+    ],
+)
+def test_flags_that_can_not_be_meant_are_refused_before_any_broker_is_asked(flags: tuple[str, ...], told: str) -> None:
+    answer = kquota("throttles", "tail", *flags)
+    assert answer.exit_code == 2
+    assert told in answer.stderr
+
+
+def falsify(job: KeptJob) -> None:
+    uri = table_uri(job.root, "decisions")
+    stored = DeltaTable(uri).to_pyarrow_table()
+    rows = [{**row, "window_ms": row["window_ms"] + 1} for row in stored.to_pylist()]
+    write_deltalake(uri, pa.Table.from_pylist(rows, stored.schema), mode="overwrite")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> KeptJob:
+    """Three batches with a decision each, the last one under a raised bound."""
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_000.0}))
+    for produced_bytes in (30_000, 0, 0):
+        if len(job.decided) == 2:
+            job.edit(QuotaChange("alice", "", {"producer_byte_rate": 2_000.0}))
+        job.clock.advance(500)
+        job.decided += job.batch([usage_row(job.clock.wall_ms, user="alice", produced_bytes=produced_bytes)])
+    job.flush()
+    return job
+
+
+def test_decisions_are_verified_from_their_usage(kept: KeptJob) -> None:
+    explain = ("throttles", "explain", kept.decided[-1]["decision_id"], "--tables", kept.root)
+    verify = ("throttles", "verify", "--limit", "1", "--tables", kept.root)
+    told = kquota(*explain, "--verify")
+    assert (told.exit_code, told.stderr) == (0, "verified: recomputed from 3 usage rows, same row\n")
+    (line,) = [line for line in kquota(*explain).stdout.splitlines() if line.startswith("  T set")]
+    assert "by quota table version 3: 1000 (1.0 kB/s) → 2000 (2.0 kB/s)" in line
+    assert line.endswith("by carol at ops1: more for the nightly run")
+    whole = kquota(*verify)
+    assert (whole.exit_code, whole.stdout.rpartition(": ")[2]) == (0, "3 decisions, 0 mismatches\n")
+    falsify(kept)
+    window_ms = kept.decided[-1]["window_ms"]
+    told = kquota(*explain, "--verify")
+    assert told.exit_code == 1
+    assert f"window_ms: stored {window_ms + 1}, recomputed {window_ms}" in told.stderr
+    whole = kquota(*verify)
+    assert (whole.exit_code, whole.stdout.count("window_ms: stored")) == (1, 1)
+    assert "3 decisions, 3 mismatches" in whole.stdout
