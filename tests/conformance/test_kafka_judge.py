@@ -32,7 +32,7 @@ def test_kafka_answers_the_recorded_sessions_as_it_did_when_they_were_recorded(k
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("sessions", [SESSIONS // 20, pytest.param(SESSIONS, marks=pytest.mark.long)])
+@pytest.mark.parametrize("sessions", [SESSIONS // 50, pytest.param(SESSIONS, marks=pytest.mark.long)])
 def test_the_engine_answers_random_sessions_as_kafka_does(kafka: KafkaJudge, sessions: int) -> None:
     verdict = judge(kafka, first_seed=0, sessions=sessions)
     assert verdict.minimal is None, f"{verdict.mismatches[0]}; cut down:\n{verdict.minimal}"

@@ -19,9 +19,11 @@ from tests.faults.usage_reading import read
 from tests.touched_tables import add_columns
 
 
-@pytest.mark.long
-def test_a_job_killed_at_every_failpoint_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(tmp_path, monkeypatch)
+@pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_job_killed_at_every_failpoint_in_turn(
+    in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch, in_memory=in_memory)
     for number, point in enumerate(FAILPOINTS):
         load.step()
         load.run_until_killed_at(point)
@@ -54,7 +56,7 @@ def test_columns_that_others_add_to_the_tables_change_nothing_that_the_job_write
     assert load.job.verdict(dict.fromkeys(("usage", "decisions", "topic"), 5)).as_json()["differences"] == []
 
 
-@pytest.mark.parametrize("cut", [("usage",), ("batches",), ("throttle_events",), ("sensor_state",), NOT_WAITED_FOR])
+@pytest.mark.parametrize("cut", [("usage",), NOT_WAITED_FOR])
 def test_after_a_power_loss_the_job_goes_on_once_its_fixes_are_followed(
     cut: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,21 +101,6 @@ def refusal_of(job: HandJob) -> PipelineError | None:
     except PipelineError as exc:
         return exc
     return None
-
-
-@pytest.mark.parametrize("point", ["usage.appended", "outbox.appended"])
-def test_a_lost_checkpoint_loses_no_batch_that_is_stored(
-    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Load(tmp_path, monkeypatch, in_memory=True)
-    for _ in range(3):
-        load.step()
-    load.run_until_killed_at(point)
-    load.job.start(with_checkpoint=False)
-    for _ in range(3):
-        load.step()
-    load.come_to_rest()
-    assert load.job.verdict().as_json()["differences"] == []
 
 
 def test_time_does_not_go_back_when_usage_and_the_log_of_the_tables_are_gone(
@@ -288,10 +275,9 @@ def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimme
     assert len(load.job.broker.records) > written
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 9))])
 def test_random_trouble(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(tmp_path, monkeypatch, seed)
+    load = Load(tmp_path, monkeypatch, seed, in_memory=seed == 1)
     Trouble(load, seed).run(kills=8)
     load.come_to_rest()
     assert load.job.verdict().as_json()["differences"] == []

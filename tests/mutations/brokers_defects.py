@@ -142,7 +142,7 @@ DEFECTS: Final = (
         "imported bounds are those of one broker",
         "imported",
         ("key: value * factor", "key: value"),
-        "tests/pipeline/tables/quotas/test_native.py",
+        "tests/pipeline/tables/quotas/test_file_reading.py",
     ),
     Defect(
         "a client that makes up names fills the brokers with entries of its own",

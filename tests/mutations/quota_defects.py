@@ -6,7 +6,7 @@ from tests.mutations.planting import Defect
 
 _RATES: Final = "tests/quota/test_rates.py"
 _ENGINE: Final = "tests/quota/test_engine.py"
-_RESOLUTION: Final = "tests/quota/test_resolution.py"
+_RESOLUTION: Final = "tests/quota/test_engine.py"
 _SNAPSHOT: Final = "tests/quota/test_snapshot.py"
 _SLICING: Final = "tests/quota/test_throttle_time.py"
 _UNITS: Final = "tests/quota/test_units.py"

@@ -58,7 +58,7 @@ DEFECTS: Final = (
         "decisions about names that run together have one id",
         "_framed",
         ('.astype(f">u{_LENGTH_BYTES}")', '.astype(f">u{_LENGTH_BYTES}") * 0'),
-        "tests/schemas/test_decisions.py",
+        "tests/schemas/test_columns.py",
     ),
     Defect(
         "a violation that makes a running throttle longer counts as a new one",

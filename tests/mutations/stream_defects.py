@@ -7,7 +7,6 @@ from tests.mutations.planting import Defect
 _READER: Final = "tests/pipeline/stream/test_usage_reader.py"
 _COLUMNS: Final = "tests/pipeline/stream/test_usage_columns.py"
 _CHECKPOINT: Final = "tests/pipeline/stream/test_checkpoint.py"
-_OUTCOMES: Final = "tests/pipeline/stream/test_outcomes.py"
 _JOB: Final = "tests/faults/test_hand_job.py"
 
 DEFECTS: Final = (
@@ -215,7 +214,7 @@ DEFECTS: Final = (
         "a driver that was taken over takes the tables back by a restart in its process",
         "DriverEpoch.raise_in",
         ("if self._raised is not None:", "if False:"),
-        "tests/pipeline/tables/test_driver_epoch.py",
+        "tests/pipeline/tables/test_delta_rs.py",
     ),
     Defect(
         "with a first batch of unknown size the driver reads what it cannot hold",
@@ -236,7 +235,7 @@ DEFECTS: Final = (
         "what is missing of stored batches stays missing after a start",
         "MicroBatch.complete_stored",
         "lambda original, this: None",
-        _OUTCOMES,
+        f"{_JOB}::test_a_job_killed_at_every_failpoint_in_turn",
     ),
     Defect(
         "a checkpoint at a file:// address is not looked at",

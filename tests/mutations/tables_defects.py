@@ -10,7 +10,7 @@ _OPENING: Final = "tests/pipeline/tables/test_opening.py"
 _LAYOUT: Final = "tests/pipeline/tables/test_layout.py"
 _SOURCE: Final = "tests/pipeline/tables/quotas/test_source.py"
 _TABLE: Final = "tests/pipeline/tables/quotas/test_table.py"
-_EDIT: Final = "tests/pipeline/tables/quotas/test_edit.py"
+_EDIT: Final = "tests/pipeline/tables/quotas/test_table.py"
 _FILES: Final = "tests/pipeline/cli/test_quota_files.py"
 _READING: Final = "tests/pipeline/tables/quotas/test_file_reading.py"
 _HISTORY: Final = "tests/pipeline/cli/test_quota_history.py"
@@ -154,13 +154,13 @@ DEFECTS: Final = (
         "trimming deletes the rows at the instant, too",
         "rows_before",
         ("AND {column} < {before_ms}", "AND {column} <= {before_ms}"),
-        "tests/pipeline/tables/test_maintenance.py",
+        "tests/pipeline/tables/test_upkeep.py",
     ),
     Defect(
         "a day that is over is rewritten again and again",
         "pipeline.tables:_due",
         ("len(at_ms) > 1 and", ""),
-        "tests/pipeline/tables/test_sorted_days.py",
+        "tests/pipeline/tables/test_upkeep.py",
     ),
     Defect(
         "throttles that were released are taken up at a start",
@@ -168,7 +168,7 @@ DEFECTS: Final = (
         "lambda original, table, since_ms: table.newest_of_each(['broker_id', 'user', 'client_id'], 'publish_seq',"
         " [name for name in original(table, since_ms).column_names if name not in"
         " ('broker_id', 'user', 'client_id', 'publish_seq')])",
-        "tests/pipeline/tables/test_last_throttles.py",
+        "tests/pipeline/tables/test_reading.py",
     ),
     Defect(
         "a commit that a power loss has cut is read over",

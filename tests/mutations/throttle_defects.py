@@ -7,7 +7,6 @@ from tests.mutations.planting import Defect
 _LIFECYCLE: Final = "tests/pipeline/throttle/test_lifecycle.py"
 _PURGATORY: Final = "tests/pipeline/throttle/test_purgatory.py"
 _PUBLISHER: Final = "tests/pipeline/throttle/test_publisher.py"
-_OBJECTS: Final = "tests/pipeline/throttle/test_columns_equal_objects.py"
 _DECIDER: Final = "tests/pipeline/throttle/test_decider.py"
 _LINE: Final = "tests/pipeline/throttle/test_log_line.py"
 _CONTRACT: Final = "tests/pipeline/throttle/test_topic_contract.py"
@@ -73,7 +72,7 @@ DEFECTS: Final = (
         "an edit of the level alone touches no throttle",
         "Standing.is_changed",
         ("return is_other_level | is_other_bound", "return is_other_bound"),
-        _OBJECTS,
+        _PURGATORY,
     ),
     Defect(
         "after an append with an unknown outcome the publisher goes on",
@@ -139,7 +138,7 @@ DEFECTS: Final = (
         "the measured time to publish is its median, not its p99",
         "RenewLead.observe",
         ("len(ordered) * 99 // 100", "len(ordered) * 50 // 100"),
-        "tests/pipeline/throttle/test_renew_lead.py",
+        "tests/pipeline/throttle/test_purgatory.py",
     ),
     Defect(
         "a name with a line break writes a log line of its own",
@@ -157,7 +156,7 @@ DEFECTS: Final = (
         "the setting that carries no debt does not reach the engine",
         "engine_of",
         ("carry_debt=settings.carry_debt", "carry_debt=True"),
-        "tests/pipeline/throttle/test_assembly.py",
+        "tests/pipeline/throttle/test_decider.py",
     ),
     Defect(
         "the end of the topic counts records of transactions that were aborted",

@@ -18,20 +18,6 @@ def gauges(purgatory: BatchPurgatory) -> tuple[int, int, int]:
     return purgatory.num_delayed, purgatory.watched, purgatory.watched_keys
 
 
-def test_3_4_6_completed_operations_leave_a_list_when_its_key_is_checked() -> None:
-    purgatory = BatchPurgatory()
-    purgatory.watch_many([FAR_MS], [[1]])
-    two = purgatory.watch_many([FAR_MS], [[1, 2]])
-    three = purgatory.watch_many([FAR_MS], [[1, 2, 3]])
-    assert gauges(purgatory) == (3, 6, 3)
-    purgatory.complete_many(np.concatenate([two, three]))
-    assert gauges(purgatory) == (1, 6, 3)
-    assert purgatory.check_and_complete(2).tolist() == []
-    assert gauges(purgatory) == (1, 4, 2)
-    assert purgatory.check_and_complete(1).size == 1
-    assert gauges(purgatory) == (0, 1, 1)
-
-
 def test_a_purge_keeps_order_and_forgets_keys_without_anything_pending() -> None:
     lists = WatchLists()
     lists.watch(np.arange(6), np.array([[1], [2], [1], [2], [3], [1]]))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from purgatory.timer import MonotonicClock, Reaper, SystemMonotonicClock, SystemTimer
+from purgatory.timer import Reaper, SystemMonotonicClock, SystemTimer
 from purgatory.timing_wheel import TimerTask
 from tests.fakes.monotonic_clock import ManualMonotonicClock
 from tests.waiting import PATIENCE_SECONDS
@@ -88,44 +88,6 @@ def test_v10_adding_a_waiting_task_again_moves_it() -> None:
     clock.advance(1)
     timer.advance_clock(0)
     assert ran == ["T"]
-
-
-def test_v11_a_cancelled_task_can_be_added_again() -> None:
-    ran: list[object] = []
-    clock = ManualMonotonicClock()
-    timer = SystemTimer(clock)
-    task = Noted(25, "T", ran)
-    timer.add(task)
-    task.cancel()
-    assert task.is_cancelled
-    timer.add(task)
-    clock.advance(25)
-    timer.advance_clock(0)
-    assert ran == ["T"]
-    assert not task.is_cancelled
-
-
-def test_v12_cancelling_twice_counts_once() -> None:
-    timer = SystemTimer(ManualMonotonicClock())
-    tasks = [Noted(25, number, []) for number in range(2)]
-    for task in tasks:
-        timer.add(task)
-    tasks[0].cancel()
-    tasks[0].cancel()
-    assert timer.size() == 1
-
-
-def test_v13_a_bucket_of_cancelled_tasks_is_polled_and_runs_nothing() -> None:
-    ran: list[object] = []
-    clock = ManualMonotonicClock()
-    timer = SystemTimer(clock)
-    task = Noted(5, "T", ran)
-    timer.add(task)
-    task.cancel()
-    clock.advance(5)
-    assert timer.advance_clock(0)
-    assert not timer.advance_clock(0)
-    assert ran == []
 
 
 @pytest.mark.parametrize(("delay_ms", "runs_at_ms"), [(4, 5), (5, 5), (6, 10), (99, 100), (100, 100)])
@@ -230,14 +192,3 @@ def test_a_failing_task_is_told_and_the_reaper_goes_on() -> None:
         assert fine.ran.wait(PATIENCE_SECONDS)
     assert len(told) == 1
     assert isinstance(told[0], ExceptionGroup)
-
-
-@pytest.mark.parametrize(
-    "clock",
-    [SystemMonotonicClock(), ManualMonotonicClock(), ManualMonotonicClock(7)],
-    ids=("system", "manual", "manual from 7"),
-)
-def test_a_clock_tells_whole_milliseconds_that_never_go_back(clock: MonotonicClock) -> None:
-    readings = [clock.monotonic_ms() for _ in range(1000)]
-    assert all(type(reading) is int and reading >= 0 for reading in readings)
-    assert readings == sorted(readings)

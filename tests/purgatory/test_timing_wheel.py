@@ -1,9 +1,11 @@
-"""Kafka's wheel bucket by bucket: V1 to V9, its TimerTaskListTest (3.1), and the printed walk-through.
+"""Kafka's wheel bucket by bucket: V1, V2, V9, any entries at their tick, and the printed walk-through.
 
 Notation L·b@e = level, bucket number, bucket expiration.
 """
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from purgatory.errors import InvalidArgumentError
 from purgatory.timing_wheel import (
@@ -18,13 +20,40 @@ from purgatory.timing_wheel import (
 from purgatory.walkthrough import Walkthrough, lines, main
 
 
-def fired(walk: Walkthrough) -> list[tuple[int, list[int]]]:
-    """(poll, what ran) for every poll that ran something, until the queue is empty."""
-    story = []
-    while (step := walk.poll()) is not None:
-        if step.fired_ms:
-            story.append((step.polled_ms, step.fired_ms))
-    return story
+def test_the_clock_moves_on_every_level() -> None:
+    walk = Walkthrough(tick_ms=1, wheel_size=10)
+    walk.add(222)
+    walk.wheel.advance_clock(200)
+    assert [wheel.clock_ms for wheel in walk.wheel.levels] == [200] * 3
+
+
+@given(
+    tick_ms=st.integers(1, 5),
+    wheel_size=st.integers(2, 20),
+    start_ms=st.integers(0, 100),
+    delays_ms=st.lists(st.integers(0, 5_000), max_size=20),
+)
+def test_every_entry_is_due_at_its_tick_whatever_the_levels(
+    tick_ms: int, wheel_size: int, start_ms: int, delays_ms: list[int]
+) -> None:
+    queue = BucketQueue()
+    wheel = TimingWheel(tick_ms, wheel_size, start_ms, TaskCounter(), queue)
+    due_ms: list[tuple[int, int]] = []
+    wheel_start_ms = now_ms = wheel.clock_ms
+
+    def place(entry: TimerTaskEntry) -> None:
+        if not wheel.add(entry):
+            due_ms.append((now_ms, entry.expiration_ms))
+
+    for delay_ms in delays_ms:
+        place(TimerTaskEntry(TimerTask(delay_ms), start_ms + delay_ms))
+    while (bucket := queue.poll(10**6)) is not None:
+        assert bucket.expiration_ms >= now_ms, "an entry that sinks comes nearer"
+        now_ms = bucket.expiration_ms
+        wheel.advance_clock(now_ms)
+        bucket.flush(place)
+    assert sorted(at for _, at in due_ms) == sorted(start_ms + delay_ms for delay_ms in delays_ms)
+    assert all(polled_ms == max(at - at % tick_ms, wheel_start_ms) for polled_ms, at in due_ms)
 
 
 def test_v1_222_sinks_through_three_levels() -> None:
@@ -68,87 +97,6 @@ def test_v2_six_tasks() -> None:
     assert walk.queue.offers == 10
 
 
-@pytest.mark.parametrize("start_ms", [0, 9, 27])
-def test_v3_the_buckets_of_the_javadoc_example(start_ms: int) -> None:
-    #   tick 1, 3 buckets, clock c:   level 1 [c] [c+1] [c+2]   level 2 [c, c+2] [c+3, c+5] ...   level 3 [c, c+8] ...
-    walk = Walkthrough(tick_ms=1, wheel_size=3)
-    walk.add(30)  # makes the levels
-    walk.wheel.advance_clock(start_ms)
-    walk.wheel.advance_clock(start_ms + 1)
-    assert walk.add(start_ms + 3).startswith("L1")  # [c+3, c+3] appeared on level 1
-    assert walk.add(start_ms + 4).startswith("L2")
-    walk.wheel.advance_clock(start_ms + 3)
-    assert walk.add(start_ms + 5).startswith("L1")
-    assert walk.add(start_ms + 9).startswith("L2")  # [c+9, c+11] appeared on level 2
-
-
-def test_v4_every_level_and_its_edges() -> None:
-    #   tick 1, 3 buckets: levels reach 3, 9, 27, 81, 243, 729
-    walk = Walkthrough(tick_ms=1, wheel_size=3)
-    placed = {x: walk.add(x) for x in (0, 1, 2, 3, 4, 8, 9, 26, 27, 80, 81, 499)}
-    assert placed == {
-        0: "due",
-        1: "L1·1@1",
-        2: "L1·2@2",
-        3: "L2·1@3",
-        4: "L2·1@3",
-        8: "L2·2@6",
-        9: "L3·1@9",
-        26: "L3·2@18",
-        27: "L4·1@27",
-        80: "L4·2@54",
-        81: "L5·1@81",
-        499: "L6·2@486",
-    }
-    polls, ran = [], []
-    while (step := walk.poll()) is not None:
-        polls.append(step.polled_ms)
-        ran += [(step.polled_ms, x) for x in step.fired_ms]
-    assert polls == [1, 2, 3, 4, 6, 8, 9, 18, 24, 26, 27, 54, 72, 78, 80, 81, 486, 495, 498, 499]
-    assert ran == [(x, x) for x in (1, 2, 3, 4, 8, 9, 26, 27, 80, 81, 499)]
-
-
-def test_v5_the_beginning_of_a_coarse_bucket_runs_from_there() -> None:
-    #   tick 1, 20 buckets: level 2 in steps of 20, level 3 in steps of 400
-    walk = Walkthrough(tick_ms=1, wheel_size=20)
-    assert [walk.add(x) for x in (60, 199, 200, 400)] == ["L2·3@60", "L2·9@180", "L2·10@200", "L3·1@400"]
-    assert fired(walk) == [(60, [60]), (199, [199]), (200, [200]), (400, [400])]
-    assert walk.queue.offers == 5  # only 199 moved
-
-
-def test_v6_a_coarse_tick_is_up_to_a_tick_early() -> None:
-    #   tick 5, 4 buckets: level 1 [0] [5] [10] [15], level 2 [0] [20] [40] [60], level 3 [0] [80] ...
-    walk = Walkthrough(tick_ms=5, wheel_size=4)
-    placed = {x: walk.add(x) for x in (4, 5, 7, 19, 20, 23, 99)}
-    assert placed[4] == "due"
-    assert placed[5] == placed[7] == "L1·1@5"
-    assert placed[20] == placed[23] == "L2·1@20"
-    assert placed[99] == "L3·1@80"
-    assert fired(walk) == [(5, [5, 7]), (15, [19]), (20, [20, 23]), (95, [99])]
-
-
-def test_v7_levels_are_skipped_on_the_way_down() -> None:
-    walk = Walkthrough(tick_ms=1, wheel_size=3)
-    assert walk.add(499) == "L6·2@486"
-    moves = []
-    while (step := walk.poll()) is not None:
-        moves += [(step.polled_ms, after) for _, _, after in step.moved]
-    assert moves == [(486, "L3·1@495"), (495, "L2·1@498"), (498, "L1·1@499")]
-
-
-def test_v8_a_stale_clock_costs_two_polls_and_nothing_else() -> None:
-    walk = Walkthrough(tick_ms=1, wheel_size=20)
-    assert walk.add(1_000_005) == "L5·6@960000"
-    story = []
-    while (step := walk.poll()) is not None:
-        story.append((step.polled_ms, [after for _, _, after in step.moved], step.fired_ms))
-    assert story == [
-        (960_000, ["L4·5@1000000"], []),
-        (1_000_000, ["L1·5@1000005"], []),
-        (1_000_005, [], [1_000_005]),
-    ]
-
-
 def test_v9_the_bare_wheel_lets_a_later_entry_overtake() -> None:
     #   A (25) waits on level 2, and B (25) goes directly to level 1. Then A is added behind B.
     counter, queue = TaskCounter(), BucketQueue()
@@ -174,32 +122,6 @@ def test_v9_the_bare_wheel_lets_a_later_entry_overtake() -> None:
 def test_impossible_wheels_are_refused(tick_ms: int, wheel_size: int, start_ms: int, name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"^{name} is .*; it can be"):
         TimingWheel(tick_ms, wheel_size, start_ms, TaskCounter(), BucketQueue())
-
-
-def test_3_1_three_lists_share_one_counter() -> None:
-    counter = TaskCounter()
-    one, two, three = (TimerTaskList(counter) for _ in range(3))
-    tasks = [TimerTask(0) for _ in range(10)]
-
-    def sizes() -> list[int]:
-        return [len(list(bucket)) for bucket in (one, two, three)]
-
-    for number, task in enumerate(tasks, start=1):
-        one.add(TimerTaskEntry(task, 10))
-        assert counter.value == number
-    for task in tasks[:4]:
-        two.add(TimerTaskEntry(task, 10))
-        assert counter.value == 10
-    assert sizes() == [6, 4, 0]
-    for task in tasks[4:]:
-        three.add(TimerTaskEntry(task, 10))
-        assert counter.value == 10
-    assert sizes() == [0, 4, 6]
-    for bucket, expected in ((one, [0, 4, 6]), (two, [0, 0, 6]), (three, [0, 0, 0])):
-        for entry in bucket:
-            entry.remove()
-        assert sizes() == expected
-    assert counter.value == 0
 
 
 @pytest.mark.parametrize("removed", [0, 1, 2])

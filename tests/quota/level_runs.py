@@ -13,15 +13,14 @@ event and not at multiples of w, as Kafka's do. A client that exceeds the bound 
 broker, and does not make up for it later.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quota.broker_level import broker_levels
 from quota.broker_levels.level_control import NEVER_MS, LevelState, propose
 from quota.broker_levels.level_control import LevelRules as Rules
 from quota.broker_levels.usage import BrokerRates, BrokerView
@@ -38,8 +37,7 @@ SAMPLE_WINDOW_MS: Final = 1000
 class SimulatedBrokers:
     """The sensors of c cells. A cell is one entity on one broker."""
 
-    def __init__(self, cells: int, max_throttle_time_ms: int | None = None) -> None:
-        self._cap_ms = max_throttle_time_ms
+    def __init__(self, cells: int) -> None:
         self._start, self._last = (np.zeros((NUM_SAMPLES + 1, cells), np.int64) for _ in range(2))
         self._value = np.zeros((NUM_SAMPLES + 1, cells))
         self._count, self._current, self.muted_until_ms = (np.zeros(cells, np.int64) for _ in range(3))
@@ -61,8 +59,6 @@ class SimulatedBrokers:
             self._record(cells, amount[cells], now_ms)
             observed, window_ms = self._measure(cells, now_ms)
             mute_ms = throttle_time_ms(observed, bound[cells], window_ms)
-            if self._cap_ms is not None:
-                mute_ms = np.minimum(mute_ms, self._cap_ms)
             self.muted_until_ms[cells] = now_ms + mute_ms
         return np.where(sends, amount, 0.0)
 
@@ -95,7 +91,7 @@ class SimulatedBrokers:
 
 SECONDS: Final = 230
 MOVE_SECOND: Final = 100
-OVERLOADS: Final = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+OVERLOADS: Final = (1.2, 5.0, 20.0)
 
 Split = tuple[float | None, ...]
 """The share of each broker; None for one that is not there."""
@@ -124,50 +120,18 @@ def even(brokers: int) -> Split:
     return (1.0 / brokers,) * brokers
 
 
-def hot(brokers: int, at: int, share: float) -> Split:
-    rest = (1.0 - share) / (brokers - 1)
-    return tuple(share if broker == at else rest for broker in range(brokers))
-
-
-_SKEWED: Final = (0.5, 0.2, 0.1, 0.1, 0.05, 0.05)
-
 MOVES: Final[Mapping[str, Mapping[int, Split]]] = {
-    "2, even": {0: even(2)},
     "2, 90/10 → 10/90": {0: (0.9, 0.1), MOVE_SECOND: (0.1, 0.9)},
-    "2, 99/1 → 1/99": {0: (0.99, 0.01), MOVE_SECOND: (0.01, 0.99)},
-    "2, 70/30 → 90/10": {0: (0.7, 0.3), MOVE_SECOND: (0.9, 0.1)},
-    "2, even → 90/10": {0: even(2), MOVE_SECOND: (0.9, 0.1)},
-    "2, 90/10 → even": {0: (0.9, 0.1), MOVE_SECOND: even(2)},
     "2, even → 99/1": {0: even(2), MOVE_SECOND: (0.99, 0.01)},
     "2, 99/1 → even": {0: (0.99, 0.01), MOVE_SECOND: even(2)},
-    "3, even → 50 % on one": {0: even(3), MOVE_SECOND: hot(3, 1, 0.5)},
-    "3, 99 % on one → even": {0: hot(3, 0, 0.99), MOVE_SECOND: even(3)},
-    "3, 80 % on one → on another": {0: hot(3, 0, 0.8), MOVE_SECOND: hot(3, 1, 0.8)},
-    "6, 50/20/10/10/5/5 → reversed": {0: _SKEWED, MOVE_SECOND: _SKEWED[::-1]},
-    "6, even → 50 % on one": {0: even(6), MOVE_SECOND: hot(6, 1, 0.5)},
-    "6, 80 % on one → even": {0: hot(6, 0, 0.8), MOVE_SECOND: even(6)},
-    "10, 80 % on one → on another": {0: hot(10, 0, 0.8), MOVE_SECOND: hot(10, 1, 0.8)},
-    "30, even": {0: even(30)},
-    "30, even → 50 % on one": {0: even(30), MOVE_SECOND: hot(30, 1, 0.5)},
-    "30, 90 % on one → on another": {0: hot(30, 0, 0.9), MOVE_SECOND: hot(30, 1, 0.9)},
-    "30, 50 % on one → even": {0: hot(30, 0, 0.5), MOVE_SECOND: even(30)},
     "3, even → one leaves": {0: even(3), MOVE_SECOND: (0.5, 0.5, None)},
-    "3, 80/10/10 → that one leaves": {0: (0.8, 0.1, 0.1), MOVE_SECOND: (None, 0.5, 0.5)},
-    "2, even → a third joins": {0: (0.5, 0.5, None), MOVE_SECOND: even(3)},
     "3, even → one away for 5 s": {0: even(3), MOVE_SECOND: (0.5, 0.5, None), MOVE_SECOND + 5: even(3)},
 }
 """Brokers, split and what it becomes → the splits."""
 
-ONE_BROKER: Final = "1"
 
-
-def scenarios(overloads: tuple[float, ...] = OVERLOADS) -> list[Scenario]:
-    return [Scenario(split, overload, splits) for split, splits in MOVES.items() for overload in overloads]
-
-
-def one_broker(overloads: tuple[float, ...] = OVERLOADS) -> list[Scenario]:
-    """The same overloads on one broker that has all of T: what Kafka alone makes of it."""
-    return [Scenario(ONE_BROKER, overload, {0: (1.0,)}) for overload in overloads]
+def scenarios() -> list[Scenario]:
+    return [Scenario(split, overload, splits) for split, splits in MOVES.items() for overload in OVERLOADS]
 
 
 BOUND: Final = 1_000_000.0
@@ -178,27 +142,13 @@ OFFSET_MS: Final = 7
 """The first request: the brokers' sample windows begin here, those of the controller at multiples of a second."""
 
 
-class Controller(Protocol):
-    """Sets the level of every entity of a run."""
-
-    @property
-    def level(self) -> Floats:
-        """L of each entity, per second."""
-
-    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
-        """For each broker its column until now; −1 for a new one."""
-
-    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
-        """One period. `wanted` is what a controller cannot know: the demand on each broker, per second."""
-
-
 class ByRule:
     """The rule of `quota.broker_levels.level_control`."""
 
-    def __init__(self, size: int, brokers: int, over_before: bool = True) -> None:
+    def __init__(self, size: int, brokers: int) -> None:
         self._bound, self._rules = np.full(size, BOUND), Rules()
-        over_at_ms = np.full(size, START_MS if over_before else NEVER_MS)
-        level = self._bound / brokers if over_before else self._bound  # what a job would have left
+        over_at_ms = np.full(size, START_MS)
+        level = self._bound / brokers  # what a job would have left
         self._state = LevelState.start(level, np.full(size, NEVER_MS), over_at_ms, brokers, START_MS)
 
     @property
@@ -212,23 +162,10 @@ class ByRule:
         rows = np.flatnonzero(level != self._state.level)
         self._state = self._state.altered(rows, level[rows], now_ms)
 
-    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
+    def period(self, view: BrokerView, now_ms: int) -> None:
         proposals, self._state = propose(view, self._bound, self._state, now_ms, self._rules)
         rows = np.flatnonzero(proposals.cause)
         self._state = self._state.altered(rows, proposals.level[rows], now_ms)
-
-
-class ByKnowledge:
-    """Knows what is wanted where, at once: what the brokers themselves make of the right level."""
-
-    def __init__(self, size: int, brokers: int) -> None:
-        self.level = np.full(size, BOUND / brokers)
-
-    def brokers_changed(self, columns: Ints, now_ms: int) -> None:
-        """Nothing to remember."""
-
-    def period(self, view: BrokerView, wanted: Floats, now_ms: int) -> None:
-        self.level = broker_levels(wanted, np.zeros(wanted.shape, np.bool_), np.full(len(wanted), BOUND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +189,7 @@ class Run:
         return float(means.min()), float(means.max())
 
 
-def run_all(scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller]) -> list[Run]:
+def run_all(scenarios: Sequence[Scenario]) -> list[Run]:
     """Simulate every scenario; those on the same brokers together.
 
     Returns:
@@ -265,7 +202,7 @@ def run_all(scenarios: Sequence[Scenario], new_controller: Callable[[int, int], 
         groups.setdefault(key, []).append(place)
     found: dict[int, Run] = {}
     for places in groups.values():
-        runs = _Cluster([scenarios[place] for place in places], new_controller).run()
+        runs = _Cluster([scenarios[place] for place in places]).run()
         found.update(zip(places, runs, strict=True))
     return [found[place] for place in range(len(scenarios))]
 
@@ -273,7 +210,7 @@ def run_all(scenarios: Sequence[Scenario], new_controller: Callable[[int, int], 
 class _Cluster:
     """The brokers and entities of one run."""
 
-    def __init__(self, scenarios: Sequence[Scenario], new_controller: Callable[[int, int], Controller]) -> None:
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
         self._scenarios = scenarios
         self._shape = (len(scenarios), len(scenarios[0].shares(0)))
         size = self._shape[0] * self._shape[1]
@@ -281,7 +218,7 @@ class _Cluster:
         self._brokers = SimulatedBrokers(size)
         self._rates = BrokerRates(0, START_MS - 1000)
         self._present = ~np.isnan(scenarios[0].shares(0))
-        self._controller = new_controller(self._shape[0], int(self._present.sum()))
+        self._controller = ByRule(self._shape[0], int(self._present.sum()))
         self._overload = np.array([scenario.overload for scenario in scenarios])[:, None]
 
     def run(self) -> list[Run]:
@@ -301,7 +238,7 @@ class _Cluster:
             self._second(second, wanted, sent[second], last_ms[second])
             known = second - LAG_SECONDS
             if known >= 0:
-                self._period(known, sent[known], last_ms[known], wanted, START_MS + (second + 1) * 1000)
+                self._period(known, sent[known], last_ms[known], START_MS + (second + 1) * 1000)
             levels[second + 1], counts[second] = self._controller.level, self._present.sum()
             _note(alters, second + 1, corrected, levels[second + 1])
         return [
@@ -336,13 +273,13 @@ class _Cluster:
             sent += took
             last_ms[took > 0] = now_ms
 
-    def _period(self, known: int, sent: Floats, last_ms: Ints, wanted: Floats, now_ms: int) -> None:
+    def _period(self, known: int, sent: Floats, last_ms: Ints, now_ms: int) -> None:
         used = sent > 0
         window = START_MS // 1000 + known
         sums = np.rint(sent[used]).astype(np.int64)
         self._rates.record(self._cells[used], window, sums, last_ms[used])
         view = self._rates.view(self._cells[:, self._present], (window + 1) * 1000 - 1)
-        self._controller.period(view, wanted[:, self._present], now_ms)
+        self._controller.period(view, now_ms)
 
 
 def _note(alters: list[list[tuple[int, float]]], second: int, before: Floats, after: Floats) -> None:
@@ -366,12 +303,6 @@ def settled(run: Run) -> tuple[float, float]:
 def after_move(run: Run) -> float:
     """The mean from 10 to 30 s after the move."""
     return run.mean(MOVE_SECOND + 10, MOVE_SECOND + 30)
-
-
-def outside(low: float, high: float, lowest: float, highest: float) -> float:
-    """How far a span is beyond another: negative below it, positive above it, 0 if it is not."""
-    below, above = max(lowest - low, 0.0), max(high - highest, 0.0)
-    return -below if below > above else above
 
 
 def shortest_interval(run: Run) -> float:

@@ -1,6 +1,5 @@
 """What the brokers' own quotas are made of: entries of rows, and entries of sensors of defaults."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -192,21 +191,6 @@ def test_answers_are_kept_until_the_quotas_change() -> None:
     grants.ask([BOB])
     grants.ask([ERIN])
     assert (list(grants.granted), list(grants.refused)) == ([ERIN], [BOB])
-
-
-def test_only_new_sensors_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[EntryKey] = []
-
-    def counted(snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]) -> object:
-        asked.extend(sensors)
-        return own_entries(snapshot, sensors)
-
-    monkeypatch.setattr("quota.broker_levels.entries.own_entries", counted)
-    grants = OwnGrants()
-    grants.load(HIDING)
-    for number in range(4):
-        grants.ask([BOB, ERIN, *(key_of("erin", f"etl-{one}") for one in range(number))])
-    assert len(asked) == len(set(asked)) == 5
 
 
 def test_those_that_may_ask_later_are_not_left_out() -> None:

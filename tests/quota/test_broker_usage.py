@@ -51,18 +51,6 @@ def test_usage_goes_to_sensor_and_broker_and_the_clients_of_a_sensor_are_one() -
     assert of_users(usage, together) == {"alice": 18.0, "bob": 1.0}
 
 
-def test_usage_in_pieces_and_windows_is_the_same_as_in_one() -> None:
-    rows = [
-        row(user, broker, 3 + at, NOW_MS + at * 700) for at in range(9) for user in ("alice", "bob") for broker in "12"
-    ]
-    at_once, piece_by_piece = loaded(), loaded()
-    at_once.record(table(rows))
-    for one in rows:
-        piece_by_piece.record(table([one]))
-    for user in ("alice", "bob"):
-        assert sums(at_once, user, at_ms=NOW_MS + 5_999) == sums(piece_by_piece, user, at_ms=NOW_MS + 5_999)
-
-
 def test_only_sensors_of_defaults_have_the_bound_of_a_default_and_only_while_used() -> None:
     usage = loaded()
     usage.record(table([row("alice", "1", 5), row("bob", "1", 5)]))

@@ -64,7 +64,7 @@ caps = st.one_of(st.sampled_from(["sample_window", "window", "none"]), st.intege
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     num_samples, window_ms = data.draw(st.integers(1, 11)), data.draw(st.sampled_from([1000, 2000, 5000]))
     scope: Scope = data.draw(st.sampled_from(SCOPES))
@@ -312,3 +312,30 @@ def test_a_sensor_whose_usage_is_all_late_gets_no_first_decision() -> None:
     late = usage_row(at_ms - 60_000, produced_bytes=1)
     assert decide(engine, at_ms, late) == []
     assert decide(engine, at_ms, late, usage_row(at_ms, produced_bytes=1))
+
+
+AT_MS = 1_700_000_040_000
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", DEFAULT, "a", "b"]),
+            st.sampled_from(["", DEFAULT, "c", "d"]),
+            st.sampled_from(["enforce", "shadow", "exempt"]),
+            st.tuples(*[st.sampled_from([None, 1.0, 2.0])] * 3),
+        ).filter(lambda row: bool(row[0] or row[1])),
+        max_size=12,
+        unique_by=lambda row: row[:2],
+    )
+)
+@settings(max_examples=80)
+def test_resolution_equals_a_search_row_by_row(rows: list[Any]) -> None:
+    quotas = [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
+    engine, model = QuotaEngine(), ScalarModel()
+    engine.load_quotas(QuotaSnapshot.from_rows(quotas, 1))
+    model.load_quotas(quotas)
+    entities = [
+        usage_row(AT_MS, user=u, client_id=c) for u in ("a", "b", "x", DEFAULT) for c in ("", "c", "d", "x", DEFAULT)
+    ]
+    assert engine.resolve(table(entities)).to_pylist() == model.resolve(entities)

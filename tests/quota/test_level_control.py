@@ -9,18 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quota.broker_level import broker_level, broker_levels
 from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules, LevelState, Proposals, propose
 from quota.broker_levels.usage import BrokerView
-from tests.conformance.replay import RECORDED_SESSIONS, as_kafka_int, read_sessions
+from quota.errors import InvalidArgument
 from tests.quota.level_runs import (
-    ByKnowledge,
-    ByRule,
     Run,
-    Scenario,
-    SimulatedBrokers,
     after_move,
-    one_broker,
-    outside,
     run_all,
     scenarios,
     settled,
@@ -159,22 +154,6 @@ def test_a_level_out_of_range_is_corrected_at_once(level: float, brokers: int, e
     assert math.isinf(proposals.urgency[0]) is (expected[1] is Cause.OUT_OF_RANGE)
 
 
-def test_the_worst_overshoot_is_the_most_urgent() -> None:
-    sizes = [[65.0, 65.0], [90.0, 90.0], [10.0, 10.0]]
-    brokers = view(sizes[0])
-    stacked = replace(
-        brokers,
-        observed=np.array(sizes),
-        recent=np.array(sizes),
-        window_ms=np.full((3, 2), 10_999),
-        last_ms=np.full((3, 2), NOW_MS),
-    )
-    never = np.full(3, NEVER_MS)
-    before = LevelState.start(np.full(3, T), never, never, 2, NOW_MS)
-    proposals, _ = propose(stacked, np.full(3, T), before, NOW_MS)
-    assert proposals.urgency.round(6).tolist() == [0.8, 1.3, 0.0]
-
-
 def test_the_example_of_the_page_goes_as_it_says() -> None:
     """docs/broker-levels.md, "An example", a period per second; O and the recent rate follow at once."""
     loads = [([600.0, 300.0, 900.0], 20), ([600.0, 300.0, 0.0], 20), ([100.0, 100.0, 0.0], 90)]
@@ -214,84 +193,14 @@ def test_no_level_is_ever_above_the_bound_or_below_an_even_share(
         assert bound / 3 * (1 - 1e-9) <= before.level[0] <= bound * (1 + 1e-9)
 
 
-@given(steps=STEPS)
-def test_the_same_periods_give_the_same_levels_alone_and_in_company(
-    steps: list[tuple[int, list[float], float]],
-) -> None:
-    at_ms = NOW_MS
-    alone, twice = (
-        state(500.0, brokers=3),
-        LevelState.start(np.full(2, 500.0), np.full(2, NEVER_MS), np.full(2, NEVER_MS), 3, NOW_MS),
-    )
-    for pause_ms, recent, bound in steps:
-        at_ms += pause_ms
-        one = view(recent, at_ms=at_ms)
-        observed, rates_lately = (np.repeat(rates, 2, axis=0) for rates in (one.observed, one.recent))
-        window_ms, last_ms = (np.repeat(times, 2, axis=0) for times in (one.window_ms, one.last_ms))
-        two = BrokerView(at_ms, observed, window_ms, rates_lately, last_ms)
-        single, alone = propose(one, np.array([bound]), alone, at_ms)
-        double, twice = propose(two, np.full(2, bound), twice, at_ms)
-        assert double.level.tolist() == single.level.tolist() * 2
-        assert double.cause.tolist() == single.cause.tolist() * 2
-        alone = alone.altered(np.flatnonzero(single.cause), single.level[single.cause > 0], at_ms)
-        twice = twice.altered(np.flatnonzero(double.cause), double.level[double.cause > 0], at_ms)
-
-
-def started(*levels: float) -> LevelState:
-    never = np.full(len(levels), NEVER_MS)
-    return LevelState.start(np.array(levels), never, never, 2, 1_000)
-
-
-A_TOUCH = 1e-9
-"""Bytes of a request of size 0: the simulated brokers have no other word for one."""
-
-
-def recorded_sessions() -> list[dict[str, Any]]:
-    shape = {"quota_type": "producer_byte_rate", "num_samples": 11, "sample_window_ms": 1000}
-    return [one for one in read_sessions(RECORDED_SESSIONS) if all(one[name] == shape[name] for name in shape)]
-
-
-@pytest.mark.parametrize("session", recorded_sessions(), ids=lambda session: str(session["seed"]))
-def test_a_simulated_broker_mutes_as_long_as_kafkas_own_classes_did(session: dict[str, Any]) -> None:
-    brokers: dict[tuple[str, ...], SimulatedBrokers] = {}
-    compared = 0
-    for step in session["steps"]:
-        if step["op"] != "record":
-            continue
-        bound = np.inf if step["bound"] is None else step["bound"]
-        broker = brokers.setdefault(tuple(step["sensor"]), SimulatedBrokers(1))
-        broker.muted_until_ms[:] = 0  # the sessions record requests of muted clients, too
-        broker.send(np.array([max(step["value"], A_TOUCH)]), np.array([bound]), step["t"])
-        assert as_kafka_int(int(broker.muted_until_ms[0]) - step["t"]) == step["throttle_time_ms"]
-        compared += 1
-    assert compared > 0
-
-
-CHOSEN = ("2, 90/10 → 10/90", "2, even → 99/1", "2, 99/1 → even", "3, even → one leaves", "3, even → one away for 5 s")
-
-
 @pytest.fixture(scope="module")
-def loads() -> list[Scenario]:
-    return [load for load in scenarios((1.2, 5.0, 20.0)) if load.split in CHOSEN]
+def runs() -> list[Run]:
+    return run_all(scenarios())
 
 
-@pytest.fixture(scope="module")
-def runs(loads: list[Scenario]) -> list[Run]:
-    return run_all(loads, ByRule)
-
-
-@pytest.fixture(scope="module")
-def at_best(loads: list[Scenario]) -> list[Run]:
-    return run_all(loads, ByKnowledge)
-
-
-def test_the_sum_is_as_near_to_the_bound_as_with_the_level_known(runs: list[Run], at_best: list[Run]) -> None:
-    far = {
-        _name(run): (settled(run), settled(known))
-        for run, known in zip(runs, at_best, strict=True)
-        if outside(*settled(run), min(0.92, settled(known)[0]), max(1.1, settled(known)[1] + 1e-9))
-    }
-    assert far == {}
+def test_the_sum_is_near_the_bound_once_it_is_settled(runs: list[Run]) -> None:
+    # Kafka's rule alone, on one broker, leaves a client at 0.94 to 1.12 of its bound over 50 s.
+    assert {_name(run): settled(run) for run in runs if not 0.89 <= settled(run)[0] <= settled(run)[1] <= 1.13} == {}
 
 
 def test_the_sum_is_near_the_bound_from_ten_seconds_after_a_move(runs: list[Run]) -> None:
@@ -306,11 +215,96 @@ def test_no_level_leaves_its_range_and_no_entity_is_altered_twice_in_ten_seconds
     assert any(run.alters for run in in_place)
 
 
-def test_one_broker_alone_is_not_within_five_percent_in_each_fifty_seconds() -> None:
-    """Why the targets are compared with what Kafka itself makes of a bound."""
-    alone = run_all(one_broker((20.0,)), ByKnowledge)[0]
-    assert abs(outside(*settled(alone), 0.95, 1.05)) > 0.02
-
-
 def _name(run: Run) -> str:
     return f"{run.scenario.split}, k {run.scenario.overload}"
+
+
+INF = math.inf
+RATES = st.floats(0.0, 1e12, allow_nan=False)
+BOUNDS = st.floats(1e-3, 1e12, allow_nan=False)
+BROKERS = st.lists(st.tuples(RATES, st.booleans()), min_size=1, max_size=30)
+
+
+def level(demand: list[float], bound: float, saturated: list[bool] | None = None) -> float:
+    return broker_level(np.array(demand, np.float64), np.array(saturated or [False] * len(demand), np.bool_), bound)
+
+
+@pytest.mark.parametrize(
+    ("demand", "bound", "expected"),
+    [
+        ([60.0, 30.0, 90.0], 100.0, 35.0),
+        ([0.0, 0.0], 100.0, 100.0),
+        ([50.0, 50.0], 100.0, 100.0),  # all fits, exactly
+        ([50.0, 50.5], 100.0, 50.0),  # 50 is what the first wants and what each gets
+        ([40.0, 61.0], 100.0, 60.0),
+        ([INF, INF], 100.0, 50.0),
+        ([0.0, INF], 100.0, 100.0),
+        ([100.0, INF], 100.0, 50.0),
+        ([150.0], 100.0, 100.0),
+        ([INF], 100.0, 100.0),
+        ([], 100.0, 100.0),
+        ([5.0, 0.0], 0.0, 0.0),
+        ([0.0, 0.0], 0.0, 0.0),
+    ],
+)
+def test_the_level_at_the_edges(demand: list[float], bound: float, expected: float) -> None:
+    assert level(demand, bound) == expected
+
+
+def test_a_broker_that_throttles_counts_as_unbounded_whatever_it_takes() -> None:
+    assert level([60.0, 30.0, 5.0], 100.0, [False, False, True]) == level([60.0, 30.0, INF], 100.0) == 35.0
+
+
+@given(brokers=BROKERS, bound=BOUNDS)
+def test_no_broker_may_give_more_than_the_bound_nor_less_than_its_even_share(
+    brokers: list[tuple[float, bool]], bound: float
+) -> None:
+    demand, saturated = map(list, zip(*brokers, strict=True))
+    assert bound / len(demand) <= level(demand, bound, saturated) <= bound
+
+
+@given(brokers=BROKERS, bound=BOUNDS)
+def test_the_brokers_give_the_bound_together_or_all_that_is_wanted(
+    brokers: list[tuple[float, bool]], bound: float
+) -> None:
+    demand, saturated = map(list, zip(*brokers, strict=True))
+    found = level(demand, bound, saturated)
+    wanted = [INF if hidden else rate for rate, hidden in brokers]
+    given_together = math.fsum(min(rate, found) for rate in wanted)
+    assert given_together == pytest.approx(min(bound, math.fsum(wanted)), rel=1e-9)  # a few sums and one quotient
+
+
+@given(brokers=BROKERS, bounds=st.tuples(BOUNDS, BOUNDS))
+def test_a_larger_bound_never_gives_a_lower_level(
+    brokers: list[tuple[float, bool]], bounds: tuple[float, float]
+) -> None:
+    demand, saturated = map(list, zip(*brokers, strict=True))
+    smaller, larger = sorted(bounds)
+    assert level(demand, smaller, saturated) <= level(demand, larger, saturated)
+
+
+@given(brokers=BROKERS, bound=BOUNDS, data=st.data())
+def test_equal_inputs_give_equal_levels_in_any_order_and_company(
+    brokers: list[tuple[float, bool]], bound: float, data: st.DataObject
+) -> None:
+    mixed = data.draw(st.permutations(brokers))
+    rows = np.array([[rate for rate, _ in row] for row in (brokers, mixed, brokers)])
+    hidden = np.array([[throttles for _, throttles in row] for row in (brokers, mixed, brokers)])
+    found = broker_levels(rows, hidden, np.array([bound, bound, bound]))
+    assert len(set(found.tolist())) == 1
+    assert found[0] == level(rows[0].tolist(), bound, hidden[0].tolist())
+
+
+@pytest.mark.parametrize(
+    ("demand", "bound", "message"),
+    [
+        ([-1.0, 2.0], 5.0, "the demand on a broker is -1.0; it can be 0 or more"),
+        ([math.nan], 5.0, "the demand on a broker is nan; it can be 0 or more"),
+        ([1.0], -5.0, "the bound is -5.0; it can be a finite number of 0 or more"),
+        ([1.0], INF, "the bound is inf; it can be a finite number of 0 or more"),
+    ],
+)
+def test_what_is_no_rate_is_refused(demand: list[float], bound: float, message: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        level(demand, bound)
+    assert str(raised.value) == message

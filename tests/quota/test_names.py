@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.names import DictionaryMemo, KeyIndex, NameColumn, Pair, Seeds
+from quota.names import KeyIndex, NameColumn, Pair, Seeds
 
 SEEDS = Seeds.draw()
 
@@ -52,16 +52,6 @@ def test_bits_that_cancel_in_one_hash_do_not_cancel_in_the_other() -> None:
     found = hashes(column)
     assert len(set(found)) == len(found)
     assert found[0][0] == found[1][0], "the first half is known to be open to this, which is why there is a second"
-
-
-def test_a_memo_knows_the_dictionary_of_another_slice_and_no_equal_one() -> None:
-    memo = DictionaryMemo()
-    column = pa.array(["alice", "bob", "alice", None]).dictionary_encode()
-    whole = NameColumn(column, SEEDS, memo).hash(0, 4)
-    part = NameColumn(column.slice(2), SEEDS, memo).hash(0, 2)
-    assert [half.tolist() for half in part] == [half[2:].tolist() for half in whole]
-    assert memo.find(column.slice(1).dictionary) is not None
-    assert memo.find(pa.array(["alice", "bob"])) is None
 
 
 U64 = np.uint64

@@ -4,13 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument
 from quota.throttle_time import NO_CAP, Cap, Slicing, Step, ThrottleCaps, java_round, throttle_time_ms
-from tests.quota import one_throttle
 
 LONG_MAX = 2**63 - 1
 
@@ -137,17 +133,3 @@ def test_a_look_holds_on_only_by_what_a_client_can_obey(owed_ms: int, left_ms: i
 )
 def test_an_edit_shortens_prolongs_releases_or_leaves(owed_ms: int, left_ms: int, bound_fell: bool, step: Step) -> None:
     assert SLICING.at_edit(np.array([owed_ms]), np.array([left_ms]), np.array([bound_fell])).tolist() == [step]
-
-
-CAPS = st.sampled_from(("window", "sample_window", "none", 700, 5_000))
-CLAIM = st.tuples(st.integers(0, 100_000), st.integers(1, 12_000), st.integers(0, 2))
-
-
-@given(producer=CAPS, request_time=CAPS, lead_ms=st.integers(0, 2_000), claims=st.lists(CLAIM))
-def test_many_slices_are_as_long_as_each_by_itself(
-    producer: str | int, request_time: str | int, lead_ms: int, claims: list[tuple[int, int, int]]
-) -> None:
-    slicing = Slicing(lead_ms, 1_000, ThrottleCaps(producer_byte_rate=producer, request_percentage=request_time), 1_000)
-    columns = np.array(claims, np.int64).reshape(-1, 3).T
-    wanted = [one_throttle.slice_ms(slicing, owed_ms, window_ms, QUOTA_TYPES[of]) for owed_ms, window_ms, of in claims]
-    assert slicing.slices_ms(*columns).tolist() == wanted

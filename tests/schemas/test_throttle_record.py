@@ -143,34 +143,9 @@ def records() -> st.SearchStrategy[ThrottleRecord]:
     )
 
 
-def a_record(**changes: Any) -> ThrottleRecord:
-    fields: dict[str, Any] = {
-        "action": "throttle",
-        "cluster": "c 1",
-        "broker_id": "",
-        "user": "alice",
-        "client_id": "etl",
-        "throttle_time_ms": 1_500,
-        "throttled_until_ms": 1_700_000_001_500,
-        "quota_type": "producer_byte_rate",
-        "sensor": ("alice", ""),
-        "observed": 5.2e6,
-        "bound": 1e6,
-        "window_ms": 10_400,
-        "tokens": None,
-        "owed_ms": 1_500,
-        "cause": "violation",
-        "decision_id": "7f3a000000000000",
-        "publish_seq": 12,
-        "batch_id": 3,
-        "quota_version": 7,
-    }
-    return ThrottleRecord(**{**fields, **changes})
-
-
 @given(st.lists(records(), max_size=5), st.sampled_from([1, 30]), NAMES)
-@example([a_record(user='a","b', client_id="a\\"), a_record(user='b"')], 30, "nightly")
-@example([a_record(tokens=0.0), a_record(tokens=-0.0)], 30, "nightly")
+@example([record(user='a","b', client_id="a\\"), record(user='b"')], 30, "nightly")
+@example([record(tokens=0.0), record(tokens=-0.0)], 30, "nightly")
 def test_records_by_columns_are_the_bytes_of_the_records_one_by_one(
     some: list[ThrottleRecord], times: int, job: str
 ) -> None:
@@ -191,7 +166,7 @@ def test_records_by_columns_are_the_records(some: list[ThrottleRecord]) -> None:
 
 def test_a_place_outside_the_records_is_an_error() -> None:
     with pytest.raises(IndexError):
-        ThrottleRecords.of([a_record()])[1]
+        ThrottleRecords.of([record()])[1]
 
 
 @given(st.lists(st.none() | NAMES))

@@ -367,7 +367,7 @@ def _a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.job.diagnosis.ClusterAccess.admin", lambda *_: nullcontext())
     monkeypatch.setattr("pipeline.job.diagnosis.refuse_unpermitted", lambda *_: None)
     monkeypatch.setattr("pipeline.job.diagnosis.check_topics", lambda *_: found)
-    for check in ("_offsets", "_throttle_topics", "_sync"):
+    for check in ("_offsets", "_throttle_topics", "_sync", "_append_times", "_metering"):
         monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
 
 

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline import failpoints
-from pipeline.replay.verification import verify, verify_decision
 from pipeline.settings.model import EngineSettings
-from schemas.decisions import DecisionRow
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob
 
@@ -67,73 +65,6 @@ def test_the_job_starts_and_goes_on_deciding_also_when_it_is_started_once_more(
         before = job.spark.committed
         run(job, 10, produced_bytes=40_000)
         assert ("alice", "producer_byte_rate") in {key[1:] for key in decisions_of(job, before + 1)}
-
-
-@by((8, 250), long=((4, 1_000), (4, 750), (6, 500)))
-def test_restarts_after_a_change_decide_as_no_restart(tmp_path: Path, num_samples: int, sample_window_ms: int) -> None:
-    jobs = [new_job(tmp_path / name, 4, 500) for name in ("restarted", "steady")]
-    restarted, steady = jobs
-    for job in jobs:
-        run(job, 20)
-        with_engine(job, num_samples, sample_window_ms)
-        job.start()
-    for _ in range(4):
-        run(restarted, 3, produced_bytes=40_000)
-        restarted.start()
-    run(steady, 12, produced_bytes=40_000)
-    assert decisions_of(restarted) == decisions_of(steady)
-    assert len(decisions_of(steady, 20)) > 5
-
-
-@by((8, 250), long=((4, 1_000), (4, 750), (6, 500)))
-def test_decisions_before_and_after_a_change_can_be_verified(
-    tmp_path: Path, num_samples: int, sample_window_ms: int
-) -> None:
-    job = new_job(tmp_path, 4, 500, in_memory=False)
-    run(job, 20)
-    with_engine(job, num_samples, sample_window_ms)
-    job.start()
-    run(job, 20)
-    root = job.settings.tables.root
-    found = verify(root, "cluster", job.quotas.at, 0, 2**62, lambda _done, _whole: None)
-    assert (found.batches, found.mismatches) == (40, [])
-    first = min((row for row in stored_decisions(job) if row["batch_id"] >= 20), key=lambda row: row["batch_id"])
-    assert verify_decision(root, "cluster", job.quotas.at, first)[1] is None
-
-
-def stored_decisions(job: HandJob) -> list[dict[str, Any]]:
-    names = [name for name in DecisionRow.model_fields if name not in {"evaluated_at", "date"}]
-    rows: list[dict[str, Any]] = job.rows("decisions", names).to_pylist()
-    return rows
-
-
-def test_settings_that_were_in_force_without_any_usage_count_as_well(tmp_path: Path) -> None:
-    jobs = [new_job(tmp_path / name, 4, 500) for name in ("restarted", "steady")]
-    for job in jobs:
-        run(job, 20)
-        with_engine(job, 4, 750)
-        job.start()
-        job.send(None)
-        job.step()
-        with_engine(job, 4, 1_000)
-        job.start()
-        run(job, 2)
-    restarted, steady = jobs
-    restarted.start()
-    for job in jobs:
-        run(job, 10)
-    assert decisions_of(restarted) == decisions_of(steady)
-
-
-@by((4, 750), long=((4, 500), (4, 1_000)))
-def test_a_job_whose_batches_had_no_usage_starts_again(tmp_path: Path, num_samples: int, sample_window_ms: int) -> None:
-    job = new_job(tmp_path, 4, 500)
-    job.send(None)
-    job.step()
-    with_engine(job, num_samples, sample_window_ms)
-    job.start()
-    run(job, 10)
-    assert decisions_of(job)
 
 
 def test_with_another_sample_window_rates_begin_empty_and_the_log_says_so(

@@ -1,3 +1,5 @@
+"""Only the driver that started last writes the tables. A restart in its process is the same driver."""
+
 import threading
 from pathlib import Path
 
@@ -6,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.errors import Conflict, Refused
+from pipeline.stream.job_tables import DriverEpoch
 from pipeline.tables import delta_rs
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -162,3 +165,28 @@ def test_a_handle_is_trusted_for_far_less_time_than_the_log_keeps_its_entries() 
     kept = {table.configuration["delta.logRetentionDuration"] for table in TABLES.values()}
     assert kept == {"interval 3 minutes", "interval 2 days", "interval 400 days"}
     assert delta_rs._TRUSTED_SECONDS <= 60
+
+
+def writers(root: Path) -> dict[str, DeltaRsWriter]:
+    return {name: DeltaRsWriter(table_uri(str(root), name), "job") for name in ("usage", "batches")}
+
+
+def test_a_driver_that_was_fenced_does_not_take_over_again(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    first, second = DriverEpoch(), DriverEpoch()
+    first.raise_in(writers(tmp_path), "job")
+    first.raise_in(writers(tmp_path), "job")
+    second.raise_in(writers(tmp_path), "job")
+    with pytest.raises(Conflict, match="another driver"):
+        first.raise_in(writers(tmp_path), "job")
+    second.raise_in(writers(tmp_path), "job")
+    assert writers(tmp_path)["usage"].recorded_version("job") == 4
+
+
+def test_a_start_that_was_interrupted_between_two_tables_can_be_repeated(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    epoch = DriverEpoch()
+    only_usage = {"usage": writers(tmp_path)["usage"]}
+    epoch.raise_in(only_usage, "job")
+    epoch.raise_in(writers(tmp_path), "job")
+    assert {writer.recorded_version("job") for writer in writers(tmp_path).values()} == {2}

@@ -1,3 +1,5 @@
+"""The SQL that `kquota tables views` prints; tests/deploy/test_sql.py runs it."""
+
 from pathlib import Path
 
 import pyarrow as pa
@@ -6,14 +8,16 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from pipeline.demo.run import make_tables
+from pipeline.errors import Conflict, UsageError
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.layout import QUOTA_HISTORY, TABLES, VIEWS, claim_tables, create_missing, owner_of, view_sql
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableOfAnotherBuild
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.object_store import ObjectStore
+from tests.pipeline.cli.running import kquota
 
 
 def quota_rows(**values: object) -> pa.Table:
@@ -105,3 +109,52 @@ def test_a_table_in_a_store_has_a_checkpoint_more_often_than_one_on_a_disk(store
         configuration = open_table(table_uri(root, "usage")).metadata().configuration
         intervals[root] = configuration["delta.checkpointInterval"]
     assert list(intervals.values()) == ["50", "10"]
+
+
+def test_tables_belong_to_the_first_job_that_starts_on_them(tmp_path: Path) -> None:
+    create_missing(str(tmp_path))
+    assert owner_of(str(tmp_path)) is None
+    claim_tables(str(tmp_path), "first")
+    claim_tables(str(tmp_path), "first")
+    with pytest.raises(Conflict, match=r"belong to job 'first', not to 'second'.*--job first") as refused:
+        claim_tables(str(tmp_path), "second")
+    assert refused.value.exit_code == 4
+    assert owner_of(str(tmp_path)) == "first"
+
+
+def test_a_root_without_tables_belongs_to_nobody(tmp_path: Path) -> None:
+    assert owner_of(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("file", [VIEWS, QUOTA_HISTORY])
+def test_no_variable_is_left(file: str) -> None:
+    text = view_sql(file, "s3://lake/kquota/", "main.kquota")
+    assert "${" not in text
+    assert "USE main.kquota;" in text
+    assert "s3://lake/kquota/quotas" in text
+
+
+def test_a_folder_is_a_whole_path() -> None:
+    assert f"LOCATION '{Path.cwd()}/here/usage'" in view_sql(VIEWS, "here", "kquota")
+
+
+@pytest.mark.parametrize("schema", ["", "a.b.c", "a b", "a;DROP TABLE usage", "1a", "a."])
+def test_a_schema_that_is_no_name_is_refused(schema: str) -> None:
+    with pytest.raises(UsageError, match="is not a name, nor a catalog and a name"):
+        view_sql(VIEWS, "s3://lake", schema)
+
+
+@pytest.mark.parametrize("root", ["s3://it's", "/a`b", "/a\\b", "/a${b}"])
+def test_a_root_that_would_end_the_text_is_refused(root: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot be used in SQL"):
+        view_sql(VIEWS, root, "kquota")
+
+
+def test_the_command_prints_the_file_for_the_tables_of_the_settings() -> None:
+    printed = kquota("tables", "views", "--tables", "s3://lake/kquota", "--schema", "main.kquota")
+    assert (printed.exit_code, printed.stdout) == (0, view_sql(VIEWS, "s3://lake/kquota", "main.kquota"))
+    edits = kquota("tables", "views", "--tables", "s3://lake/kquota", "--quota-history")
+    assert edits.stdout == view_sql(QUOTA_HISTORY, "s3://lake/kquota", "kquota")
+    refused = kquota("tables", "views", "--schema", "a-b")
+    assert refused.exit_code == 2
+    assert "--schema a-b is not a name" in refused.stderr

@@ -14,7 +14,7 @@ from pipeline.settings.places import StoreSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing, owner_of
 from pipeline.tables.object_store import reach_with
-from pipeline.tables.opening import newest_value, open_table
+from pipeline.tables.opening import newest_value, oldest_in, open_table
 from pipeline.tables.port import TableUnreadable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.history import origin_of, version_at, versions
@@ -132,3 +132,19 @@ def test_a_damaged_older_version_ends_no_history_origin_or_search_for_a_valid_on
         newest_valid(quotas, 7)
     with pytest.raises(TableUnreadable):
         version_at(quotas, datetime.now(UTC))
+
+
+def test_the_newest_and_the_oldest_of_all_files_is_found_without_opening_them(tmp_path: Path) -> None:
+    for at_ms in (5, 90, 7):
+        write_deltalake(tmp_path / "t", pa.table({"at_ms": [at_ms - 1, at_ms]}), mode="append")
+    for file in (tmp_path / "t").glob("*.parquet"):
+        file.unlink()
+    assert newest_value(str(tmp_path / "t"), "at_ms") == 90
+    assert oldest_in(open_table(str(tmp_path / "t")), "at_ms") == 4
+
+
+def test_without_rows_or_without_a_table_there_is_no_value(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"at_ms": pa.array([], pa.int64())}))
+    assert newest_value(str(tmp_path / "t"), "at_ms") is None
+    assert oldest_in(open_table(str(tmp_path / "t")), "at_ms") is None
+    assert newest_value(str(tmp_path / "nowhere"), "at_ms") is None

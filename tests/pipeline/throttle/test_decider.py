@@ -2,11 +2,16 @@
 
 import errno
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from pipeline.clock import Moment
+from pipeline.settings.model import EngineSettings
+from pipeline.throttle.assembly import engine_of
+from quota.engine import QuotaEngine
 from quota.replay import Evaluation
+from quota.throttle_time import ThrottleCaps
 from tests.pipeline.throttle.loop import USAGE, HandLoop
 from tests.waiting import PATIENCE_SECONDS, never
 
@@ -61,3 +66,41 @@ def test_a_client_is_released_although_batches_without_usage_go_on(step_ms: int)
         loop.decider.decide(loop.quotas, NOTHING, evaluation_of(number + 1, evaluated_at_ms), loop.clock.now())
     assert len(loop.purgatory) == 0
     assert loop.told()[-1][:2] == ("release", "expired")
+
+
+class GivenEngine(QuotaEngine):
+    """An engine that remembers what it was made with."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.given = given
+
+
+DEFAULTS = {
+    "num_samples": 11,
+    "sample_window_ms": 1_000,
+    "max_throttle_time": ThrottleCaps("window", "window", "sample_window"),
+    "scope": "cluster",
+    "carry_debt": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "argument"),
+    [
+        ({"num_samples": 4}, {"num_samples": 4}),
+        ({"sample_window_ms": 250}, {"sample_window_ms": 250}),
+        ({"carry_debt": False}, {"carry_debt": False}),
+        ({"producer_byte_rate_cap": 70}, {"max_throttle_time": ThrottleCaps(70, "window", "sample_window")}),
+        ({"consumer_byte_rate_cap": "none"}, {"max_throttle_time": ThrottleCaps("window", "none", "sample_window")}),
+        ({"request_percentage_cap": "window"}, {"max_throttle_time": ThrottleCaps("window", "window", "window")}),
+        ({}, {}),
+    ],
+)
+def test_each_setting_reaches_the_engine(setting: dict[str, Any], argument: dict[str, Any]) -> None:
+    engine = engine_of(GivenEngine, EngineSettings(**setting), "cluster")
+    assert engine.given == {**DEFAULTS, **argument}
+
+
+def test_the_scope_reaches_the_engine() -> None:
+    assert engine_of(GivenEngine, EngineSettings(), "broker").given["scope"] == "broker"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pipeline.throttle.publisher import Marker
+from pipeline.throttle.purgatory import RenewLead
 from quota.snapshot import QuotaSnapshot
 from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
 
@@ -69,6 +70,13 @@ def test_an_edit_that_no_longer_enforces_releases(rows: list[dict[str, object]])
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=20_000)
     loop.edit(*rows)
+    assert loop.told()[-1] == ("release", "quota_changed", 0)
+
+
+def test_an_edit_that_gives_a_client_a_row_of_its_own_releases_it_though_the_bound_is_the_same() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=20_000)
+    assert loop.edit(quota("alice", 1_000.0), quota("alice", 1_000.0, "c")) == 1
     assert loop.told()[-1] == ("release", "quota_changed", 0)
 
 
@@ -275,4 +283,92 @@ class ThrottlesEndOnce(RuleBasedStateMachine):
 
 
 ThrottlesEndOnceTest = ThrottlesEndOnce.TestCase
-ThrottlesEndOnceTest.settings = settings(max_examples=10, stateful_step_count=25)
+ThrottlesEndOnceTest.settings = settings(max_examples=6, stateful_step_count=25)
+
+
+QUOTAS = (quota("alice", 1_000.0), quota("bob", 1_000.0), quota("<default>", 1_000.0))
+
+
+def throttled_loop() -> HandLoop:
+    loop = HandLoop(*QUOTAS)
+    assert loop.batch(alice=60_000, bob=12_000, carol=20_000) == 3
+    return loop
+
+
+def test_switching_to_shadow_releases_every_held_throttle_at_once() -> None:
+    loop = throttled_loop()
+    loop.advance(100)
+    assert loop.edit(*QUOTAS, mode="shadow") == 3
+    released = {(record.user, record.action, record.cause) for record in loop.records[3:]}
+    assert released == {(user, "release", "quota_changed") for user in ("alice", "bob", "carol")}
+    assert len(loop.purgatory) == 0
+
+
+def test_in_shadow_nothing_is_published_and_every_violation_is_recorded() -> None:
+    loop = throttled_loop()
+    loop.edit(*QUOTAS, mode="shadow")
+    told = len(loop.records)
+    loop.advance(1_000, step_ms=10)
+    for _ in range(5):
+        assert loop.batch(alice=60_000, dora=60_000) == 0
+        decisions = loop.decisions.to_pylist()
+        assert {(row["user"], row["mode"], row["applied"]) for row in decisions} >= {("dora", "shadow", False)}
+        assert all(row["mode"] == "shadow" and not row["applied"] for row in decisions)
+        loop.advance(1_000, step_ms=10)
+    assert len(loop.records) == told
+
+
+def test_switching_back_throttles_whoever_is_over_again() -> None:
+    loop = throttled_loop()
+    loop.edit(*QUOTAS, mode="shadow")
+    loop.advance(1_000, step_ms=10)
+    loop.edit(*QUOTAS)
+    assert loop.batch(alice=60_000) == 1
+    assert loop.told()[-1][:2] == ("throttle", "violation")
+
+
+def test_a_batch_that_pinned_the_quotas_before_the_switch_keeps_nobody_held() -> None:
+    loop = throttled_loop()
+    pinned = loop.quotas
+    loop.edit(*QUOTAS, mode="shadow")
+    shadow, loop.quotas = loop.quotas, pinned
+    loop.advance(100)
+    records = len(loop.records)
+    assert loop.batch(dora=60_000) == 0, "decided by the version it has pinned, and told nobody"
+    assert loop.decisions["mode"].to_pylist() == ["enforce"]
+    loop.quotas = shadow
+    assert loop.batch(erin=1) == 0, "the next batch is decided by the new one"
+    assert loop.purgatory.quotas_changed(shadow) == 0, "what the poller says every trigger"
+    assert (len(loop.records), len(loop.purgatory)) == (records, 0)
+
+
+@pytest.mark.parametrize(
+    ("trigger_ms", "client_lag_ms", "expected_ms"),
+    [(250, 500, 750), (100, 199, 300), (100, 200, 300), (100, 201, 301), (50, 0, 300)],
+    ids=["above the floor", "below", "equal", "just above", "far below"],
+)
+def test_before_anything_is_measured_the_lead_is_trigger_and_client_lag(
+    trigger_ms: int, client_lag_ms: int, expected_ms: int
+) -> None:
+    assert RenewLead(trigger_ms, client_lag_ms, 300).lead_ms == expected_ms
+
+
+def test_the_measured_p99_of_publishing_is_added() -> None:
+    lead = RenewLead(250, 500, 300)
+    for publish_lag_ms in [10] * 310 + [90] * 10:
+        lead.observe(publish_lag_ms)
+    assert lead.lead_ms == 250 + 500 + 90
+
+
+def test_one_outlier_in_a_hundred_does_not_move_the_lead() -> None:
+    lead = RenewLead(250, 500, 300)
+    for publish_lag_ms in [*([10] * 511), 5_000]:
+        lead.observe(publish_lag_ms)
+    assert lead.lead_ms == 760
+
+
+def test_old_measurements_are_forgotten() -> None:
+    lead = RenewLead(250, 500, 300)
+    for publish_lag_ms in [2_000] * 64 + [10] * 512:
+        lead.observe(publish_lag_ms)
+    assert lead.lead_ms == 760

@@ -1,20 +1,121 @@
-"""What every `ThrottleTopic` must do, held against the fake and the real one."""
+"""What every `ThrottleTopic` must do, held against the fake and the real one; and many records of one transaction."""
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.topics import create_topics, topic_specs
+from pipeline.cluster.topics import TopicSpec, create_topics, topic_specs
+from pipeline.cluster.transactions import Mark, MarkedTransactions
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.throttle.publisher import Marker, ThrottleTopic, TopicEnd
 from pipeline.throttle.topic import KafkaThrottleTopic
+from schemas.throttle_record import ThrottleRecord
 from tests.fakes.topic import MemoryTopic, TopicBroker
-from tests.pipeline.throttle.factories import record
-from tests.waiting import wait_until
+from tests.pipeline.throttle.factories import record, release
+from tests.topic_reading import read_topic
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+JOB = "many"
+TIMEOUT_MS = 60_000
+
+
+def made_topic(broker: EmbeddedBroker, partitions: int = 1, **settings: str) -> str:
+    name = f"many.{time.time_ns()}"
+    configs = {key.replace("_", "."): value for key, value in settings.items()}
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    with closing(admin):
+        create_topics(admin, [TopicSpec(name, "throttle", partitions, "any", configs, {})])
+        create_topics(admin, [TopicSpec(f"{name}.marker", "marker", 1, "any", {}, {})])
+    return name
+
+
+def writer(broker: EmbeddedBroker, name: str) -> KafkaThrottleTopic:
+    access = ClusterAccess(broker.bootstrap_servers)
+    return KafkaThrottleTopic(JOB, name, f"{name}.marker", access, TIMEOUT_MS)
+
+
+def clients(count: int, first_seq: int = 0, **changes: Any) -> list[ThrottleRecord]:
+    return [record(first_seq + place, user=f"user-{place % 97}", **changes) for place in range(count)]
+
+
+def messages_of(records: Sequence[ThrottleRecord]) -> list[tuple[bytes, bytes, list[tuple[str, bytes]]]]:
+    return [(one.key(), one.to_value(), one.headers(JOB)) for one in records]
+
+
+def read(broker: EmbeddedBroker, name: str) -> dict[int, list[Any]]:
+    """Committed records by partition, in order."""
+    found: dict[int, list[Any]] = defaultdict(list)
+    for one in read_topic(broker.bootstrap_servers, name):
+        found[one.partition].append(one)
+    assert all(before.offset < after.offset for some in found.values() for before, after in pairwise(some))
+    return found
+
+
+@pytest.mark.broker
+def test_a_reader_finds_each_record_as_it_was_given(broker: EmbeddedBroker) -> None:
+    records = [
+        *clients(300, cluster="a c", broker_id="3"),
+        *clients(2, 300, client_id="x" * 150_000),  # the two together are more than a batch of the library may have
+        *(release(302 + place, user=f"náïve\n✓{place}", bound=None, tokens=-0.0) for place in range(50)),
+    ]
+    topic = writer(broker, name := made_topic(broker, partitions=3))
+    topic.open()
+    began_ms = time.time_ns() // 1_000_000
+    topic.publish(records, Marker(len(records)))
+    ended_ms = time.time_ns() // 1_000_000
+    topic.close()
+    found = [one for some in read(broker, name).values() for one in some]
+    assert all(began_ms <= one.timestamp <= ended_ms for one in found)
+    assert sorted((one.key, one.value, one.headers) for one in found) == sorted(messages_of(records))
+
+
+@pytest.mark.broker
+def test_a_transaction_that_ends_in_the_middle_shows_no_record_and_leaves_the_mark(broker: EmbeddedBroker) -> None:
+    name = made_topic(broker)
+    transactions = MarkedTransactions(JOB, f"{name}.marker", name, ClusterAccess(broker.bootstrap_servers), TIMEOUT_MS)
+
+    def send(producer: Any) -> list[Any]:
+        for value in (b"1", b"2"):
+            producer.send(name, value).get(timeout=PATIENCE_SECONDS)
+        message = "the connection is gone"
+        raise KafkaTimeoutError(message)
+
+    transactions.open()
+    with pytest.raises(TransactionUndecided, match="the connection is gone"):
+        transactions.commit(send, Mark(1))
+    assert transactions.open() is None
+    consumer: Any = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
+    with closing(consumer):
+        assert consumer.end_offsets([TopicPartition(name, 0)])[TopicPartition(name, 0)] >= 2, "they were on the topic"
+    assert read(broker, name) == {}
+    transactions.commit(lambda producer: [producer.send(name, b"3")], Mark(1))
+    transactions.close()
+    assert [one.value for one in read(broker, name)[0]] == [b"3"]
+
+
+@pytest.mark.broker
+def test_a_message_that_is_too_large_is_told_as_such_when_the_next_send_finds_out(broker: EmbeddedBroker) -> None:
+    name = made_topic(broker, max_message_bytes="60000")
+    transactions = MarkedTransactions(JOB, f"{name}.marker", name, ClusterAccess(broker.bootstrap_servers), TIMEOUT_MS)
+    transactions.open()
+
+    def send(producer: Any) -> list[Any]:
+        with pytest.raises(MessageSizeTooLargeError):
+            producer.send(name, bytes(90_000)).get(timeout=PATIENCE_SECONDS)
+        return [producer.send(name, b"the library knows already that this transaction has failed")]
+
+    with pytest.raises(MessageTooLarge):
+        transactions.commit(send, Mark(1))
+
 
 NewTopic = Callable[[], ThrottleTopic]
 

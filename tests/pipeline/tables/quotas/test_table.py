@@ -1,3 +1,7 @@
+"""Random alterations, deletions, applied files and rollbacks of a real table, against a dictionary."""
+
+import json
+import tempfile
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,11 +11,18 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from filelock import FileLock
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pipeline.errors import Conflict, Refused, TableMissing
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent, validated
+from pipeline.tables.quotas.files import DeclaredQuota, applied, from_text, to_document
+from pipeline.tables.quotas.history import differences, origin_of, versions
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from quota.entity import QUOTA_TYPES
+from quota.units import bound_mistake
 from tests.touched_tables import add_columns
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="#42: noisy neighbour")
@@ -31,35 +42,6 @@ def rates(table: QuotaTable, version: int | None = None) -> dict[str, float]:
     return {row["user"]: row["producer_byte_rate"] for row in table.read(version).rows}
 
 
-def test_an_edit_is_one_version_and_earlier_versions_stay_readable(table: QuotaTable) -> None:
-    first = table.alter([bound("alice", 1.0), bound("bob", 2.0)], AUDIT)
-    second = table.alter([bound("alice", 3.0), QuotaChange("bob", "", remove=True)], AUDIT)
-    assert second == first + 1
-    assert (rates(table), rates(table, first)) == ({"alice": 3.0}, {"alice": 1.0, "bob": 2.0})
-
-
-def test_an_alteration_leaves_the_other_columns_alone(table: QuotaTable) -> None:
-    table.alter([bound("alice", 1.0, owner="team-a", mode="shadow")], AUDIT)
-    table.alter([QuotaChange("alice", "", {"request_percentage": 50.0})], AUDIT)
-    (row,) = table.read().rows
-    assert row == {
-        "user": "alice",
-        "client_id": "",
-        "producer_byte_rate": 1.0,
-        "consumer_byte_rate": None,
-        "request_percentage": 50.0,
-        "mode": "shadow",
-        "owner": "team-a",
-        "note": None,
-    }
-
-
-def test_a_row_that_loses_its_last_bound_is_removed_unless_it_is_exempt(table: QuotaTable) -> None:
-    table.alter([bound("alice", 1.0), bound("bob", 1.0)], AUDIT)
-    table.alter([bound("alice", None), bound("bob", None, mode="exempt")], AUDIT)
-    assert rates(table) == {"bob": None}
-
-
 def test_columns_that_others_have_added_keep_their_values_and_are_null_in_new_rows(table: QuotaTable) -> None:
     table.alter([bound(user, 1.0) for user in ("alice", "bob", "carol")], AUDIT)
     add_columns(table.uri)
@@ -77,11 +59,6 @@ def test_columns_that_others_have_added_keep_their_values_and_are_null_in_new_ro
     assert "team" not in table.read().rows[0]
 
 
-def test_an_edit_that_changes_nothing_makes_no_commit(table: QuotaTable) -> None:
-    version = table.alter([bound("alice", 1.0)], AUDIT)
-    assert table.alter([bound("alice", 1.0)], AUDIT) == version
-
-
 def test_all_mistakes_of_an_edit_come_at_once_and_nothing_is_stored(table: QuotaTable) -> None:
     version = table.read().version
     with pytest.raises(Refused) as refused:
@@ -94,12 +71,6 @@ def test_all_mistakes_of_an_edit_come_at_once_and_nothing_is_stored(table: Quota
         )
     )
     assert table.read().version == version
-
-
-def test_the_watch_sees_every_new_version(table: QuotaTable) -> None:
-    assert table.version() == table.read().version
-    version = table.alter([bound("alice", 1.0)], AUDIT)
-    assert (table.version(), table.version()) == (version, version)
 
 
 def test_the_mode_is_a_property_with_a_version_of_its_own(table: QuotaTable) -> None:
@@ -162,9 +133,168 @@ def test_a_version_that_does_not_exist_is_missing(table: QuotaTable) -> None:
         table.read(99)
 
 
-def test_edits_keep_the_protocol_and_the_constraints(table: QuotaTable) -> None:
-    table.alter([bound("alice", 1.0)], AUDIT)
-    table.set_mode("shadow", AUDIT)
-    protocol = DeltaTable(table.uri).protocol()
-    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 3)
-    assert len([k for k in DeltaTable(table.uri).metadata().configuration if k.startswith("delta.constraints.")]) == 5
+def row(user: str, rate: float | None) -> dict[str, Any]:
+    return {"user": user, "client_id": "", "producer_byte_rate": rate, "mode": "enforce"}
+
+
+def test_an_entity_with_two_rows_is_refused() -> None:
+    with pytest.raises(Refused, match="user-principal 'alice' has 2 rows, not one"):
+        validated([row("alice", 1.0), row("alice", 2.0)])
+
+
+def test_an_edit_of_an_entity_with_two_rows_leaves_one() -> None:
+    rows = altered([row("alice", 1.0), row("alice", 2.0)], [QuotaChange("alice", "", {"producer_byte_rate": 3.0})])
+    assert rows == [row("alice", 3.0)]
+
+
+def test_an_edit_keeps_both_rows_of_another_entity_that_has_two() -> None:
+    rows = altered([row("alice", 1.0), row("alice", 2.0)], [QuotaChange("bob", "", {"producer_byte_rate": 3.0})])
+    assert [r["user"] for r in rows] == ["alice", "alice", "bob"]
+
+
+def test_a_fraction_is_refused_when_it_is_set_and_stays_when_it_is_stored() -> None:
+    fraction = {**row("alice", 1.5)}
+    with pytest.raises(Refused, match=r"producer_byte_rate cannot be a fractional value; got 1\.5"):
+        validated([fraction])
+    assert validated([fraction, row("bob", 1.0)], before=[fraction])[0]["producer_byte_rate"] == 1.5
+
+
+def test_what_is_not_set_can_not_be_removed() -> None:
+    rows = [row("alice", 1.0)]
+    refuse_absent(rows, "alice", "", ["producer_byte_rate"])
+    for columns, named in ((["owner", "producer_byte_rate", "mode"], "owner,mode"), (["note"], "note")):
+        with pytest.raises(Refused, match=rf"Invalid config\(s\): {named}\."):
+            refuse_absent(rows, "alice", "", columns)
+    with pytest.raises(Refused):
+        refuse_absent(rows, "bob", "", ["producer_byte_rate"])
+
+
+UNSAID = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
+
+names = st.sampled_from(["", "<default>", "alice", "b o,b=\"'é"])
+entities = st.tuples(names, names).filter(any)
+bounds = st.sampled_from([None, None, 1.0, 2.5e-7, 1024.0, 2.0**63, 0.0, 1.5, float("nan")])
+labels = st.fixed_dictionaries(
+    {}, optional={"mode": st.sampled_from(["enforce", "shadow", "exempt"]), "owner": st.sampled_from([None, "a"])}
+)
+values = st.fixed_dictionaries({}, optional=dict.fromkeys(QUOTA_TYPES, bounds))
+
+Model = dict[tuple[str, str], dict[str, Any]]
+UNSET: dict[str, Any] = {**dict.fromkeys(QUOTA_TYPES), "mode": "enforce", "owner": None, "note": None}
+
+
+def is_refused(given: dict[str, Any]) -> bool:
+    return any(given.get(name) is not None and bound_mistake(name, given[name]) for name in QUOTA_TYPES)
+
+
+class QuotaEdits(RuleBasedStateMachine):
+    """`model` is the table as a dictionary, `past` the dictionary at each version."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        create_missing(self.folder.name, [TABLES["quotas"]])
+        self.table = QuotaTable(self.folder.name)
+        self.model: Model = {}
+        self.past: dict[int, Model] = {self.table.read().version: {}}
+
+    def expect(self, model: Model, version: int) -> None:
+        """Set the model after an edit. The version grows by one if anything has changed, else it stays."""
+        newest = max(self.past)
+        assert version == (newest if model == self.model else newest + 1)
+        self.model = model
+        self.past[version] = model
+
+    @rule(entity=entities, values=values, labels=labels)
+    def alter(self, entity: tuple[str, str], values: dict[str, Any], labels: dict[str, Any]) -> None:
+        row = {**UNSET, **self.model.get(entity, {}), **values, **labels}
+        goes = row["mode"] != "exempt" and all(row[name] is None for name in QUOTA_TYPES)
+        change = QuotaChange(*entity, {**values, **labels})
+        try:
+            version = self.table.alter([change], UNSAID)
+        except Refused:
+            assert is_refused(values)
+            return
+        assert goes or not is_refused(values)
+        rest = {key: old for key, old in self.model.items() if key != entity}
+        self.expect(rest if goes else {**rest, entity: row}, version)
+
+    @rule(entity=entities)
+    def delete(self, entity: tuple[str, str]) -> None:
+        version = self.table.alter([QuotaChange(*entity, remove=True)], UNSAID)
+        self.expect({key: row for key, row in self.model.items() if key != entity}, version)
+
+    @rule(declared=st.dictionaries(entities, st.tuples(values, labels), max_size=3), prune=st.booleans())
+    def apply(self, declared: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]], prune: bool) -> None:
+        file = [DeclaredQuota(*key, {**dict.fromkeys(QUOTA_TYPES), **v}, lb) for key, (v, lb) in declared.items()]
+        try:
+            version = self.table.commit(lambda rows: applied(rows, file, prune=prune), UNSAID).version
+        except Refused:
+            assert any(is_refused(v) for v, _ in declared.values())
+            return
+        kept = {} if prune else self.model
+        named = {
+            key: {**UNSET, **self.model.get(key, {}), **dict.fromkeys(QUOTA_TYPES), **v, **lb}
+            for key, (v, lb) in declared.items()
+        }
+        self.expect({**kept, **named}, version)
+
+    @rule(choice=st.integers(min_value=0))
+    def roll_back(self, choice: int) -> None:
+        target = sorted(self.past)[choice % len(self.past)]
+        version = self.table.commit(lambda _: self.table.read(target).rows, UNSAID).version
+        self.expect(self.past[target], version)
+
+    @invariant()
+    def the_table_is_the_model(self) -> None:
+        if hasattr(self, "model"):
+            rows = self.table.read().rows
+            found = {(row["user"], row["client_id"]): {name: row[name] for name in UNSET} for row in rows}
+            assert found == self.model
+            assert len(rows) == len(found)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        bounded = [row for row in self.table.read().rows if row["mode"] == "exempt" or any(row[n] for n in QUOTA_TYPES)]
+        text = json.dumps(to_document(bounded))
+        assert applied(bounded, from_text(text), prune=True) == bounded, "an export reads back"
+        for version in versions(self.table, 100):
+            if version.commit.version in self.past and version.commit.version - 1 in self.past:
+                rows = [
+                    [{"user": user, "client_id": client_id, **row} for (user, client_id), row in self.past[at].items()]
+                    for at in (version.commit.version - 1, version.commit.version)
+                ]
+                assert list(version.changes) == differences(*rows), "the history tells each step"
+        self.folder.cleanup()
+
+
+QuotaEditsTest = QuotaEdits.TestCase
+QuotaEditsTest.settings = settings(max_examples=15, stateful_step_count=15)
+
+
+def change(user: str, **bounds: float | None) -> QuotaChange:
+    return QuotaChange(user, "", bounds)
+
+
+def test_the_edit_that_set_a_bound_is_found_also_after_edits_of_other_entities(table: QuotaTable) -> None:
+    table.alter([change("alice", producer_byte_rate=1.0)], AUDIT)
+    raised = table.alter([change("alice", producer_byte_rate=2.0)], AUDIT)
+    table.alter([change("bob", producer_byte_rate=9.0)], AUDIT)
+    newest = table.alter([change("alice", consumer_byte_rate=7.0)], AUDIT)
+    origin = origin_of(table, newest, "alice", "", "producer_byte_rate")
+    assert (origin.version, origin.before, origin.after, origin.is_exact) == (raised, 1.0, 2.0, True)
+    assert origin.commit is not None
+    assert origin.commit.audit == AUDIT
+
+
+def test_a_new_bound_was_none_before(table: QuotaTable) -> None:
+    version = table.alter([change("alice", producer_byte_rate=1.0)], AUDIT)
+    origin = origin_of(table, version, "alice", "", "producer_byte_rate")
+    assert (origin.version, origin.before, origin.after) == (version, None, 1.0)
+
+
+def test_later_edits_do_not_change_the_origin_of_a_bound_in_an_older_version(table: QuotaTable) -> None:
+    version = table.alter([change("alice", producer_byte_rate=1.0)], AUDIT)
+    table.alter([change("alice", producer_byte_rate=5.0)], AUDIT)
+    assert origin_of(table, version, "alice", "", "producer_byte_rate").after == 1.0

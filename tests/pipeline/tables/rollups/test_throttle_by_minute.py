@@ -1,9 +1,11 @@
 """The roll-up of throttles on real tables: nothing is lost and nothing is counted twice, wherever it is interrupted."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,8 +15,108 @@ from hypothesis import strategies as st
 
 from pipeline.tables import throttle_by_minute
 from pipeline.tables.address import table_uri
-from pipeline.tables.throttle_by_minute import Records
-from tests.pipeline.tables.rollups.rolled_throttles import RolledThrottles
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.history import owners_in
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.reading import DeltaRsReader
+from pipeline.tables.throttle_by_minute import Records, ThrottleByMinute
+from schemas.arrow import arrow_schema
+from schemas.throttle_record import ThrottleByMinuteRow
+from tests.pipeline.tables.event_table import EventTable
+from tests.pipeline.tables.rollups.rolled_usage import LostAnswers
+
+MINUTE_MS = 60_000
+T0_MS = 1_700_000_040_000
+
+Minutes = dict[tuple[int, str, str | None], tuple[int, int, int]]
+"""(minute, client-id, owner) -> time held in ms, throttles, renewals."""
+
+
+class RolledThrottles:
+    """Throttle records and their roll-up, which is run step by step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = str(folder / "tables")
+        self._epoch = 0
+        create_missing(self.root, [TABLES["quotas"], TABLES["throttle_by_minute"]])
+        self.quotas = QuotaTable(self.root)
+        self.events = EventTable(Path(self.root))
+        self._owners: dict[int, str | None] = {0: None}
+        self.restart()
+
+    def restart(self) -> None:
+        """Start again as a new process, with nothing but the tables."""
+        self.writer = LostAnswers(table_uri(self.root, "throttle_by_minute"), "test")
+        self._epoch += 1
+        self.writer.raise_epoch(self._epoch)
+        events_uri = table_uri(self.root, "throttle_events")
+        self.roll_up = ThrottleByMinute(DeltaRsReader(events_uri), self.writer, "test", owners_in(self.quotas))
+
+    def owned_by(self, owner: str | None, user: str = "u") -> int:
+        """Give a user an owner. Returns the version of the quota table."""
+        change = QuotaChange(user, "", {"producer_byte_rate": 1.0, "owner": owner})
+        version = self.quotas.alter([change], EditAudit("ops", "host", "0", "test"))
+        self._owners[version] = owner
+        return version
+
+    def tell(self, client_id: str, action: str, at_ms: int, throttle_time_ms: int = 0, **columns: Any) -> None:
+        """Store one record, `at_ms` counted from `T0_MS`; by default a violation, or an expiry, of decision d1."""
+        told = {"cause": "violation" if action == "throttle" else "expired", "decision_id": "d1", **columns}
+        record = client_id, action, T0_MS + at_ms, throttle_time_ms
+        self.events.write(record, **({"quota_type": "producer_byte_rate"} | told))
+
+    def step(self) -> Minutes:
+        """Run one step. Returns the sums of all rows written so far, minutes counted from `T0_MS`."""
+        self.roll_up.step()
+        return self.written()
+
+    def written(self) -> Minutes:
+        """The sums of all rows written so far, minutes counted from `T0_MS`."""
+        table = DeltaTable(table_uri(self.root, "throttle_by_minute")).to_pyarrow_table()
+        assert table.schema.names == arrow_schema(ThrottleByMinuteRow).names
+        return summed(table.to_pylist())
+
+    def recomputed(self) -> Minutes:
+        """The same from all records at once, one by one, without the code of the roll-up."""
+        rows = DeltaTable(table_uri(self.root, "throttle_events")).to_pyarrow_table().to_pylist()
+        added: list[dict[str, Any]] = []
+        last: dict[str, dict[str, Any]] = {}
+        for row in sorted(rows, key=lambda row: row["publish_seq"]):
+            before = last.get(row["client_id"])
+            last[row["client_id"]] = row
+            before = before if before and before["action"] == "throttle" else None
+            if before:
+                end_ms = min(before["throttled_until_ms"], stored_ms(row))
+                added += [
+                    self._added(before, at_ms, held_ms=1_000) for at_ms in range(stored_ms(before), end_ms, 1_000)
+                ]
+            if row["action"] == "throttle":
+                is_new = before is None or before["decision_id"] != row["decision_id"]
+                name = "throttle_count" if is_new and row["cause"] == "violation" else "renewal_count"
+                added.append(self._added(row, stored_ms(row), **{name: 1}))
+        return summed(added)
+
+    def _added(self, row: dict[str, Any], at_ms: int, **figures: int) -> dict[str, Any]:
+        empty = {"held_ms": 0, "throttle_count": 0, "renewal_count": 0, "owner": self._owners[row["quota_version"]]}
+        return empty | {"client_id": row["client_id"], "minute_start_ms": at_ms // MINUTE_MS * MINUTE_MS} | figures
+
+
+def stored_ms(row: dict[str, Any]) -> int:
+    """When a record was stored, by wall clock."""
+    return int(row["throttled_until_ms"] - row["throttle_time_ms"])
+
+
+def summed(rows: list[dict[str, Any]]) -> Minutes:
+    """The sums of rows of `throttle_by_minute`."""
+    sums: dict[tuple[int, str, str | None], Counter[str]] = {}
+    for row in rows:
+        key = (row["minute_start_ms"] - T0_MS) // MINUTE_MS, row["client_id"], row["owner"]
+        sums.setdefault(key, Counter()).update({name: row[name] for name in FIGURES})
+    return {key: tuple(found[name] for name in FIGURES) for key, found in sorted(sums.items(), key=str)}  # type: ignore[misc]
+
+
+FIGURES = ("held_ms", "throttle_count", "renewal_count")
 
 
 @pytest.fixture
@@ -46,19 +148,6 @@ def test_a_throttle_holds_until_its_end_or_the_next_record(
     assert rolled.step() == {(0, "c", None): (held_ms, 1, 0)}
 
 
-def test_a_long_throttle_fills_the_minutes_between_its_ends(rolled: RolledThrottles) -> None:
-    rolled.tell("c", "throttle", 30_000, 3_600_000)
-    rolled.tell("c", "release", 210_000)
-    held = [found[0] for found in rolled.step().values()]
-    assert held == [30_000, 60_000, 60_000, 30_000]
-
-
-def test_an_end_at_the_full_minute_leaves_no_row_in_the_next_one(rolled: RolledThrottles) -> None:
-    rolled.tell("c", "throttle", 0, 60_000)
-    rolled.tell("c", "release", 60_000)
-    assert rolled.step() == {(0, "c", None): (60_000, 1, 0)}
-
-
 def test_extensions_renewals_and_edits_are_renewals_and_a_new_decision_is_a_throttle(rolled: RolledThrottles) -> None:
     rolled.tell("c", "throttle", 0, 5_000)
     rolled.tell("c", "throttle", 1_000, 9_000)
@@ -87,18 +176,6 @@ def test_clients_of_one_name_at_two_brokers_are_two(rolled: RolledThrottles) -> 
     rolled.tell("c", "release", 2_000, broker_id="1")
     rolled.tell("c", "release", 3_000, broker_id="2")
     assert rolled.step() == {(0, "c", None): (4_000, 2, 0)}
-
-
-@pytest.mark.parametrize("failure", ["before", "after"])
-def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
-    rolled: RolledThrottles, failure: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    rolled.tell("c", "throttle", 0, 5_000)
-    rolled.writer.fail_next = failure
-    rolled.roll_up.step()
-    assert "the roll-up of throttles by minute failed, the next round repeats it" in caplog.text
-    rolled.tell("c", "release", 4_000)
-    assert rolled.step() == {(0, "c", None): (4_000, 1, 0)}
 
 
 def test_without_records_nothing_is_written_and_without_the_table_only_the_log_knows(

@@ -6,11 +6,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.address import table_uri
 from pipeline.tables.usage_roll_ups import MINUTE_LATENESS_MS as LATENESS_MS
 from pipeline.tables.usage_roll_ups import MINUTE_MS
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, RolledMinutes, full
@@ -28,17 +26,6 @@ def rolled(tmp_path: Path) -> RolledMinutes:
 def minutes(rows: list[dict[str, Any]]) -> list[tuple[int, str, int | None]]:
     """Minute, counted from T0, user and bytes produced of each row."""
     return [((row["minute_start_ms"] - T0_MS) // MINUTE_MS, row["user"], row["produced_bytes"]) for row in rows]
-
-
-def test_a_minute_is_one_row_per_client_with_the_sum_over_its_batches(rolled: RolledMinutes) -> None:
-    rolled.use(full(T0_MS, produced_bytes=5), full(T0_MS + 1_000, user="v", produced_bytes=1))
-    rolled.use(full(T0_MS + MINUTE_MS - 1, produced_bytes=7), full(T0_MS + MINUTE_MS, produced_bytes=11))
-    assert rolled.step() == []
-    rolled.use(full(FAR_MS, produced_bytes=1))
-    written = rolled.step()
-    assert minutes(written) == [(0, "u", 12), (0, "v", 1), (1, "u", 11)]
-    assert [row["last_event_ms"] - T0_MS for row in written] == [MINUTE_MS - 1, 1_000, MINUTE_MS]
-    assert rolled.step() == written
 
 
 @pytest.mark.parametrize(("past_ms", "written"), [(-1, 0), (0, 1), (1, 1)])
@@ -70,18 +57,6 @@ def test_a_row_late_by_days_is_added_to_its_minute_without_reading_the_time_betw
     late_minute = 3 * DAY_MS // MINUTE_MS
     written = [row for row in minutes(rolled.step()) if row[1] == "u"]
     assert written == [(0, "u", 1), (0, "u", 4), (late_minute, "u", 2)]
-
-
-@pytest.mark.parametrize("failure", ["before", "after"])
-def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
-    rolled: RolledMinutes, failure: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    rolled.use(full(T0_MS, produced_bytes=1), full(T0_MS + MINUTE_MS, produced_bytes=2))
-    rolled.use(full(FAR_MS, produced_bytes=4))
-    rolled.writer.fail_next = failure
-    rolled.step()
-    assert "the roll-up by minute failed, the next round repeats it" in caplog.text
-    assert minutes(rolled.step()) == [(0, "u", 1), (1, "u", 2)]
 
 
 def test_it_knows_until_when_usage_is_rolled_up_and_says_0_before_the_first_step(
@@ -161,16 +136,6 @@ def test_the_sum_of_each_minute_is_that_of_a_batch_computation_over_all_usage(
             if row["user"] == "u":
                 got[row["minute_start_ms"] // MINUTE_MS] += row["produced_bytes"]
         assert got == wanted
-
-
-def test_compacted_usage_changes_nothing(rolled: RolledMinutes) -> None:
-    for number in range(4):
-        rolled.use(full(T0_MS + number, produced_bytes=1))
-    rolled.use(full(FAR_MS, produced_bytes=1))
-    written = rolled.step()
-    DeltaTable(table_uri(rolled.root, "usage")).optimize.compact()
-    rolled.use(full(FAR_MS + 1, produced_bytes=1))
-    assert rolled.step() == written
 
 
 @pytest.mark.parametrize("step_ms", [20_000, 3_600_000])

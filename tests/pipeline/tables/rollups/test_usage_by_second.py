@@ -20,7 +20,7 @@ from pipeline.tables.usage_roll_ups import LATENESS_MS, SLICE_MS, by_second
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageRow
 from tests.log_messages import messages_of
-from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, T0_MS, Rolled, full, measures, sums
+from tests.pipeline.tables.rollups.rolled_usage import T0_MS, Rolled, full, sums
 
 LOG = "pipeline.tables.usage_roll_ups"
 FAR_MS = T0_MS + 10 * LATENESS_MS
@@ -49,17 +49,6 @@ def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def rolled(tmp_path: Path) -> Rolled:
     return Rolled(tmp_path)
-
-
-def test_a_second_is_written_once_when_it_is_complete_with_the_sum_over_its_batches(rolled: Rolled) -> None:
-    rolled.use(full(T0_MS + 10, produced_bytes=5), full(T0_MS + 20, user="v", produced_bytes=1))
-    assert rolled.step() == []
-    rolled.use(full(T0_MS + 900, produced_bytes=7), full(T0_MS + 1_100, produced_bytes=11))
-    assert rolled.step() == []
-    rolled.use(full(FAR_MS, produced_bytes=1))
-    written = [measures(row) for row in rolled.step()]
-    assert written == [(0, "u", 12, 900), (0, "v", 1, 20), (1_000, "u", 11, 1_100)]
-    assert [measures(row) for row in rolled.step()] == written
 
 
 @pytest.mark.parametrize(
@@ -110,18 +99,6 @@ def test_it_knows_until_when_usage_is_rolled_up_and_says_0_before_the_first_step
     assert rolled.roll_up.written_until_ms == T0_MS + LATENESS_MS
 
 
-@pytest.mark.parametrize("failure", ["before", "after"])
-def test_an_append_with_an_unknown_outcome_is_neither_lost_nor_written_twice(
-    rolled: Rolled, failure: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    rolled.use(full(T0_MS, produced_bytes=1), full(T0_MS + LATENESS_MS + 5_000, produced_bytes=2))
-    rolled.writer.fail_next = failure
-    rolled.step()
-    assert "failed, the next round repeats it" in caplog.text
-    rolled.use(full(FAR_MS, produced_bytes=1))
-    assert sums(rolled.step()) == [(0, "u", 1), (LATENESS_MS + 5_000, "u", 2)]
-
-
 def test_a_missing_table_is_logged_and_raises_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rolled = Rolled(tmp_path)
     rolled.use(full(T0_MS), full(FAR_MS))
@@ -152,15 +129,6 @@ def test_a_roll_up_that_was_left_in_1970_comes_back_at_once(rolled: Rolled) -> N
     rolled.use(full(T0_MS, produced_bytes=2))
     rolled.use(full(FAR_MS, produced_bytes=4))
     assert sums(rolled.step())[1:] == [(0, "u", 2)]
-
-
-@pytest.mark.usefixtures("few_reads")
-def test_days_without_usage_are_stepped_over(rolled: Rolled) -> None:
-    rolled.use(full(T0_MS, produced_bytes=1))
-    rolled.use(full(T0_MS + 3 * DAY_MS, produced_bytes=2), full(T0_MS + 3 * DAY_MS + 90_000, produced_bytes=4))
-    rolled.use(full(T0_MS + 6 * DAY_MS, produced_bytes=8))
-    assert [row[0] for row in sums(rolled.step())] == [0, 3 * DAY_MS, 3 * DAY_MS + 90_000]
-    assert rolled.roll_up.written_until_ms == T0_MS + 6 * DAY_MS - LATENESS_MS
 
 
 def test_a_sum_is_null_only_if_all_values_are_null(rolled: Rolled) -> None:

@@ -1,0 +1,287 @@
+"""Rows of the job lie in the partition of the day they were evaluated at, whatever day a client's event has."""
+
+import random
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Thread
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipeline.errors import Conflict
+from pipeline.tables.address import table_uri
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.reading import TimeSlices, read_table
+from pipeline.tables.upkeep import clean, compact, sort_day, trim
+from schemas.arrow import conform
+from schemas.rows import SensorStateRow
+from schemas.usage import UsageByMinuteRow, UsageRow
+from tests.waiting import wait_until
+
+NOON_MS = 1_699_963_200_000 + 43_200_000
+DAY_MS = 86_400_000
+
+
+def state(batch_id: int, evaluated_at_ms: int = NOON_MS) -> pa.Table:
+    rows = pa.table({"tokens": [float(batch_id)]})
+    return conform(
+        rows,
+        SensorStateRow,
+        cluster="c1",
+        query_id="q1",
+        batch_id=batch_id,
+        evaluated_at_ms=evaluated_at_ms,
+        broker_id="",
+        sensor_user="alice",
+        sensor_client_id="",
+        quota_type="producer_byte_rate",
+        refilled_at_ms=NOON_MS,
+    )
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    create_missing(str(tmp_path), [TABLES["sensor_state"]])
+    return table_uri(str(tmp_path), "sensor_state")
+
+
+@pytest.fixture
+def job(uri: str) -> DeltaRsWriter:
+    writer = DeltaRsWriter(uri, "job")
+    writer.raise_epoch(1)
+    return writer
+
+
+def kept(job: DeltaRsWriter) -> list[int]:
+    return sorted(job.read(["batch_id"])["batch_id"].to_pylist())
+
+
+def test_compaction_and_cleaning_keep_rows_and_versions_and_the_job_can_continue(uri: str, job: DeltaRsWriter) -> None:
+    for batch_id in range(10):
+        job.append(state(batch_id), {"q1": batch_id}, {})
+    assert compact(uri, many_files=5)
+    clean(uri)
+    assert len(DeltaTable(uri).file_uris()) == 1
+    assert Path(uri, "_delta_log", f"{DeltaTable(uri).version():020}.checkpoint.parquet").exists()
+    assert not job.append(state(9), {"q1": 9}, {})
+    assert job.append(state(10), {"q1": 10}, {})
+    assert kept(job) == list(range(11))
+    assert DeltaRsWriter(uri, "job").recorded_version("q1") == 10
+
+
+def test_a_table_with_few_files_is_not_compacted(uri: str, job: DeltaRsWriter) -> None:
+    job.append(state(0), {"q1": 0}, {})
+    version = DeltaTable(uri).version()
+    assert not compact(uri, many_files=1)
+    assert DeltaTable(uri).version() == version
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "left"),
+    [
+        (NOON_MS - DAY_MS, [0, 1, 2, 3]),  # nothing is older; a row at this instant stays
+        (NOON_MS - DAY_MS + 1, [1, 2, 3]),
+        (NOON_MS, [1, 2, 3]),
+        (NOON_MS + 1, [2, 3]),
+        (NOON_MS + 2, [3]),
+        (NOON_MS + DAY_MS, []),
+    ],
+)
+def test_trimming_deletes_the_rows_before_the_instant_and_no_others(
+    uri: str, job: DeltaRsWriter, before_ms: int, left: list[int]
+) -> None:
+    for batch_id, at_ms in enumerate((NOON_MS - DAY_MS, NOON_MS, NOON_MS + 1, NOON_MS + 2)):
+        job.append(state(batch_id, at_ms), {"q1": batch_id}, {})
+    compact(uri, many_files=0)
+    assert trim(uri, "evaluated_at_ms", before_ms) == 4 - len(left)
+    assert kept(job) == left
+    version = DeltaTable(uri).version()
+    assert trim(uri, "evaluated_at_ms", before_ms) == 0
+    assert DeltaTable(uri).version() == version, "nothing to delete, no commit"
+
+
+def test_upkeep_while_the_job_writes_loses_no_rows(uri: str, job: DeltaRsWriter) -> None:
+    def write() -> None:
+        for batch_id in range(60):
+            job.append(state(batch_id, NOON_MS + batch_id), {"q1": batch_id}, {})
+            time.sleep(0.03)
+
+    writing = Thread(target=write)
+    writing.start()
+    trimmed = 0
+    while writing.is_alive():
+        with suppress(Conflict):  # on a slow machine other commits come first at every attempt; the next round does it
+            trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
+            compact(uri, many_files=3)
+    writing.join()
+    trimmed += trim(uri, "evaluated_at_ms", NOON_MS + 20)
+    assert trimmed == 20
+    assert kept(job) == list(range(20, 60))
+
+
+A_NOON_MS = 20_000 * DAY_MS + DAY_MS // 2
+
+
+def usage(batch_id: int, evaluated_at_ms: int, *starts_ms: int) -> pa.Table:
+    names = {"broker_id": "", "user": "u", "client_id": "c", "request_count": 1}
+    rows = [{"sample_start_ms": start_ms, "last_event_ms": start_ms, **names} for start_ms in starts_ms]
+    same = {"batch_id": batch_id, "evaluated_at_ms": evaluated_at_ms}
+    return conform(pa.Table.from_pylist(rows), UsageRow, cluster="c", query_id="q", quota_version=1, **same)
+
+
+def of_the_sample_day(rows: pa.Table) -> pa.Table:
+    """Rows as they were written while `date` was the day of `sample_start_ms`."""
+    days = [datetime.fromtimestamp(at_ms / 1000, UTC).date() for at_ms in rows["sample_start_ms"].to_pylist()]
+    return rows.set_column(rows.column_names.index("date"), rows.schema.field("date"), pa.array(days))
+
+
+@pytest.fixture
+def usage_uri(tmp_path: Path) -> str:
+    create_missing(str(tmp_path), [TABLES["usage"]])
+    return table_uri(str(tmp_path), "usage")
+
+
+def test_events_of_many_days_in_one_batch_are_one_file(usage_uri: str) -> None:
+    writer = DeltaRsWriter(usage_uri, "job")
+    writer.raise_epoch(1)
+    writer.append(usage(0, A_NOON_MS, *(A_NOON_MS - DAY_MS * days for days in range(400))), {"q": 0}, {})
+    assert len(DeltaTable(usage_uri).file_uris()) == 1
+    assert read_table(usage_uri, ["date"])["date"].unique().to_pylist() == [
+        datetime.fromtimestamp(A_NOON_MS / 1000, UTC).date()
+    ]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_table_with_rows_in_the_partition_of_their_sample_is_kept_up(usage_uri: str, compacted: bool) -> None:
+    old = of_the_sample_day(usage(0, A_NOON_MS, A_NOON_MS - 2 * DAY_MS, A_NOON_MS))
+    write_deltalake(usage_uri, old, mode="append")
+    write_deltalake(usage_uri, of_the_sample_day(usage(1, A_NOON_MS + 5, A_NOON_MS - DAY_MS)), mode="append")
+    writer = DeltaRsWriter(usage_uri, "job")
+    writer.raise_epoch(1)
+    writer.append(usage(2, A_NOON_MS + 6, A_NOON_MS - DAY_MS, A_NOON_MS), {"q": 2}, {})
+    if compacted:
+        compact(usage_uri, many_files=0)
+    assert sorted(read_table(usage_uri, ["batch_id"])["batch_id"].to_pylist()) == [0, 0, 1, 2, 2]
+    assert TimeSlices(usage_uri, "evaluated_at_ms").read(["batch_id"], A_NOON_MS + 5, A_NOON_MS + 7).num_rows == 3
+    assert [trim(usage_uri, "evaluated_at_ms", A_NOON_MS + later_ms) for later_ms in (0, 5, 6, 7)] == [0, 2, 1, 2]
+
+
+START_MS = 1_699_920_000_000
+DAY, NEXT_DAY = "2023-11-14", "2023-11-15"
+NAMES = ("o'brien", "alice", "zoë", "")
+
+
+def minute(number: int) -> pa.Table:
+    """One minute's rows, in no order: some clients of each user."""
+    users = random.Random(number).sample([f"user-{one}" for one in range(20)] + [*NAMES[:3]], 23)
+    rows = pa.table({"user": users, "client_id": [NAMES[(place + number) % 4] for place in range(23)]})
+    starts = {"minute_start_ms": START_MS + number * 60_000, "last_event_ms": 1, "produced_bytes": number}
+    return conform(rows, UsageByMinuteRow, cluster="c1", broker_id="1", request_count=1, **starts)
+
+
+@pytest.fixture
+def by_minute_uri(tmp_path: Path) -> str:
+    create_missing(str(tmp_path), [TABLES["usage_by_minute"]])
+    return table_uri(str(tmp_path), "usage_by_minute")
+
+
+@pytest.fixture
+def by_minute_job(by_minute_uri: str) -> DeltaRsWriter:
+    writer = DeltaRsWriter(by_minute_uri, "job")
+    writer.raise_epoch(1)
+    return writer
+
+
+def write(by_minute_job: DeltaRsWriter, *numbers: int) -> None:
+    for number in numbers:
+        assert by_minute_job.append(minute(number), {"job:minute": START_MS + number * 60_000}, {})
+
+
+def stored(by_minute_job: DeltaRsWriter) -> list[tuple[object, ...]]:
+    rows = by_minute_job.read(["minute_start_ms", "user", "client_id", "produced_bytes", "cluster", "date"]).to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def of(*numbers: int) -> list[tuple[object, ...]]:
+    rows = pa.concat_tables([minute(number) for number in numbers])
+    kept = rows.select(["minute_start_ms", "user", "client_id", "produced_bytes", "cluster", "date"]).to_pylist()
+    return sorted(tuple(row.values()) for row in kept)
+
+
+def test_a_day_becomes_one_file_in_the_order_of_users_with_the_same_rows(
+    by_minute_uri: str, by_minute_job: DeltaRsWriter
+) -> None:
+    write(by_minute_job, *range(8))
+    assert sort_day(by_minute_uri, many_files=7) == DAY
+    (file,) = DeltaTable(by_minute_uri).file_uris()
+    users = pq.read_table(file, columns=["user"])["user"].to_pylist()
+    assert users == sorted(users)
+    assert stored(by_minute_job) == of(*range(8))
+
+
+def test_only_days_with_many_files_are_rewritten(by_minute_uri: str, by_minute_job: DeltaRsWriter) -> None:
+    write(by_minute_job, 0, 1, 2, 1_440, 1_441)
+    before = DeltaTable(by_minute_uri).version()
+    assert sort_day(by_minute_uri, many_files=3) is None
+    assert DeltaTable(by_minute_uri).version() == before
+    assert sort_day(by_minute_uri, many_files=2) == DAY
+    assert len(DeltaTable(by_minute_uri).file_uris()) == 3
+    assert stored(by_minute_job) == of(0, 1, 2, 1_440, 1_441)
+
+
+def test_a_day_that_is_over_is_rewritten_once_and_the_newest_is_left_alone(
+    by_minute_uri: str, by_minute_job: DeltaRsWriter
+) -> None:
+    write(by_minute_job, 0, 1)
+    time.sleep(0.01)
+    write(by_minute_job, 1_440, 1_441)
+    assert sort_day(by_minute_uri, many_files=60, quiet_ms=0) == DAY
+    time.sleep(0.01)
+    write(by_minute_job, 1_442)
+    assert sort_day(by_minute_uri, many_files=60, quiet_ms=0) is None
+    assert sort_day(by_minute_uri, many_files=1) == NEXT_DAY
+    assert stored(by_minute_job) == of(0, 1, 1_440, 1_441, 1_442)
+
+
+def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(
+    by_minute_uri: str, by_minute_job: DeltaRsWriter
+) -> None:
+    def go_on() -> None:
+        for number in range(40):
+            write(by_minute_job, number)
+            time.sleep(0.02)
+
+    writing = Thread(target=go_on)
+    writing.start()
+    rewritten = 0
+    while writing.is_alive():
+        with suppress(Conflict):  # other commits came first at every attempt; the next round does it
+            rewritten += sort_day(by_minute_uri, many_files=2) is not None
+    writing.join()
+    rewritten += sort_day(by_minute_uri, many_files=1) is not None
+    assert rewritten >= 1
+    assert stored(by_minute_job) == of(*range(40))
+
+
+def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(
+    by_minute_uri: str, by_minute_job: DeltaRsWriter
+) -> None:
+    write(by_minute_job, *range(6))
+    files = len(list(Path(by_minute_uri).rglob("*.parquet*")))
+    endless = "import sys; from pipeline.tables.upkeep import sort_day\nwhile True: sort_day(sys.argv[1], 0, 0)"
+    with subprocess.Popen([sys.executable, "-c", endless, by_minute_uri]) as rewriting:
+        try:
+            wait_until(lambda: len(list(Path(by_minute_uri).rglob("*.parquet*"))) > files, "a file that it writes")
+        finally:
+            rewriting.kill()
+    assert stored(by_minute_job) == of(*range(6))
+    write(by_minute_job, 6)
+    assert sort_day(by_minute_uri, many_files=0) == DAY
+    assert stored(by_minute_job) == of(*range(7))
