@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from pipeline.cli.meter import Query, Targets, sources_of
-from pipeline.cli.options import ClusterSource, wait_until_stopped, writable, write_page
+from pipeline.cli.options import ClusterSource, wait_until_stopped, writable
 from pipeline.cli.output import Layout, fitted, print_rows, remark, say, terminal_width, until_reader_goes
 from pipeline.clock import SystemClock, clock_time
 from pipeline.command_line import command_text
 from pipeline.documents import json_text
 from pipeline.errors import UsageError, printable
 from quota.entity import QUOTA_TYPES
-from quota.units import age_text, rate_unit
+from quota.units import age_text, rate_text, rate_unit
 
 if TYPE_CHECKING:
     from pipeline.clock import Clock
@@ -43,9 +43,6 @@ def observe(
         str | None, typer.Option(help="Or the usage topic, which a reporter or meter fills.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="How long to observe.", min=0.1)] = 10,
-    page: Annotated[
-        Path | None, typer.Option(help="Write the findings to this file, as a page.", callback=writable)
-    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the findings to this file, as JSON.", callback=writable)
     ] = None,
@@ -75,7 +72,8 @@ def observe(
             access, _opener(access, targets or [], query, usage_topic, name_map or []), minutes * 60_000
         )
     _print_summary(found, progress, access.bootstrap_servers)
-    _write(found, progress, access.bootstrap_servers, page, json_file)
+    if json_file is not None:
+        _write(found, progress, access.bootstrap_servers, json_file)
 
 
 @contextmanager
@@ -300,9 +298,42 @@ def _used_text(used: float) -> str:
     return f"{bar(used)} " + (f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T")
 
 
-# What is left at the end: a summary, a page, a document.
+# What is left at the end: a summary, a document.
 
 _FINDINGS: Final = Layout(texts=("why",))
+
+HEADINGS: Final = {
+    "over_quota": "More than its quota, because it holds per broker",
+    "would_be_held": "Would be throttled, if the quota held for the cluster",
+    "too_small": "A bound too small to work with",
+    "no_quota": "No quota",
+}
+NONE_FOUND: Final = {
+    "over_quota": "No client got more than its quota.",
+    "would_be_held": "No client would be throttled.",
+    "too_small": "No bound is too small for what its clients send.",
+    "no_quota": "Every client has a quota.",
+}
+
+
+def readable(findings: "Findings", name: str) -> list[dict[str, Any]]:
+    """The rows of a list for people; all rows have the same keys."""
+    return [_readable(name, one) for one in getattr(findings, name)]
+
+
+def _readable(name: str, one: Any) -> dict[str, Any]:
+    client = f"{one.user or '*'}/{one.client_id or '*'}"
+    who = {"client": client, "type": one.quota_type.partition("_")[0]}
+
+    def rate(value: float) -> str:
+        return rate_text(one.quota_type, value)
+
+    if name == "over_quota":
+        return who | {"× T": f"{one.times:.2f}", "O": rate(one.observed), "why": one.reason}
+    if name == "would_be_held":
+        return who | {"held": f"{one.held_share:.0%}", "longest": age_text(one.longest_wait_ms), "why": one.reason}
+    figure = {"T": rate(one.bound)} if name == "too_small" else {"p99": rate(one.p99)}
+    return who | figure | {"suggested": rate(one.suggested), "why": one.reason}
 
 
 def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
@@ -321,8 +352,6 @@ def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
 
 
 def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: str) -> None:
-    from pipeline.observe.page import HEADINGS, NONE_FOUND, readable
-
     say(f"observed {age_text(findings.seconds * 1000)}, {findings.clients} clients")
     for state in progress.states:
         if state.notice:
@@ -338,23 +367,15 @@ def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: 
         say("", heading if rows else NONE_FOUND[name])
         print_rows(rows[:_SUMMARY_ROWS], "table", _FINDINGS)
         if len(rows) > _SUMMARY_ROWS:
-            say(f"and {len(rows) - _SUMMARY_ROWS} more: see --page and --json")
+            say(f"and {len(rows) - _SUMMARY_ROWS} more: see --json")
     say("", f"Not known: {'; '.join(findings.not_known)}.", "", "What next:")
     for what, command in next_steps(bootstrap_servers):
         say(f"  # {what}", f"  {command}")
 
 
-def _write(
-    findings: "Findings", progress: Progress, bootstrap_servers: str, page: Path | None, json_file: Path | None
-) -> None:
+def _write(findings: "Findings", progress: Progress, bootstrap_servers: str, json_file: Path) -> None:
     states = {state.name: state.notice or "answers" for state in progress.states}
-    if json_file is not None:
-        document: dict[str, Any] = {"cluster": bootstrap_servers, "sources": states, **findings.to_document()}
-        document["next"] = [command for _, command in next_steps(bootstrap_servers)]
-        json_file.write_text(f"{json_text(document, indent=2)}\n", encoding="utf-8")
-        remark(f"written: {json_file}")
-    if page is not None:
-        from pipeline.observe.page import findings_page
-
-        html = findings_page(findings, {"cluster": bootstrap_servers, **states}, next_steps(bootstrap_servers))
-        write_page(page, html)
+    document: dict[str, Any] = {"cluster": bootstrap_servers, "sources": states, **findings.to_document()}
+    document["next"] = [command for _, command in next_steps(bootstrap_servers)]
+    json_file.write_text(f"{json_text(document, indent=2)}\n", encoding="utf-8")
+    remark(f"written: {json_file}")

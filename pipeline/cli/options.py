@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.output import FORMATS, format_option, remark
+from pipeline.cli.output import FORMATS, format_option
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
@@ -161,12 +161,6 @@ def writable(param: typer.CallbackParam, path: Path | None) -> Path | None:
     if path is not None:
         refuse_unwritable(param.opts[0], path)
     return path
-
-
-def write_page(path: Path, html: str) -> None:
-    """Write a page, with a line on stderr."""
-    path.write_text(html, encoding="utf-8")
-    remark(f"written: {path}")
 
 
 Output = Annotated[str, format_option("table, wide, csv, json or yaml.", FORMATS)]

@@ -177,8 +177,8 @@ def _value(value: Any) -> str:
 
 
 def while_it_runs() -> list[str]:
-    """Commands for another terminal, once a throttle is recorded; the last one writes a page in a minute."""
-    observe = command_text("observe", "--usage-topic", USAGE_TOPIC, "--minutes", "1", "--page", "observed.html")
+    """Commands for another terminal, once a throttle is recorded; the last one takes a minute."""
+    observe = command_text("observe", "--usage-topic", USAGE_TOPIC, "--minutes", "1")
     shown = [command_text("status"), command_text("throttles", "list", "--all"), command_text("quotas", "describe")]
     return [*shown, observe]
 

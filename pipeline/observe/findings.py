@@ -1,4 +1,4 @@
-"""What follows from an observation: findings with their figures and reasons, as rows, lines and a page. Pure.
+"""What follows from an observation: findings with their figures and reasons. Pure.
 
 * Who gets more than its quota, because each broker gives it once: the minute in which all brokers together gave most.
 * Who would be throttled if the quota held for the cluster, and for which share of the time.

@@ -48,7 +48,7 @@ def test_a_view_has_no_more_lines_than_there_is_room_for(height: int, rows: int)
         (("--targets", "http://a:1/m", "--usage-topic", "t"), "give one source of usage"),
         (("--targets", "ftp://a"), "is not an address of metrics"),
         (("--targets", "http://a:1/m,http://a:1/m"), "two targets have the same address"),
-        (("--usage-topic", "t", "--page", "/no/such/folder/page.html"), "there is no folder"),
+        (("--usage-topic", "t", "--json", "/no/such/folder/found.json"), "there is no folder"),
         (("--usage-topic", "t"), "'kafka.bootstrap_servers', is not set"),
     ],
 )

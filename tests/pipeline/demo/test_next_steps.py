@@ -57,7 +57,7 @@ def test_what_is_proposed_while_it_runs_tells_of_the_first_throttle(played: tupl
     assert "batch   2, " in status
     assert OFFENDER[0] in throttles
     assert "default user-principal" in quotas
-    assert "observe --usage-topic quota.usage.v1 --minutes 1 --page observed.html" in observe
+    assert "observe --usage-topic quota.usage.v1 --minutes 1" in observe
 
 
 def test_what_is_proposed_at_the_end_explains_a_decision_and_tries_the_candidate(

@@ -112,9 +112,7 @@ def test_the_installed_wheel_finds_who_gets_twice_its_quota_and_writes_nothing(k
     assert set(alice["by_broker"]) == {"1", "2"}
     assert [one["user"] for one in found["would_be_held"]] == ["alice"]
     assert list(found["sources"].values()) == ["answers", "answers"]
-    page = (tmp_path / "found.html").read_text()
-    assert "alice" in page
-    assert alice["reason"] in page
+    assert alice["reason"].partition(";")[0] in " ".join(done.stdout.split())
     assert found["next"][-1] in done.stdout
 
 
@@ -136,7 +134,7 @@ def observed(kquota: Path, cluster: EmbeddedCluster, folder: Path, targets: str)
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     words = ["observe", "--bootstrap-server", cluster.sasl_bootstrap_servers, "--command-config", str(file)]
     words += ["--targets", targets, "--minutes", "1"]
-    words += ["--json", str(folder / "found.json"), "--page", str(folder / "found.html")]
+    words += ["--json", str(folder / "found.json")]
     return subprocess.run(
         [str(kquota), *words],
         cwd=folder,
