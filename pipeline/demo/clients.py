@@ -24,14 +24,13 @@ from typing import Any, Final
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from pipeline.clock import wall_ms
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import plain_sign_in
 from pipeline.demo.plan import DEMO_TOPICS, SPLIT_TOPIC, DemoClient, DemoPlan
 from pipeline.demo.stock_client import broker_throttle_ms, close_producer
 from pipeline.errors import PipelineError, first_line
-from pipeline.gate.throttle_state import ThrottleView
+from pipeline.gate.gate import Gate
 from pipeline.log import set_up_logging
 
 
@@ -72,7 +71,7 @@ class DemoClientThread:
     It stays below its quota until `in_full` is set.
 
     Args:
-        remaining_ms: How long a user and client-id must still wait, at an instant in ms by wall clock.
+        remaining_ms: How long a user and client-id must still wait now.
 
     Attributes:
         held_ms: How long throttles have held it until now.
@@ -82,7 +81,7 @@ class DemoClientThread:
         self,
         client: DemoClient,
         options: Mapping[str, Any],
-        remaining_ms: Callable[[str, str, int], int],
+        remaining_ms: Callable[[str, str], int],
         stopping: Event,
         in_full: Event,
     ) -> None:
@@ -175,7 +174,7 @@ class DemoClientThread:
     def _hold_off(self) -> bool:
         """Wait until the client may send or read again. False if it shall stop."""
         while not self._stopping.is_set():
-            blocked_ms = self._remaining_ms(self.client.user, self.client.client_id, wall_ms())
+            blocked_ms = self._remaining_ms(self.client.user, self.client.client_id)
             self.blocked = blocked_ms > 0
             wait_ms = self._pace.wait_ms(time.monotonic() * 1000, blocked_ms)
             if wait_ms <= 0:
@@ -214,12 +213,16 @@ def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
 
     No client is over quota before `in_full`.
     """
-    view = ThrottleView(plan.view_bootstrap_servers, plan.throttle_topic, plan.cluster)
-    view.start()
+    gate = Gate.connect(plan.view_bootstrap_servers, topic=plan.throttle_topic, cluster=plan.cluster)
+
+    def remaining_ms(user: str, client_id: str) -> int:
+        throttled = gate.throttle_of(user, client_id)
+        return 0 if throttled is None else throttled.remaining_ms
+
     clients = []
     for one in plan.clients:
         options = plain_sign_in(plan.bootstrap_servers, one.user, plan.passwords[one.user])
-        clients.append(DemoClientThread(one, options, view.remaining_ms, stopping, in_full))
+        clients.append(DemoClientThread(one, options, remaining_ms, stopping, in_full))
         clients[-1].start()
     while not stopping.wait(REPORT_EVERY_SECONDS):
         lines = [json.dumps(client.report()) + "\n" for client in clients]
@@ -232,7 +235,7 @@ def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
         client.leave()
     for client in clients:
         client.join(3.0 / len(clients))
-    view.close(1.0)
+    gate.close(1.0)
 
 
 def _listen_to_parent(stopping: Event, in_full: Event) -> None:

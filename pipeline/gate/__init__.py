@@ -5,7 +5,7 @@
 
 from pipeline.gate.follower import KafkaFollower
 from pipeline.gate.gate import Gate, GateStats, GateTimeout, Passage, Throttled
-from pipeline.gate.throttle_state import Lease, ThrottleView
+from pipeline.gate.throttle_state import Lease
 from pipeline.gate.waiting_room import GateDepleted, GateLimits, RequestSizeRefused
 
 __all__ = [
@@ -18,6 +18,5 @@ __all__ = [
     "Lease",
     "Passage",
     "RequestSizeRefused",
-    "ThrottleView",
     "Throttled",
 ]

@@ -238,11 +238,8 @@ class KafkaFollower:
     `options` are further kafka-python options, as of `client_properties.kafka_options`.
     """
 
-    def __init__(
-        self, bootstrap_servers: str, topic: str, options: Mapping[str, Any] | None = None, name: str = "throttle-view"
-    ) -> None:
+    def __init__(self, bootstrap_servers: str, topic: str, options: Mapping[str, Any] | None = None) -> None:
         self._new_reader = partial(ThrottleTopicReader, bootstrap_servers, topic, options)
-        self._name = name
         self._handle_records: RecordHandler = lambda _records, _is_new_topic: None
         self._begin()
 
@@ -252,7 +249,7 @@ class KafkaFollower:
         self._caught_up = Event()
         self._stopping = Event()
         self._first: dict[tuple[str, ClientKey], Found] = {}
-        self._thread = Thread(target=self._run, name=self._name, daemon=True)
+        self._thread = Thread(target=self._run, name="gate-follower", daemon=True)
 
     @property
     def unreadable(self) -> int:

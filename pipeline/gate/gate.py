@@ -160,7 +160,7 @@ class Gate:
             bootstrap_servers: host:port[,host:port…] of the cluster that has the topic.
             options: Further kafka-python options, as of `client_properties.kafka_options`.
         """
-        gate = cls(KafkaFollower(bootstrap_servers, topic, options, name="gate-follower"), limits, cluster)
+        gate = cls(KafkaFollower(bootstrap_servers, topic, options), limits, cluster)
         gate.start()
         return gate
 

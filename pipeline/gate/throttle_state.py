@@ -1,13 +1,10 @@
-"""Until when each client is blocked, from the records of the throttle topic, and a view that follows the topic."""
+"""Until when each client is blocked, from the records of the throttle topic."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from pipeline.clock import Moment, wall_ms
-from pipeline.gate.follower import KafkaFollower
-from pipeline.process import restart_in_children
-from schemas.names import THROTTLE_TOPIC, ClientKey
+from pipeline.clock import Moment
+from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
 
@@ -51,11 +48,11 @@ class ThrottleState:
     def __len__(self) -> int:
         return sum(map(len, self._clusters.values()))
 
-    def apply(self, record: ThrottleRecord, until_ms: int | None = None) -> bool:
+    def apply(self, record: ThrottleRecord, until_ms: int) -> bool:
         """Apply one record; False for one of another cluster, which is ignored. Of a release nothing is kept.
 
         Args:
-            until_ms: Its end on another clock than the wall clock; None: `throttled_until_ms`.
+            until_ms: Its end, on the clock of the caller.
         """
         if self._cluster is not None and record.cluster != self._cluster:
             return False
@@ -64,7 +61,7 @@ class ThrottleState:
         if record.action == "release":
             of_cluster.pop(key, None)
         else:
-            of_cluster[key] = Lease(record.throttled_until_ms if until_ms is None else until_ms, record)
+            of_cluster[key] = Lease(until_ms, record)
         return True
 
     def forget(self) -> list[ClientKey]:
@@ -87,11 +84,6 @@ class ThrottleState:
                     found = lease
         return found
 
-    def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:
-        """End of the throttle, exclusive; 0 without a throttle or after a release. It may be in the past."""
-        lease = self.lease_of(ClientKey(broker_id, user, client_id))
-        return 0 if lease is None else lease.until_ms
-
     def running(self, now_ms: int) -> Iterator[Lease]:
         """The throttles that have not ended, in no order."""
         return (
@@ -109,68 +101,3 @@ class ThrottleState:
                 del of_cluster[key]
                 pruned += 1
         return pruned
-
-
-# For programs that check before they send. To wait until a throttle ends, use `pipeline.gate.gate`.
-
-_PRUNE_EVERY_SECONDS: Final = 60.0
-
-
-class ThrottleView:
-    """Follows the throttle topic and answers from memory.
-
-    It reads the topic as `KafkaFollower`. The throttles that it knows end by themselves.
-    """
-
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        topic: str = THROTTLE_TOPIC,
-        cluster: str | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.state = ThrottleState(cluster)
-        self._follower = KafkaFollower(bootstrap_servers, topic, options)
-        self._prune_at = time.monotonic() + _PRUNE_EVERY_SECONDS
-        restart_in_children(self)
-
-    @property
-    def unreadable(self) -> int:
-        """The number of records that were skipped because they are not throttle records."""
-        return self._follower.unreadable
-
-    def start(self) -> None:
-        """Begin to follow the topic on a daemon thread; returns at once. Call it once."""
-        self._follower.start(self._apply)
-
-    def restart(self) -> None:
-        """Called in a child of `fork()`: follow the topic there, too. Throttles that were known stay known."""
-        self._follower.restart()
-
-    def wait_until_caught_up(self, timeout_seconds: float) -> bool:
-        """Wait until everything that was on the topic at the start is known; False if that takes longer."""
-        return self._follower.wait_until_caught_up(timeout_seconds)
-
-    def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop following. Known throttles stay until their own end. May be called twice, or before `start`."""
-        self._follower.close(timeout_seconds)
-
-    def blocked_until_ms(self, user: str, client_id: str, broker_id: str = "") -> int:
-        """End of the client's throttle, exclusive, in epoch ms; 0 without a throttle or after a release.
-
-        The end may be in the past. With a broker: the later end of that broker's throttle and the whole cluster's.
-        """
-        return self.state.blocked_until_ms(user, client_id, broker_id)
-
-    def remaining_ms(self, user: str, client_id: str, now_ms: int, broker_id: str = "") -> int:
-        """The time that the client must still wait, at `now_ms`; 0 at the end of the throttle and after it."""
-        return max(0, self.blocked_until_ms(user, client_id, broker_id) - now_ms)
-
-    def _apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool) -> None:
-        if is_new_topic:
-            self.state.forget()
-        for record in records:
-            self.state.apply(record)
-        if time.monotonic() >= self._prune_at:
-            self._prune_at = time.monotonic() + _PRUNE_EVERY_SECONDS
-            self.state.prune(wall_ms())

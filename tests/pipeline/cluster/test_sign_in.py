@@ -12,7 +12,7 @@ from pipeline.cluster.acls import Acl
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.sign_in import TokenRefused
-from pipeline.gate.throttle_state import ThrottleView
+from pipeline.gate.gate import Gate
 from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.refusals import refusal_of
 from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
@@ -51,13 +51,11 @@ def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mecha
     producer.send(topic, key=record.key(), value=record.to_value()).get(timeout=PATIENCE_SECONDS)
     producer.close()
 
-    view = ThrottleView(access.bootstrap_servers, topic, options=access.client_options())
-    view.start()
-    try:
-        assert view.wait_until_caught_up(PATIENCE_SECONDS)
-        assert view.blocked_until_ms(mechanism, record.client_id) == record.throttled_until_ms
-    finally:
-        view.close()
+    with Gate.connect(access.bootstrap_servers, topic=topic, options=access.client_options()) as gate:
+        assert gate.wait_until_caught_up(int(PATIENCE_SECONDS * 1_000))
+        throttled = gate.throttle_of(mechanism, record.client_id)
+        assert throttled is not None
+        assert throttled.record.throttled_until_ms == record.throttled_until_ms
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from pipeline.clock import Moment, wall_ms
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
-from pipeline.gate.throttle_state import ThrottleState, ThrottleView, lease_end_ms
+from pipeline.gate.throttle_state import ThrottleState, lease_end_ms
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.forking import in_a_child
@@ -24,22 +24,27 @@ from tests.waiting import PATIENCE_SECONDS, never, wait_until
 def state_after(*records: ThrottleRecord, cluster: str | None = "c") -> ThrottleState:
     state = ThrottleState(cluster)
     for each in records:
-        state.apply(each)
+        state.apply(each, each.throttled_until_ms)
     return state
+
+
+def blocked_until_ms(state: ThrottleState, user: str, client_id: str, broker_id: str = "") -> int:
+    lease = state.lease_of(ClientKey(broker_id, user, client_id))
+    return 0 if lease is None else lease.until_ms
 
 
 def test_only_the_named_pair_is_blocked() -> None:
     state = state_after(record(1, client_id="other"), release(2))
 
-    assert state.blocked_until_ms("alice", "other") == 5_000
-    assert state.blocked_until_ms("alice", "etl") == 0
-    assert state.blocked_until_ms("bob", "etl") == 0
+    assert blocked_until_ms(state, "alice", "other") == 5_000
+    assert blocked_until_ms(state, "alice", "etl") == 0
+    assert blocked_until_ms(state, "bob", "etl") == 0
 
 
 def test_the_last_record_counts_also_of_a_job_that_began_to_count_again() -> None:
     state = state_after(record(500_000), release(500_001), record(0, 7_000))
 
-    assert state.blocked_until_ms("alice", "etl") == 7_000
+    assert blocked_until_ms(state, "alice", "etl") == 7_000
 
 
 @given(st.lists(st.integers(0, 5_000)))
@@ -59,16 +64,16 @@ def test_all_is_forgotten_of_another_topic() -> None:
 def test_other_clusters_are_ignored_if_one_is_given() -> None:
     foreign = record(cluster="other")
 
-    assert state_after(foreign).blocked_until_ms("alice", "etl") == 0
-    assert state_after(foreign, cluster=None).blocked_until_ms("alice", "etl") == 5_000
+    assert blocked_until_ms(state_after(foreign), "alice", "etl") == 0
+    assert blocked_until_ms(state_after(foreign, cluster=None), "alice", "etl") == 5_000
 
 
 def test_a_brokers_throttle_counts_on_that_broker_and_the_clusters_everywhere() -> None:
     state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
 
-    assert state.blocked_until_ms("alice", "etl") == 5_000
-    assert state.blocked_until_ms("alice", "etl", "1") == 9_000
-    assert state.blocked_until_ms("alice", "etl", "2") == 5_000
+    assert blocked_until_ms(state, "alice", "etl") == 5_000
+    assert blocked_until_ms(state, "alice", "etl", "1") == 9_000
+    assert blocked_until_ms(state, "alice", "etl", "2") == 5_000
 
 
 @pytest.mark.parametrize(
@@ -109,21 +114,10 @@ def test_the_lease_of_a_client_has_the_record_that_counts() -> None:
 
 def test_records_of_two_clusters_are_counted_apart() -> None:
     state = state_after(record(50, 5_000), record(3, 9_000, cluster="other"), cluster=None)
-    assert state.blocked_until_ms("alice", "etl") == 9_000, "its lower number is the other cluster's own"
-    state.apply(release(4, cluster="other"))
-    assert state.blocked_until_ms("alice", "etl") == 5_000
+    assert blocked_until_ms(state, "alice", "etl") == 9_000, "its lower number is the other cluster's own"
+    state.apply(release(4, cluster="other"), 0)
+    assert blocked_until_ms(state, "alice", "etl") == 5_000
     assert len(state) == 1
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_view_that_reaches_no_broker_blocks_no_client() -> None:
-    view = ThrottleView("127.0.0.1:1")
-    view.start()
-
-    assert not view.wait_until_caught_up(0.2)
-    assert view.remaining_ms("alice", "etl", now_ms=0) == 0
-
-    view.close(0.1)
 
 
 @pytest.fixture
@@ -136,7 +130,7 @@ def topic(broker: EmbeddedBroker) -> Iterator[str]:
 
 
 @pytest.mark.broker
-def test_the_view_knows_old_and_new_records_once_they_are_committed(broker: EmbeddedBroker, topic: str) -> None:
+def test_a_gate_knows_old_and_new_records_once_they_are_committed(broker: EmbeddedBroker, topic: str) -> None:
     producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic)
     producer.init_transactions()
 
@@ -145,53 +139,54 @@ def test_the_view_knows_old_and_new_records_once_they_are_committed(broker: Embe
             PATIENCE_SECONDS
         )
 
+    def until_ms() -> int:
+        throttled = gate.throttle_of("alice", "etl")
+        return 0 if throttled is None else throttled.record.throttled_until_ms
+
+    now_ms = wall_ms()
+    first_ms, second_ms, third_ms = now_ms + 500_000, now_ms + 900_000, now_ms + 700_000
     producer.begin_transaction()
-    publish(record(1, 5_000))
+    publish(record(1, first_ms, throttle_time_ms=500_000))
     producer.commit_transaction()
-    view = ThrottleView(broker.bootstrap_servers, topic, cluster="c")
-    view.start()
-    assert view.wait_until_caught_up(PATIENCE_SECONDS)
-    assert view.blocked_until_ms("alice", "etl") == 5_000
+    gate = Gate.connect(broker.bootstrap_servers, topic=topic, cluster="c")
+    assert gate.wait_until_caught_up(int(PATIENCE_SECONDS * 1_000))
+    assert until_ms() == first_ms
 
     producer.begin_transaction()
-    publish(record(2, 9_000))
+    publish(record(2, second_ms, throttle_time_ms=900_000))
     producer.flush()
-    assert never(lambda: view.blocked_until_ms("alice", "etl") != 5_000, for_seconds=1.0)
+    assert never(lambda: until_ms() != first_ms, for_seconds=1.0)
     producer.abort_transaction()
 
     producer.begin_transaction()
     producer.send(topic, key=b"x", value=b"not json").get(PATIENCE_SECONDS)
     producer.send(topic, key=b"y", value=None).get(PATIENCE_SECONDS)
-    publish(record(3, 7_000))
+    publish(record(3, third_ms, throttle_time_ms=700_000))
     producer.commit_transaction()
-    wait_until(lambda: view.blocked_until_ms("alice", "etl") == 7_000, "the record of the committed transaction")
-    assert view.unreadable == 1
+    wait_until(lambda: until_ms() == third_ms, "the record of the committed transaction")
+    assert gate.stats().unreadable == 1
 
-    view.close()
+    gate.close()
     producer.close()
 
 
 @pytest.mark.broker
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_view_and_a_gate_follow_the_topic_in_a_child_and_in_its_parent(broker: EmbeddedBroker, topic: str) -> None:
-    view = ThrottleView(broker.bootstrap_servers, topic, cluster="c")
-    view.start()
+def test_a_gate_follows_the_topic_in_a_child_and_in_its_parent(broker: EmbeddedBroker, topic: str) -> None:
     gate = Gate.connect(broker.bootstrap_servers, topic=topic, cluster="c")
-    assert view.wait_until_caught_up(PATIENCE_SECONDS)
     assert gate.wait_until_caught_up(int(PATIENCE_SECONDS * 1_000))
     until_ms = wall_ms() + 1_000_000
 
-    def both_know_it() -> bool:
-        return view.blocked_until_ms("alice", "etl") == until_ms and gate.throttle_of("alice", "etl") is not None
+    def knows_it() -> bool:
+        return gate.throttle_of("alice", "etl") is not None
 
     def publish_and_read() -> str:
         producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
         throttle = record(1, until_ms, throttle_time_ms=1_000_000)
         producer.send(topic, key=throttle.key(), value=throttle.to_value()).get(PATIENCE_SECONDS)
-        wait_until(both_know_it, "the record in the child", PATIENCE_SECONDS / 2)
+        wait_until(knows_it, "the record in the child", PATIENCE_SECONDS / 2)
         return gate.state
 
     assert in_a_child(publish_and_read) == "following"
-    wait_until(both_know_it, "the record in the parent")
+    wait_until(knows_it, "the record in the parent")
     gate.close()
-    view.close()
