@@ -26,7 +26,6 @@ export KQUOTA_CACHE
 $pip install --quiet --no-deps --no-build-isolation .
 
 "$folder/venv/bin/kquota" jars fetch --with s3
-"$folder/venv/bin/kquota" jars verify --with s3
 # A first session of Spark, whose JVM writes an archive of its classes when it ends: later ones start in half the time.
 "$folder/venv/bin/python" - <<'END'
 from pyspark import SparkContext

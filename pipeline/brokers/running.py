@@ -7,11 +7,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from threading import Event
 from typing import Final, Literal
 
 from deltalake.exceptions import DeltaError
@@ -246,40 +245,6 @@ def _name_once_reached(settings: Settings, access: ClusterAccess, wait: Wait) ->
         if wait(rest_seconds):
             break
     return None
-
-
-# The sync on a thread next to other work: `kquota run --sync`.
-
-_PATIENCE_SECONDS: Final = 15.0
-_ENDED_SECONDS: Final = 3_600.0
-
-
-@contextmanager
-def sync_beside(settings: Settings, ended: Callable[[], None]) -> Iterator[None]:
-    """Keep the brokers' quotas until the end of the block; `ended` is called on the sync's thread if it fails for good.
-
-    Raises:
-        PipelineError: At the end of the block, what the sync failed with. An error of the block goes before it.
-    """
-    stopping, failures = Event(), list[BaseException]()
-
-    def run() -> float:
-        run_sync(settings, stopping.wait)
-        return _ENDED_SECONDS  # `close` ends this rest
-
-    def failed(failure: BaseException) -> None:
-        failures.append(failure)
-        ended()
-
-    thread = Background("sync", run, failed)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.close(_PATIENCE_SECONDS)
-    if failures:
-        raise failures[0]
 
 
 # What a sync would do now.

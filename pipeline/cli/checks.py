@@ -154,7 +154,6 @@ WithSet = Annotated[
     Literal["s3"] | None,
     typer.Option("--with", help="An optional set too: s3, for Spark's own access to s3://.", show_default=False),
 ]
-_LAYOUT: Final = Layout(("set", "jar", "size_bytes"), names=frozenset({"jar", "path"}))
 
 
 def fetch_jars(with_set: WithSet = None) -> None:
@@ -167,31 +166,6 @@ def fetch_jars(with_set: WithSet = None) -> None:
     wanted = jars.JarStore(jars.jars_of(*([with_set] if with_set else ())))
     fetched = wanted.fetch(remark)
     say(f"{fetched} fetched, {len(wanted.locked) - fetched} from cache")
-
-
-def verify_jars(with_set: WithSet = None) -> None:
-    """Compare every locked jar's size and sha256 with the lock. Exit code 1 when one is missing or altered."""
-    from pipeline.jvm.jars import JarStore, jars_of
-
-    store = JarStore(jars_of(*([with_set] if with_set else ())))
-    problems = store.verify()
-    remark(*map(str, problems.values()))
-    say(f"{len(store.locked) - len(problems)} of {len(store.locked)} jars are as locked")
-    if problems:
-        raise typer.Exit(1)
-
-
-def list_jars(output: Output = "table") -> None:
-    """List the lock: set, coordinates, size, hash, and where each jar belongs on this machine."""
-    from pipeline.jvm.jars import JarStore, read_lock
-
-    store = JarStore(read_lock())
-    rows = [
-        {"set": jar.jar_set, "jar": jar.coordinates, "size_bytes": jar.size_bytes, "sha256": jar.sha256}
-        | {"path": store.path_of(jar)}
-        for jar in store.locked
-    ]
-    print_rows(rows, output, _LAYOUT)
 
 
 def jar_paths() -> None:

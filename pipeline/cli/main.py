@@ -91,8 +91,6 @@ _COMMANDS: Final[Commands] = {
         "Fetch and check the locked jars of Spark and of the embedded broker.",
         {
             "fetch": checks.fetch_jars,
-            "verify": checks.verify_jars,
-            "list": checks.list_jars,
             "paths": checks.jar_paths,
         },
     ),

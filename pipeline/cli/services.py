@@ -2,9 +2,6 @@
 
 import logging
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -87,18 +84,10 @@ def run(
         typer.Option("--take-topic", help="Take the throttle topic from a job of the same name with other tables."),
     ] = False,
     metrics_port: MetricsPort = None,
-    dashboard: Annotated[bool, typer.Option("--dashboard", help="Run `kquota dashboard`, too.")] = False,
-    dashboard_port: Annotated[
-        int, typer.Option(help="Where that listens, on this machine only; 0 means any free one.", min=0, max=65_535)
-    ] = DEFAULT_PORT,
-    sync: Annotated[
-        bool, typer.Option("--sync", help="Keep the brokers' own quotas too, as `kquota quotas sync` does.")
-    ] = False,
 ) -> None:
     """Run the job until SIGTERM or Ctrl-C: read usage, decide, throttle, release, record.
 
-    Missing tables are created; topics are checked and never changed (see `kquota topics create`). With --sync, both end
-    together.
+    Missing tables are created; topics are checked and never changed (see `kquota topics create`).
     """
     from pipeline.stream.session import SparkStarter, refuse_without_connectors, runs_in_the_cluster
 
@@ -114,7 +103,6 @@ def run(
     set_up_logging(settings.log_level)
     refuse_without_connectors()
     with SparkStarter(settings, waits=not no_wait) as starter:  # what is imported now is imported while the JVM starts
-        from pipeline.brokers.running import sync_beside
         from pipeline.job.job import Job
         from pipeline.job.metrics import Listeners, job_metrics
         from pipeline.job.take_over import refuse_state_on_one_node
@@ -129,11 +117,7 @@ def run(
         running = Job(settings, listeners, waits=not no_wait, takes_topic=take_topic)
         with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
             create_tables(settings.tables.root)
-            with (
-                _dashboard(dashboard_port, source.config, settings.tables.root) if dashboard else nullcontext(),
-                sync_beside(settings, running.stop) if sync else nullcontext(),
-            ):
-                running.run(starter)
+            running.run(starter)
 
 
 # What the job prints while it runs: throttles and every micro-batch, as log lines on stderr.
@@ -215,7 +199,7 @@ def gate(
         server.run()
 
 
-# The dashboard of a job: a process of its own, which ends with it.
+# The page of the demo.
 
 
 def free_port(wanted: int | None) -> int | None:
@@ -225,24 +209,3 @@ def free_port(wanted: int | None) -> int | None:
     if wanted is None or find_spec("uvicorn") is None or find_spec("starlette") is None:
         return None
     return wanted if is_free(wanted) else free_ports(1)[0]
-
-
-def _dashboard(port: int, config: Path | None, tables_root: str) -> AbstractContextManager[None]:
-    """Within the block the dashboard runs. It prints its address itself, on stderr."""
-    for library in ("starlette", "uvicorn"):
-        if find_spec(library) is None:
-            raise not_installed(library, "dashboard")
-    given = () if config is None else ("--config", config)
-    return _running("dashboard", "--port", port, "--tables", tables_root, *given)
-
-
-@contextmanager
-def _running(*arguments: object) -> Iterator[None]:
-    from pipeline.demo.process import spawn, terminate
-
-    command = [sys.executable, "-m", "pipeline.cli.main", *map(str, arguments)]
-    child = spawn(command, cwd=Path.cwd(), output=sys.stderr.fileno())
-    try:
-        yield
-    finally:
-        terminate(child, 5.0)

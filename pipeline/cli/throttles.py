@@ -2,10 +2,9 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -66,16 +65,10 @@ def list_(
         bool, typer.Option("--all", help="Also throttles that have ended, and releases; newest first.")
     ] = False,
     limit: Annotated[int, typer.Option(help="How many records --all and --since show.", min=1)] = 50,
-    watching: Annotated[
-        bool, typer.Option("--watch", help="Print again whenever something has changed, until Ctrl-C.")
-    ] = False,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
-    """List the clients that are throttled now; exits with 3 if there are none.
-
-    With --watch it does not exit before Ctrl-C or SIGTERM, and then with 0.
-    """
+    """List the clients that are throttled now; exits with 3 if there are none. `kquota throttles tail` follows them."""
     from pipeline.tables.throttles import Wanted, recent_events, running_throttles
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
@@ -84,40 +77,13 @@ def list_(
     root, min_hold_ms = settings.tables.root, settings.purgatory.min_hold_ms
     is_recent = everything or since is not None
 
-    def read() -> list[dict[str, Any]]:
-        # One more than is shown, to know whether there are more.
-        if is_recent:
-            return recent_events(root, limit + 1, wanted)
-        return running_throttles(root, wall_ms(), wanted, min_hold_ms)
-
-    show = partial(_print, output=output, limit=limit if is_recent else None)
-    if watching:
-        _watch(read, show, output)
-        return
-    rows = read()
-    show(rows)
+    if is_recent:
+        rows = recent_events(root, limit + 1, wanted)  # one more than is shown, to know whether there are more
+    else:
+        rows = running_throttles(root, wall_ms(), wanted, min_hold_ms)
+    _print(rows, output, limit if is_recent else None)
     if not rows:
         raise typer.Exit(NotFound.exit_code)
-
-
-def _watch(read: Callable[[], list[dict[str, Any]]], show: Callable[[list[dict[str, Any]]], None], output: str) -> None:
-    with until_reader_goes(), wait_until_stopped() as wait:
-        for number, rows in enumerate(changes(read, wait)):
-            if number and (is_table(output) or output == "yaml"):
-                say("---" if output == "yaml" else "")
-            remark(f"{clock_time(wall_ms())} UTC, throttles: {len(rows)}")
-            show(rows)
-            sys.stdout.flush()
-
-
-def changes(read: Callable[[], Any], wait: Callable[[float], bool]) -> Iterator[Any]:
-    """What is read first, and then, every second, what has changed, until `wait` returns True."""
-    shown = None
-    while shown is None or not wait(PERIOD_SECONDS):
-        value = read()
-        if value != shown:
-            yield value
-            shown = value
 
 
 def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:

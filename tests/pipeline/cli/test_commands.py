@@ -55,12 +55,11 @@ COMMANDS = {
     "quotas rollback 1": ("--dry-run",),
     "what-if": ("-f", "CANDIDATE", "--from", "usage", *SPAN),
     "tables create": (),
-    "jars list": (),
     "config show": (),
 }
 
 
-WITHOUT_TABLES = ("jars", "config")
+WITHOUT_TABLES = ("config",)
 
 
 @pytest.fixture(scope="module")

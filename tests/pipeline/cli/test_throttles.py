@@ -1,4 +1,4 @@
-"""`kquota throttles list|tail|verify`: filters, the table for people, `--watch`, committed records of a real topic.
+"""`kquota throttles list|tail|verify`: filters, the table for people, committed records of a real topic.
 
 alice/etl   producer  throttled T0 … T0 + 10 min      alice/web   consumer  throttled, then released
 bob/        request   throttled T0 - 1 h … T0 + 9 min
@@ -21,7 +21,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.cli.options import wait_until_stopped
-from pipeline.cli.throttles import PERIOD_SECONDS, changes
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
@@ -106,19 +105,6 @@ def test_only_what_is_wanted_is_listed(flags: str, found: list[str], events: Eve
     assert listed(events, *flags.split()).exit_code == (0 if found else 3)
 
 
-def test_a_watch_shows_what_has_changed_and_nothing_else() -> None:
-    values = iter(["a", "a", "b", "b", "b", "a", "never read"])
-    waited: list[float] = []
-
-    def wait(seconds: float) -> bool:
-        waited.append(seconds)
-        return len(waited) == 6
-
-    assert list(changes(lambda: next(values), wait)) == ["a", "b", "a"]
-    assert waited == [PERIOD_SECONDS] * 6
-    assert next(values) == "never read", "after the stop nothing is read"
-
-
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_signal_ends_the_wait_at_once_and_gives_the_signal_back(kind: signal.Signals) -> None:
     before = signal.signal(kind, signal.default_int_handler)
@@ -154,24 +140,6 @@ def test_more_records_than_shown_are_told_and_another_quota_type_is_refused(even
         answer = listed(events, "--type", given)
         assert answer.exit_code == 2
         assert f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}" in answer.stderr
-
-
-def test_a_watch_without_a_terminal_prints_each_change_and_ends_with_0(events: EventTable) -> None:
-    command = [sys.executable, "-m", "pipeline.cli.main", "throttles", "list", "--watch", "--user", "bob"]
-    with subprocess.Popen(
-        [*command, "-o", "csv", "--tables", events.root], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        header, first = process.stdout.readline(), process.stdout.readline()
-        now_ms = time.time_ns() // 1_000_000
-        events.write(("new", "throttle", now_ms, 10 * MINUTE_MS), user="bob", quota_type=PRODUCER, cause="renewed")
-        again, second, third = (process.stdout.readline() for _ in range(3))
-        process.send_signal(signal.SIGTERM)
-        rest, told = process.communicate()
-    assert (header, rest) == (again, "")
-    assert first in {second, third}
-    assert [line.split(", ")[1] for line in told.splitlines()] == ["throttles: 1", "throttles: 2"]
-    assert process.returncode == 0
 
 
 COMMAND = [sys.executable, "-m", "pipeline.cli.main", "throttles", "tail"]
