@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
-PERIOD_SECONDS: Final = 1.0
 _RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
 _RECENT: Final = Layout(
     ("at", "action", "client", *_COLUMNS[2:]), dropped_first=("W", "for", "decision", "O", "action")

@@ -94,12 +94,9 @@ class Target:
         return self.seen.wall_ms if self.seen else 0
 
     def is_of_the_broker_of(self, other: "Target") -> bool:
-        """Whether both pages are of one process, or have the very same rates."""
-        if self.page is None or other.page is None:
-            return False
-        if self.page.identity is not None and other.page.identity is not None:
-            return self.page.identity == other.page.identity
-        return self.page.digest is not None and self.page.digest == other.page.digest
+        """Whether both pages are of one process, where they say when it was started."""
+        own, others = (None if one.page is None else one.page.identity for one in (self, other))
+        return own is not None and own == others
 
     def observe(self, page: Page, at: Moment) -> None:
         """Charge what the page shows, and forget the sensors that are long gone."""

@@ -21,6 +21,7 @@ An exporter makes text of them, in one of these forms. Upper and lower case do n
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -28,7 +29,6 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.meter.usage_messages import Client, client_columns, new_client
 from quota.arrays import Flags, Floats, Ints
@@ -82,7 +82,7 @@ _LABELS: Final = {
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?\s*')
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_PROCESS_START: Final = re.compile(rb"process_start_time_seconds(?:\{.*\})?")
+_PROCESS_START: Final = re.compile(rb"^process_start_time_seconds(?:\{.*\})? (\S+)", re.MULTILINE)
 _MAPPED: Final = {"produced_bytes": PRODUCED, "fetched_bytes": FETCHED, "request_time": REQUEST}
 _MEANINGS: Final = ("user", "client_id", "resource", "broker_id")
 _SEVERAL_NAMES: Final = re.compile(r", (?:user|client-id)=")
@@ -283,7 +283,6 @@ class Page(NamedTuple):
         refused: Lines that could not be used.
         reason: Why, of the first of them; "" if there are none.
         identity: When the broker's process was started, as it is on the page; None if it is not.
-        digest: Without an identity: equal on pages with the same sensors and rates; None if all rates are 0.
     """
 
     rates: Floats
@@ -291,17 +290,10 @@ class Page(NamedTuple):
     refused: int
     reason: str
     identity: bytes | None
-    digest: int | None
 
 
-# In place of a sensor: a line of something else, one that cannot be used, the start of the process, one that is new.
-_NONE: Final = -1
-_REFUSED: Final = -2
-_STARTED: Final = -3
-_NEW: Final = -4
+_NO_SENSOR: Final = -1
 _LARGEST_TOTAL: Final = 2.0**63
-_LINES_KEPT: Final = 10_000
-"""Lines that are remembered beyond two pages: some have a time after their value, and so are always new."""
 
 
 class SensorTable:
@@ -317,17 +309,12 @@ class SensorTable:
         self._pattern = names.pattern
         self._is_of_jmx_exporter = False
         self.is_counted = False
-        self._at: dict[bytes, int] = {}
-        # Of all lines in `_at`; and of the last page, if all its lines were known.
-        self._known: tuple[pa.Array, Ints] | None = None
-        self._last: tuple[pa.Array, Ints] | None = None
-        self._reasons: dict[bytes, str] = {}
+        # The lines of the last page: the place of the sensor, `_NO_SENSOR`, or why the line cannot be used.
+        self._known: dict[bytes, int | str] = {}
         self._sensors: dict[Sensor, int] = {}
         self._client_at: dict[tuple[str, str, str], int] = {}
         self.clients: list[Client] = []
         self._places: list[tuple[int, int]] = []
-        self._array = np.zeros((0, 2), np.int64)
-        self._names_of_clients: pa.Table | None = None
 
     def __len__(self) -> int:
         """The number of sensors."""
@@ -336,16 +323,12 @@ class SensorTable:
     @property
     def places(self) -> Ints:
         """Of each sensor what it measures, and the position of its client in `clients`, int64[n, 2]."""
-        if len(self._array) != len(self._places):
-            self._array = np.array(self._places, np.int64).reshape(-1, 2)
-        return self._array
+        return np.array(self._places, np.int64).reshape(-1, 2)
 
     @property
     def client_names(self) -> pa.Table:
         """The clients, in their order, as `usage_messages.client_columns`."""
-        if self._names_of_clients is None or self._names_of_clients.num_rows != len(self.clients):
-            self._names_of_clients = client_columns(self.clients)
-        return self._names_of_clients
+        return client_columns(self.clients)
 
     def read(self, page: bytes) -> Page:
         """The rates on a page; sensors that are not on it have 0. New ones are added at the end.
@@ -355,101 +338,57 @@ class SensorTable:
         """
         if self._is_of_jmx_exporter != _has_line(page, OF_JMX_EXPORTER):
             self._is_of_jmx_exporter = not self._is_of_jmx_exporter
-            self._forget_lines()
-        # Most lines are those of the last page, with another value: what comes before the last space is known.
-        lines = pc.split_pattern(pa.array([page], pa.binary()), "\n").flatten()
-        parts = pc.split_pattern(lines, " ", max_splits=1, reverse=True)
-        texts, ends = parts.flatten(), parts.offsets.to_numpy()
-        places = self._places_of(texts.take(pa.array(ends[:-1])))
-        looked: dict[int, tuple[bytes, bytes]] = {}
-        for line in np.flatnonzero(places == _NEW).tolist():
-            series, text, places[line] = self._look(lines[line].as_py())
-            looked[line] = series, text
-        of_sensors = np.flatnonzero(places >= 0)
-        ids = places[of_sensors]
-        values = _numbers(texts.take(pa.array(ends[1:][of_sensors] - 1)))
-        for line in looked:
-            values[of_sensors == line] = _number(looked[line][1])
-        per_second = np.where(self.places[ids, 0] == REQUEST, values * NS_PER_PERCENT, values)
-        is_twice = np.bincount(ids, minlength=len(self))[ids] > 1
+            self._known = {}
+        lines = [line for line in map(self._read_line, page.split(b"\n")) if line[0] != _NO_SENSOR]
+        self._known = {series: place for place, series, _ in lines}
+        counts, rates = Counter(place for place, _, _ in lines), np.zeros(len(self))
         largest = _LARGEST_TOTAL if self.is_counted else LARGEST_MEASURE
-        is_good = (per_second >= 0) & (per_second <= largest) & ~is_twice
-        rates = np.zeros(len(self))
-        rates[ids[is_good]] = per_second[is_good]
-
-        def line_of(line: int) -> tuple[bytes, bytes]:
-            return looked.get(line) or (texts[ends[line]].as_py(), texts[ends[line + 1] - 1].as_py())
-
-        bad = [*np.flatnonzero(places == _REFUSED).tolist(), *of_sensors[~is_good].tolist()]
-        if len(self._at) > 2 * len(places) + _LINES_KEPT:
-            self._at, self._known = {line_of(line)[0]: place for line, place in enumerate(places.tolist())}, None
-            self._reasons = {series: reason for series, reason in self._reasons.items() if series in self._at}
-        started = np.flatnonzero(places == _STARTED).tolist()
-        return Page(
-            rates,
-            shown=int(is_good.sum()),
-            refused=len(bad),
-            reason=self._reason(*line_of(bad[0]), bad[0] in of_sensors[is_twice]) if bad else "",
-            identity=line_of(started[0])[1] if started else None,
-            digest=None if started else self._digest(rates),
-        )
+        shown, reasons = 0, list[str]()
+        for place, series, text in lines:
+            if isinstance(place, str):
+                reasons.append(f"{_shown(series)}: {place}")
+            elif counts[place] > 1:
+                reasons.append(f"{_shown(series)}: another line has its client, too")
+            else:
+                per_second = _number(text) * (NS_PER_PERCENT if self._places[place][0] == REQUEST else 1.0)
+                if 0 <= per_second <= largest:
+                    rates[place] = per_second
+                    shown += 1
+                else:
+                    reasons.append(f"{_shown(series)}: {_shown(text)} is not a rate")
+        started = _PROCESS_START.search(page)
+        return Page(rates, shown, len(reasons), next(iter(reasons), ""), started[1] if started else None)
 
     def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n], and all lines. The others close the gaps in their order."""
         sensors = [key for key, place in self._sensors.items() if kept[place]]
-        self._forget_lines()
-        self._sensors, self._client_at, self.clients, self._places = {}, {}, [], []
-        self._array, self._names_of_clients = self._array[:0], None
+        self._known, self._sensors, self._client_at, self.clients, self._places = {}, {}, {}, [], []
         for key in sensors:
             self._add(key)
 
-    def _forget_lines(self) -> None:
-        self._at, self._reasons, self._known, self._last = {}, {}, None, None
-
-    def _places_of(self, series: pa.Array) -> Ints:
-        if self._last is not None and series.equals(self._last[0]):
-            return self._last[1]
-        if self._known is None:
-            # The last one is for index -1: a line that is not known.
-            places = np.array([*self._at.values(), _NEW], np.int64)
-            self._known = pa.array(self._at, pa.binary()), places
-        known, places = self._known
-        found: Ints = places[pc.index_in(series, value_set=known).fill_null(-1).to_numpy()]
-        self._last = None if _NEW in found else (series, found)
-        return found
-
-    def _digest(self, rates: Floats) -> int | None:
-        """The same for two pages on which the same clients have the same rates; None if all are 0."""
-        used = np.flatnonzero(rates)
-        if not len(used):
-            return None
-        sensors = [(self.clients[at].number, measure) for measure, at in self.places[used].tolist()]
-        return hash(frozenset(zip(sensors, rates[used].tolist(), strict=True)))
-
-    def _reason(self, series: bytes, text: bytes, is_twice: bool) -> str:
-        other = "another line has its client, too" if is_twice else f"{_shown(text)} is not a rate"
-        return f"{_shown(series)}: {self._reasons.get(series) or other}"
-
-    def _look(self, line: bytes) -> tuple[bytes, bytes, int]:
-        """A line that is new: its series, its value, and its place, which is remembered."""
-        self._known = None
+    def _read_line(self, line: bytes) -> tuple[int | str, bytes, bytes]:
+        """The place of a line's sensor, or why it cannot be used; what comes before its value, and the value."""
+        # Most lines are those of the last page, with another value: what comes before the last space is known.
+        series, _, text = line.rpartition(b" ")
+        place = self._known.get(series)
+        if place is not None:
+            return place, series, text
         match = self._pattern.fullmatch(line)
         if match is None:
-            series, blank, text = line.rpartition(b" ")
-            series = series if blank else line
-            self._at[series] = _STARTED if _PROCESS_START.fullmatch(series) else _NONE
-            return series, text, self._at[series]
-        place = self._at.get(match[1])
-        if place is None:
-            try:
-                key = self._names.sensor_of(match[1].decode(), self._is_of_jmx_exporter)
-                place = _NONE if key is None else self._add(key)
-                self.is_counted |= key is not None and match[1].lower().startswith(_COUNTER.encode())
-            except ValueError as exc:
-                self._reasons[match[1]] = str(exc).splitlines()[0]
-                place = _REFUSED
-            self._at[match[1]] = place
-        return match[1], match[2], place
+            return _NO_SENSOR, series, text
+        place = self._known.get(match[1])
+        return self._place_of(match[1]) if place is None else place, match[1], match[2]
+
+    def _place_of(self, series: bytes) -> int | str:
+        try:
+            key = self._names.sensor_of(series.decode(), self._is_of_jmx_exporter)
+            if key is None:
+                return _NO_SENSOR
+            place = self._add(key)
+        except ValueError as exc:
+            return str(exc).splitlines()[0]
+        self.is_counted |= series.lower().startswith(_COUNTER.encode())
+        return place
 
     def _add(self, key: Sensor) -> int:
         known = self._sensors.get(key)
@@ -464,13 +403,6 @@ class SensorTable:
         self._places.append((measure, client_at))
         self._sensors[key] = len(self._places) - 1
         return self._sensors[key]
-
-
-def _numbers(texts: pa.Array) -> Floats:
-    try:
-        return np.array(texts.cast(pa.float64()), np.float64)
-    except pa.ArrowInvalid:
-        return np.array([_number(text) for text in texts.to_pylist()], np.float64)
 
 
 def _number(text: bytes) -> float:
