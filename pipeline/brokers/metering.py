@@ -29,7 +29,7 @@ from quota.broker_levels.entries import (
     broker_entries,
     is_metering,
 )
-from quota.broker_levels.metering import metering_entries, switched_off, switched_on, usual_choice
+from quota.broker_levels.metering import switched_off, switched_on, usual_choice
 from quota.broker_levels.writes import Change
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import Quota
@@ -49,52 +49,11 @@ class Metering:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of the ways to meter: what it would write, and what it costs.
-
-    Attributes:
-        by: `pair` or `user`.
-        quota_types: The types for which the quota would stand there.
-        entity: Where it would stand, as text; "" where it is not needed, as every client has a quota.
-        is_chosen: Whether it is what is planned.
-        loses: What the sensors there do not tell.
-        hides: Which quotas would be ended by it, if somebody wrote them later; a running sync moves it before.
-        memory: What it costs a broker.
-    """
-
-    by: str
-    quota_types: tuple[str, ...]
-    entity: str
-    is_chosen: bool
-    loses: str
-    hides: str
-    memory: str
-
-
 _BY: Final = {"pair": METERED, "user": METERED_BY_USER}
-_EACH_CLIENT_ID: Final = (
-    "for each client-id some 10 kB of heap, for an hour; 587 kB if it has 30 000 characters. Clients can make them up"
-)
-_COSTS: Final = {
-    METERING_ENTITIES[0]: (
-        "nothing",
-        "later quotas of the default user, and of client-ids without a user",
-        _EACH_CLIENT_ID,
-    ),
-    METERING_ENTITIES[1]: (
-        "client-ids: all clients of a user are one, and without sign-in all are ANONYMOUS",
-        "later quotas of client-ids without a user",
-        "for each user some 10 kB of heap, for an hour",
-    ),
-    METERING_ENTITIES[2]: ("users: all usage is charged to ANONYMOUS", "nothing", _EACH_CLIENT_ID),
-    None: ("nothing: every client has a quota", "nothing", "none"),
-}
-"""By the entity at which it stands: what it loses, hides and costs."""
 
 
-def planned(settings: Settings, by: str | None) -> tuple[list[Change], list[Choice]]:
-    """What must be written so that the brokers measure every client, and both ways to do it.
+def planned(settings: Settings, by: str | None) -> list[Change]:
+    """What must be written so that the brokers measure every client.
 
     Args:
         by: `pair` or `user`; None for `usual_choice`.
@@ -107,21 +66,7 @@ def planned(settings: Settings, by: str | None) -> tuple[list[Change], list[Choi
     look.refuse_callbacks()
     wanted, named = wanted_keys(settings), {key.quota_type for key in _client_id_keys(settings)}
     chosen = usual_choice(look.held, named) if by is None else dict.fromkeys(QUOTA_TYPES, _BY[by])
-    others = {key for key, value in look.held.items() if not is_metering(key, value)} | wanted
-    return switched_on(look.held, wanted, chosen), [
-        choice for name, bound in _BY.items() for choice in _choices(name, bound, others, chosen)
-    ]
-
-
-def _choices(by: str, bound: float, others: set[EntryKey], chosen: Mapping[str, float]) -> Iterator[Choice]:
-    """A way to meter, once for each entity at which it would stand and each choice."""
-    entries = metering_entries(others, dict.fromkeys(QUOTA_TYPES, bound))
-    standing = {entry.key.quota_type: (entry.key.user, entry.key.client_id) for entry in entries}
-    groups: dict[tuple[tuple[str, str] | None, bool], list[str]] = {}
-    for name in QUOTA_TYPES:
-        groups.setdefault((standing.get(name), chosen[name] == bound), []).append(name)
-    for (entity, is_chosen), names in groups.items():
-        yield Choice(by, tuple(names), label(*entity) if entity else "", is_chosen, *_COSTS[entity])
+    return switched_on(look.held, wanted, chosen)
 
 
 def removal(settings: Settings) -> list[Change]:

@@ -20,14 +20,13 @@ from pipeline.cli.options import (
     UsageTopicName,
     wait_until_stopped,
 )
-from pipeline.cli.output import Layout, is_table, print_rows, remark, say
+from pipeline.cli.output import Layout, print_rows, remark, say
 from pipeline.clock import SystemClock
 from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
-    from pipeline.brokers.metering import Choice
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_sources import Source
     from pipeline.meter.scrapes import NameMap
@@ -183,7 +182,7 @@ def enable(
     Brokers measure a client only under a quota. It stands at the default user and default client-id, by user at the
     default user, or, where that would hide a quota of default users or of client-ids alone, at a less specific level
     that hides none, for each quota type by itself. Quotas of brokers and of the quota table count. A sync keeps it, and
-    moves it before it hides a row. The plan shows both ways, with what each loses, hides and costs a broker.
+    moves it before it hides a row. docs/meter.md has what each way loses, hides and costs a broker.
 
     It is stored in broker_quotas, where there are tables; a sync on another machine must be stopped before, or it ends
     with 4. Exit code 5: a broker does not use Kafka's own quotas.
@@ -192,10 +191,8 @@ def enable(
     from pipeline.cli.quotas.sync import print_changes
 
     settings = source.settings()
-    changes, choices = planned(settings, by)
-    if is_table(output):
-        say(*(line for choice in choices for line in _lines_of(choice)), "")
-    print_changes(changes, output, choices=[asdict(choice) for choice in choices])
+    changes = planned(settings, by)
+    print_changes(changes, output)
     if any(change.new is not None and not change.key.user for change in changes):
         remark("sensors of the default client-id have no user: their usage is charged to ANONYMOUS")
     _switch(settings, changes, yes, "every client is measured so")
@@ -239,16 +236,6 @@ def status(
     print_rows([asdict(one) for one in found], output, _MEASURED, shown=readable)
     if callbacks:
         remark(callbacks_text(callbacks))
-
-
-def _lines_of(choice: "Choice") -> list[str]:
-    return [
-        f"by {choice.by}{' (chosen)' if choice.is_chosen else ''}: {', '.join(choice.quota_types)}",
-        f"  stands at  {choice.entity or 'nothing'}",
-        f"  loses      {choice.loses}",
-        f"  hides      {choice.hides}",
-        f"  memory     {choice.memory}",
-    ]
 
 
 def _switch(settings: "Settings", changes: "list[Change]", yes: bool, already: str) -> None:

@@ -70,7 +70,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
         create_topics(admin, wanted_topics(settings))
         create_demo_topics(admin, brokers)
     make_tables(settings)
-    metering.write(settings, metering.planned(settings, by="pair")[0])
+    metering.write(settings, metering.planned(settings, by="pair"))
 
 
 def make_tables(settings: Settings) -> None:

@@ -13,7 +13,7 @@ from quota.entity import label
 from quota.units import bound_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from pipeline.settings.model import Settings
     from quota.broker_levels.writes import Change, Drift
@@ -98,16 +98,9 @@ def _print_plan(settings: "Settings", adopt: bool, output: str) -> None:
     )
 
 
-def print_changes(
-    changes: "Iterable[Change]",
-    output: str,
-    drifts: "Iterable[Drift]" = (),
-    choices: "Sequence[Mapping[str, Any]] | None" = None,
-) -> None:
-    """Print what would be written to brokers, and what others have written there; a document has the choices too."""
-    rows = _plan_rows(changes, drifts)
-    document = None if choices is None else {"choices": choices, "changes": rows}
-    print_rows(rows, output, _PLAN, shown=_readable, document=document)
+def print_changes(changes: "Iterable[Change]", output: str, drifts: "Iterable[Drift]" = ()) -> None:
+    """Print what would be written to brokers, and what others have written there."""
+    print_rows(_plan_rows(changes, drifts), output, _PLAN, shown=_readable)
 
 
 def _plan_rows(changes: "Iterable[Change]", drifts: "Iterable[Drift]") -> list[dict[str, Any]]:

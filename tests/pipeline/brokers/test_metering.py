@@ -39,9 +39,9 @@ class Metered:
     def by_type(self) -> list[str]:
         return [row["by"] for row in json.loads(self.run("status").stdout)]
 
-    def chosen(self, *options: str) -> list[tuple[str, list[str], str]]:
-        choices = json.loads(self.run("enable", *options).stdout)["choices"]
-        return [(one["by"], one["quota_types"], one["entity"]) for one in choices if one["is_chosen"]]
+    def planned(self) -> set[tuple[str, str, str, float]]:
+        rows = json.loads(self.run("enable").stdout)
+        return {(row["quota_type"], row["user"], row["client_id"], row["new"]) for row in rows if row["new"]}
 
     def doctor(self) -> str:
         return kquota("doctor", *self._address, *self._tables).stdout
@@ -87,34 +87,12 @@ def test_it_is_written_with_yes_where_it_hides_nothing_and_taken_away(native: Na
 
 
 @pytest.mark.broker
-def test_the_plan_shows_what_both_ways_lose_hide_and_cost(native: NativeQuotas, metered: Metered) -> None:
-    native.alter({client("app"): {PRODUCE: 5e6}})
-    await_values(native, {client("app"): {PRODUCE: 5e6}})
-    others = [FETCH, REQUEST]
-    assert metered.chosen() == [
-        ("pair", [PRODUCE], "the default client-id"),
-        ("user", others, "the default user-principal"),
-    ]
-    assert metered.chosen("--by", "pair") == [
-        ("pair", [PRODUCE], "the default client-id"),
-        ("pair", others, "the default user-principal, the default client-id"),
-    ]
-    shown = metered.run("enable", "--by", "user", output="table").stdout
-    assert (
-        "by user (chosen): consumer_byte_rate, request_percentage\n  stands at  the default user-principal\n" in shown
-    )
-    assert "  loses      client-ids: all clients of a user are one, and without sign-in all are ANONYMOUS\n" in shown
-    assert "  hides      later quotas of the default user, and of client-ids without a user\n" in shown
-    assert "587 kB if it has 30 000 characters. Clients can make them up\n" in shown
-
-
-@pytest.mark.broker
 @pytest.mark.parametrize("mode", ["enforce", "shadow", "exempt"])
 def test_a_row_of_a_client_id_needs_metering_by_pair_and_doctor_says_so(
     mode: str, native: NativeQuotas, metered: Metered, tmp_path: Path
 ) -> None:
     table = QuotaTable(new_tables(tmp_path / "tables"))
-    assert metered.chosen() == [("user", [PRODUCE, FETCH, REQUEST], "the default user-principal")]
+    assert metered.planned() == {(one, D, "", METERED_BY_USER) for one in QUOTA_TYPES}
     metered.run("enable", "--yes")
     await_values(native, {user(None): dict.fromkeys(QUOTA_TYPES, METERED_BY_USER)})
     assert " metering " not in metered.doctor()
@@ -123,7 +101,7 @@ def test_a_row_of_a_client_id_needs_metering_by_pair_and_doctor_says_so(
     types = [PRODUCE, FETCH, REQUEST] if mode == "exempt" else [PRODUCE]
     warning = f"quotas of client-ids are in the table, and brokers measure {', '.join(types)} by user"
     assert f"warn  metering  {warning}: such usage has no client-id. Fix: " in metered.doctor()
-    assert metered.chosen()[0] == ("pair", types, "the default user-principal, the default client-id")
+    assert metered.planned() == {(one, D, D, METERED) for one in types}
     metered.run("enable", "--yes")
     wait_until(lambda: " metering " not in metered.doctor(), "the broker to hear of it")
 
