@@ -4,7 +4,6 @@ And what a sync would do now, without writing anything: for dry runs, difference
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.brokers.changes import KafkaQuotas, callbacks_text
-from pipeline.brokers.lock import NoteFile, SyncNote, running_sync, sync_lock
+from pipeline.brokers.lock import running_sync, sync_lock
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower, drift_line
 from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
@@ -35,7 +34,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.upkeep import clean, compact
-from quota.broker_levels.entries import EntryKey, EntryKind, OwnLimits
+from quota.broker_levels.entries import EntryKey, OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from quota.broker_levels.writes import Change, Drift, Owned, Refusal
 from quota.units import age_text
@@ -156,11 +155,10 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), failed)
         upkeep.start()
         try:
-            metrics, notes = metrics or SyncMetrics(CollectorRegistry(), SystemClock()), NoteFile(settings)
+            metrics = metrics or SyncMetrics(CollectorRegistry(), SystemClock())
 
             def step() -> None:
                 metrics.period_done(control, sync.step())
-                notes.write(_note_of(control))
 
             _run_periods(step, metrics, settings.sync.period_ms / 1000, wait)
             if settings.sync.restore_on_stop:
@@ -186,22 +184,6 @@ def _taken_over(
     sync = BrokerQuotaSync(control, sources, table, cluster, SystemClock(), settings.sync.describe_every_ms)
     sync.take_over()
     return sync, control
-
-
-_MOST_USERS: Final = 3
-
-
-def _note_of(control: BrokerSync) -> SyncNote:
-    return SyncNote(
-        process=str(os.getpid()),
-        at_ms=wall_ms(),
-        owned_values=len(control.owned),
-        own_entries=sum(one.kind is EntryKind.OWN for one in control.owned.values()),
-        left_out=control.left_out.total(),
-        left_out_by_user=dict(control.left_out.most_common(_MOST_USERS)),
-        drifts=len(control.drifts),
-        refused_values=len(control.refused),
-    )
 
 
 def _run_periods(step: Callable[[], None], metrics: SyncMetrics, period_seconds: float, wait: Wait) -> None:
@@ -315,11 +297,6 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
     see = command_text("quotas", "diff", "--brokers")
     if plan.changes and process is None:
         yield "warning", f"values that the brokers must get: {len(plan.changes)}. Fix: start it again; see {see}"
-    note, _ = NoteFile(settings).read(now_ms)
-    if process is not None and note is not None and note.left_out:
-        fix = "give such a user one quota for all its client-ids, or raise own_entries_per_user and own_entries"
-        text = f"entries of clients that a default bounds: {note.own_entries}; {note.left_out_text}"
-        yield "warning", f"{text}. Each broker gives them the whole bound. Fix: {fix} under [sync] in the settings"
     for drift in plan.drifts[:_SHOWN]:
         yield "warning", f"{drift_line(drift)}. Fix: remove it there, or start the sync with --adopt"
     if len(plan.drifts) > _SHOWN:

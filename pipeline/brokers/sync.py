@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 
 from pipeline.brokers.changes import ChangeWriter, ClusterQuotas, Written
 from pipeline.clock import Clock
-from pipeline.command_line import command_text
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.opening import FollowedTable, reading
 from pipeline.tables.port import Condition, Instant
@@ -61,6 +60,12 @@ MOST_LINES: Final = 200
 """So many changes that were made together get a line each. The lines of 10^4 would take longer than the changes."""
 
 
+_MORE_ROOM: Final = (
+    "give such a user one quota for all its client-ids, or raise own_entries_per_user and own_entries under [sync] in "
+    "the settings"
+)
+
+
 class SyncLog:
     """Logs each thing once. What lasts, as a drift, is logged when it begins, and again if it comes back."""
 
@@ -90,8 +95,8 @@ class SyncLog:
                 log.warning("%s: %s %s", key_text(one.key), whom, one.reason)
         self._refused = frozenset(refused)
         for user in [user for user in control.left_out if user not in self._left_out][:MOST_LINES]:
-            text = "more clients of %s need an entry of their own than there is room for; the numbers: %s"
-            log.warning(text, f"user '{user}'" if user else "no user", command_text("status"))
+            text = "more clients of %s need an entry of their own than there is room for. Fix: %s"
+            log.warning(text, f"user '{user}'" if user else "no user", _MORE_ROOM)
             self._left_out.add(user)
         if control.unplaced_bytes and not self._has_unplaced:
             self._has_unplaced = True

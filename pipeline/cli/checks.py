@@ -1,20 +1,17 @@
 """`kquota doctor`, `status`, `config` and `jars`: what is missing, how far the job is, the settings and the jars."""
 
 import json
-import socket
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipeline.cli.options import FileSource, JobSource, Output, Source, source_of
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
-from pipeline.cli.services import DEFAULT_LISTEN
 from pipeline.clock import wall_ms
 
 if TYPE_CHECKING:
-    from pipeline.brokers.lock import SyncNote
     from pipeline.job.status import JobStatus
 
 
@@ -36,37 +33,32 @@ def doctor(source: JobSource) -> None:
 
 # `kquota status`.
 
-_CONNECT_SECONDS: Final = 0.2
-
 
 def status(
     source: Annotated[Source, source_of("config", "bootstrap_server", "tables")], output: Output = "table"
 ) -> None:
     """Print whether job and sync run, the last batch, the quotas in force, how many clients are held, and addresses.
 
-    Reads the tables and what lies next to them, not the cluster. It looks for the gate where `kquota gate` listens by
-    default.
+    Reads the tables and what lies next to them, not the cluster.
     Exit codes: 0 the job is up; 1 it is down.
     """
-    from pipeline.brokers.lock import NoteFile
+    from pipeline.brokers.lock import running_sync
     from pipeline.job.status import is_down, status_of
 
     settings = source.settings()
     found = status_of(settings, wall_ms())
-    note, is_syncing = NoteFile(settings).read(wall_ms())
-    gate = f"http://{DEFAULT_LISTEN}" if _answers(DEFAULT_LISTEN) else None
+    sync = running_sync(settings.tables.root)
     if not is_table(output):
-        sync = None if note is None else {"state": "up" if is_syncing else "down", **asdict(note)}
-        document = {**asdict(found), "sync": sync, "gate": gate}
+        document = {**asdict(found), "sync_process": sync}
         print_rows([document], output, document=document)
     else:
-        lines = _lines(found, _sync_text(note, is_syncing), gate)
+        lines = _lines(found, "none on this machine" if sync is None else f"up, process {sync}")
         say(*(f"{subject:<7} {text}" for subject, text in lines))
     if is_down(settings, found.process, found.last_batch_age_ms):
         raise typer.Exit(1)
 
 
-def _lines(found: "JobStatus", sync: str, gate: str | None) -> list[tuple[str, str]]:
+def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
     quotas = f"v{found.quotas} in force"
     if found.last_batch_quotas not in {None, found.quotas}:
         quotas += f", the last batch was decided with v{found.last_batch_quotas}"
@@ -80,7 +72,6 @@ def _lines(found: "JobStatus", sync: str, gate: str | None) -> list[tuple[str, s
         ("held", f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"),
         ("sync", sync),
         ("kafka", found.bootstrap_servers or "not given"),
-        ("gate", gate or f"none at {DEFAULT_LISTEN}"),
         ("tables", found.tables),
     ]
 
@@ -99,15 +90,6 @@ def _process_text(found: "JobStatus") -> str:
     return f"{up}; {looked}: a batch takes long, or it hangs" if found.activity == "unknown" else up
 
 
-def _sync_text(note: "SyncNote | None", is_syncing: bool) -> str:
-    if note is None:
-        return "up; no period has ended yet" if is_syncing else "none on this machine"
-    state = f"up, process {note.process}" if is_syncing else "down on this machine"
-    values = f"values that are kquota's on the brokers: {note.owned_values}"
-    own = f"for clients that a default bounds: {note.own_entries}" if note.own_entries or note.left_out else ""
-    return "; ".join(filter(None, (state, values, own, note.left_out_text)))
-
-
 def _batch_text(found: "JobStatus") -> str:
     if found.last_batch_age_ms is None or found.lag_ms is None:
         return "none yet"
@@ -117,15 +99,6 @@ def _batch_text(found: "JobStatus") -> str:
     return (
         f"{found.last_batch_id}, {found.last_batch_age_ms / 1000:.1f} s ago{epoch}; {ahead if found.ahead_ms else lag}"
     )
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
-            return True
-    except OSError:
-        return False
 
 
 # `kquota config`.

@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.brokers.lock import NoteFile, SyncNote, sync_lock
+from pipeline.brokers.lock import sync_lock
 from pipeline.errors import Conflict, TableMissing
 from pipeline.job.lock import JobLock
 from pipeline.job.status import Heartbeat, is_down, last_beat_ms, signs_of, status_of
@@ -95,7 +94,7 @@ def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_p
     people = kquota("status", "--tables", root, "--bootstrap-server", "broker:9092")
     assert (people.exit_code, people.stderr) == (1, "")
     lines = dict(line.split(maxsplit=1) for line in people.stdout.splitlines())
-    assert list(lines) == ["job", "batch", "quotas", "mode", "held", "sync", "kafka", "gate", "tables"]
+    assert list(lines) == ["job", "batch", "quotas", "mode", "held", "sync", "kafka", "tables"]
     assert (lines["job"], lines["batch"]) == ("kquota: down on this machine", "none yet")
     assert lines["sync"] == "none on this machine"
     assert (lines["kafka"], lines["tables"]) == ("broker:9092", root)
@@ -103,47 +102,11 @@ def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_p
     assert (document["state"], document["quotas"], document["last_batch_id"]) == ("down", 1, None)
 
 
-@pytest.mark.parametrize(
-    ("by_user", "told"),
-    [
-        ({}, ""),
-        (
-            {"mallory": 40, "": 2},
-            "; 50 more would need one and get none, as there is no room: 40 of mallory, 2 of no user, 8 of others",
-        ),
-    ],
-)
-def test_a_sync_tells_how_many_clients_get_no_entry_of_their_own_and_of_which_users(
-    by_user: dict[str, int], told: str, tmp_path: Path
-) -> None:
+def test_a_sync_of_this_machine_is_named(tmp_path: Path) -> None:
     root = new_tables(tmp_path / "tables")
-    settings = Settings(tables=TablesSettings(root=root))
-    left_out = 50 if by_user else 0
-    note = SyncNote("4711", 0, 103, 100, left_out, by_user, drifts=0, refused_values=0)
     with sync_lock(root):
-        assert "sync    up; no period has ended yet\n" in kquota("status", "--tables", root).stdout
-        NoteFile(settings).write(note)
-        values = "values that are kquota's on the brokers: 103; for clients that a default bounds: 100"
-        assert f"sync    up, process 4711; {values}{told}\n" in kquota("status", "--tables", root).stdout
-    document = json.loads(kquota("status", "--tables", root, "-o", "json").stdout)
-    assert (document["sync"]["state"], document["sync"]["left_out"]) == ("down", left_out)
-
-
-@pytest.mark.parametrize(("age_ms", "is_up"), [(0, True), (60_000, True), (60_001, False), (-60_001, False)])
-def test_a_sync_with_tables_in_a_store_is_up_while_its_note_is_new(age_ms: int, is_up: bool, tmp_path: Path) -> None:
-    file = NoteFile(Settings(tables=TablesSettings(root="s3://bucket/tables"), run_dir=tmp_path / "run"))
-    assert file.read(0) == (None, False)
-    note = SyncNote("4711", 1_000_000, 1, 0, 0, {}, drifts=0, refused_values=0)
-    file.write(note)
-    assert file.read(1_000_000 + age_ms) == (note, is_up)
-
-
-def test_a_gate_is_found_where_it_listens_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = new_tables(tmp_path / "tables")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr("pipeline.cli.checks.DEFAULT_LISTEN", f"127.0.0.1:{server.getsockname()[1]}")
-        assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["gate"].startswith("http://127")
-    assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["gate"] is None
+        assert f"sync    up, process {os.getpid()}\n" in kquota("status", "--tables", root).stdout
+    assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["sync_process"] is None
 
 
 def test_without_tables_it_names_the_one_it_misses(tmp_path: Path) -> None:
