@@ -1,11 +1,9 @@
 """`kquota observe`: what clients use under the brokers' own quotas, live, and what follows from it. Writes nothing."""
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -13,11 +11,11 @@ import typer
 
 from pipeline.cli.meter import Query, Targets, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable
-from pipeline.cli.output import Layout, fitted, print_rows, remark, say, terminal_width, until_reader_goes
+from pipeline.cli.output import Layout, print_rows, remark, say, until_reader_goes
 from pipeline.clock import SystemClock, clock_time
 from pipeline.command_line import command_text
 from pipeline.documents import json_text
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text, rate_text, rate_unit
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from pipeline.observe.sources import FollowedQuotas, Source, SourceState
 
 _STEP_SECONDS: Final = 0.05
-_DRAW_MS: Final = 1_000
 _PRINT_MS: Final = 10_000
 _PRINTED_LINES: Final = 10
 _SUMMARY_ROWS: Final = 10
@@ -141,7 +138,7 @@ class _Watch:
         quotas, trouble = self.quota_count, self.quotas.trouble
         return Progress(now_ms, observed_ms, self.span_ms, states, quotas, trouble, self.source.has_no_sensors)
 
-    def follow(self, wait: Callable[[float], bool], show: Show, every_ms: int) -> None:
+    def follow(self, wait: Callable[[float], bool], show: Show) -> None:
         """Show it again and again, until the time is over or it is stopped; at once when there is a first figure."""
         due_ms, has_lines, observed_ms = 0, False, 0
         while observed_ms < self.span_ms and not wait(_STEP_SECONDS):
@@ -149,7 +146,7 @@ class _Watch:
             if observed_ms >= due_ms or (not has_lines and self.seen.brokers):
                 lines = self.seen.lines(self.clock.now().wall_ms)
                 has_lines = bool(self.seen.brokers)
-                due_ms = observed_ms + every_ms
+                due_ms = observed_ms + _PRINT_MS
                 show(self.progress(observed_ms), lines)
 
 
@@ -179,95 +176,43 @@ def _watched(access: "ClusterAccess", open_source: Open, span_ms: float) -> "tup
     with FollowedQuotas(access) as quotas, closing(open_source(quotas, clock)) as source:
         seen = Observation(source.lag_ms, source.is_exact)
         watch = _Watch(seen, source, quotas, clock, round(span_ms), clock.now().steady_ms)
-        with until_reader_goes(), wait_until_stopped() as wait, _screen() as (show, every_ms):
-            watch.follow(wait, show, every_ms)
+        with until_reader_goes(), wait_until_stopped() as wait:
+            watch.follow(wait, print_view)
         return findings_of(seen.figures()), watch.progress(clock.now().steady_ms - watch.begun_ms)
 
 
-@contextmanager
-def _screen() -> "Iterator[tuple[Show, int]]":
-    """How a state is shown, and how often."""
-    if not sys.stdout.isatty():
-        yield _print_view, _PRINT_MS
-        return
-    with _full_screen() as draw:
-        yield lambda progress, lines: draw(partial(view, progress, lines)), _DRAW_MS
+def print_view(progress: Progress, lines: "Sequence[Line]") -> None:
+    """Print how far it is, what does not answer, and the most critical clients."""
+    say(*_head(progress))
+    print_rows([_row(line) for line in lines[:_PRINTED_LINES]], "table", _LAYOUT)
+    if not lines:
+        say("no client has used anything yet")
+    if len(lines) > _PRINTED_LINES:
+        say(f"and {len(lines) - _PRINTED_LINES} more, further from their bounds")
+    say("")
 
 
-@contextmanager
-def _full_screen() -> "Iterator[Callable[[Callable[[int, int], list[Styled]]], None]]":
-    """Give a function that draws on the whole terminal the lines that are made for its width and height."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
+# The view of now.
 
-    console = Console(highlight=False)
-    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-
-        def draw(made_for: Callable[[int, int], list[Styled]]) -> None:
-            lines = made_for(*console.size)
-            text = Text("\n", no_wrap=True, overflow="crop").join(Text(line, style) for style, line in lines)
-            live.update(text, refresh=True)
-
-        yield draw
-
-
-def _print_view(progress: Progress, lines: "Sequence[Line]") -> None:
-    shown = view(progress, lines, terminal_width(), _PRINTED_LINES + 3 + len(progress.states))
-    say(*(line for _, line in shown), "")
-
-
-# The live view. Pure.
-
-_COLUMNS: Final = ("client", "type", "used", "rate", "brokers")
 _LAYOUT: Final = Layout(dropped_first=("brokers", "type"))
 _MOST_BROKERS: Final = 4
-_NEAR: Final = 0.8
 _BAR_CELLS: Final = 8
 _EIGHTHS: Final = "▏▎▍▌▋▊▉"
 _MANY: Final = 10
 
-Styled = tuple[str, str]
-"""A style of rich, and a line."""
 
-
-def view(progress: Progress, lines: "Sequence[Line]", width: int, height: int) -> list[Styled]:
-    """The lines of the view, each with its style; the most critical clients first.
-
-    Args:
-        width: Cells in a line.
-        height: Most lines in all.
-    """
-    head = [(style, printable(text)[:width]) for style, text in _head(progress)]
-    if not lines:
-        return [*head, ("dim", "no client has used anything yet")]
-    shown = lines[: max(height - len(head) - 2, 1)]
-    header, *rows = fitted(
-        _COLUMNS, [[printable(cell) for cell in _cells(line)] for line in shown], _LAYOUT, width
-    ).lines
-    left = len(lines) - len(shown)
-    more = [("dim", f"and {left} more, further from their bounds")] if left else []
-    styles = ["bold red" if line.used > 1 else "yellow" if line.used >= _NEAR else "" for line in shown]
-    return [*head, ("bold underline", header), *zip(styles, rows, strict=True), *more]
-
-
-def _head(progress: Progress) -> list[Styled]:
+def _head(progress: Progress) -> list[str]:
     answering = sum(not state.trouble for state in progress.states)
     left = age_text(max(progress.span_ms - progress.observed_ms, 0))
     lines = [
-        (
-            "bold",
-            f"{clock_time(progress.now_ms)[:-2]} UTC  observed {age_text(progress.observed_ms)}, {left} left · "
-            f"{answering} of {len(progress.states)} brokers answer · {progress.quotas} native quotas",
-        )
+        f"{clock_time(progress.now_ms)[:-2]} UTC  observed {age_text(progress.observed_ms)}, {left} left · "
+        f"{answering} of {len(progress.states)} brokers answer · {progress.quotas} native quotas"
     ]
-    lines += [("yellow", f"{state.name}: {state.notice}") for state in progress.states if state.notice]
-    if progress.quota_trouble:
-        lines.append(("yellow", f"quotas as of before: {progress.quota_trouble}"))
-    return lines
+    lines += [f"{state.name}: {state.notice}" for state in progress.states if state.notice]
+    return [*lines, *([f"quotas as of before: {progress.quota_trouble}"] if progress.quota_trouble else [])]
 
 
-def _cells(line: "Line") -> list[str]:
+def _row(line: "Line") -> dict[str, str]:
     sensor = line.sensor
     quota_type = QUOTA_TYPES[sensor.quota_type]
     unit, size = rate_unit(quota_type, sensor.bound or line.observed)
@@ -279,7 +224,10 @@ def _cells(line: "Line") -> list[str]:
     brokers = [f"{name or '?'}: {amount / size:.1f}" for name, amount in largest[:_MOST_BROKERS]]
     brokers += [f"and {len(largest) - _MOST_BROKERS} more"] if len(largest) > _MOST_BROKERS else []
     who = f"{sensor.user or '*'}/{sensor.client_id or '*'}"
-    return [who, quota_type.partition("_")[0], used, rate, ", ".join(brokers)]
+    return {
+        **{"client": who, "type": quota_type.partition("_")[0], "used": used},
+        **{"rate": rate, "brokers": ", ".join(brokers)},
+    }
 
 
 def bar(used: float) -> str:

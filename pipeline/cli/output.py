@@ -5,35 +5,27 @@ Whatever names it has, an output changes no terminal and forges no line, and any
 
 import io
 import os
-import re
 import select
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, Final, TextIO
 
 import typer
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from pipeline.documents import UTF_8, csv_text, json_text, yaml_text
-from pipeline.errors import UsageError, is_shown, printable
+from pipeline.errors import UsageError, printable
 
-# The layout of a table for the width of a terminal. Pure. Lengths are counted in cells of a terminal: a Chinese
-# character takes two. What a column holds decides what may happen to it. A text is broken between words, and within a
-# word only if that has more than 32 cells. The name of a client or of a place loses its middle, if nothing else helps.
-# Every other column, and every header, is shown in full or not at all.
+# The layout of a table for the width of a terminal, which rich makes. What a column holds decides what may happen to
+# it: a text is broken between words, and the name of a client or of a place wherever it must be. Every other column is
+# shown in full or not at all.
 
-_GAP: Final = "  "
-_SHORTEST_NAME: Final = 9  # so that <default> is never shortened
-_SHORTEST_TEXT: Final = 16
-_COMFORTABLE_TEXT: Final = 24
-_LONGEST_WORD: Final = 32
-_LEFT_OUT: Final = "…"
-_JOINER: Final = "\ue000"  # one cell wide, no white space, and not printable: no cell has it
-_IN_BRACKETS: Final = re.compile(r"\([^()]{1,14}\)")
+_GAP: Final = 2
+_LEAST_NAME: Final = 9  # so that <default> is never broken
+_LEAST_TEXT: Final = 24
 
 NAMES: Final = frozenset(
     {"user", "client_id", "client", "entity", "sensor_user", "sensor_client_id", "topic", "actor", "host", "owner"}
@@ -51,7 +43,7 @@ class Layout:
             any value go before them. If that is not enough, the others follow from the last on; the first column always
             stays.
         texts: Columns whose cells may be broken between words.
-        names: Columns whose cells may lose their middle; those in `texts` are broken instead.
+        names: Columns whose cells may be broken anywhere.
     """
 
     columns: Sequence[str] = ()
@@ -60,124 +52,43 @@ class Layout:
     names: frozenset[str] = NAMES
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A table that fits: header and rows, which may need several lines; and the columns left out that have a value."""
+def fitted(
+    keys: Sequence[str], rows: Sequence[Sequence[str]], layout: Layout, width: int | None
+) -> tuple[list[str], list[str]]:
+    """The lines of a table, the header first, and the columns left out that have a value.
 
-    lines: tuple[str, ...]
-    dropped: tuple[str, ...]
-    is_shortened: bool
-
-
-class _Column:
-    """A column: its key, its header and cells, and how wide it becomes."""
-
-    def __init__(self, key: str, cells: list[str]) -> None:
-        self.key = key
-        self.cells = [key.replace("_", " "), *cells]
-        self.width = max(map(cell_len, self.cells))
-
-    def least(self, narrow: Mapping[str, int]) -> int:
-        """The width of the table in cells where some columns may be narrow; a header is never broken."""
-        return min(self.width, max(narrow.get(self.key, self.width), cell_len(self.cells[0])))
-
-    def longest_word(self) -> int:
-        """Cells of the longest word that is not to be broken."""
-        words = (cell_len(word) for cell in self.cells for word in _joined(cell).split())
-        return max((length for length in words if length <= _LONGEST_WORD), default=0)
-
-
-def fitted(keys: Sequence[str], rows: Sequence[Sequence[str]], layout: Layout, width: int | None) -> Fitted:
-    """Lay out a table. A table whose first column cannot become narrower is wider than `width` cells; None = no limit.
+    A table whose first column cannot become narrower is wider than `width` cells; None = no limit.
 
     Args:
         keys: Keys of the columns, in order; not empty. They are the header, with spaces for underscores.
         rows: Cells of each row, as many as keys, printable and without line ends.
     """
-    columns = [_Column(key, [row[place] for row in rows]) for place, key in enumerate(keys)]
-    if width is not None:
-        columns = _narrowed(columns, layout, width)
-    kept = {column.key for column in columns}
-    dropped = [key for place, key in enumerate(keys) if key not in kept and any(row[place] for row in rows)]
-    names, shortened = layout.names.difference(layout.texts), False
-    for column in columns:
-        if column.key in names:
-            short = [shortened_name(cell, column.width) for cell in column.cells]
-            shortened |= short != column.cells
-            column.cells = short
-    lines = [line for cells in zip(*(column.cells for column in columns), strict=True) for line in _row(cells, columns)]
-    return Fitted(tuple(lines), tuple(dropped), shortened)
-
-
-def shortened_name(name: str, width: int) -> str:
-    """A name without its middle, in at most `width` cells; the name itself if it is not longer.
-
-    >>> shortened_name("service-0007", 8)
-    'serv…007'
-    """
-    if cell_len(name) <= width:
-        return name
-    tail = (width - 1) // 2
-    head = width - 1 - tail
-    return f"{set_cell_size(name, head).rstrip()}{_LEFT_OUT}{set_cell_size(name[::-1], tail).rstrip()[::-1]}"
-
-
-def _narrowed(columns: list[_Column], layout: Layout, width: int) -> list[_Column]:
-    """Drop columns until the others can fit, then set their widths: texts give way before names do."""
-    first = columns[0].key
-    words = {column.key: column.longest_word() for column in columns if column.key in layout.texts}
-    comfortable = {key: max(longest, _COMFORTABLE_TEXT) for key, longest in words.items()}
-    empty = [column.key for column in columns if not any(column.cells[1:])]
-    for key in (*empty, *layout.dropped_first):
-        if key != first and _needed(columns, comfortable) > width:
-            columns = [column for column in columns if column.key != key]
-    texts = {key: max(longest, _SHORTEST_TEXT) for key, longest in words.items()}
-    names = dict.fromkeys(layout.names.difference(texts), _SHORTEST_NAME)
-    while len(columns) > 1 and _needed(columns, texts | names) > width:
-        columns = columns[:-1]
-    for narrow in (comfortable, texts, names):
-        _squeeze(columns, narrow, width)
-    return columns
-
-
-def _needed(columns: Sequence[_Column], narrow: Mapping[str, int]) -> int:
-    """Cells of a line in which some columns are narrow."""
-    return sum(column.least(narrow) for column in columns) + cell_len(_GAP) * (len(columns) - 1)
-
-
-def _squeeze(columns: Sequence[_Column], narrow: Mapping[str, int], width: int) -> None:
-    """Take cells from some columns, always from the widest one that has any to give, until the line fits."""
-    for _ in range(_needed(columns, {}) - width):
-        giving = [column for column in columns if column.width > column.least(narrow)]
-        if not giving:
-            return
-        max(giving, key=lambda column: column.width).width -= 1
-
-
-def _row(cells: Sequence[str], columns: Sequence[_Column]) -> list[str]:
-    lines = []
-    lines_of_cells = (broken(cell, column.width) for cell, column in zip(cells, columns, strict=True))
-    for parts in zip_longest(*lines_of_cells, fillvalue=""):
-        padded = (part + " " * (column.width - cell_len(part)) for part, column in zip(parts, columns, strict=True))
-        lines.append(_GAP.join(padded).rstrip())
-    return lines
-
-
-def broken(text: str, width: int) -> list[str]:
-    """A text in lines of at most `width` cells; one line, however wide, where nothing is to be broken."""
-    if cell_len(text) <= width:
-        return [text]
-    # Not at the top: these take 0.15 s, and few tables have a text to break.
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
-    lines = Text(_joined(text)).wrap(Console(width=width), width)
-    return [line.plain.rstrip().replace(_JOINER, " ") for line in lines]
-
-
-def _joined(text: str) -> str:
-    """A text in which what is in short parentheses is one word: `1048576 (1.0 MB/s)` is broken before the bracket."""
-    return _IN_BRACKETS.sub(lambda found: found[0].replace(" ", _JOINER), text)
+    cells = {key: [key.replace("_", " "), *(row[place] for row in rows)] for place, key in enumerate(keys)}
+    full = {key: max(map(cell_len, column)) for key, column in cells.items()}
+    narrow = {**dict.fromkeys(layout.names, _LEAST_NAME), **dict.fromkeys(layout.texts, _LEAST_TEXT)}
+    least = {key: min(most, max(narrow.get(key, most), cell_len(cells[key][0]))) for key, most in full.items()}
+    with_names = {key: least[key] if key in layout.texts else most for key, most in full.items()}
+    empty = [key for key in keys if not any(cells[key][1:])]
+    kept = list(keys)
+    # Names are broken only when all that may be dropped is dropped.
+    for droppable, widths in ((empty, full), (layout.dropped_first, with_names), (reversed(keys), least)):
+        for key in droppable:
+            is_too_wide = width is not None and sum(widths[one] + _GAP for one in kept) - _GAP > width
+            if is_too_wide and key in kept and key != keys[0]:
+                kept.remove(key)
+    room = sum(full[key] + _GAP for key in kept) if width is None else max(width, least[keys[0]])
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for key in kept:
+        table.add_column(no_wrap=key not in narrow, overflow="fold", min_width=least[key])
+    for row in zip(*(cells[key] for key in kept), strict=True):
+        table.add_row(*map(Text, row))
+    console = Console(width=room, file=io.StringIO(), color_system=None)
+    lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(table, pad=False)]
+    return lines, [key for key in keys if key not in kept and key not in empty]
 
 
 FORMATS: Final = ("table", "wide", "csv", "json", "yaml")
@@ -280,17 +191,11 @@ def _print_table(rows: Sequence[Row], layout: Layout, *, wide: bool) -> None:
     if wide:
         columns += [key for key in rows[0] if key not in columns]
     cells = [["" if row[key] is None else printable(str(row[key]), encoding) for key in columns] for row in rows]
-    width = None if wide else terminal_width()
-    table = fitted(columns, cells, layout, width)
-    # No cell has the sign by now where the encoding lacks it.
-    left_out = _LEFT_OUT if is_shown(_LEFT_OUT, encoding) else "~"
-    header, *lines = (line.replace(_LEFT_OUT, left_out) for line in table.lines)
+    (header, *lines), dropped = fitted(columns, cells, layout, None if wide else terminal_width())
     sys.stdout.write(f"\x1b[1m{header}\x1b[0m\n" if sys.stdout.isatty() else f"{header}\n")
     say(*lines)
-    if table.dropped:
-        remark(f"no room for: {', '.join(table.dropped)}; see them with -o wide")
-    if table.is_shortened:
-        remark(f"names with {left_out} are shortened; see them in full with -o wide")
+    if dropped:
+        remark(f"no room for: {', '.join(dropped)}; see them with -o wide")
 
 
 @contextmanager
