@@ -41,13 +41,7 @@ DEFECTS: Final = (
     Defect(
         "columns disappear from a table without a word",
         "_print_table",
-        ("if table.dropped:", "if False:"),
-        _OUTPUT,
-    ),
-    Defect(
-        "a cell is broken inside the parentheses of its size",
-        "pipeline.cli:_joined",
-        "lambda original, text: text",
+        ("if dropped:", "if False:"),
         _OUTPUT,
     ),
     Defect(
