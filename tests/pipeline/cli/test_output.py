@@ -1,7 +1,7 @@
 """The formats of all commands that print rows; tables that are wider than the terminal; names that clients made.
 
-Of a wide table 9 cells are the least of a name, 24 of a text. Every output escapes the control characters of names; JSON
-and YAML are read back as they were.
+Of a wide table 9 cells are the least of a name, 24 of a text. Every output escapes the control characters of names;
+JSON and YAML are read back as they were.
 """
 
 import csv
