@@ -8,8 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from tests.faults.books import Books
-from tests.faults.case import client_of
+from tests.faults.case import Books, client_of
 from tests.faults.evidence import Batch, Evidence, Message, Row
 from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read
 from tests.faults.verdict import Rules, Values, Verdict

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tests.faults.books import debt_ms, most_ms
-from tests.faults.case import Case, Client, Held, Reign, client_of, written_ms
+from tests.faults.case import Case, Client, Held, Reign, client_of, debt_ms, most_ms, written_ms
 from tests.faults.evidence import Row
 
 _ROUNDING_MS: Final = 1

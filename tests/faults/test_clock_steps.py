@@ -11,8 +11,7 @@ from pipeline.replay.verification import verify, verify_decision
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.throttles import story_of
 from tests.faults.generator import RATES
-from tests.faults.hand_job import HandJob
-from tests.faults.hand_load import Load
+from tests.faults.hand_job import HandJob, Load
 from tests.pipeline.cli.running import kquota
 
 STEP_MS = 500

@@ -13,8 +13,7 @@ from pipeline.errors import PipelineError, Refused
 from pipeline.failpoints import FAILPOINTS, FailpointReached
 from pipeline.tables.layout import TABLES, create_missing
 from tests.faults.generator import RATES
-from tests.faults.hand_job import HandJob, owed_by
-from tests.faults.hand_load import Load, Trouble
+from tests.faults.hand_job import HandJob, Load, Trouble, owed_by
 from tests.faults.usage_reading import read
 from tests.touched_tables import add_columns
 

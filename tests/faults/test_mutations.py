@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.evidence import Evidence
-from tests.faults.hand_job import HandJob
-from tests.faults.hand_load import AT_LEAST, Load, live
+from tests.faults.hand_job import AT_LEAST, HandJob, Load, live
 from tests.faults.mutations import MUTATIONS
 from tests.faults.verdict import Verdict
 from tests.faults.verifier import verify

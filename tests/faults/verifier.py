@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.faults.books import Books
-from tests.faults.case import Case, Reign
+from tests.faults.case import Books, Case, Reign
 from tests.faults.check_tables import (
     check_batch,
     check_intervals,

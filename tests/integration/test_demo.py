@@ -224,6 +224,7 @@ def test_ctrl_c_ends_it_and_leaves_no_process_behind(outcome: Outcome) -> None:
     assert not _processes_of(outcome.folder), "no broker, meter or client is left behind"
 
 
+@pytest.mark.long
 def test_it_goes_on_in_its_folder_and_ends_when_its_time_is_up(outcome: Outcome) -> None:
     newest = max(outcome.table("batches")["batch_id"].to_pylist())
     demo = start_demo(outcome.folder, "--duration", "5", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

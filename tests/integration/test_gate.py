@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import GateLimits, Occupancy
+from pipeline.gate.waiting_room import Occupancy
 from pipeline.jvm.jars import fetch
 from pipeline.tables.layout import create_tables
 from pipeline.tables.quotas.edit import QuotaChange
@@ -116,32 +116,6 @@ def test_every_caller_goes_on_with_its_clients_release_and_no_earlier(broker: Em
             released = partial(crowd.have_passed, str(user))
             wait_until(released, f"the callers of user {user} to pass")
         crowd.join()
-        assert_empty(gate)
-
-
-def test_ten_times_more_bytes_than_there_is_room_for_come_in_one_after_the_other(
-    broker: EmbeddedBroker, job: ThrottleJob
-) -> None:
-    limits = GateLimits(
-        pool_bytes=(THREADS + TASKS) * REQUEST_BYTES // 10, max_request_bytes=REQUEST_BYTES, when_full="wait"
-    )
-    job.throttle(*range(CLIENTS))
-    with Gate.connect(broker.bootstrap_servers, limits, topic=job.name) as gate:
-        assert gate.wait_until_caught_up(PATIENCE_MS)
-        crowd = Crowd(gate)
-        wait_for_crowd(gate)
-        assert occupancy(gate).waiting_for_memory == (THREADS + TASKS) * 9 // 10
-        job.release(*range(CLIENTS))
-        most = 0
-
-        def all_have_passed() -> bool:
-            nonlocal most
-            most = max(most, *(occupancy(gate).pool_used_bytes for _ in range(1_000)))
-            return sum(crowd.passed.values()) == THREADS + TASKS
-
-        wait_until(all_have_passed, "all callers to pass")
-        crowd.join()
-        assert limits.pool_bytes - REQUEST_BYTES < most <= limits.pool_bytes + REQUEST_BYTES - 1
         assert_empty(gate)
 
 

@@ -167,22 +167,6 @@ def test_a_thousand_malformed_messages_are_dead_letters_and_no_good_event_is_los
     assert sum(row["ignored_count"] for row in batches) == 2
 
 
-def test_an_invalid_row_keeps_the_last_good_quotas_and_doctor_names_it(job: RunningJob) -> None:
-    uri = str(job.folder / "tables" / "quotas")
-    row = {"user": "carol", "client_id": "", "producer_byte_rate": 70.0, "mode": "enforce"}
-    write_deltalake(uri, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
-    refused = job.wait_for_line("are refused, the last valid version stays in force")
-    assert "user 'carol', client-id '' is in row" in refused
-    told = job.command("doctor")
-    assert told.returncode == 1
-    assert "ERROR quotas" in told.stdout
-    assert "carol" in told.stdout
-    job.send(usage("dave", 40_000))
-    assert job.wait_for_record(user="dave", action="throttle")["bound"] == 1_000.0
-    job.command("quotas", "alter", "--user", "carol", "--add-config", "producer_byte_rate=60")
-    assert job.command("doctor").returncode == 0
-
-
 def test_seconds_are_rolled_up_and_decisions_verified_while_the_job_runs(job: RunningJob) -> None:
     at_ms = time.time_ns() // 1_000_000 - 90_000
 
@@ -209,23 +193,6 @@ def test_list_and_explain_tell_who_and_why(job: RunningJob) -> None:
     for part in ("grace/c is over producer_byte_rate", "level 6", "T = 1000.0 bytes/s", "X = (O − T) / T · W", "900.0"):
         assert part in told.stdout
     assert job.command("throttles", "explain", "ffffffffffffffff").returncode == 3
-
-
-def test_a_killed_job_continues_without_gap_or_repeat(job: RunningJob) -> None:
-    for number in range(5):
-        job.send(usage(f"before-{number}", 30_000))
-    job.wait_for_record(user="before-4", action="throttle")
-    job.kill()
-    job.send(usage("while-away", 30_000))
-    since = len(job.log)
-    job.start(wait=False)
-    job.wait_for_line("running; trigger", since)
-    job.wait_for_record(user="while-away", action="throttle")
-    sequences = [record["publish_seq"] for record in job.records()]
-    assert sequences == list(range(len(sequences)))
-    rows = job.table("usage").to_pylist()
-    assert sum(row["produced_bytes"] for row in rows if row["user"] == "while-away") == 30_000
-    assert sum(row["produced_bytes"] for row in rows if row["user"].startswith("before-")) == 150_000
 
 
 @pytest.mark.long

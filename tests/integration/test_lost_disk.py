@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, TopicPartition
 
 from pipeline.demo.broker import EmbeddedBroker
 from tests.integration.running_job import RunningJob, running_job, usage
@@ -78,6 +78,30 @@ def test_what_is_left_on_the_usage_topic_is_counted_again_once(job: RunningJob) 
     rows = job.table("usage", ["user", "produced_bytes"]).to_pylist()
     sums = {user: sum(row["produced_bytes"] for row in rows if row["user"] == user) for user in ("before", "after")}
     assert sums == {"before": 500_000, "after": 500_000}
+
+
+def test_usage_that_was_deleted_unread_is_refused_until_the_checkpoint_is_given_up(job: RunningJob) -> None:
+    job.send(*[usage("unread", 1) for _ in range(100)])
+    admin: Any = KafkaAdminClient(bootstrap_servers=job.bootstrap_servers)
+    topic = f"{job.name}.usage"
+    admin.delete_records({TopicPartition(topic, partition): -1 for partition in range(4)})
+    admin.close()
+    refused = job.command("run")
+    assert refused.returncode == 5
+    assert "are deleted" in refused.stderr
+    assert f"delete the checkpoint {job.folder / 'checkpoint'}" in refused.stderr
+    told = job.command("doctor")
+    assert "ERROR checkpoint" in told.stdout
+    shutil.rmtree(job.folder / "checkpoint")
+    since = len(job.log)
+    job.start(wait=False)
+    job.wait_for_line("usage is missing and will not be counted", since)
+    job.wait_for_line("running; trigger", since)
+    job.send(usage("again", 500_000))
+    job.wait_for_record(user="again", action="throttle")
+    numbers = [record["publish_seq"] for record in job.records()]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert job.stop() == 0
 
 
 def test_after_the_loss_of_the_throttle_topic_the_printed_command_numbers_its_records_on(job: RunningJob) -> None:

@@ -13,8 +13,14 @@ import pytest
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import spark_jars
 from tests.faults.rig import rig
-from tests.spark_cluster.programs import app, installed_wheel, python_without_us
-from tests.spark_cluster.standalone import StandaloneCluster, spark_home, standalone_cluster
+from tests.spark_cluster.standalone import (
+    StandaloneCluster,
+    app,
+    installed_wheel,
+    python_without_us,
+    spark_home,
+    standalone_cluster,
+)
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

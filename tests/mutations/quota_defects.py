@@ -4,7 +4,8 @@ from typing import Final
 
 from tests.mutations.planting import Defect
 
-_RATES: Final = "tests/quota/test_rates.py"
+_KAFKA: Final = "tests/conformance/test_replay.py::test_the_engine_answers_all_recorded_sessions_as_kafka_did"
+_RATES: Final = f"tests/quota/test_rates.py tests/quota/test_engine.py {_KAFKA}"
 _ENGINE: Final = "tests/quota/test_engine.py"
 _RESOLUTION: Final = "tests/quota/test_engine.py"
 _SNAPSHOT: Final = "tests/quota/test_snapshot.py"
@@ -43,7 +44,7 @@ DEFECTS: Final = (
             "first = max(self._newest + 1, newest - self._n)",
             "first = newest if newest - self._newest > self._n else self._newest + 1",
         ),
-        f"{_ENGINE} {_RATES}",
+        _RATES,
     ),
     Defect(
         "a sum of usage that is too large becomes negative, and its offender is none",

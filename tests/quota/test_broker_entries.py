@@ -12,7 +12,6 @@ from quota.broker_levels.entries import UNREACHED, EntryKey, OwnGrants, broker_e
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
-from quota.units import bound_mistake
 from tests.quota.factories import loaded, quota_row
 from tests.quota.synced import D, key_of
 
@@ -64,10 +63,6 @@ def test_a_shadow_row_and_a_table_in_shadow_mode_have_none() -> None:
 def test_an_exempt_row_has_an_entry_where_a_less_specific_row_would_hold(other: dict[str, Any], needed: bool) -> None:
     found = entries(quota_row("alice", mode="exempt"), other)
     assert (("alice", "", PRODUCER, UNREACHED, "unbounded") in found) is needed
-
-
-def test_what_nobody_reaches_is_a_bound_that_kafka_takes() -> None:
-    assert [bound_mistake(name, UNREACHED) for name in QUOTA_TYPES] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -191,12 +186,3 @@ def test_answers_are_kept_until_the_quotas_change() -> None:
     grants.ask([BOB])
     grants.ask([ERIN])
     assert (list(grants.granted), list(grants.refused)) == ([ERIN], [BOB])
-
-
-def test_those_that_may_ask_later_are_not_left_out() -> None:
-    grants = OwnGrants()
-    grants.load(PLAIN)
-    grants.ask([BOB, CAROL], most=1)
-    assert (list(grants.granted), dict(grants.left_out)) == ([BOB], {})
-    grants.ask([BOB, CAROL], most=1)
-    assert list(grants.granted) == [BOB, CAROL]

@@ -18,9 +18,7 @@ from quota.broker_levels.writes import Change, DriftKind
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
 from tests.quota.synced import (
-    CONSUMER,
     PRODUCER,
-    REQUEST,
     START_MS,
     D,
     Fate,
@@ -249,14 +247,6 @@ def test_an_edit_of_the_table_is_written_in_the_next_period(
     assert synced.period() == []
 
 
-def test_every_type_of_a_row_is_a_write_of_its_own() -> None:
-    synced = Synced(quota_row("alice", producer_byte_rate=5.0, consumer_byte_rate=6.0, request_percentage=7.5))
-    synced.period()
-    expected = {key_of("alice", "", name): value for name, value in ((PRODUCER, 5.0), (CONSUMER, 6.0), (REQUEST, 7.5))}
-    assert synced.ledger.held == expected
-    assert levels_of(synced.sync) == expected
-
-
 # What others wrote.
 def test_edits_come_before_moves_and_no_period_writes_more_than_the_budget() -> None:
     rows = [quota_row(f"user-{number}", producer_byte_rate=100.0) for number in range(5)]
@@ -266,16 +256,6 @@ def test_edits_come_before_moves_and_no_period_writes_more_than_the_budget() -> 
     synced.load(ROW, *rows)
     causes = [[change.cause for change in synced.use(1, {"alice": (90, 90)})] for _ in range(4)]
     assert causes == [["added", "added"], ["added", "added"], ["added", "together_above"], []]
-
-
-def test_usage_without_a_broker_of_the_cluster_counts_nowhere_and_is_told() -> None:
-    synced = Synced(ROW)
-    rows = [
-        usage_row(START_MS, broker_id=broker, user="alice", produced_bytes=900, fetched_bytes=fetched)
-        for broker, fetched in (("", 1), ("9", None), ("1", 5))
-    ]
-    synced.sync.record(table(rows))
-    assert synced.sync.unplaced_bytes == 1801
 
 
 def test_a_level_follows_the_demand_and_goes_back_to_the_bound() -> None:
@@ -395,13 +375,6 @@ def test_entries_of_quiet_sensors_make_room_for_those_that_found_none(limits: Ow
     synced.use(20, {"a/2": (90, 90), "a/3": (90, 90)})
     assert own_of(synced) == {"a/2", "a/3"}
     assert synced.sync.left_out == {}
-
-
-def test_a_quiet_sensor_of_another_user_makes_no_room_where_a_user_has_all_it_may_have() -> None:
-    synced = Synced(OF_EACH_PAIR, own_limits=OwnLimits(per_user=1))
-    synced.use(20, {"a/1": (90, 90), "b/1": (90, 90)})
-    synced.use(80, {"b/1": (90, 90), "b/2": (90, 90)})
-    assert own_of(synced) == {"a/1", "b/1"}
 
 
 def test_after_a_restart_with_less_room_those_that_were_over_last_keep_their_entries() -> None:
@@ -538,14 +511,6 @@ def chosen(budget: AlterBudget, urgency: list[float], now_ms: int = NOW_MS) -> l
 def test_the_most_urgent_come_first_and_what_is_not_urgent_never() -> None:
     assert chosen(AlterBudget(3), [0.1, 0.0, np.inf, 0.5, 0.1]) == [2, 3, 0]
     assert chosen(AlterBudget(9), [0.1, 0.0, np.inf, 0.5, 0.1]) == [2, 3, 0, 4]
-
-
-def test_what_was_left_out_comes_when_time_has_passed() -> None:
-    budget = AlterBudget(2)
-    assert chosen(budget, [1.0, 1.0, 1.0]) == [0, 1]
-    assert chosen(budget, [0.0, 0.0, 1.0]) == []
-    assert chosen(budget, [0.0, 0.0, 1.0], NOW_MS + 499) == []
-    assert chosen(budget, [0.0, 0.0, 1.0], NOW_MS + 500) == [2]
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:

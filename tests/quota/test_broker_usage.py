@@ -117,15 +117,6 @@ def test_the_recent_rate_forgets_after_three_seconds() -> None:
     assert seen == [3_000.0, 6_000 / 2.999, 3_000.0, 6_000 / 2.999, 0.0]
 
 
-def test_usage_that_comes_too_late_for_every_window_changes_no_rate() -> None:
-    rates = BrokerRates(0, AT_MS)
-    rates.record(np.array([0]), AT_MS // 1000 - 12, np.array([5_000]), np.array([AT_MS - 12_000]))
-    assert rates.view(np.array([[0]]), AT_MS).observed[0, 0] == 0.0
-    rates.record(np.array([0]), AT_MS // 1000 - 5, np.array([5_000]), np.array([AT_MS - 5_000]))
-    view = rates.view(np.array([[0]]), AT_MS)
-    assert (view.observed[0, 0], view.recent[0, 0]) == (500.0, 0.0)
-
-
 def test_request_time_is_a_percentage_of_one_thread() -> None:
     rates = BrokerRates(2, AT_MS)
     rates.record(np.array([0]), AT_MS // 1000, np.array([1_000_000_000]), np.array([AT_MS]))

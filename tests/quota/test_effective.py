@@ -52,12 +52,6 @@ def test_other_clients_that_count_in_the_same_sensor_are_named() -> None:
     assert producer.shared_with == (("alice", "web"),)
 
 
-def test_a_quota_on_a_client_id_is_shared_across_users() -> None:
-    others = (("bob", "etl"), ("carol", "etl"), ("bob", "web"))
-    producer = answer_of(quota_row("", "etl", producer_byte_rate=1.0), others=others).by_type[PRODUCER]
-    assert (producer.level, producer.shared_with) == (7, (("bob", "etl"), ("carol", "etl")))
-
-
 NOW_MS = 1_700_000_000_000
 
 
@@ -140,7 +134,3 @@ def test_a_bound_that_is_raised_is_left_alone() -> None:
 )
 def test_a_name_that_no_client_has_is_warned_of(entity: tuple[str, str], found: list[str]) -> None:
     assert name_warnings(entity, [("alice", "etl"), ("bob", "app")]) == found
-
-
-def test_before_any_client_was_seen_no_name_is_wrong() -> None:
-    assert name_warnings(("alice", ""), []) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.broker_levels.entries import METERED, METERED_BY_USER, EntryKey, EntryKind, is_metering
+from quota.broker_levels.entries import METERED, METERED_BY_USER, EntryKey, EntryKind
 from quota.broker_levels.metering import metering_entries, switched_off, switched_on, usual_choice
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
@@ -121,12 +121,6 @@ def test_the_other_choice_takes_the_place_of_the_first(
     assert [(change.key, change.old, change.new) for change in changes] == moved
 
 
-@pytest.mark.parametrize(("value", "is_so"), [(METERED, True), (METERED_BY_USER, True), (1e14, False), (None, False)])
-def test_it_is_known_by_its_value_and_its_place(value: float | None, is_so: bool) -> None:
-    assert is_metering(PAIR, value) == is_so
-    assert not is_metering(key_of("alice"), value)
-
-
 # A sync finds it on the brokers.
 
 
@@ -160,16 +154,6 @@ def test_a_row_that_it_would_hide_moves_it_and_without_the_row_it_comes_back(
     synced.load()
     synced.period()
     assert synced.ledger.held == on
-
-
-def test_a_row_at_its_own_place_wins_and_without_the_row_it_comes_back() -> None:
-    synced = Synced(held=ALL)
-    synced.load(quota_row(D, D, producer_byte_rate=9.0))
-    synced.period()
-    assert (synced.ledger.held[PAIR], synced.sync.drifts) == (9.0, ())
-    synced.load()
-    synced.period()
-    assert synced.ledger.held == ALL
 
 
 def test_when_it_is_switched_off_the_sync_does_not_write_it_again() -> None:

@@ -18,7 +18,7 @@ from pipeline.failpoints import FAILPOINTS
 from pipeline.job.lock import JobLock
 from pipeline.job.status import signs_of
 from pipeline.settings.loading import load_settings
-from tests.faults.hand_load import Load
+from tests.faults.hand_job import Load
 from tests.pipeline.cli.running import kquota
 
 pytest.importorskip("starlette", reason="the extra dashboard is not installed")

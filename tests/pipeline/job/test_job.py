@@ -11,7 +11,7 @@ import pytest
 from deltalake.exceptions import DeltaError
 
 from pipeline.clock import Moment
-from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed
+from pipeline.errors import ClusterUnreachable, PipelineError, QueryFailed
 from pipeline.job.job import ClockSetBack, Job
 from pipeline.job.metrics import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
@@ -145,12 +145,6 @@ def test_what_fails_twice_alike_at_the_start_ends_unless_an_outside_service_may_
     assert ("the same twice" in told.fix) == (attempts == 2)
 
 
-def test_a_job_that_ends_at_its_start_says_the_cause_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.job.job._RESTART_SECONDS", (0.0,))
-    told = FailingAlways(tmp_path, [RuntimeError(MEMORY)]).give_up()
-    assert (told.message, told.exit_code) == (f"streaming query failed: {TOO_LITTLE}", 1)
-
-
 def test_what_fails_after_a_first_batch_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.job.job._RESTART_SECONDS", (0.0,))
     job = FailingAlways(tmp_path, [RuntimeError(MEMORY)], batches=1)
@@ -161,12 +155,6 @@ def test_what_fails_after_a_first_batch_is_started_again(tmp_path: Path, monkeyp
 def test_a_job_that_gives_up_ends_with_the_error_that_says_what_to_do(tmp_path: Path) -> None:
     failure = PipelineError("'epoch' must be 1; got 2", "stop the other driver", exit_code=4)
     assert FailingOnce(tmp_path, failure).give_up() is failure
-
-
-def test_a_spark_master_that_nobody_waits_for_ends_the_job_at_once(tmp_path: Path) -> None:
-    failure = MasterUnreachable("spark://there:7077", "there:7077: refused")
-    assert FailingOnce(tmp_path, failure).give_up() is failure
-    assert failure.exit_code == 6
 
 
 @pytest.mark.usefixtures("impatient")
@@ -187,13 +175,6 @@ def test_a_cluster_that_does_not_answer_is_waited_for_without_end(
     waiting.join(PATIENCE_SECONDS)
     assert not waiting.is_alive()
     assert "127.0.0.1:1" in tries()[0]
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_script_that_does_not_want_to_wait_hears_of_it_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ClusterUnreachable) as unreachable:
-        nowhere(tmp_path, waits=False).run()
-    assert unreachable.value.exit_code == 6
 
 
 def test_an_outage_does_not_count_as_failures_in_a_row(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

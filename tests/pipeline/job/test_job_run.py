@@ -3,14 +3,15 @@
 import logging
 import os
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from pipeline.job.job_run import Upkeep, _alone, rest_ms
-from pipeline.settings.model import TablesSettings
+from pipeline.errors import UsageError
+from pipeline.job.job_run import Upkeep, rest_ms
+from pipeline.job.take_over import places_on_one_node, refuse_state_on_one_node
+from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
@@ -99,13 +100,6 @@ def test_a_job_that_was_down_keeps_what_its_next_start_needs(tmp_path: Path, dow
     assert batches(usage) == [1, 2]
 
 
-def test_usage_of_a_time_ahead_of_the_clock_deletes_nothing_early(tmp_path: Path) -> None:
-    create_missing(str(tmp_path))
-    usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS + 3 * HOUR_MS)
-    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
-    assert batches(usage) == [1, 2]
-
-
 @pytest.mark.parametrize("down_ms", [0, 5 * HOUR_MS, 365 * 24 * HOUR_MS])
 def test_after_a_clock_was_set_back_a_job_that_was_down_keeps_what_its_next_start_needs(
     tmp_path: Path, down_ms: int
@@ -147,15 +141,56 @@ def test_if_upkeep_of_a_table_fails_that_is_logged_and_the_other_tables_get_thei
     assert batches(usage) == [1]
 
 
-def test_a_step_that_reads_a_minute_of_usage_holds_the_lock_of_all_such_steps() -> None:
-    lock = Lock()
-    assert _alone(lambda: 60.0 + lock.locked(), lock)() == 61
-    assert not lock.locked()
-
-
 @pytest.mark.parametrize(
     ("due_ms", "expected_ms"),
     [(None, 25), (900, 1), (1_000, 1), (1_001, 1), (1_002, 2), (1_024, 24), (1_025, 25), (1_026, 25), (9_000, 25)],
 )
 def test_a_rest_ends_when_something_is_due_or_after_the_longest_one(due_ms: int | None, expected_ms: int) -> None:
     assert rest_ms(due_ms, 1_000, 25) == expected_ms
+
+
+STORE = "s3a://bucket/checkpoint"
+
+
+def settings(root: str, checkpoint: str = STORE, *shared: str) -> Settings:
+    return Settings.model_validate(
+        {"tables": {"root": root}, "stream": {"checkpoint": checkpoint}, "spark": {"shared_folders": shared}}
+    )
+
+
+@pytest.mark.parametrize("root", [".kquota/tables", "/data/tables", "file:///data/tables", "FILE:///data/tables"])
+def test_a_path_is_on_one_node(root: str) -> None:
+    assert list(places_on_one_node(settings(root))) == [("tables.root", root)]
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/tables", "abfss://container@account/tables"])
+def test_a_store_is_not(root: str) -> None:
+    assert list(places_on_one_node(settings(root))) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "is_shared"),
+    [
+        ("/mnt/kquota", True),
+        ("/mnt/kquota/checkpoint", True),
+        ("file:///mnt/kquota/checkpoint", True),
+        ("file:/mnt/kquota/check%20point", True),
+        ("/mnt/kquota2", False),
+        ("/mnt", False),
+        ("mnt/kquota", False),
+    ],
+)
+def test_a_folder_that_every_node_mounts_is_shared(place: str, is_shared: bool) -> None:
+    found = list(places_on_one_node(settings("s3://bucket/tables", place, "/mnt/kquota")))
+    assert found == ([] if is_shared else [("stream.checkpoint", place)])
+
+
+def test_the_refusal_names_setting_place_and_ways_out() -> None:
+    with pytest.raises(UsageError) as refusal:
+        refuse_state_on_one_node(settings("tables", "checkpoint"))
+    assert refusal.value.exit_code == 2
+    assert str(refusal.value) == (
+        "'tables.root' tables is on one node's disk, and the cluster chooses the driver's node. Fix: name a store "
+        "(s3://…, abfss://…), list the folder in 'spark.shared_folders' if every node mounts it, or submit with "
+        "--deploy-mode client"
+    )

@@ -212,11 +212,6 @@ def test_a_disk_that_takes_nothing_is_told_once_and_ends_nothing(
     assert "cannot be written (No such file or directory)" in caplog.text
 
 
-def test_a_damaged_beat_is_none(tmp_path: Path) -> None:
-    (tmp_path / "kquota.heartbeat").write_text("soon")
-    assert last_beat_ms(tmp_path, "kquota", "s3://bucket") is None
-
-
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -225,32 +220,6 @@ with JobLock(Path(sys.argv[1]), "nightly", *sys.argv[2:]):
     print("held", flush=True)
     time.sleep(3_600)
 """
-
-
-def test_a_second_driver_is_refused_with_the_first_ones_process(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as first:
-        try:
-            assert first.stdout is not None
-            assert first.stdout.readline() == b"held\n"
-            with pytest.raises(Conflict, match=f"process {first.pid}") as refused, JobLock(tmp_path, "nightly"):
-                pass
-            assert refused.value.exit_code == 4
-        finally:
-            first.kill()
-
-
-def test_the_lock_of_a_killed_driver_is_free(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as first:
-        assert first.stdout is not None
-        first.stdout.readline()
-        first.kill()
-    with JobLock(tmp_path, "nightly"):
-        pass
-
-
-def test_jobs_of_other_names_share_a_folder(tmp_path: Path) -> None:
-    with JobLock(tmp_path, "one"), JobLock(tmp_path, "two"):
-        pass
 
 
 def test_a_second_driver_on_the_tables_is_refused_whatever_its_name_and_run_folder(tmp_path: Path) -> None:
@@ -269,8 +238,3 @@ def test_a_second_driver_on_the_tables_is_refused_whatever_its_name_and_run_fold
                 pass
         finally:
             first.kill()
-
-
-def test_tables_in_a_store_have_no_lock_beside_them(tmp_path: Path) -> None:
-    with JobLock(tmp_path, "one", "s3://bucket/tables"), JobLock(tmp_path, "two", "s3://bucket/tables"):
-        pass

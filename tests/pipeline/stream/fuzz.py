@@ -1,167 +1,306 @@
-"""Reads random messages by the million: each must be read exactly as the model reads it, and none may end the stream.
+"""Random messages that nobody should send: each must be read exactly as the model reads it.
 
     python -m tests.pipeline.stream.fuzz [--messages 1000000] [--seed 1]
 
-Both corpora of `fuzz_corpus` are compared with `usage_model`, which shares nothing with the reader: dead letters with
-their bytes, counts and sums. The same messages are read a second time without the reader's quick step, which must
-change nothing. Messages have up to the largest size, names around the largest length, event times from 0 to 2^62, and
-brokers' clocks up to a day wrong. Each chunk also goes through the driver's steps: limited event times, rows of the
-tables, decisions. Exit code 1 if anything differs.
+Two corpora: `comparable` messages, which plain Python reads as Spark must, and messages `beyond` that, which Python
+reads differently or not at all. Both are compared with `usage_model`, which shares nothing with the reader: dead
+letters with their bytes, counts and sums; then the same after event times are limited to the driver's clock. Names are
+around the largest length, event times from 0 to 2^62, brokers' clocks up to a day wrong. Exit code 1 if anything
+differs.
 """
 
 import argparse
+import json
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
-from pipeline.stream import usage_reader
-from pipeline.stream.usage_columns import CollectedBatch, limit_event_times
-from quota.engine import QuotaEngine
-from quota.snapshot import QuotaSnapshot
-from schemas.arrow import conform
-from schemas.rows import DeadLetterRow
-from schemas.usage import UsageRow
-from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
-from tests.pipeline.stream.messages import APPENDED_AT_MS, RULES, counts, read, usage
+from pipeline.stream.usage_columns import limit_event_times
+from tests.pipeline.stream.messages import APPENDED_AT_MS, DAY_MS, RULES, event, read, usage
 from tests.pipeline.stream.usage_model import expected_of, judged
 
-CHUNK_MESSAGES = 20_000
-LIMIT_MS = APPENDED_AT_MS + 2_000
+_CHUNK_MESSAGES: Final = 20_000
+_LIMIT_MS: Final = APPENDED_AT_MS + 2_000
 """The latest event time that the driver believes; some brokers' clocks are a day ahead of it."""
-ALL_LETTERS = replace(RULES, letters_per_message=10**9)
-_QUOTAS = [{"user": "<default>", "client_id": "", "producer_byte_rate": 10.0, "request_percentage": 1.0}]
+_ALL_LETTERS: Final = replace(RULES, letters_per_message=10**9)
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
-@dataclass
-class Tally:
-    """How the messages so far were read.
-
-    Attributes:
-        outcomes: Counts of messages, good, dead and ignored.
-        faults: Every difference from the model, one line each.
-    """
-
-    outcomes: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-
-    def compare(self, what: str, got: object, wanted: object) -> None:
-        """Note a difference."""
-        if got != wanted:
-            self.faults.append(f"{what} must be {wanted!r}; got {got!r}"[:500])
-
-
-@contextmanager
-def without_quick_step() -> Iterator[None]:
-    """The reader without its quick step: each message is read with causes."""
-    decoded = usage_reader._decoded
-    usage_reader._decoded = lambda value: None
-    try:
-        yield
-    finally:
-        usage_reader._decoded = decoded
-
-
-def run_chunk(values: Sequence[bytes | None], appended_ms: Sequence[int], name: str, tally: Tally) -> None:
-    """Read messages in both ways and compare every outcome with the model's, before and after the time limit."""
-    batch = read(*values, appended_at_ms=appended_ms, rules=ALL_LETTERS)
-    tally.outcomes.update(
-        messages=len(values), good=batch.good_count, dead=batch.dead_count, ignored=batch.ignored_count
-    )
+def faults_of(values: Sequence[bytes | None], appended_ms: Sequence[int]) -> list[str]:
+    """Read messages; each difference from the model in a line, before and after the limit of event times."""
+    batch = read(*values, appended_at_ms=appended_ms, rules=_ALL_LETTERS)
     by_model = judged(values)
     expected = expected_of(by_model, appended_ms, RULES.max_event_age_ms)
-    letters = batch.dead_letters.to_pylist()
-    got, wanted = {(row["offset"], row["element_index"], row["value"]) for row in letters}, set(expected.dead)
-    tally.faults += [f"{name}, dead letter: {one!r}"[:500] for one in sorted(got ^ wanted, key=str)]
-    tally.compare(f"{name}: dead letters", len(letters), len(expected.dead))
-    tally.compare(
-        f"{name}: good, clamped, ignored, dead",
-        (batch.good_count, batch.clamped_count, batch.ignored_count, batch.dead_count),
-        (expected.good_count, expected.clamped_count, expected.ignored_count, len(expected.dead)),
-    )
-    _compare_usage(name, usage(batch), expected.usage, tally)
-    with without_quick_step():
-        again = read(*values, appended_at_ms=appended_ms, rules=ALL_LETTERS)
-    tally.compare(f"{name}, with causes: counts", counts(again), counts(batch))
-    tally.compare(f"{name}, with causes: dead letters", again.dead_letters.equals(batch.dead_letters), True)
-    _compare_usage(f"{name}, with causes", usage(again), expected.usage, tally)
-    limited = run_driver(batch, name, tally)
-    in_time = expected_of(by_model, appended_ms, RULES.max_event_age_ms, LIMIT_MS)
+    letters = [(row["offset"], row["element_index"], row["value"]) for row in batch.dead_letters.to_pylist()]
+    faults = [f"dead letter: {one!r}" for one in sorted(set(letters) ^ set(expected.dead), key=str)]
+    got = (batch.good_count, batch.clamped_count, batch.ignored_count, batch.dead_count)
+    wanted = (expected.good_count, expected.clamped_count, expected.ignored_count, len(expected.dead))
+    faults += [f"good, clamped, ignored, dead must be {wanted}; got {got}"] * (got != wanted)
+    faults += _unequal(usage(batch), expected.usage)
+    limited, _ = limit_event_times(batch, _LIMIT_MS, RULES.sample_window_ms)
+    in_time = expected_of(by_model, appended_ms, RULES.max_event_age_ms, _LIMIT_MS)
     if not batch.clamped_count <= limited.clamped_count <= in_time.clamped_count:
-        tally.faults.append(f"{name}: {limited.clamped_count} are clamped, of {in_time.clamped_count}")
+        faults.append(f"{limited.clamped_count} are clamped, of {in_time.clamped_count}")
     # The driver does not know the single events: of a window that holds the limit it may count fewer as clamped.
-    got_rows, wanted_rows = usage(limited), in_time.usage
-    for rows in (got_rows, wanted_rows):
-        for row in rows.values():
-            del row["clamped_count"]
-    _compare_usage(f"{name}, limited", got_rows, wanted_rows, tally)
+    rows = usage(limited), in_time.usage
+    for row in (row for of_side in rows for row in of_side.values()):
+        del row["clamped_count"]
+    return [fault[:500] for fault in faults + _unequal(*rows)]
 
 
-def run_driver(batch: CollectedBatch, name: str, tally: Tally) -> CollectedBatch:
-    """Do what the driver does with a batch until it is stored and decided; returns the batch with limited times."""
-    limited, _ = limit_event_times(batch, LIMIT_MS, RULES.sample_window_ms)
-    evaluated_at_ms = limited.newest_event_ms or 0
-    if evaluated_at_ms > LIMIT_MS:
-        tally.faults.append(f"{name}: evaluated at {evaluated_at_ms}, after {LIMIT_MS}")
-    in_rows = sum(limited.usage["event_count"].to_pylist())
-    if (in_rows, limited.good_count) != (batch.good_count, batch.good_count):
-        tally.faults.append(f"{name}: {batch.good_count} events must be in the rows; got {in_rows}")
-    identity: dict[str, str | int] = {"cluster": "test", "query_id": "q", "batch_id": 1}
-    evaluated = {"evaluated_at_ms": evaluated_at_ms, "quota_version": 1}
-    conform(limited.usage, UsageRow, **identity, **evaluated)
-    conform(limited.dead_letters, DeadLetterRow, topic="quota.usage.v1", **identity)
-    engine = QuotaEngine()
-    engine.load_quotas(QuotaSnapshot.from_rows(_QUOTAS, version=1))
-    tally.outcomes["decisions"] += engine.record(limited.usage, evaluated_at_ms).num_rows
-    return limited
-
-
-def _compare_usage(name: str, got: Rows, wanted: Rows, tally: Tally) -> None:
+def _unequal(got: Rows, wanted: Rows) -> list[str]:
     differ = [key for key in got.keys() | wanted.keys() if got.get(key) != wanted.get(key)]
-    tally.faults += [f"{name}: {key} must be {wanted.get(key)}; got {got.get(key)}"[:500] for key in differ]
-
-
-def fuzz(count: int, seed: int) -> Tally:
-    """Read the large messages, then chunks of both kinds by turns until `count` messages have been read."""
-    tally = Tally()
-    large = large_messages(seed)
-    run_chunk(large, [APPENDED_AT_MS] * len(large), "large", tally)
-    number = printed = 0
-    while (left := count - tally.outcomes["messages"]) > 0:
-        number += 1
-        size, chunk_seed = min(left, CHUNK_MESSAGES), seed * 1_000_000 + number
-        kind: Callable[[Random], bytes | None] = comparable if number % 2 else beyond
-        run_chunk(
-            messages(chunk_seed, size, kind), append_times(chunk_seed, size), f"{kind.__name__} {chunk_seed}", tally
-        )
-        sys.stderr.writelines(f"{fault}\n" for fault in tally.faults[printed:])
-        printed = len(tally.faults)
-        if number % 5 == 0:
-            sys.stderr.write(f"{dict(tally.outcomes)}, {len(tally.faults)} faults\n")
-    return tally
+    return [f"{key} must be {wanted.get(key)}; got {got.get(key)}" for key in differ]
 
 
 def main() -> int:
-    """Run and print how the messages were read."""
-    from bench.machine import machine_line  # noqa: PLC0415 - only the command needs it
-
+    """Read chunks of both kinds by turns, and print what differs."""
     parser = argparse.ArgumentParser(description="Fuzzed messages through the reading path.")
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    begun = time.perf_counter()
-    tally = fuzz(arguments.messages, arguments.seed)
-    sys.stdout.write(f"{machine_line()}\n")
-    found = ", ".join(f"{value} {name}" for name, value in tally.outcomes.items())
-    sys.stdout.write(
-        f"seed {arguments.seed}: {found}; {len(tally.faults)} faults, {time.perf_counter() - begun:.0f} s\n"
+    given = parser.parse_args()
+    count = 0
+    for number, begin in enumerate(range(0, given.messages, _CHUNK_MESSAGES)):
+        size, seed = min(given.messages - begin, _CHUNK_MESSAGES), given.seed * 1_000_000 + number
+        kind: Callable[[Random], bytes | None] = beyond if number % 2 else comparable
+        faults = faults_of(messages(seed, size, kind), append_times(seed, size))
+        sys.stdout.writelines(f"{kind.__name__} {seed}: {fault}\n" for fault in faults)
+        count += len(faults)
+    sys.stdout.write(f"{given.messages} messages, {count} faults\n")
+    return int(count > 0)
+
+
+_LARGEST_MESSAGE_BYTES: Final = 1_048_576
+_LARGE_SHARE: Final = 0.0005
+_LARGEST: Final = 2**40
+_FIELDS: Final = (
+    "event_time_ms",
+    "user",
+    "client_id",
+    "produced_bytes",
+    "fetched_bytes",
+    "io_time_ns",
+    "request_count",
+)
+# Text rather than values: json.dumps cannot write most of them.
+_NUMBERS: Final = (
+    *("0", "-0", "1", str(_LARGEST), str(_LARGEST + 1), "-1", str(2**63 - 1), str(2**63), str(-(2**63)), "9" * 30),
+    *("-" + "9" * 30, "1.0", "0.5", "1e3", "1E400", "-1e400", "1e-400", "01", "+1", "1.", ".5", "1e", "0x10", "--1"),
+)
+_WORDS: Final = ("null", "true", "false", "NaN", "Infinity", "-Infinity", "nul", "[]", "{}", '""', "[1]", '{"a":1}', "")
+_LONG_NAMES: Final = (
+    *("x" * 32_766, "x" * 32_767, "x" * 32_768, "é" * 16_383, "é" * 16_384, "用" * 10_922, "用" * 10_923),
+    *("😀" * 8_191, "😀" * 8_192, "\\u0061" * 32_767, "\\u00e9" * 16_384, "y" * 600_000),
+)
+_LARGEST_TIME_BITS: Final = 62
+_ODD_VALUES: Final = (
+    *("true", "[]", "{}", "-0", "-0.0", "0.0", "1.5", "1e10", "1E-5", "123456.75", "9999999.0", "10000000.0", "0.001"),
+    *("0.00099", "1234567890.125", "-1.25e-7", "5e-324", "1.7976931348623157e308", "100.0", "[1.0, {}]", "12345678901"),
+    *('{"a": 1, "a": [2]}', '["a b", null, false]', '{"é": "😀"}', '["\\ud83d\\ude00"]', '["\\ud83d", "\\ude00x"]'),
+    *(
+        '"\\u0001\\u001f\\u007f"',
+        '"\\b\\f\\n\\r\\t\\/\\\\"',
+        '{"\\u0000":"\\u00e9"}',
+        '"\\ufeff"',
+        '"\\ufffd"',
+        '"\\u2028/"',
+    ),
+    *('["\\u0001\\u001f\\u007f", "\\b\\f\\n\\r\\t\\/\\\\"]', '"\\ud83d\\ude00"', '"\\udfff"'),
+)
+_NO_NAMES: Final = ("null", "NaN", "nul", "7", "")
+_NAMES: Final = (
+    "alice",
+    "用户",
+    "😀",
+    "",
+    "a\\u0000b",
+    "\\ud83d\\ude00",
+    "e\u0301",
+    "\u202egnu",
+    "x" * 300,
+    "]}",
+    '\\"',
+    "\\q",
+)
+_EXTRA: Final = ('"unknown":[{}]', '"user":"twice"', '"produced_bytes":1', '"":0', '"x":{"user":"inner"}', "")
+_SEPARATORS: Final = (",", ",", ",", ",", " , ", ",,", ";", "")
+_ASCII: Final = bytes(range(1, 128))
+_AROUND: Final = (*[b""] * 60, b" ", b"\n", b"\t\r\n ", b"\x0b", b"\x00", b"x", b"}", b"]", b",")
+
+
+def comparable(draw: Random) -> bytes | None:
+    """A message that the stream must read as Python's json and the model read it."""
+    if draw.random() < 0.01:
+        return None
+    value = _document(draw).encode() if draw.random() > _LARGE_SHARE else _large(draw)
+    if draw.random() < 0.15:
+        # Bytes that are not UTF-8 are left out here; `beyond` has those.
+        value = _bytes_changed(draw, value, _ASCII).decode(errors="ignore").encode()
+    return draw.choice(_AROUND) + value + draw.choice(_AROUND)
+
+
+def beyond(draw: Random) -> bytes:
+    """A message that Python's json may read differently, or not at all."""
+    return draw.choice(_BEYOND)(draw)
+
+
+def messages(seed: int, count: int, kind: Callable[[Random], bytes | None]) -> list[bytes | None]:
+    """A number of messages, always the same for the same seed."""
+    draw = Random(seed)
+    return [kind(draw) for _ in range(count)]
+
+
+def append_times(seed: int, count: int) -> list[int]:
+    """When each message was appended, by brokers whose clocks differ by up to a day, some by exactly a day."""
+    draw = Random(seed)
+    return [APPENDED_AT_MS + _clock_error_ms(draw) for _ in range(count)]
+
+
+def _clock_error_ms(draw: Random) -> int:
+    kind = draw.random()
+    if kind < 0.5:
+        return 0
+    if kind < 0.7:
+        return draw.randint(-3_000, 3_000)
+    if kind < 0.85:
+        return draw.choice((-DAY_MS, DAY_MS)) + draw.randint(-20_000, 20_000)
+    return draw.randint(-DAY_MS, DAY_MS)
+
+
+def _large(draw: Random) -> bytes:
+    """An array of up to the largest size of a message."""
+    size_bytes, elements, length = draw.randrange(_LARGEST_MESSAGE_BYTES), [], 2
+    while True:
+        elements.append(_element(draw))
+        length += len(elements[-1].encode(errors="replace")) + 1
+        if length > size_bytes:
+            return f"[{','.join(elements[:-1])}]".encode()
+
+
+def _document(draw: Random) -> str:
+    if draw.random() < 0.5:
+        return _element(draw)
+    return "[" + "".join(_joined(draw, [_element(draw) for _ in range(draw.randrange(6))])) + "]"
+
+
+def _element(draw: Random) -> str:
+    kind = draw.random()
+    if kind < 0.5:
+        times = {"event_time_ms": int(_time(draw))} if draw.random() < 0.5 else {}
+        return json.dumps(event(user=draw.choice(("a", "b", "c")), produced_bytes=draw.randrange(100), **times))
+    if kind < 0.6:
+        return draw.choice((*_WORDS, *_NUMBERS, '"text"'))
+    fields = [(name, _value(draw, name)) for name in _FIELDS if draw.random() < 0.9]
+    draw.shuffle(fields)
+    texts = [f'"{name}":{value}' for name, value in fields]
+    if draw.random() < 0.3:
+        texts.insert(draw.randrange(len(texts) + 1), draw.choice(_EXTRA))
+    return "{" + "".join(_joined(draw, texts)) + "}"
+
+
+def _joined(draw: Random, texts: Sequence[str]) -> Iterator[str]:
+    for number, text in enumerate(texts):
+        if number:
+            yield draw.choice(_SEPARATORS) if draw.random() < 0.05 else ","
+        yield text
+
+
+def _value(draw: Random, name: str) -> str:
+    kind = draw.random()
+    if name in {"user", "client_id"} and kind > 0.997:
+        return f'"{draw.choice(_LONG_NAMES)}"'
+    if name in {"user", "client_id"}:
+        return f'"{draw.choice(_NAMES)}"' if kind < 0.95 else draw.choice(_NO_NAMES)
+    if kind < 0.75:
+        return _time(draw) if name == "event_time_ms" else str(draw.randrange(1000))
+    return draw.choice(_NUMBERS) if kind < 0.95 else draw.choice(_WORDS)
+
+
+def _time(draw: Random) -> str:
+    kind = draw.random()
+    if kind < 0.5:
+        return str(1_700_000_000_000 + draw.randrange(20_000))
+    if kind < 0.8:
+        return str(APPENDED_AT_MS + draw.randint(-2 * DAY_MS, 2 * DAY_MS))
+    return str(draw.getrandbits(draw.randint(1, _LARGEST_TIME_BITS)))
+
+
+def _bytes_changed(draw: Random, value: bytes, alphabet: bytes) -> bytes:
+    changed = bytearray(value)
+    for _ in range(draw.randrange(1, 4)):
+        place = draw.randrange(len(changed) + 1)
+        act = draw.randrange(3)
+        if act == 0:
+            changed[place:place] = bytes([draw.choice(alphabet)])
+        elif act == 1:
+            del changed[place : place + draw.randrange(1, 20)]
+        else:
+            changed[place : place + 1] = bytes([draw.choice(alphabet)])
+    return bytes(changed)
+
+
+def _any_bytes(draw: Random) -> bytes:
+    return draw.randbytes(draw.randrange(200))
+
+
+def _bytes_flipped(draw: Random) -> bytes:
+    return _bytes_changed(draw, _document(draw).encode(), bytes(range(256)))
+
+
+def _lone_surrogate(draw: Random) -> bytes:
+    escape = draw.choice(("\\ud800", "\\udfff", "\\ud800\\ud800", "\\udc00\\ud800", "\\ud83d"))
+    return json.dumps(event(user="NAME")).replace("NAME", escape).encode()
+
+
+def _surrogate_bytes(draw: Random) -> bytes:
+    raw = draw.choice((b"\xed\xa0\x80", b"\xc0\x80", b"\xf5\x80\x80\x80", b"\xff", b"\xe2\x82", b"\xef\xbf\xbd"))
+    return json.dumps(event(user="NAME")).encode().replace(b"NAME", raw)
+
+
+def _marked_encoding(draw: Random) -> bytes:
+    text = _document(draw)
+    return draw.choice(
+        (
+            b"\xef\xbb\xbf" + text.encode(),
+            text.encode("utf-16", errors="surrogatepass"),
+            text.encode("utf-32", errors="surrogatepass"),
+            text.encode("utf-16-le", errors="surrogatepass"),
+        )
     )
-    return 1 if tally.faults else 0
+
+
+def _deep(draw: Random) -> bytes:
+    depth = draw.choice((10, 490, 499, 500, 501, 990, 996, 997, 998, 999, 1000, 1001, 2000, 10_000))
+    opening, closing = draw.choice((("[", "]"), ('{"a":', "}")))
+    core: Any = draw.choice(("1", json.dumps(event()), ""))
+    nested = opening * depth + core + closing * (depth if draw.random() < 0.7 else 0)
+    return draw.choice(
+        (nested, f"[{json.dumps(event())},{nested}]", f'{{"unknown":{nested},' + json.dumps(event())[1:])
+    ).encode()
+
+
+def _long_number(draw: Random) -> bytes:
+    digits = "9" * draw.choice((31, 400, 999, 1000, 1001, 4300, 4301, 20_000))
+    number = draw.choice((digits, f"-{digits}", f"1.{digits}", f"1e{digits}", f"1e-{digits}"))
+    text = json.dumps(event(produced_bytes=7))
+    return draw.choice((text.replace(": 7}", f": {number}}}"), f'[{text},{{"unknown":{number},{text[1:]}]')).encode()
+
+
+def _odd_content(draw: Random) -> bytes:
+    """Valid JSON that a writer of JSON may write again in another way: as a name, and in elements with a fault."""
+    odd = draw.choice(_ODD_VALUES)
+    name, text = draw.choice(("user", "client_id", "broker_id", "unknown")), json.dumps(event(user="a"))
+    element = text[:-1] + f',"{name}":{odd}' + draw.choice(("}", "}", ',"produced_bytes":-1}', ',"user":"last"}'))
+    return draw.choice((element, f"[{text},{element},{odd}]", f"[{odd}]", odd)).encode()
+
+
+_BEYOND: Final = (
+    *(_odd_content, _any_bytes, _lone_surrogate, _surrogate_bytes, _marked_encoding, _long_number),
+    *[_bytes_flipped] * 5,
+    lambda draw: _deep(draw) if draw.random() < 0.1 else _any_bytes(draw),
+)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.stream import collect, usage_reader
 from pipeline.stream.collect import Collector, largest_bytes
 from pipeline.stream.usage_columns import CollectedBatch
-from tests.pipeline.stream import fuzz
-from tests.pipeline.stream.fuzz_corpus import append_times, beyond, comparable, large_messages, messages
+from tests.pipeline.stream.fuzz import append_times, beyond, comparable, faults_of, messages
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     RULES,
@@ -22,7 +21,6 @@ from tests.pipeline.stream.messages import (
     fetched,
     message,
     raw_frame,
-    read,
     usage,
 )
 from tests.pipeline.stream.test_usage_reader import MIXED
@@ -135,25 +133,9 @@ Kind = Callable[[Random], bytes | None]
 
 
 @pytest.mark.long
-def test_measures_far_below_zero_do_not_overflow_a_sum() -> None:
-    batch = read(array(*[event(produced_bytes=-(2**63), io_time_ns=-(2**63))] * 3, event()))
-    assert (batch.good_count, batch.dead_count) == (1, 3)
-
-
-@pytest.mark.long
 @KINDS
 def test_any_messages_are_read_as_the_model_reads_them(kind: Kind) -> None:
-    tally = fuzz.Tally()
-    fuzz.run_chunk(messages(11, 10_000, kind), append_times(11, 10_000), kind.__name__, tally)
-    assert tally.faults == []
-    assert min(tally.outcomes[name] for name in ("good", "dead")) > 500
-
-
-@pytest.mark.long
-def test_large_messages_are_read_as_the_model_reads_them() -> None:
-    tally, values = fuzz.Tally(), large_messages(13, size_bytes=131_072)
-    fuzz.run_chunk(values, [APPENDED_AT_MS] * len(values), "large", tally)
-    assert tally.faults == []
+    assert faults_of(messages(11, 10_000, kind), append_times(11, 10_000)) == []
 
 
 @pytest.mark.long

@@ -84,31 +84,30 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
     statements = {
         "SELECT user, producer_byte_rate FROM quotas ORDER BY user": None,
         "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": None,
-        "DELETE FROM quotas WHERE user = 'carol'": None,
-        "UPDAT quotas": "[PARSE_SYNTAX_ERROR] Syntax error at or near 'UPDAT'",
         "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
-        "INSERT INTO quotas SELECT * FROM quotas WHERE user = 'bob'": f"so v{version + 2} stays in force: row 3",
+        "INSERT INTO quotas SELECT * FROM quotas WHERE user = 'bob'": f"so v{version + 1} stays in force: row 3",
     }
     ran = run(str(Path(table.uri).parent), statements, tmp_path)
-    selected, updated, deleted, *refused = map(json.loads, ran.stdout.splitlines())
+    selected, updated, *refused = map(json.loads, ran.stdout.splitlines())
     assert [(row["user"], row["producer_byte_rate"]) for row in selected] == [
         ("alice", 1.0),
         ("bob", 1.0),
         ("carol", 1.0),
     ]
-    assert updated == deleted == [{"num_affected_rows": 1}]
-    for (kind, said), words in zip(refused, list(statements.values())[3:], strict=True):
+    assert updated == [{"num_affected_rows": 1}]
+    for (kind, said), words in zip(refused, list(statements.values())[2:], strict=True):
         assert words in said
         assert "\n" not in said
         assert kind == "Refused"
     assert [line for line in ran.stderr.splitlines() if "incubator modules" not in line] == []
-    assert {row["user"]: row["producer_byte_rate"] for row in table.read(version + 2).rows} == {
+    assert {row["user"]: row["producer_byte_rate"] for row in table.read(version + 1).rows} == {
         "alice": 2e6,
         "bob": 1.0,
+        "carol": 1.0,
     }
-    assert table.read().version == version + 3, "what was refused left no version"
-    audits = [commit.audit for commit in table.history(3)]
-    assert audits == [EditAudit("carol", "ops1", "0.1.0", "month end")] * 3
+    assert table.read().version == version + 2, "what was refused left no version"
+    audits = [commit.audit for commit in table.history(2)]
+    assert audits == [EditAudit("carol", "ops1", "0.1.0", "month end")] * 2
     assert [path.name for path in tmp_path.iterdir()] == [FOLDER], "Spark leaves nothing in the working folder"
 
 
@@ -117,8 +116,8 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
 def test_columns_of_others_are_kept_and_features_of_others_are_refused_with_what_drops_them(
     table: QuotaTable, tmp_path: Path
 ) -> None:
+    add_columns(table.uri)
     statements: dict[str, list[str]] = {
-        "ALTER TABLE quotas ADD COLUMN team STRING": [],
         "UPDATE quotas SET team = 'red' WHERE user = 'alice'": [],
         "ALTER TABLE quotas SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')": [
             "DROP FEATURE rowTracking",
@@ -126,16 +125,13 @@ def test_columns_of_others_are_kept_and_features_of_others_are_refused_with_what
         ],
         "ALTER TABLE quotas DROP FEATURE rowTracking": [],
         "ALTER TABLE quotas DROP FEATURE domainMetadata": [],
-        "ALTER TABLE quotas CLUSTER BY (user)": [],
     }
     ran = run(str(Path(table.uri).parent), statements, tmp_path)
     # Delta prints a line of its own when it raises the protocol.
-    *answers, clustered = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("["))
-    for answer, drops in zip(answers, list(statements.values()), strict=False):
+    answers = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
+    for answer, drops in zip(answers, statements.values(), strict=True):
         dropping = re.findall(r"ALTER TABLE quotas (DROP FEATURE \w+)", "".join(map(str, answer)))
         assert (dropping, "Conflict" in answer) == (drops, bool(drops)), answer
-    assert clustered[0] == "Conflict"
-    subprocess.run(["/bin/sh", "-e", "-c", clustered[1][clustered[1].index("cd ") :]], check=True)
     table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
     rows = DeltaTable(table.uri).to_pyarrow_table().sort_by("user").select(["user", "team"]).to_pylist()
     assert rows == [{"user": name, "team": "red" if name == "alice" else None} for name in ("alice", "bob", "carol")]
@@ -151,10 +147,8 @@ def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_
     table.alter([QuotaChange(user, "", {"producer_byte_rate": 1.0}) for user in ("alice", "bob")], AUDIT)
     version = table.read().version
     statements = {
-        "SELECT user FROM quotas ORDER BY user": [{"user": "alice"}, {"user": "bob"}],
         "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": [{"num_affected_rows": 1}],
         "INSERT INTO quotas SELECT * FROM quotas": "quotas were not changed: ",
-        "ALTER TABLE quotas ADD COLUMN team STRING": "it changes columns or properties of the table",
     }
     ran = run(root, statements, tmp_path, **store.environment)
     for answer, wanted in zip(map(json.loads, ran.stdout.splitlines()), statements.values(), strict=True):

@@ -5,7 +5,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from pipeline.stream.executors import NEEDED_TO_READ, zip_package
-from tests.spark_cluster.programs import python_without_us
+from tests.spark_cluster.standalone import python_without_us
 from tests.waiting import PATIENCE_SECONDS
 
 
