@@ -133,18 +133,6 @@ def test_a_debt_outlives_a_clock_that_is_set_back(step_ms: int, is_killed: bool,
     assert differences(clients.job) == []
 
 
-@pytest.mark.parametrize("step_ms", STEPS_MS)
-def test_a_throttle_is_taken_up_for_no_longer_than_it_was_published(step_ms: int, tmp_path: Path) -> None:
-    clients = begun(tmp_path)
-    clients.offender_bytes = 10 * BOUND
-    clients.go(2)
-    longest_ms = clients.job.broker.records[-1].throttle_time_ms
-    clients.job.clock.set_wall(clients.job.clock.wall_ms - step_ms)
-    clients.job.start()
-    (held,) = clients.job.purgatory.held().to_pylist()
-    assert held["end_ms"] - clients.job.clock.steady_ms <= longest_ms
-
-
 @pytest.mark.parametrize("later_ms", [0, 1])
 def test_an_epoch_begins_when_now_is_before_the_last_batch_by_more_than_the_ring(later_ms: int, tmp_path: Path) -> None:
     clients = begun(tmp_path)
@@ -154,16 +142,6 @@ def test_an_epoch_begins_when_now_is_before_the_last_batch_by_more_than_the_ring
     last = clients.job.decider.last
     assert last.time_epoch == 1 - later_ms
     assert (last.evaluated_at_ms < last_ms) == (not later_ms)
-
-
-def test_a_backlog_of_an_hour_begins_no_epoch(tmp_path: Path) -> None:
-    clients = begun(tmp_path)
-    for _ in range(3):
-        clients.job.send(clients._event("quiet", 1))
-    clients.job.clock.advance(3_600_000)
-    clients.job.start()
-    clients.go(5)
-    assert clients.job.decider.last.time_epoch == 0
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=LONG) for seed in (1, 2, 3))])

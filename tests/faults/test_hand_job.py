@@ -11,11 +11,10 @@ from deltalake import DeltaTable
 
 from pipeline.errors import PipelineError, Refused
 from pipeline.failpoints import FAILPOINTS, FailpointReached
-from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.layout import create_missing
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob, Load, Trouble, owed_by
 from tests.faults.usage_reading import read
-from tests.touched_tables import add_columns
 
 
 @pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -37,22 +36,6 @@ def test_a_job_killed_at_every_failpoint_in_turn(
 
 
 NOT_WAITED_FOR = ("usage", "batches", "decisions", "throttle_events", "sensor_state", "dead_letters")
-
-
-def test_columns_that_others_add_to_the_tables_change_nothing_that_the_job_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Load(tmp_path, monkeypatch)
-    load.step()
-    for name in TABLES:
-        add_columns(f"{load.job.settings.tables.root}/{name}")
-    for point in ("usage.appended", "outbox.appended", "sensor_state.appended"):
-        load.step()
-        load.edit(0.5)
-        load.run_until_killed_at(point)
-        load.job.start()
-    load.come_to_rest()
-    assert load.job.verdict(dict.fromkeys(("usage", "decisions", "topic"), 5)).as_json()["differences"] == []
 
 
 @pytest.mark.parametrize("cut", [("usage",), NOT_WAITED_FOR])

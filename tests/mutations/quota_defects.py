@@ -236,7 +236,7 @@ DEFECTS: Final = (
         "a slice may be shorter than three looks ahead",
         "Slicing.slices_ms",
         ("np.maximum(cap_ms, 3 * self.lead_ms)", "cap_ms"),
-        _SLICING,
+        "tests/pipeline/throttle/test_lifecycle.py",
     ),
     Defect(
         "names that differ in trailing zero bytes are taken for one",

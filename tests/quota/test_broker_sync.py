@@ -519,3 +519,13 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
     assert chosen(budget, [1.0], NOW_MS - 5_000) == []
     assert chosen(budget, [1.0], NOW_MS) == []
     assert chosen(budget, [1.0], NOW_MS + 1_000) == [0]
+
+
+@pytest.mark.parametrize("fate", [Fate.KILLED_STORED, Fate.KILLED_WRITTEN])
+def test_the_first_write_may_be_the_one_that_was_not_answered(fate: Fate) -> None:
+    synced = Synced(ROW)
+    synced.period(fate)
+    synced.restart()
+    synced.period()
+    synced.load()
+    assert synced.period() == [("alice", 100.0, None, "removed")]

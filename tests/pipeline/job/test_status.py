@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.brokers.lock import sync_lock
-from pipeline.errors import Conflict, TableMissing
+from pipeline.errors import Conflict
 from pipeline.job.lock import JobLock
 from pipeline.job.status import Heartbeat, is_down, last_beat_ms, signs_of, status_of
 from pipeline.process import FRESH_MS, LATE_AFTER_MS, activity_of
@@ -52,13 +52,6 @@ def test_a_job_is_up_while_a_process_holds_its_lock_or_that_of_its_tables(run_di
     with JobLock(tmp_path / run_dir, "kquota", root):
         assert status_of(settings, 0).state == "up"
     assert status_of(settings, 0).state == "down"
-
-
-def test_status_ends_with_1_while_the_job_is_down(tmp_path: Path) -> None:
-    root = new_tables(tmp_path / "tables")
-    with JobLock(tmp_path / "run", "kquota", root):
-        assert kquota("status", "--tables", root).exit_code == 0
-    assert kquota("status", "--tables", root).exit_code == 1
 
 
 @pytest.mark.parametrize(("beat_ms", "age_ms"), [(9_970, 30), (10_000, 0), (10_030, 0), (13_000, 0), (13_001, -3_001)])
@@ -107,11 +100,6 @@ def test_a_sync_of_this_machine_is_named(tmp_path: Path) -> None:
     with sync_lock(root):
         assert f"sync    up, process {os.getpid()}\n" in kquota("status", "--tables", root).stdout
     assert json.loads(kquota("status", "--tables", root, "-o", "json").stdout)["sync_process"] is None
-
-
-def test_without_tables_it_names_the_one_it_misses(tmp_path: Path) -> None:
-    with pytest.raises(TableMissing):
-        status_of(Settings(tables=TablesSettings(root=str(tmp_path))), 0)
 
 
 NOW_MS = 1_700_000_000_000

@@ -24,7 +24,6 @@ from pipeline.stream.checkpoint import (
     starting_offsets,
 )
 from pipeline.stream.query import BatchSize
-from pipeline.tables.object_store import has_scheme
 from tests.log_messages import messages_of
 
 
@@ -172,37 +171,6 @@ def test_a_file_system_that_does_not_answer_is_named(spark: Any) -> None:
         Checkpoint.read(open_checkpoint("nowhere://bucket/checkpoint", spark))
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "scheme"),
-    [
-        (".kquota/checkpoint", False),
-        ("/var/lib/kquota", False),
-        ("C", False),
-        ("a:b", False),
-        ("s3://bucket/checkpoint", True),
-        ("s3a://bucket/checkpoint", True),
-        ("abfss://container@account.dfs.core.windows.net/checkpoint", True),
-        ("file:///var/lib/kquota", True),
-        ("file:/var/lib/kquota", True),
-    ],
-)
-def test_a_checkpoint_with_a_scheme_is_hadoops(checkpoint: str, scheme: bool) -> None:
-    assert has_scheme(checkpoint) is scheme
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "count"),
-    [
-        ("", '{"usage":{"0":5}}', None),
-        ('{"usage":{"0":5,"1":7}}', '{"usage":{"0":5,"1":7}}', 0),
-        ('{"usage":{"0":5,"1":7}}', '{"usage":{"0":6,"1":17}}', 11),
-        ('{"usage":{"0":5}}', '{"usage":{"0":6,"1":3}}', 4),  # a partition was added
-    ],
-)
-def test_a_batch_has_as_many_messages_as_it_covers_offsets(start: str, end: str, count: int | None) -> None:
-    assert OffsetRange(start, end).message_count == count
-
-
 @pytest.mark.parametrize(("likely", "count"), [('{"usage":{"0":3}}', 2), ('{"usage":{"0":9}}', None)])
 def test_a_first_batch_that_cannot_begin_where_it_is_thought_to_has_an_unknown_size(
     likely: str, count: int | None
@@ -306,12 +274,6 @@ def test_only_behind_a_full_batch_a_backlog_is_looked_for_and_once(messages: int
     assert not size.grow_if_behind(waiting_after)
     assert not size.grow_if_behind(waiting_after)
     assert asked == ([7] if is_full else [])
-
-
-def test_a_batch_of_all_there_may_be_does_not_grow() -> None:
-    size = BatchSize(NEWEST, 20_000)
-    size.note(0, 20_000, 1)
-    assert not size.grow_if_behind(lambda _: 1_000_000)
 
 
 @pytest.mark.parametrize(

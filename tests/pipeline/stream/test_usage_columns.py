@@ -51,11 +51,6 @@ def test_a_merged_sum_is_null_only_if_it_is_null_in_every_row_and_stops_at_the_l
     assert merge_usage(tables).to_pylist() == [row(produced_bytes=LARGEST_SUM, io_time_ns=0, last_event_ms=5)]
 
 
-def test_nothing_merged_is_an_empty_batch() -> None:
-    assert merge_usage([]) == USAGE_SCHEMA.empty_table()
-    assert counts(merge_batches([])) == counts(read())
-
-
 def test_parts_merged_are_the_batch_read_at_once() -> None:
     values = [message(), array(event(), 7), None, b"no JSON", message(user="bob")]
     parts = [read(value) for value in values]
@@ -184,14 +179,6 @@ def test_the_last_dead_letter_that_is_kept_says_how_many_more_there_were(element
 
     letters = letters_of_elements(8, [Refused(index, NO_OBJECT) for index in elements], 3, values_of)
     assert letters == [DeadLetter(8, index, NO_OBJECT + more, str(index).encode()) for index, more in wanted]
-
-
-def test_a_row_says_where_its_message_is() -> None:
-    rows = letter_rows(MESSAGES, [DeadLetter(1, None, "junk", b"\xff"), DeadLetter(0, 3, "odd", b"7")]).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
-        (8, 1, 5, None, "junk", b"\xff"),
-        (7, 0, 2**40, 3, "odd", b"7"),
-    ]
 
 
 def test_refused_elements_are_counted_by_cause_and_those_without_a_row_apart() -> None:

@@ -17,7 +17,6 @@ from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
     DAY_MS,
     LARGEST,
-    PARTITION,
     RULES,
     TOO_OLD,
     array,
@@ -158,21 +157,6 @@ def test_an_event_that_breaks_a_rule_is_a_dead_letter_alone_or_in_an_array(field
     assert (batch.good_count, batch.dead_count, the_row(batch)["produced_bytes"]) == (2, 2, 10)
 
 
-def test_a_dead_letter_says_where_it_was() -> None:
-    batch = read(message(), b"no JSON")
-    assert batch.dead_letters.schema == DEAD_LETTER_SCHEMA
-    assert batch.dead_letters.to_pylist() == [
-        {
-            "appended_at_ms": APPENDED_AT_MS,
-            "partition": PARTITION,
-            "offset": 1,
-            "element_index": None,
-            "cause": NO_JSON,
-            "value": b"no JSON",
-        }
-    ]
-
-
 def test_a_dead_element_keeps_its_own_bytes_and_costs_only_itself() -> None:
     good = json.dumps(event()).encode()
     elements = [
@@ -253,12 +237,6 @@ def test_a_name_of_the_largest_size_counts(name: str) -> None:
     assert sorted(batch.usage[name].to_pylist()) == sorted(names)
 
 
-def test_null_in_place_of_an_optional_field_is_its_default() -> None:
-    optional = ["broker_id", "produced_bytes", "io_time_ns", "request_count", "throttle_exempt", "schema_version"]
-    row = the_row(read(message(**dict.fromkeys(optional)), message(produced_bytes=...)))
-    assert (row["broker_id"], row["request_count"], row["event_count"]) == ("", 2, 2)
-
-
 def test_how_long_the_broker_made_a_client_wait_is_summed_and_changes_no_other_sum() -> None:
     waited = the_row(read(message(broker_throttle_ms=5_000), message(broker_throttle_ms=40), message()))
     not_known = the_row(read(message(), message(), message()))
@@ -325,16 +303,6 @@ def test_usage_of_a_backlog_counts_however_late_it_is_read() -> None:
 def test_the_newest_append_time_is_of_all_messages_whatever_they_hold() -> None:
     for newest in (message(), None, b"no JSON", array(event()), b"[]"):
         assert read(message(), newest, message(), appended_at_ms=[5, 9, 7]).newest_append_ms == 9
-
-
-def test_sample_windows_start_at_multiples_of_their_span() -> None:
-    values = [message(event_time_ms=time_ms) for time_ms in (0, 699, 700, 1399, 1400)]
-    batch = read(*values, appended_at_ms=2_000, rules=replace(RULES, sample_window_ms=700))
-    assert {key[0]: row["event_count"] for key, row in usage(batch).items()} == {0: 2, 700: 2, 1400: 1}
-
-
-def test_the_largest_measure_counts_and_sums_stay_exact() -> None:
-    assert the_row(read(message(produced_bytes=LARGEST), message(produced_bytes=1)))["produced_bytes"] == LARGEST + 1
 
 
 def test_a_sum_stops_at_the_largest_sum() -> None:

@@ -61,27 +61,6 @@ def test_what_was_applied_last_is_owned_and_what_has_no_result_is_undecided(tabl
     assert table.state() == ({change("a").key: change("a").owned(T_MS + 1)}, [change("c")])
 
 
-def test_what_was_given_back_is_no_longer_owned(table: BrokerQuotasTable) -> None:
-    table.append([(change("a"), APPLIED)], T_MS)
-    table.append([(change("a", None), APPLIED)], T_MS + 1)
-    assert table.state()[0] == {}
-
-
-def test_every_row_has_its_place_its_epoch_and_its_times(table: BrokerQuotasTable, root: str) -> None:
-    table.append([(change("a"), PENDING), (change("b"), PENDING)], T_MS)
-    again = BrokerQuotasTable(root, "c1")
-    again.take_over()
-    again.append([(change("a"), APPLIED)], T_MS + DAY_MS)
-    stored = rows(root)
-    assert [(row["seq"], row["sync_epoch"], row["at_ms"]) for row in stored] == [
-        (0, 1, T_MS),
-        (1, 1, T_MS),
-        (2, 2, T_MS + DAY_MS),
-    ]
-    assert [str(row["date"]) for row in stored] == ["2023-11-14", "2023-11-14", "2023-11-15"]
-    assert str(stored[0]["at"]) == "2023-11-14 22:13:20+00:00"
-
-
 def test_an_earlier_sync_is_refused_at_its_next_append_and_when_it_asks(table: BrokerQuotasTable, root: str) -> None:
     table.append([(change("a"), PENDING)], T_MS)
     table.refuse_fenced()

@@ -61,12 +61,6 @@ def test_every_table_has_the_columns_of_its_model_and_the_plain_protocol(tmp_pat
     assert table.metadata().partition_columns == ([] if name == "quotas" else ["date"])
 
 
-def test_the_quota_table_starts_in_cluster_scope_and_enforces(tmp_path: Path) -> None:
-    create_missing(str(tmp_path), [TABLES["quotas"]])
-    configuration = DeltaTable(table_uri(str(tmp_path), "quotas")).metadata().configuration
-    assert (configuration["kquota.scope"], configuration["kquota.mode"]) == ("cluster", "enforce")
-
-
 @pytest.mark.parametrize(
     "broken",
     [

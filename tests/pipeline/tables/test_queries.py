@@ -39,13 +39,6 @@ def test_the_values_are_those_of_pyarrow_and_instants_are_in_utc(events: EventTa
     assert (until, until.tzinfo) == (datetime(2023, 11, 14, 22, 13, 25, 1_000, tzinfo=UTC), UTC)
 
 
-def test_columns_are_in_the_order_asked_for(events: EventTable) -> None:
-    events.write(("a", "throttle", T0_MS, 5_000))
-    (row,) = rows(events).read(["user", "action"])
-    assert list(row.items()) == [("user", "u"), ("action", "throttle")]
-    assert list(rows(events).read()[0]) == events.table.read().column_names
-
-
 def test_what_is_written_later_is_not_seen(events: EventTable) -> None:
     events.write(("a", "throttle", T0_MS, 5_000))
     before = rows(events)
@@ -71,13 +64,6 @@ def test_of_each_client_the_last_row_counts_and_only_if_it_meets_the_conditions(
     assert [row["client_id"] for row in found] == ["b"]
     found = rows(events).last_of_each(["client_id"], "publish_seq", [("publish_seq", "<", 1)], throttles)
     assert [row["client_id"] for row in found] == ["a"]
-
-
-def test_without_rows_there_is_no_smallest_and_no_newest_one(events: EventTable) -> None:
-    empty = rows(events)
-    assert (empty.read(), empty.smallest("publish_seq"), empty.newest(["evaluated_at_ms"])) == ([], None, None)
-    events.write(("a", "throttle", T0_MS, 1), ("b", "throttle", T0_MS, 1))
-    assert rows(events).smallest("publish_seq", [("client_id", "=", "b")]) == 1
 
 
 def test_a_table_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
@@ -134,8 +120,3 @@ def test_a_batch_of_a_newer_time_epoch_is_newer_although_its_instant_is_before(
     for found in (newest_batch(batches), newest_batch_under(str(tmp_path))):
         assert found is not None
         assert found["batch_id"] == newest
-
-
-def test_a_table_without_rows_has_no_newest_batch(tmp_path: Path) -> None:
-    assert newest_batch(opened(tmp_path)) is None
-    assert newest_batch_under(str(tmp_path)) is None

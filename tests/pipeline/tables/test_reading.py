@@ -1,23 +1,17 @@
 """Which throttles may still run, by what `throttle_events` has; and how much of it is read to find them."""
 
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, Schema, write_deltalake
-from deltalake.fs import DeltaStorageHandler
-from deltalake.schema import PrimitiveType
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.reading import TimeSlices, last_throttles, read_table
 from pipeline.tables.throttles import recent_events, running_throttles
-from pipeline.tables.upkeep import trim
 from tests.pipeline.tables.event_table import EventTable
 
 
@@ -37,11 +31,6 @@ def test_rows_of_a_range_are_estimated_from_the_files_alone(uri: str, start_ms: 
     assert TimeSlices(uri, "at_ms").estimated_rows(start_ms, end_ms) == pytest.approx(rows, abs=1)
 
 
-def test_an_empty_table_has_no_rows(tmp_path: Path) -> None:
-    DeltaTable.create(str(tmp_path), Schema([Field("at_ms", PrimitiveType("long"))]))
-    assert TimeSlices(str(tmp_path), "at_ms").estimated_rows(0, 10) == 0
-
-
 def test_an_older_version_can_be_read(uri: str) -> None:
     assert TimeSlices(uri, "at_ms", version=0).read(["at_ms"], 0, 10_000).num_rows == 100
     assert TimeSlices(uri, "at_ms").version == 1
@@ -57,16 +46,6 @@ def test_the_rows_of_one_time_epoch_are_asked_for_as_those_of_all(tmp_path: Path
     assert whole.read(["at_ms"], 0, 1_010, [("time_epoch", "=", 0)]).num_rows == 10
 
 
-READS: dict[str, Callable[[str], Any]] = {
-    "read_table": read_table,
-    "read_table with a condition": lambda special_uri: read_table(special_uri, ["at_ms"], [("at_ms", ">=", 3)]),
-    "a slice": lambda special_uri: TimeSlices(special_uri, "at_ms", dictionaries=["name"]).read(["name"], 0, 99),
-    "the span": lambda special_uri: TimeSlices(special_uri, "at_ms").span(),
-    "the writer's read": lambda special_uri: DeltaRsWriter(special_uri, "job").read(),
-    "trim": lambda special_uri: trim(special_uri, "at_ms", 2),
-}
-
-
 @pytest.fixture
 def special_uri(tmp_path: Path) -> str:
     special_uri = str(tmp_path / "a folder, é 100%" / "table")
@@ -74,22 +53,6 @@ def special_uri(tmp_path: Path) -> str:
         rows = {"at_ms": range(first, first + 3), "name": ["n"] * 3, "date": [date(1970, 1, 1)] * 3}
         write_deltalake(special_uri, pa.table(rows), mode="append", partition_by=["date"])
     return special_uri
-
-
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_no_file_of_a_local_table_is_read_through_python(
-    special_uri: str, read: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    real = DeltaStorageHandler.open_input_file
-
-    def open_input_file(handler: DeltaStorageHandler, path: str) -> pa.PythonFile:
-        opened.append(path)
-        return real(handler, path)
-
-    monkeypatch.setattr(DeltaStorageHandler, "open_input_file", open_input_file)
-    read(special_uri)
-    assert opened == []
 
 
 def test_all_rows_are_read_from_a_folder_with_special_characters(special_uri: str) -> None:

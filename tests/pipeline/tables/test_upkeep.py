@@ -12,13 +12,13 @@ from threading import Thread
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from pipeline.errors import Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.reading import TimeSlices, read_table
+from pipeline.tables.reading import read_table
 from pipeline.tables.upkeep import clean, compact, sort_day, trim
 from schemas.arrow import conform
 from schemas.rows import SensorStateRow
@@ -76,13 +76,6 @@ def test_compaction_and_cleaning_keep_rows_and_versions_and_the_job_can_continue
     assert DeltaRsWriter(uri, "job").recorded_version("q1") == 10
 
 
-def test_a_table_with_few_files_is_not_compacted(uri: str, job: DeltaRsWriter) -> None:
-    job.append(state(0), {"q1": 0}, {})
-    version = DeltaTable(uri).version()
-    assert not compact(uri, many_files=1)
-    assert DeltaTable(uri).version() == version
-
-
 @pytest.mark.parametrize(
     ("before_ms", "left"),
     [
@@ -136,12 +129,6 @@ def usage(batch_id: int, evaluated_at_ms: int, *starts_ms: int) -> pa.Table:
     return conform(pa.Table.from_pylist(rows), UsageRow, cluster="c", query_id="q", quota_version=1, **same)
 
 
-def of_the_sample_day(rows: pa.Table) -> pa.Table:
-    """Rows as they were written while `date` was the day of `sample_start_ms`."""
-    days = [datetime.fromtimestamp(at_ms / 1000, UTC).date() for at_ms in rows["sample_start_ms"].to_pylist()]
-    return rows.set_column(rows.column_names.index("date"), rows.schema.field("date"), pa.array(days))
-
-
 @pytest.fixture
 def usage_uri(tmp_path: Path) -> str:
     create_missing(str(tmp_path), [TABLES["usage"]])
@@ -156,21 +143,6 @@ def test_events_of_many_days_in_one_batch_are_one_file(usage_uri: str) -> None:
     assert read_table(usage_uri, ["date"])["date"].unique().to_pylist() == [
         datetime.fromtimestamp(A_NOON_MS / 1000, UTC).date()
     ]
-
-
-@pytest.mark.parametrize("compacted", [False, True])
-def test_a_table_with_rows_in_the_partition_of_their_sample_is_kept_up(usage_uri: str, compacted: bool) -> None:
-    old = of_the_sample_day(usage(0, A_NOON_MS, A_NOON_MS - 2 * DAY_MS, A_NOON_MS))
-    write_deltalake(usage_uri, old, mode="append")
-    write_deltalake(usage_uri, of_the_sample_day(usage(1, A_NOON_MS + 5, A_NOON_MS - DAY_MS)), mode="append")
-    writer = DeltaRsWriter(usage_uri, "job")
-    writer.raise_epoch(1)
-    writer.append(usage(2, A_NOON_MS + 6, A_NOON_MS - DAY_MS, A_NOON_MS), {"q": 2}, {})
-    if compacted:
-        compact(usage_uri, many_files=0)
-    assert sorted(read_table(usage_uri, ["batch_id"])["batch_id"].to_pylist()) == [0, 0, 1, 2, 2]
-    assert TimeSlices(usage_uri, "evaluated_at_ms").read(["batch_id"], A_NOON_MS + 5, A_NOON_MS + 7).num_rows == 3
-    assert [trim(usage_uri, "evaluated_at_ms", A_NOON_MS + later_ms) for later_ms in (0, 5, 6, 7)] == [0, 2, 1, 2]
 
 
 START_MS = 1_699_920_000_000

@@ -17,7 +17,7 @@ from pipeline.errors import Conflict, PipelineError, TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.opening import newest_value, open_table
+from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableUnwritable, TableWriter
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow
@@ -99,12 +99,6 @@ def test_appended_rows_are_read_back_as_they_were(writer: TableWriter) -> None:
     rows = usage("alice", "bob")
     assert writer.append(rows, {"q1": 0}, {})
     assert writer.read().select(rows.column_names).cast(rows.schema).sort_by("user") == rows
-
-
-def test_a_batch_written_twice_is_stored_once(writer: TableWriter) -> None:
-    assert writer.append(usage("alice"), {"q1": 0}, {})
-    assert not writer.append(usage("alice"), {"q1": 0}, {})
-    assert stored_users(writer) == ["alice"]
 
 
 def test_a_batch_written_again_by_the_next_driver_is_skipped(
@@ -272,19 +266,6 @@ def test_the_newest_instant_is_of_the_newest_time_epoch(writer: TableWriter) -> 
         rows = conform(usage("alice"), UsageRow, evaluated_at_ms=at_ms, time_epoch=epoch)
         writer.append(rows, {f"q{number}": 0}, {})
         assert writer.newest_instant() == ((0, 900) if number < 2 else (1, 500 if number == 2 else 600))
-
-
-@on_files
-def test_every_adapter_writes_the_statistics_that_tell_the_newest_value(writer: TableWriter, uri: str) -> None:
-    writer.append(usage("alice", batch_id=4), {"q1": 0}, {})
-    assert newest_value(uri, "batch_id") == 4
-
-
-@on_files
-def test_the_protocol_stays_plain(writer: TableWriter, uri: str) -> None:
-    writer.append(usage("alice"), {"q1": 0}, {})
-    protocol = open_table(uri).protocol()
-    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
 
 
 @on_files

@@ -38,24 +38,10 @@ def test_a_violation_shows_raw_and_capped_throttle_time() -> None:
     )
 
 
-def test_a_throttle_that_is_not_capped_shows_its_time_once() -> None:
-    assert "X 43.7 s, until" in line("violation", throttle_time_ms=43_680)
-
-
-def test_a_renewal_shows_what_is_still_owed() -> None:
-    assert "owes 33.3 s, capped 10.4 s, until" in line("renewed")
-
-
 def test_a_name_can_not_write_a_line_of_its_own() -> None:
     publication = violation(key=ClientKey("b\x07", "u\x1b", "c\nrelease  alice/etl"), reason=reason(**FIGURES))
     assert line_of(Written(publication, 0, NOON_MS), 3).startswith(
         r"throttle u\x1b/c\nrelease  alice/etl@b\x07 producer"
-    )
-
-
-def test_a_release_says_why() -> None:
-    assert line("expired", "release", observed=900_000.0, owed_ms=0) == (
-        "release  alice/etl producer_byte_rate O 0.9 ≤ T 1.0 MB/s (expired)"
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import Moment
-from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, TransactionFenced, TransactionUndecided
+from pipeline.errors import Conflict, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.throttle.publisher import Marker, Publisher
 from quota.replay import Evaluation
 from schemas.names import ClientKey
@@ -48,44 +48,11 @@ def sequences(broker: TopicBroker) -> list[int]:
     return [record.publish_seq for record in broker.records]
 
 
-def test_records_carry_what_was_stored() -> None:
-    outbox, broker = MemoryOutbox(), TopicBroker()
-    publisher = started(outbox, MemoryTopic(broker))
-    publisher.write(publications(violation(throttle_time_ms=1_500), violation(BOB)), FACTS, NOW)
-    assert sequences(broker) == [0, 1]
-    assert broker.marker == Marker(2, outbox.table_id)
-    record = broker.records[0]
-    assert (record.throttled_until_ms, record.batch_id, record.quota_version) == (NOW.wall_ms + 1_500, 7, 3)
-    assert record.sensor == ("alice", "etl")
-
-
 def test_a_start_puts_the_id_of_its_table_into_the_marker_and_nothing_to_write_moves_nothing() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
     assert publisher.write(publications(), FACTS, NOW, {"query": 7}).num_rows == 0
     assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, Marker(0, outbox.table_id), 0)
-
-
-def test_a_batch_that_is_run_again_writes_and_publishes_nothing() -> None:
-    outbox, broker = MemoryOutbox(), TopicBroker()
-    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW, {"query": 7})
-    again = started(outbox, MemoryTopic(broker))
-    assert again.write(publications(violation()), FACTS, NOW, {"query": 7}).num_rows == 0
-    assert sequences(broker) == [0]
-
-
-@pytest.mark.parametrize("failure", ["lost", "late"])
-def test_an_undecided_transaction_is_settled_by_the_marker(failure: str) -> None:
-    outbox, broker = MemoryOutbox(), TopicBroker()
-    topic = MemoryTopic(broker)
-    publisher = started(outbox, topic)
-    publisher.write(publications(violation()), FACTS, NOW)
-    topic.fail_next = failure
-    publisher.write(publications(violation(BOB)), FACTS, NOW)
-    assert publisher.is_behind
-    assert publisher.catch_up(NOW)
-    publisher.write(publications(violation()), FACTS, NOW)
-    assert sequences(broker) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("failure", "sequence"), [("late", [0, 1, 2]), ("lost", [0, 1])])
@@ -126,14 +93,6 @@ def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
     assert not publisher.catch_up(NOW), "the back-off has not passed yet"
     assert publisher.catch_up(Moment(NOW.wall_ms, NOW.steady_ms + 250))
     assert sequences(broker) == [0, 1, 2]
-
-
-def test_an_expired_marker_is_replaced_by_the_highest_record_on_the_topic() -> None:
-    outbox, broker = MemoryOutbox(), TopicBroker()
-    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
-    broker.marker = None
-    started(outbox, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW)
-    assert sequences(broker) == [0, 1]
 
 
 def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
@@ -243,13 +202,6 @@ def test_a_record_the_topic_can_never_take_is_settled_once_and_the_others_go_on(
     [line] = [line for line in caplog.messages if "not on the topic" in line]
     assert f"publish_seq {place}" in line
     assert len(line) < 500, "the name is cut short"
-
-
-def test_a_broker_that_is_away_at_start_is_an_error() -> None:
-    broker = TopicBroker()
-    broker.is_reachable = False
-    with pytest.raises(ClusterUnreachable):
-        started(MemoryOutbox(), MemoryTopic(broker))
 
 
 @given(st.lists(st.sampled_from(["ok", "lost", "late", "restart", "lost marker"]), max_size=30))

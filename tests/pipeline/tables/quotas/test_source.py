@@ -83,22 +83,6 @@ def test_a_bad_row_leaves_the_last_valid_version_in_force(
     assert QuotaSource(table).pin().quotas == valid.quotas
 
 
-@pytest.mark.parametrize(("row", "why"), [case[1:] for case in BAD_ROWS], ids=[case[0] for case in BAD_ROWS])
-def test_the_doctor_says_which_row_and_why_and_what_is_in_force(
-    table: QuotaTable, tmp_path: Path, row: dict[str, Any], why: str
-) -> None:
-    version = write_past_us(table, row)
-    row_finding, fix = quota_findings(tmp_path)
-    assert (row_finding.severity, fix.severity) == ("error", "error")
-    assert row_finding.text.startswith(f"v{version}: row ")
-    assert why in row_finding.text
-    assert f"v{version - 1} is in force" in fix.text
-    assert f"kquota quotas rollback {version - 1}" in fix.text
-    table.commit(lambda _: table.read(version - 1).rows, AUDIT)
-    (well,) = quota_findings(tmp_path)
-    assert (well.severity, well.text) == ("ok", f"v{version + 1}: 1 entities, cluster, enforce")
-
-
 def test_the_mode_of_the_table_is_a_version_that_makes_every_row_shadow(table: QuotaTable) -> None:
     source = QuotaSource(table)
     version = table.set_mode("shadow", AUDIT)
