@@ -20,7 +20,7 @@ test-long: ready ## the tests that take minutes: the pages beside a demo, an hou
 	@exec deploy/test.sh -m long --durations=15
 
 pages: ready ## play every command of README and docs, also beside a demo (RENEW=1 writes what was printed into them)
-	@exec env RENEW_PAGES=$(RENEW) deploy/test.sh tests/test_pages.py tests/pages
+	@exec env RENEW_PAGES=$(RENEW) deploy/test.sh tests/pages
 
 docs: ready ## the site of docs/, in build/site/html: every link and anchor checked, nothing fetched when it is read
 	@exec deploy/site.sh

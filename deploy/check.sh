@@ -19,4 +19,4 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   echo "$wanted" >"$stamp"
 fi
 exec "$python" -m pytest -q -p no:cacheprovider -m "not spark and not broker and not long" tests/deploy/test_image.py \
-  tests/deploy/test_compose.py tests/deploy/test_kubernetes.py tests/deploy/test_databricks.py tests/deploy/test_systemd.py "$@"
+  tests/deploy/test_files.py "$@"

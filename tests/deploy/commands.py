@@ -1,16 +1,20 @@
-"""The programs of kquota that the files of deploy/ start: with which command, variables, ports and probes.
+"""The programs of kquota that the files of deploy/ start, and the programs that judge these files.
 
 Compose file, manifests (rendered by kubectl), Databricks bundle, systemd units and image are read as data, so that a
-test can hold them against the command line and the settings.
+test can hold them against the command line and the settings. Schemas and linters are in the environment that
+`make deploy-check` makes: they are large, and only these tests need them.
 """
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -167,3 +171,52 @@ def _probes_of(container: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
 def _probed_by(command: Sequence[str]) -> Iterator[tuple[int, str]]:
     for port, path in re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", json.dumps(list(command))):
         yield int(port), path
+
+
+ENVIRONMENT: Final = Path(os.environ.get("DEPLOY_CHECK", DEPLOY.parent / ".venv" / "deploy-check"))
+
+
+def checker(name: str) -> str:
+    """The path of a program of that environment; the test is skipped without it."""
+    path = ENVIRONMENT / "bin" / name
+    if not path.exists():
+        pytest.skip(f"needs {ENVIRONMENT.name}/bin/{name}: `make deploy-check` installs it")
+    return str(path)
+
+
+def of_the_system(name: str, package: str) -> str:
+    """The path of a program of the machine; the test is skipped without it."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name}: apt-get install --no-install-recommends {package}")
+    return found
+
+
+def run(*command: str | Path, given: Any = None, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program with an object as JSON on its standard input."""
+    return subprocess.run(
+        command, input=json.dumps(given), cwd=folder, capture_output=True, text=True, check=False, errors="replace"
+    )
+
+
+def mistakes_by(models: str, given: Any) -> str:
+    """What the models of `bundle` or `kubeflow` say of an object; "" if nothing is wrong."""
+    done = run(checker("python"), Path(__file__).with_name("against_models.py"), models, given=given)
+    assert done.stdout or done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def serving(*words: str) -> Iterator[str]:
+    """The address of a program of kquota that tells its port on one of its first lines."""
+    command = [sys.executable, "-m", "pipeline.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if found := re.search(r"(?:on port |http://127\.0\.0\.1:)(\d+)", line):
+                    yield f"http://127.0.0.1:{found[1]}"
+                    return
+            pytest.fail("the program has ended")
+        finally:
+            process.kill()

@@ -9,8 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.deploy.checkers import of_the_system
-from tests.deploy.commands import DEPLOY
+from tests.deploy.commands import DEPLOY, of_the_system
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 

@@ -19,8 +19,7 @@ from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import find_java
 from schemas.names import USAGE_TOPIC
-from tests.deploy.checkers import run
-from tests.deploy.commands import compose_file, compose_programs
+from tests.deploy.commands import compose_file, compose_programs, run
 from tests.waiting import wait_until
 
 _DATA = "/var/lib/kafka/data"

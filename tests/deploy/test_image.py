@@ -3,21 +3,22 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+from prometheus_client import Counter
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from tests.deploy.checkers import checker, run
-from tests.deploy.commands import DEPLOY
+from pipeline.metrics import metrics_endpoint, new_registry
+from pipeline.settings.model import MetricsSettings
+from pipeline.tables.layout import create_missing
+from tests.deploy.commands import DEPLOY, checker, programs, run, serving
 from tests.integration.running_job import running_job, usage
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 IMAGE = DEPLOY / "image"
 ROOT = DEPLOY.parent
@@ -54,34 +55,6 @@ def test_the_lock_of_the_image_is_part_of_the_lock_of_the_checkout() -> None:
     assert all(image.values())
 
 
-def test_the_lock_of_the_image_has_all_that_the_programs_need_and_no_test_tools() -> None:
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    needed = [*told["dependencies"], *(name for extra in told["optional-dependencies"].values() for name in extra)]
-    names = {entry.partition("==")[0] for entry in locked(IMAGE / "requirements.lock")}
-    # An extra may be made of others of the project itself.
-    assert {_name(one) for one in needed} - {told["name"]} <= names
-    assert not names & {"pytest", "playwright", "ruff", "mypy"}
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[\[<>=!~ ;]", requirement)[0].lower().replace("_", "-")
-
-
-def test_what_is_sent_to_the_builder_is_enough_to_build_the_wheel(tmp_path: Path) -> None:
-    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
-    context = tmp_path / "context"
-    for name in (line.removeprefix("!") for line in ignored if line.startswith("!")):
-        source, target = ROOT / name, context / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, target)
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    done = subprocess.run(command, cwd=context, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     """The folder that the image holds, made of this checkout's environment."""
@@ -101,11 +74,6 @@ def entered(image: Path, *arguments: str, **variables: str) -> subprocess.Comple
     return subprocess.run(
         [image / "entrypoint.sh", *arguments], env=environment, capture_output=True, text=True, check=False
     )
-
-
-def test_the_entry_point_is_the_command_line(image: Path) -> None:
-    assert entered(image, "--version").stdout.startswith("kquota ")
-    assert entered(image, "gate", "--listen", "nonsense").returncode == 2
 
 
 @pytest.fixture
@@ -177,3 +145,46 @@ def test_the_driver_of_a_pod_runs_on_a_shared_volume_and_refuses_a_disk_of_the_n
         job.send(usage("alice", 200_000))
         assert job.wait_for_record(user="alice", action="throttle")["bound"] == 1_000.0
         assert [line for line in job.log if " INFO SparkContext" in line] == []
+
+
+HEALTH = DEPLOY / "image" / "health.py"
+WANTED = "kquota_query_starts_total"
+
+
+def asked(*arguments: str) -> tuple[int, str]:
+    done = run(sys.executable, HEALTH, *arguments)
+    return done.returncode, done.stderr
+
+
+def probed_paths(program: str) -> set[str]:
+    return {path for one in programs() if one.name == program for _, path in one.probed}
+
+
+def test_a_gate_without_a_broker_is_healthy() -> None:
+    with serving("gate", "--listen", "127.0.0.1:0", "--bootstrap-server", "127.0.0.1:1") as address:
+        paths = probed_paths("gate")
+        assert paths
+        assert {asked(f"{address}{path}") for path in paths} == {(0, "")}
+
+
+def test_a_dashboard_is_alive_before_there_are_tables_and_ready_when_they_are(tmp_path: Path) -> None:
+    assert probed_paths("dashboard") == {"/healthz", "/readyz"}
+    with serving("dashboard", "--port", "0", "--tables", str(tmp_path / "tables")) as address:
+        assert asked(f"{address}/healthz") == (0, "")
+        code, told = asked(f"{address}/readyz")
+        assert code == 1
+        assert "503" in told
+        create_missing(str(tmp_path / "tables"))
+        wait_until(lambda: asked(f"{address}/readyz") == (0, ""), "the dashboard to read the tables")
+
+
+def test_a_job_is_ready_when_its_query_has_started() -> None:
+    registry = new_registry("job")
+    with metrics_endpoint(MetricsSettings(port=0), registry) as port:
+        address = f"http://127.0.0.1:{port}/metrics"
+        assert asked(address) == (0, "")
+        assert asked(address, WANTED)[0] == 1  # it is missing
+        starts = Counter(WANTED.removesuffix("_total"), "As of the job.", registry=registry)
+        assert asked(address, WANTED) == (1, f"{address}: {WANTED} is 0.0\n")
+        starts.inc()
+        assert asked(address, WANTED) == (0, "")

@@ -85,12 +85,6 @@ def test_every_client_is_charged_with_its_own_rate_whatever_it_calls_itself(tmp_
     }
 
 
-def test_a_general_rule_behind_them_does_no_harm(tmp_path: Path) -> None:
-    rules = yaml.safe_dump({**FILE, "rules": [*FILE["rules"], GENERAL]})
-    page = exported_page(rules, [QuotaSensor("Produce", "byte-rate", 5.0, "alice", "etl")], tmp_path)
-    assert shown(page) == {(PRODUCED, "alice", "etl"): 5.0}
-
-
 @pytest.mark.parametrize(
     ("rules", "users", "fix"),
     [
@@ -114,8 +108,3 @@ def test_what_rules_of_others_cannot_tell_apart_is_refused_and_charged_to_no_cli
     assert found.keys() <= {(PRODUCED, "alice", "etl"), (FETCHED, "bob", "")}
     assert (read.shown, read.refused) == (len(users), 4 - len(users))
     assert fix in read.reason
-
-
-def test_no_other_bean_is_asked() -> None:
-    sensors = [f"kafka.server:type={name},*" for name in ("Produce", "Fetch", "Request")]
-    assert FILE["includeObjectNames"] == [*sensors, "kquota:type=reporter"]

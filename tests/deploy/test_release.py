@@ -45,66 +45,6 @@ def locked(lock: Path) -> dict[str, set[str]]:
     return {f"{name}@{version}": set(re.findall(r"sha256:([0-9a-f]{64})", rest)) for name, version, rest in entries}
 
 
-def test_the_list_has_every_package_of_the_lock_with_all_its_hashes(text: str) -> None:
-    assert parts(text, "pypi") == locked(LOCK)
-
-
-def test_the_list_has_every_jar_of_the_lock_with_its_hash_and_nothing_else(text: str) -> None:
-    jars = [line.split() for line in JARS.splitlines() if line and not line.startswith("#")]
-    wanted = {re.sub(r":(.*):(.*)", r"/\1@\2?type=jar", jar[1]): {jar[-1]} for jar in jars}
-    assert parts(text, "maven") == wanted
-    references = [part["bom-ref"] for part in json.loads(text)["components"]]
-    assert len(references) == len(set(references)) == len(locked(LOCK)) + len(wanted)
-
-
-def test_a_lock_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"cyclonedx_py failed: "):
-        list_of_parts(tmp_path / "no.lock")
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a release, by name."""
-    files = make_release(tmp_path_factory.mktemp("release") / "dist")
-    return {path.name: path.read_bytes() for path in files}
-
-
-@pytest.mark.long
-def test_a_release_has_all_its_files_under_the_version_of_the_project(released: dict[str, bytes], text: str) -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    assert sorted(released) == [
-        "SHA256SUMS",
-        f"kafka-quota-pipeline-{version}.cdx.json",
-        f"kafka_quota_pipeline-{version}-py3-none-any.whl",
-        f"kafka_quota_pipeline-{version}.tar.gz",
-        f"kquota-image-{version}.cdx.json",
-        f"kquota-reporter-{version}.jar",
-    ]
-    assert released[f"kafka-quota-pipeline-{version}.cdx.json"].decode() == text
-
-
-@pytest.mark.long
-def test_its_sums_are_those_of_its_files(released: dict[str, bytes]) -> None:
-    sums = dict(line.split("  ")[::-1] for line in released["SHA256SUMS"].decode().splitlines())
-    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in released.items() if name in sums}
-    assert len(sums) == len(released) - 1
-
-
-@pytest.mark.long
-def test_its_sources_have_the_recipe_of_the_image(released: dict[str, bytes]) -> None:
-    (sources,) = (content for name, content in released.items() if name.endswith(".tar.gz"))
-    with tarfile.open(fileobj=io.BytesIO(sources)) as packed:
-        names = {name.partition("/")[2] for name in packed.getnames()}
-    assert {"deploy/image/Dockerfile", "deploy/image/make.sh", "deploy/requirements.lock", ".dockerignore"} <= names
-
-
-@pytest.mark.long
-def test_the_list_of_the_image_has_its_packages_and_no_test_tools(released: dict[str, bytes]) -> None:
-    (listed,) = (content.decode() for name, content in released.items() if name.startswith("kquota-image"))
-    assert parts(listed, "pypi") == locked(IMAGE_LOCK)
-    assert '"pytest"' not in listed
-
-
 def test_builds_that_differ_are_refused_with_the_name_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,8 +58,6 @@ def test_builds_that_differ_are_refused_with_the_name_of_the_file(
         make_release(tmp_path / "dist")
     assert not (tmp_path / "dist").exists()
 
-
-# The wheel.
 
 PACKAGES = ("pipeline", "quota", "purgatory", "schemas")
 
@@ -147,25 +85,48 @@ def of_the_checkout() -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
-def test_the_wheel_has_the_four_packages_the_jar_lock_the_sql_and_nothing_else(wheel: Path) -> None:
-    inside = {name for name in content(wheel) if not PurePosixPath(name).parts[0].endswith(".dist-info")}
-    sql = {f"pipeline/tables/sql/{path.name}" for path in (ROOT / "deploy" / "sql").iterdir()}
-    assert inside == of_the_checkout() | {"pipeline/jvm/jars.lock"} | sql
-    assert content(wheel)["pipeline/jvm/jars.lock"].decode() == JARS
-
-
-def test_the_reporters_jar_is_among_them_as_its_sources_are_compiled(wheel: Path, tmp_path: Path) -> None:
-    jar = tmp_path / "again.jar"
-    make(jar)
-    assert content(wheel)["pipeline/meter/kquota-reporter.jar"] == jar.read_bytes()
-
-
 def test_a_second_build_is_the_same_to_the_byte(wheel: Path, tmp_path: Path) -> None:
     assert wheel_in(tmp_path).read_bytes() == wheel.read_bytes()
 
 
-def test_its_name_has_the_one_version_of_the_project(wheel: Path) -> None:
-    metadata = next(text for name, text in content(wheel).items() if name.endswith(".dist-info/METADATA")).decode()
-    (version,) = (line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Version: "))
-    assert wheel.name == f"kafka_quota_pipeline-{version}-py3-none-any.whl"
-    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text("utf-8")
+def test_the_list_has_every_package_and_jar_of_the_locks_with_its_hashes_and_nothing_else(text: str) -> None:
+    assert parts(text, "pypi") == locked(LOCK)
+    jars = [line.split() for line in JARS.splitlines() if line and not line.startswith("#")]
+    wanted = {re.sub(r":(.*):(.*)", r"/\1@\2?type=jar", jar[1]): {jar[-1]} for jar in jars}
+    assert parts(text, "maven") == wanted
+    references = [part["bom-ref"] for part in json.loads(text)["components"]]
+    assert len(references) == len(set(references)) == len(locked(LOCK)) + len(wanted)
+
+
+@pytest.mark.long
+def test_a_release_has_all_its_files_with_their_sums_and_the_parts_of_the_image(tmp_path: Path, text: str) -> None:
+    released = {path.name: path.read_bytes() for path in make_release(tmp_path / "dist")}
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    sources, image = f"kafka_quota_pipeline-{version}.tar.gz", f"kquota-image-{version}.cdx.json"
+    assert sorted(released) == [
+        "SHA256SUMS",
+        f"kafka-quota-pipeline-{version}.cdx.json",
+        f"kafka_quota_pipeline-{version}-py3-none-any.whl",
+        sources,
+        image,
+        f"kquota-reporter-{version}.jar",
+    ]
+    assert released[f"kafka-quota-pipeline-{version}.cdx.json"].decode() == text
+    sums = dict(line.split("  ")[::-1] for line in released.pop("SHA256SUMS").decode().splitlines())
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in released.items()}
+    with tarfile.open(fileobj=io.BytesIO(released[sources])) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    assert {"deploy/image/Dockerfile", "deploy/image/make.sh", "deploy/requirements.lock", ".dockerignore"} <= names
+    assert parts(released[image].decode(), "pypi") == locked(IMAGE_LOCK)
+    assert '"pytest"' not in released[image].decode()
+
+
+def test_the_wheel_has_the_four_packages_the_jars_the_sql_and_nothing_else(wheel: Path, tmp_path: Path) -> None:
+    found = content(wheel)
+    inside = {name for name in found if not PurePosixPath(name).parts[0].endswith(".dist-info")}
+    sql = {f"pipeline/tables/sql/{path.name}" for path in (ROOT / "deploy" / "sql").iterdir()}
+    assert inside == of_the_checkout() | {"pipeline/jvm/jars.lock"} | sql
+    assert found["pipeline/jvm/jars.lock"].decode() == JARS
+    jar = tmp_path / "again.jar"
+    make(jar)
+    assert found["pipeline/meter/kquota-reporter.jar"] == jar.read_bytes(), "as its sources are compiled"

@@ -1,9 +1,11 @@
 """Every SQL text of deploy/ and of the pages, run by Spark on tables that a job has written, against the raw rows."""
 
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -13,20 +15,205 @@ import pyarrow as pa
 import pytest
 
 from pipeline.clock import wall_ms
+from pipeline.settings.model import EngineSettings
+from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB
+from pipeline.stream.usage_columns import CollectedBatch
+from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.history import versions
+from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
+from pipeline.tables.upkeep import clean, compact
 from quota.engine import QuotaEngine
 from quota.entity import Owners
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_record import verb, written_ms
-from tests.deploy.sql_texts import QUOTA_HISTORY, VIEWS, panel_queries, statements, view_of, widget_queries
-from tests.deploy.written_tables import SCHEMA, Row, Written, WrittenTables
+from tests.deploy.commands import DEPLOY
 from tests.pages.blocks import PAGES, blocks_of
+from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
+from tests.pipeline.dashboard.shop import quota
 from tests.pipeline.dashboard.stepped_tables import STEPS_MS, SteppedTables
+from tests.pipeline.stream.messages import RULES, raw_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
+SCHEMA: Final = "kquota_views"
+DAY_MS: Final = 86_400_000
+STEP_MS: Final = 5_000
+# All eight levels hold for somebody. To an empty client-id the levels that name a default one do not apply.
+QUOTAS: Final = (
+    quota("alice", "etl", producer_byte_rate=100_000.0, owner="data-platform", note="nightly loads"),
+    quota("alice", "", producer_byte_rate=900_000.0, consumer_byte_rate=50_000.0, owner="alice's team"),
+    quota("search", "<default>", consumer_byte_rate=100_000.0, request_percentage=20.0, owner="search"),
+    quota("vip", "", mode="exempt", owner="board"),
+    quota("ml", "", consumer_byte_rate=50_000.0, mode="shadow", owner="ml"),
+    quota("", "shared", request_percentage=30.0),
+    quota("<default>", "legacy", producer_byte_rate=40_000.0),
+    quota("<default>", "<default>", consumer_byte_rate=1e9),
+    quota("gone", "", producer_byte_rate=1.0, note="until May"),
+    quota("<default>", "", producer_byte_rate=120_000.0, owner="platform"),
+    quota("", "<default>", request_percentage=50.0),
+)
+
+
+def _steady(**rates: float) -> Any:
+    return lambda _second: rates
+
+
+def _by_day(second: float) -> Mapping[str, float]:
+    """Quiet in the night; from the second half on far beyond any quota."""
+    return {"produced_bytes": 1_000 if second < _NIGHT_SECONDS + 20 else 60_000_000}
+
+
+_NIGHT_SECONDS: Final = 150
+_DAY_SECONDS: Final = 150
+SENDERS: Final = (
+    Sender("alice", "etl", _steady(produced_bytes=300_000)),
+    Sender("alice", "notebook", _steady(produced_bytes=10_000, fetched_bytes=80_000)),
+    Sender("alice", "", _steady(fetched_bytes=5_000), broker_id="2"),
+    Sender("search", "indexer", _steady(fetched_bytes=60_000, io_time_ns=40_000_000, network_time_ns=30_000_000)),
+    Sender("search", "", _steady(fetched_bytes=2_000)),
+    Sender("vip", "etl", _steady(produced_bytes=900_000)),
+    Sender("ml", "train", _steady(fetched_bytes=90_000)),
+    Sender("bob", "shared", _steady(produced_bytes=30_000)),
+    Sender("carol", "legacy", _steady(produced_bytes=30_000), broker_id="2"),
+    Sender("hog", "bulk", _by_day),
+)
+
+
+class WrittenTables(LivedTables):
+    """Such tables; messages that are no usage are read by the job's own reading in Spark, and so get its causes.
+
+    Throttles have no cap, so that one of them still runs when the tables are read.
+
+    Args:
+        folder: For the tables.
+        spark: Reads the refused messages.
+    """
+
+    def __init__(self, folder: Path, spark: "SparkSession") -> None:
+        self._spark = spark
+        today_ms = wall_ms() // 60_000 * 60_000 - _DAY_SECONDS * 1_000
+        caps = EngineSettings(producer_byte_rate_cap="none")
+        super().__init__(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps, at_once=True)
+        self._collect = self.job._collect
+        self.job.micro_batch._collect = self._collected  # type: ignore[assignment]
+        self._collector = Collector(RULES)
+        self.live(20, STEP_MS)
+        self.send_garbage()
+        self.job.send(b"\xff\xfe is no text")
+        self.live(60, STEP_MS)
+        self.edit([quota("alice", "etl", producer_byte_rate=250_000.0, owner="data-platform")], "month end")
+        self.live(_NIGHT_SECONDS - 80, STEP_MS)
+        self.roll_up()
+        self.job.clock.advance(today_ms - self.now_ms)
+        self.live(_DAY_SECONDS - 20, STEP_MS)
+        self.edit([quota("bob", "", producer_byte_rate=500_000.0)], "new team", without=[("gone", "")])
+        self.live(20, STEP_MS)
+        self.roll_up()
+        for name in WRITTEN_BY_THE_JOB:
+            compact(table_uri(self.root, name), many_files=1)
+            clean(table_uri(self.root, name))
+
+    def _collected(self, frame: Any, count: int | None) -> CollectedBatch:
+        messages = self.job.messages[self.job.spark.span(frame.batch_id)]
+        if all(message.value and message.value.startswith(b"[") for message in messages):
+            return self._collect(frame, count)
+        values = [message.value for message in messages]
+        return self._collector(raw_frame(self._spark, values, messages[0].appended_at_ms), len(values))
+
+
+@dataclass
+class Written:
+    """The tables, and the views over them."""
+
+    spark: "SparkSession"
+    tables: WrittenTables
+    _answers: dict[str, list[Row]] = field(default_factory=dict)
+
+    def sql(self, query: str) -> list[Row]:
+        """What Spark answers; names without a schema are those of the views."""
+        self.spark.sql(f"USE {SCHEMA}")
+        try:
+            return [row.asDict() for row in self.spark.sql(query).collect()]
+        finally:
+            self.spark.sql("USE default")
+
+    def answer(self, query: str) -> list[Row]:
+        """The same, asked once: for what does not depend on the time."""
+        if query not in self._answers:
+            self._answers[query] = self.sql(query)
+        return self._answers[query]
+
+    def view(self, name: str) -> list[Row]:
+        """All rows of a view, read once."""
+        return self.answer(f"SELECT * FROM {name}")  # noqa: S608
+
+    def rows(self, name: str) -> list[Row]:
+        """All rows of a table, without Spark."""
+        found: list[Row] = read_table(table_uri(self.tables.root, name)).to_pylist()
+        return found
+
+
+VIEWS: Final = DEPLOY / "sql" / "views.sql"
+QUOTA_HISTORY: Final = DEPLOY / "sql" / "quota_history.sql"
+SQL_BOARD: Final = DEPLOY / "grafana" / "kquota-sql.json"
+AI_BI_BOARD: Final = DEPLOY / "databricks" / "kquota.lvdash.json"
+_TIME_FILTER = re.compile(r"\$__timeFilter\(([a-zA-Z0-9_-]+)\)")
+_VIEW = re.compile(r"CREATE OR REPLACE VIEW (\w+)")
+_AGGREGATE = re.compile(r"^(SUM|MAX|COUNT)\(")
+
+
+def statements(text: str) -> Iterator[str]:
+    """The statements of a file, without comments. A semicolon is only where a statement ends."""
+    bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+    yield from (statement.strip() for statement in bare.split(";") if statement.strip())
+
+
+def read_board(path: Path) -> dict[str, Any]:
+    """A dashboard's JSON."""
+    loaded: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return loaded
+
+
+def panel_queries(schema: str, begin: str, end: str) -> Mapping[str, str]:
+    """Title of each Grafana panel -> its SQL, with variables and macros filled in as Grafana and the plugin do.
+
+    Args:
+        schema: What the variable `schema` is set to.
+        begin: Begin of the dashboard's time range, as `2026-11-23 00:00:00`.
+        end: End of it.
+    """
+    found = {}
+    for panel in read_board(SQL_BOARD)["panels"]:
+        for target in panel.get("targets", ()):
+            text = target["rawSqlQuery"].replace("${schema}", schema)
+            found[panel["title"]] = _TIME_FILTER.sub(rf"\1 BETWEEN '{begin}' AND '{end}'", text)
+    return found
+
+
+def widgets() -> Iterator[dict[str, Any]]:
+    """The widgets of the AI/BI dashboard that show data."""
+    for page in read_board(AI_BI_BOARD)["pages"]:
+        yield from (item["widget"] for item in page["layout"] if "queries" in item["widget"])
+
+
+def widget_queries() -> Mapping[str, str]:
+    """Name of each widget -> the SQL that it comes to: its fields over its dataset, grouped where it sums."""
+    datasets = {dataset["name"]: "".join(dataset["queryLines"]) for dataset in read_board(AI_BI_BOARD)["datasets"]}
+    found = {}
+    for widget in widgets():
+        (query,) = (one["query"] for one in widget["queries"])
+        # COUNT(`*`) is how these dashboards write COUNT(*).
+        fields = [(field["expression"].replace("`*`", "*"), field["name"]) for field in query["fields"]]
+        columns = ", ".join(f"{expression} AS `{name}`" for expression, name in fields)
+        is_grouped = not query["disaggregated"] and not all(_AGGREGATE.match(expression) for expression, _ in fields)
+        text = f"SELECT {columns} FROM ({datasets[query['datasetName']]})"  # noqa: S608
+        found[widget["name"]] = text + (" GROUP BY ALL" if is_grouped else "")
+    return found
+
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +227,7 @@ def registered(spark: "SparkSession", schema: str, root: str, views: Collection[
     try:
         for path in (VIEWS, QUOTA_HISTORY):
             for statement in statements(path.read_text("utf-8")):
-                if views is None or view_of(statement) in {None, *views}:
+                if views is None or (_VIEW.match(statement) or [None, None])[1] in {None, *views}:
                     spark.sql(statement)
         spark.sql("USE default")
         yield
@@ -56,8 +243,6 @@ def written(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> 
     with registered(spark, SCHEMA, tables.root):
         yield Written(spark, tables)
 
-
-# What the views must say, by plain Python over the raw rows that delta-rs reads.
 
 MINUTE_MS: Final = 60_000
 USED: Final = ("produced_bytes", "fetched_bytes", "request_time_ns", "exempt_time_ns", "request_count")
@@ -108,12 +293,6 @@ FILES = (VIEWS, QUOTA_HISTORY)
 VIEW_NAMES = [name for path in FILES for name in re.findall(r"CREATE OR REPLACE VIEW (\w+)", path.read_text("utf-8"))]
 PANELS = panel_queries(SCHEMA, "1970-01-01 00:00:00", "2999-01-01 00:00:00")
 WIDGETS = widget_queries()
-
-
-def shows_something(rows: list[Row]) -> bool:
-    return bool(rows) and all(any(row[name] is not None for row in rows) for name in rows[0])
-
-
 # Columns that are null in every row of such tables: nothing in them has this value.
 NEVER_HERE = {"quota_edits": {"consumer_byte_rate_before", "request_percentage_before"}}
 
@@ -135,14 +314,6 @@ EXAMPLES = [
     if block.language == "sql"
     for statement in statements(block.text)
 ]
-
-
-@pytest.mark.parametrize("query", [*PANELS.values(), *WIDGETS.values(), *EXAMPLES], ids=[*PANELS, *WIDGETS, *EXAMPLES])
-def test_a_panel_a_widget_and_an_example_of_the_pages_show_something(written: Written, query: str) -> None:
-    assert shows_something(written.answer(query))
-
-
-# Usage, owners and bounds.
 
 
 @pytest.mark.parametrize(
@@ -255,9 +426,6 @@ def test_use_against_bound_is_the_mean_of_a_minute_of_all_who_share_the_sensor(
     assert max(row["clients"] for row in found.values()) == clients
 
 
-# Throttles.
-
-
 def test_seconds_held_by_day_are_those_between_the_records_of_each_client(written: Written) -> None:
     held_ms: Counter[Any] = Counter()
     minutes: dict[Any, set[int]] = defaultdict(set)
@@ -284,21 +452,6 @@ def test_seconds_held_by_day_are_those_between_the_records_of_each_client(writte
     assert len(held_ms) >= 4
 
 
-def test_throttles_and_renewals_of_a_day_are_counted_by_what_each_record_did(written: Written) -> None:
-    expected = Counter(
-        (day_of(written_ms(row)), row["user"], row["client_id"], row["quota_type"], verb(row) == "throttle")
-        for row in written.rows("throttle_events")
-        if row["action"] == "throttle"
-    )
-    found: Counter[Any] = Counter()
-    for row in written.view("throttled_by_day"):
-        key = row["day"], row["user"], row["client_id"], row["quota_type"]
-        found[*key, True] += row["throttles"]
-        found[*key, False] += row["renewals"]
-    assert +found == expected
-    assert {is_new for *_, is_new in expected} == {True, False}
-
-
 def test_who_is_throttled_now_is_what_the_command_line_lists(written: Written) -> None:
     before_ms = wall_ms()
     found = written.sql("SELECT * FROM throttled_now")
@@ -323,9 +476,6 @@ def test_each_record_has_the_verb_of_the_log(written: Written) -> None:
     assert all(row["reason"] for row in found)
 
 
-# Batches, dead letters, edits and freshness.
-
-
 def test_dead_letters_are_counted_by_the_cause_that_the_jobs_reading_found(written: Written) -> None:
     expected = Counter(row["cause"] for row in written.rows("dead_letters"))
     rows = written.view("dead_letters_by_cause")
@@ -338,26 +488,6 @@ def test_dead_letters_are_counted_by_the_cause_that_the_jobs_reading_found(writt
         assert row["newest_at_ms"] == max(one["appended_at_ms"] for one in raw)
         newest = [one for one in raw if one["appended_at_ms"] == row["newest_at_ms"]]
         assert row["newest_place"] in {f"{one['topic']}:{one['partition']}:{one['offset']}" for one in newest}
-
-
-def test_batches_tell_their_messages_their_age_and_when_their_records_were_stored(written: Written) -> None:
-    rows = sorted(written.view("batch_facts"), key=lambda row: int(row["batch_id"]))
-    assert len(rows) == len(written.rows("batches"))
-    assert sum(row["messages"] or 0 for row in rows[1:]) == len(written.tables.job.messages) - 1
-    assert {row["since_last_ms"] for row in rows[1:10]} == {5_000}
-    stored: dict[int, list[int]] = defaultdict(list)
-    for row in written.rows("throttle_events"):
-        if row["due_ms"] is None and row["cause"] == "violation":
-            stored[row["batch_id"]].append(written_ms(row))
-    with_records = {row["batch_id"]: row for row in rows if row["records"]}
-    assert {batch_id: row["records"] for batch_id, row in with_records.items()} == {
-        batch_id: len(at_ms) for batch_id, at_ms in stored.items()
-    }
-    for batch_id, row in with_records.items():
-        since_ms = [at_ms - row["processed_at_ms"] for at_ms in stored[batch_id]]
-        found = row["collected_to_first_record_ms"], row["collected_to_last_record_ms"]
-        assert found == (min(since_ms), max(since_ms))
-    assert all(row["age_ms"] == row["processed_at_ms"] - row["evaluated_at_ms"] for row in rows)
 
 
 def test_edits_are_those_of_the_history_of_the_command_line(written: Written) -> None:
@@ -404,100 +534,8 @@ def test_after_a_clock_was_set_back_the_newest_is_what_came_since(spark: "SparkS
     assert (version["last_evaluated_at_ms"], version["batches"]) == (newest_ms, 42)
 
 
-# What the panels of Grafana and the widgets of Databricks add up to.
-
-
-Total = Callable[[Written], float]
-
-
-def of_table(name: str, column: str) -> Total:
-    """The sum of a column over all rows of a table."""
-    return lambda written: sum(row[column] or 0 for row in written.rows(name))
-
-
-def of_usage(measure: str) -> Total:
-    """The sum of a measure over the usage that is rolled up."""
-    return lambda written: sum(used(row)[measure] for row in complete_usage(written))
-
-
-def begun(written: Written) -> float:
-    """The number of throttles that began."""
-    return sum(verb(row) == "throttle" for row in written.rows("throttle_events"))
-
-
-def ages_ms(written: Written) -> float:
-    """The ages of all micro-batches."""
-    return float(sum(row["processed_at_ms"] - row["evaluated_at_ms"] for row in written.rows("batches")))
-
-
-def count_of(name: str) -> Total:
-    """The number of rows of a table."""
-    return lambda written: len(written.rows(name))
-
-
-HELD_MS: Final = of_table("throttle_by_minute", "held_ms")
-TEXTS: Final = {**PANELS, **WIDGETS}
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "unit", "total"),
-    [
-        ("Dead letters", "dead", 1, of_table("batches", "dead_count")),
-        ("Held in all", "held_seconds", 1_000, HELD_MS),
-        ("Time held, by client", "held_seconds", 1_000, HELD_MS),
-        ("Throttles begun, by owner", "throttles", 1, begun),
-        ("Produced, by owner", "bytes_per_second", 60, of_usage("produced_bytes")),
-        ("Fetched, by owner", "bytes_per_second", 60, of_usage("fetched_bytes")),
-        ("Chargeback by month", "produced_bytes", 1, of_usage("produced_bytes")),
-        ("Chargeback by month", "fetched_bytes", 1, of_usage("fetched_bytes")),
-        ("Chargeback by month", "request_seconds", 1e9, of_usage("request_time_ns")),
-        ("Held by day", "held_seconds", 1_000, HELD_MS),
-        ("Held by day", "throttles", 1, begun),
-        ("Versions of the quotas that decided", "batches", 1, count_of("batches")),
-        ("Dead letters, by cause", "letters", 1, count_of("dead_letters")),
-        ("Events by micro-batch", "good_count", 1, of_table("batches", "good_count")),
-        ("Events by micro-batch", "dead_count", 1, of_table("batches", "dead_count")),
-        ("Age of usage when it is collected", "age_seconds", 1_000, ages_ms),
-        ("held_chart", "sum(held_seconds)", 1_000, HELD_MS),
-        ("held_clients", "sum(held_seconds)", 1_000, HELD_MS),
-        ("produced", "sum(produced_bytes)", 1, of_usage("produced_bytes")),
-        ("fetched", "sum(fetched_bytes)", 1, of_usage("fetched_bytes")),
-        ("chargeback_table", "request_seconds", 1e9, of_usage("request_time_ns")),
-        ("chargeback_table", "request_count", 1, of_usage("request_count")),
-        ("events_chart", "sum(good_count)", 1, of_table("batches", "good_count")),
-        ("dead_table", "letters", 1, count_of("dead_letters")),
-        ("versions_table", "batches", 1, count_of("batches")),
-    ],
-)
-def test_a_panel_or_widget_adds_up_to_the_raw_rows(
-    written: Written, name: str, column: str, unit: float, total: Total
-) -> None:
-    expected = total(written)
-    assert expected > 0
-    assert sum(float(row[column] or 0) for row in written.answer(TEXTS[name])) * unit == pytest.approx(expected)
-
-
-def test_how_many_are_throttled_is_how_many_rows_say_why(written: Written) -> None:
-    counts = [*written.sql(TEXTS["Clients throttled now"]), *written.sql(TEXTS["throttled_count"])]
-    told = {value for row in counts for value in row.values()}
-    rows = {len(written.sql(TEXTS[name])) for name in ("Throttled now, and why", "throttled_table")}
-    assert told == rows != {0}
-    assert (len(counts), len(rows)) == (2, 1)
-
-
-def test_the_mean_throttle_time_is_of_the_decisions_of_a_minute_and_sensor(written: Written) -> None:
-    names = ("sensor_user", "sensor_client_id", "quota_type", "mode")
-    expected: dict[Any, list[int]] = defaultdict(list)
-    for row in written.rows("decisions"):
-        if row["throttle_time_ms"]:
-            minute_ms = row["evaluated_at_ms"] // MINUTE_MS * MINUTE_MS
-            expected[minute_ms, *(row[name] for name in names)].append(row["throttle_time_ms"])
-    found = written.view("throttle_time_by_minute")
-    assert {(row["minute_start_ms"], *(row[name] for name in names)): row["decisions"] for row in found} == {
-        key: len(times) for key, times in expected.items()
-    }
-    for row in found:
-        times = expected[row["minute_start_ms"], *(row[name] for name in names)]
-        assert row["throttle_time_max_ms"] == max(times)
-        assert row["throttle_time_avg_ms"] == pytest.approx(sum(times) / len(times))
-    assert len(found) > 1
+@pytest.mark.parametrize("query", [*PANELS.values(), *WIDGETS.values(), *EXAMPLES], ids=[*PANELS, *WIDGETS, *EXAMPLES])
+def test_a_panel_a_widget_and_an_example_of_the_pages_show_something(written: Written, query: str) -> None:
+    rows = written.answer(query)
+    assert rows
+    assert all(any(row[name] is not None for row in rows) for name in rows[0])

@@ -7,7 +7,7 @@ from tests.mutations.planting import Defect
 _SYNC: Final = "tests/quota/test_broker_sync.py"
 _ENTRIES: Final = "tests/quota/test_broker_entries.py"
 _CONTROL: Final = "tests/quota/test_level_control.py"
-_RATES: Final = "tests/pipeline/meter/test_scraped_rates.py"
+_RATES: Final = "tests/pipeline/meter/test_scrapes.py"
 _PAGES: Final = "tests/pipeline/meter/test_scrapes.py"
 _METER: Final = "tests/pipeline/meter/test_scrape_meter.py"
 
@@ -124,7 +124,7 @@ DEFECTS: Final = (
         "the sync waits for the old time when event time begins anew",
         "UsageFollower._rows_after",
         ("begins = known is None or newest.time_epoch != known.time_epoch or newest < known", "begins = known is None"),
-        "tests/pipeline/sync/test_usage_follower.py",
+        "tests/pipeline/sync/test_broker_quota_sync.py",
     ),
     Defect(
         "a sync that was superseded goes on",
@@ -136,7 +136,7 @@ DEFECTS: Final = (
         "a request has more values than a controller takes",
         "pipeline.brokers:batches_of",
         ("values + len(values_of_entity) > _MOST_VALUES or ", ""),
-        "tests/pipeline/brokers/test_requests.py",
+        "tests/pipeline/brokers/test_native.py",
     ),
     Defect(
         "imported bounds are those of one broker",
@@ -154,7 +154,7 @@ DEFECTS: Final = (
         "a sync that starts beside running clients throws away the usage that it finds",
         "UsageFollower._rows_after",
         ("newest.evaluated_at_ms - self._first_ms if", "newest.evaluated_at_ms if"),
-        "tests/pipeline/sync/test_usage_follower.py",
+        "tests/pipeline/sync/test_broker_quota_sync.py",
     ),
     Defect(
         "a line that rules made of several names is charged to a user that cannot exist",

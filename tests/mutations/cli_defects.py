@@ -11,7 +11,7 @@ _LIST: Final = "tests/pipeline/cli/test_throttles.py"
 _WHAT_IF: Final = "tests/pipeline/replay/test_what_if.py"
 _REPORT: Final = "tests/pipeline/replay/test_report.py"
 _FINDINGS: Final = "tests/pipeline/observe/test_findings.py"
-_OBSERVED: Final = "tests/pipeline/observe/test_lines.py"
+_OBSERVED: Final = "tests/pipeline/observe/test_findings.py"
 
 DEFECTS: Final = (
     Defect(

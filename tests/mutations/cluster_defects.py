@@ -5,14 +5,14 @@ from typing import Final
 from tests.mutations.planting import Defect
 
 _PROPERTIES: Final = "tests/pipeline/cluster/test_client_properties.py"
-_TLS: Final = "tests/pipeline/cluster/test_tls.py"
+_TLS: Final = "tests/pipeline/cluster/test_sign_in.py"
 _TOPICS: Final = "tests/pipeline/cluster/test_topics.py"
-_OAUTH: Final = "tests/pipeline/cluster/test_oauth.py"
-_REFUSALS: Final = "tests/pipeline/cluster/test_refusals.py"
+_OAUTH: Final = "tests/pipeline/cluster/test_sign_in.py"
+_REFUSALS: Final = "tests/pipeline/cluster/test_connecting.py"
 _CONNECTING: Final = "tests/pipeline/cluster/test_connecting.py"
 _HAND: Final = "tests/faults/test_hand_job.py"
 _TRANSACTIONS: Final = "tests/pipeline/cluster/test_transactions.py"
-_TOPIC_IDS: Final = "tests/pipeline/cluster/test_topic_ids.py"
+_TOPIC_IDS: Final = "tests/pipeline/cluster/test_topics.py"
 
 DEFECTS: Final = (
     Defect(
@@ -51,19 +51,19 @@ DEFECTS: Final = (
         "bootstrap.servers in client.properties ends every command",
         "ClusterAccess.client_options",
         ('options.pop("bootstrap_servers", None)', "pass"),
-        "tests/pipeline/cluster/test_access.py",
+        "tests/pipeline/cluster/test_client_properties.py",
     ),
     Defect(
         "a secret with a quote in it ends the quotes around it",
         "pipeline.cluster:resolved",
         (' if key == "sasl.jaas.config" else found', " if False else found"),
-        "tests/pipeline/cluster/test_properties_file.py",
+        "tests/pipeline/cluster/test_client_properties.py",
     ),
     Defect(
         "a broker's name is not checked against its certificate",
         "read_tls",
         ('check_hostname=algorithm == "https"', "check_hostname=False"),
-        f"{_TLS} tests/pipeline/cluster/test_handshakes.py",
+        f"{_TLS} {_CONNECTING}",
     ),
     Defect(
         "a token is fetched for each connection",

@@ -9,7 +9,7 @@ _RESTARTS: Final = "tests/pipeline/job/test_job.py"
 _UPKEEP: Final = "tests/pipeline/job/test_job_run.py"
 _DOCTOR: Final = "tests/pipeline/job/test_diagnosis.py"
 _SETTINGS: Final = "tests/pipeline/settings/test_loading.py"
-_VARIABLES: Final = "tests/pipeline/settings/test_environment.py"
+_VARIABLES: Final = "tests/pipeline/settings/test_loading.py"
 _LOG: Final = "tests/pipeline/test_log.py"
 
 DEFECTS: Final = (
@@ -146,7 +146,7 @@ DEFECTS: Final = (
         "a command reaches an object store without the settings of the store",
         "Source.settings",
         ("reach_with(settings.store, settings.tables.root, settings.stream.checkpoint)", "pass"),
-        "tests/pipeline/store/test_access.py",
+        "tests/pipeline/store/test_object_store.py",
     ),
     Defect(
         "a heap is accepted with which Spark does not start",
@@ -170,7 +170,7 @@ DEFECTS: Final = (
         "a command ends with the interpreter's exit code, not with its own",
         "_LastStep.__call__",
         ("os._exit(self.code)", "pass"),
-        "tests/pipeline/test_process_end.py",
+        "tests/pipeline/test_process.py",
     ),
     Defect(
         "doctor does not say whose client-ids share a sum of the reporter",

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pipeline.demo.process import terminate
 from pipeline.tables.throttles import recent_events, running_throttles
 from tests.pages.blocks import ROOT
-from tests.pages.shell import reader_environment
+from tests.pages.transcript import reader_environment
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 _RECORDS_LOOKED_AT = 200

@@ -16,8 +16,7 @@ from pipeline.demo.process import free_ports
 from pipeline.tables.quotas.table import QuotaTable
 from tests.pages.blocks import PAGES, ROOT, blocks_of
 from tests.pages.demo import RunningDemo, running_demo
-from tests.pages.shell import Answer
-from tests.pages.transcript import Player, Reader, play, shape, without_waiting
+from tests.pages.transcript import Answer, Player, Reader, play, shape, without_waiting
 
 # A page has dozens of commands, each of which is a process of its own.
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_200)]

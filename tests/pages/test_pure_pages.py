@@ -1,27 +1,88 @@
-"""The commands of the pages that need neither broker nor Spark are played, each page from its top, as a reader would.
+"""The pages: each block says how it is tested, each command exists, and what needs neither broker nor Spark is played.
 
-`make pages RENEW=1` writes what was printed into the pages.
+Each page is played from its top, as a reader would. `make pages RENEW=1` writes what was printed into the pages.
 """
 
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from markdown_it import MarkdownIt
+from typer.main import get_command
 
 from bench.what_if import write_quotas, write_usage
+from pipeline.cli.main import app
 from pipeline.clock import wall_ms
 from pipeline.demo.process import free_ports
 from tests.object_store import INSTALL, versitygw
-from tests.pages.blocks import PAGES, ROOT, blocks_of
+from tests.pages.blocks import PAGES, ROOT, blocks_of, mistakes_in
 from tests.pages.demo import EVENTS
 from tests.pages.transcript import Reader, events_of, exchanges
+
+_COMMAND: Final = re.compile(r"(?:^|[\s;|&(])kquota ((?:[^;|&()\n]|\\\n)*)")
+_FLAG: Final = re.compile(r"--?[a-z][a-z-]*")
+
+
+def unknown_in(page: str) -> Iterator[str]:
+    """The commands that do not exist, and the flags that their commands do not have."""
+    texts = [exchange.command for block in blocks_of(page) if block.is_shell for exchange in exchanges(block)]
+    for token in MarkdownIt("commonmark").parse(page):
+        texts += [child.content for child in token.children or () if child.type == "code_inline"]
+    for text in texts:
+        for found in _COMMAND.finditer(text):
+            yield from _unknown(found[1].split())
+
+
+def _unknown(words: list[str]) -> Iterator[str]:
+    command, path = _kquota(), "kquota"
+    while hasattr(command, "commands") and words and re.fullmatch("[a-z][a-z-]*", words[0]):
+        word = words[0]
+        path += f" {words.pop(0)}"
+        if word not in command.commands:
+            yield path
+            return
+        command = command.commands[word]
+    flags = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    yield from (f"{path} {word}" for word in words if _FLAG.fullmatch(word) and word not in flags)
+
+
+@cache
+def _kquota() -> Any:
+    return get_command(app)
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("`kquota quotas describe --user alice -o json`", []),
+        ("`kquota quotas descibe`", ["kquota quotas descibe"]),
+        ("`kquota quotas describe --usr alice`", ["kquota quotas describe --usr"]),
+        ("```sh demo\nKQUOTA_JOB=a kquota modes\n```\n", ["kquota modes"]),
+        ("```sh demo\nkquota mode | head -1; echo $?\nls --all\n```\n", []),
+        ("`kquota throttles explain ID`", []),
+        ("the command `kquota`, and `kquota-<job>`", []),
+    ],
+)
+def test_a_command_or_flag_that_does_not_exist_is_found(text: str, unknown: list[str]) -> None:
+    assert list(unknown_in(text)) == unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_a_page_says_how_it_is_tested_and_names_commands_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    mistakes = list(mistakes_in(text))
+    assert mistakes == [], "\n".join([*mistakes, "tests/pages/blocks.py has the ways"])
+    assert list(unknown_in(text)) == []
+
 
 _CLIENTS: Final = 8
 _SECONDS: Final = 1_200
 _CYCLE_MS: Final = 120_000
 """Usage repeats itself so often, so a start at a multiple of it gives the same answers every time."""
-
 PURE = [page for page in PAGES if any(block.how.startswith("pure") for block in blocks_of(page.read_text("utf-8")))]
 
 

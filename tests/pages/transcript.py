@@ -1,19 +1,111 @@
-r"""Commands of a page's blocks and what they print: read from the page, played, compared, written back.
+"""Commands of a page and what they print: read, typed into one shell, compared, written back.
 
-A line that begins with `$ ` is a command; it goes on in the next line after a `\` at its end. A block of `sh` has
-nothing but commands, and each must end with 0. A line `…` stands for lines that are left out.
+A line that begins with `$ ` is a command; after a backslash at its end it goes on in the next line. A block of `sh`
+has nothing but commands, and each must end with 0. A line `…` stands for lines that are left out. What one command
+sets, the next one finds, as for a reader at a terminal.
 """
 
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from signal import SIGKILL
+from threading import Timer
+from types import TracebackType
+from typing import Final, Self
 
-from tests.pages.blocks import Block, blocks_of
-from tests.pages.shell import Answer, Shell, reader_environment
+from tests.pages.blocks import ROOT, Block, blocks_of
+from tests.waiting import PATIENCE_SECONDS
+
+_END: Final = "\x1e"
+"""Comes after the output of each command, before its exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command printed, standard error included, and its exit code."""
+
+    text: str
+    exit_code: int
+
+
+def reader_environment(folder: Path) -> dict[str, str]:
+    """The environment of a reader of the pages: `kquota` on PATH, and no setting of its own.
+
+    Args:
+        folder: gets `.venv/bin/kquota`, which runs this checkout.
+    """
+    kquota = folder / ".venv" / "bin" / "kquota"
+    kquota.parent.mkdir(parents=True, exist_ok=True)
+    # What pip makes of the console script, but of this checkout: a kquota that is found on PATH prints its hints so.
+    kquota.write_text(
+        f'#!{sys.executable}\nfrom pipeline.cli.main import main\n\nif __name__ == "__main__":\n    main()\n'
+    )
+    kquota.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KQUOTA_", "LC_"))}
+    # So wide that no table depends on how long the names of this machine and folder are; unbuffered, so that standard
+    # output and standard error come in the order of a terminal.
+    terminal = {"COLUMNS": "300", "TERM": "dumb", "TZ": "UTC", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    search_path = f"{kquota.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**kept, **terminal, "LOGNAME": "dana", "PATH": search_path, "PYTHONPATH": str(ROOT)}
+
+
+class Shell:
+    """A POSIX shell in a folder. Use it in a `with` block, which ends it and whatever it has started."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> Answer:
+        """Run a command, which may have several lines; its standard input is empty.
+
+        Raises:
+            AssertionError: it did not end, or it ended the shell, as a syntax error does.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # `$?` must be that of the command also for the command after it.
+        ends = f"ended=$?; printf '\\n{_END}%d\\n' $ended; (exit $ended)"
+        self._process.stdin.write(f"{{ {command}\n}} </dev/null\n{ends}\n")
+        self._process.stdin.flush()
+        watchdog = Timer(PATIENCE_SECONDS, self._kill)
+        watchdog.start()
+        lines: list[str] = []
+        try:
+            for line in self._process.stdout:
+                if line.startswith(_END):
+                    return Answer("".join(lines).removesuffix("\n"), int(line.removeprefix(_END)))
+                lines.append(line)
+        finally:
+            watchdog.cancel()
+        message = f"the shell has ended in the command: {command}\n{''.join(lines)}"
+        raise AssertionError(message)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill()
+        self._process.communicate()
+
+    def _kill(self) -> None:
+        os.killpg(self._process.pid, SIGKILL)
+
 
 _COMMAND: Final = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _SCRIPT_COMMAND: Final = re.compile(r"^(?!#|$)((?:.*\\\n)*.*)\n", re.MULTILINE)
@@ -125,11 +217,8 @@ def _with(name: str, instead: str, text: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", lambda _: instead, text)
 
 
-# When an answer is what a page shows, though times, ids and amounts differ from run to run.
-
 LEFT_OUT: Final = "…"
 """A line of a page that stands for lines that are left out."""
-
 # What differs from run to run: ids, amounts, times, bars, and the widths of table columns because of them.
 _CHANGING: Final = (
     (r", (capped|debt) [0-9.]+ \w+", ""),  # only where a throttle time is cut, or where a rate is below its bound
@@ -183,8 +272,6 @@ def excerpt(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
 def _told(shown: Sequence[str], printed: Sequence[str]) -> str:
     return "\n".join(["the page shows:", *shown, "was printed:", *printed])
 
-
-# A reader of the pages, who types their commands into a shell, and compares or renews what they show.
 
 RENEW: Final = "RENEW_PAGES"
 """If this environment variable is 1, what was printed is written into the page."""

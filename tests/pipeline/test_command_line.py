@@ -63,30 +63,6 @@ def test_a_script_below_the_folder_is_called_by_its_relative_path(script: Path) 
     assert pasted(command_text("mode"))[2:] == ["mode"]
 
 
-def test_a_script_in_the_folder_itself_is_not_looked_for_on_the_path(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(script.parent)
-    assert command_text("mode") == "./kquota mode"
-    assert pasted(command_text("mode"))[2:] == ["mode"]
-
-
-def test_a_script_elsewhere_is_called_by_its_full_path(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert pasted(command_text("mode"))[0] == str(script)
-
-
-def test_a_process_that_no_script_started_names_the_script_beside_its_python(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["-c"])
-    monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
-    assert pasted(command_text("mode"))[0] == "an environment/bin/kquota"
-
-
 def test_without_any_script_the_module_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["main.py"])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
@@ -135,7 +111,19 @@ def test_an_extra_is_installed_by_the_pip_of_this_python_whatever_pip_the_shell_
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.chdir(tmp_path)
     shown = pasted(extra_text("job"))
-    assert (shown[0], shown[2:]) == (
-        "an environment/bin/python",
-        ["-m", "pip", "install", "kafka-quota-pipeline[job]"],
-    )
+    assert (shown[0], shown[2:]) == ("an environment/bin/python", ["-m", "pip", "install", "kafka-quota-pipeline[job]"])
+
+
+@pytest.mark.parametrize(
+    ("folder", "argv", "called"),
+    [("an environment/bin", None, "./kquota"), ("elsewhere", None, ""), (".", "-c", "an environment/bin/kquota")],
+)
+def test_a_script_is_called_by_a_path_that_this_folder_sees(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, argv: str | None, called: str
+) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / folder)
+    if argv:  # a process that no script started names the script beside its Python
+        monkeypatch.setattr(sys, "argv", [argv])
+        monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
+    assert pasted(command_text("mode"))[0] == (called or str(script))

@@ -28,15 +28,9 @@ def run(failpoint: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_process_dies_at_the_nth_time_as_by_kill_9() -> None:
+    assert run("").stdout == "passed\n" * 3
     died = run("usage.appended:2")
     assert (died.returncode, died.stdout) == (-signal.SIGKILL, "passed\n")
-
-
-def test_without_the_variable_nothing_happens() -> None:
-    assert run("").stdout == "passed\n" * 3
-
-
-def test_an_unknown_name_ends_the_process_with_the_known_ones() -> None:
     refused = run("usage.apended")
     assert refused.returncode != 0
     assert "usage.appended" in refused.stderr

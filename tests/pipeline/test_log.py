@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import first_line
 from pipeline.log import CutShort, set_up_logging
 
 
@@ -77,3 +78,21 @@ def test_the_lines_that_were_left_out_are_counted() -> None:
     assert logged(cut_short, logging.WARNING, 1) == []
     now = 10.0
     assert logged(cut_short, logging.WARNING, 2) == [" (101 lines like this were left out)", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("one line.", "one line"),
+        ("\n  the first\nthe second", "the first"),
+        ("calling o1.go.\n: java.io.IOException: gone\n\tat a.B", "java.io.IOException: gone"),
+        (
+            "[STREAM_FAILED] Query ended. SQLSTATE: XXKST\n=== Streaming Query ===",
+            "[STREAM_FAILED] Query ended. SQLSTATE: XXKST",
+        ),
+        ("", "ValueError"),
+        (" \n", "ValueError"),
+    ],
+)
+def test_the_first_line_is_what_an_exception_says_first(text: str, line: str) -> None:
+    assert first_line(ValueError(text)) == line

@@ -118,11 +118,7 @@ def test_rows_that_the_sync_leaves_out_do_not_move_it(tmp_path: Path) -> None:
 
 def test_quotas_of_others_measure_clients_too() -> None:
     held = {EntryKey(D, "", PRODUCE): 5.0, EntryKey("", D, PRODUCE): METERED, EntryKey("alice", "", FETCH): 5.0}
-    assert [(one.by, one.entity) for one in measured(held)] == [
-        ("user", "the default client-id"),
-        ("", ""),
-        ("", ""),
-    ]
+    assert [(one.by, one.entity) for one in measured(held)] == [("user", "the default client-id"), ("", ""), ("", "")]
 
 
 def test_an_import_leaves_it_out() -> None:
@@ -134,8 +130,5 @@ def test_an_import_leaves_it_out() -> None:
     declared, left_out = imported(quotas, factor=2)
     assert {
         (one.user, one.client_id): {key: value for key, value in one.bounds.items() if value} for one in declared
-    } == {
-        (D, D): {FETCH: 10.0},
-        ("alice", ""): {PRODUCE: 2 * METERED},
-    }
+    } == {(D, D): {FETCH: 10.0}, ("alice", ""): {PRODUCE: 2 * METERED}}
     assert left_out == []

@@ -13,7 +13,7 @@ from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.pipeline.brokers.quota_broker import user, values_in
 from tests.pipeline.cli.running import new_tables
 from tests.pipeline.cluster.secured import Secured, secured_broker
-from tests.pipeline.sync.sync_process import running_sync
+from tests.pipeline.sync.test_sync_command import running_sync
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

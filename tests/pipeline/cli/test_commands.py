@@ -32,17 +32,9 @@ from tests.touched_tables import add_columns
 from tests.waiting import PATIENCE_SECONDS
 
 USER = "service-of-the-team-that-loads-the-warehouse-0007"
-
-
 CLIENT = "夜間バッチ-夜間バッチ-夜間バッチ-nightly-etl"
-
-
 RATES = dict.fromkeys(QUOTA_TYPES, 1_000.0)
-
-
 SPAN = ("--since", "2023-11-14T22:00:00", "--until", "2023-11-14T22:20:00")
-
-
 COMMANDS = {
     "throttles list": (),
     "throttles list --all": (),
@@ -57,8 +49,6 @@ COMMANDS = {
     "tables create": (),
     "config show": (),
 }
-
-
 WITHOUT_TABLES = ("config",)
 
 
@@ -110,8 +100,6 @@ def test_a_table_fits_80_columns_and_the_other_formats_have_everything(command: 
 
 
 READING = {command: rest for command, rest in COMMANDS.items() if not command.startswith((*WITHOUT_TABLES, "tables"))}
-
-
 MORE = {
     "quotas export": (),
     "status": (),
@@ -120,8 +108,6 @@ MORE = {
     "throttles list -o json": (),
     "throttles verify": SPAN,
 }
-
-
 OF_NOW = ("status", "throttles list", "throttles explain")
 """They show how long ago something was."""
 
@@ -179,8 +165,6 @@ def test_an_edit_is_a_commit_in_the_store(stored: str, store: ObjectStore, monke
 
 
 QUOTAS_FILE = '{"quotas": []}'
-
-
 # Each command, and the first table it needs.
 IN_A_FOLDER = (
     ("quotas", "mode"),
@@ -258,11 +242,7 @@ def test_mode_says_which_table_it_has_changed(tmp_path: Path, monkeypatch: pytes
 
 
 JVM_AND_KAFKA = ("pyspark", "delta", "py4j", "kafka")
-
-
 NOT_FOR_HELP = (*JVM_AND_KAFKA, "pandas", "starlette", "uvicorn", "deltalake", "pyarrow", "numpy")
-
-
 # Several commands one after the other, in one interpreter: what none of them has loaded, no single one loads.
 PROGRAM = """
 import contextlib, io, json, sys
@@ -285,7 +265,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 # What reads a few rows needs no columns of numbers, no lock, no row model of another table, and its settings no library
 # that also knows cloud stores.
 QUICK = (
-    *("pyspark", "py4j", "delta", "pandas", "kafka", "starlette", "uvicorn", "pyarrow.dataset", "rich.console"),
+    *("pyspark", "py4j", "delta", "pandas", "kafka", "starlette", "uvicorn", "pyarrow.dataset"),
     *("numpy", "pyarrow", "asyncio", "ssl", "pydantic_settings", "filelock", "schemas.usage"),
 )
 

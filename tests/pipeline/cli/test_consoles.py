@@ -19,9 +19,6 @@ from tests.pipeline.throttle.test_publisher import NOW
 CANDIDATE = Path("candidate.yaml")
 
 
-BOUNDS = {("alice", "etl"): 100_000.0}
-
-
 def report(user: str = "alice", client_id: str = "etl") -> dict[str, Any]:
     return {"user": user, "client_id": client_id, "role": "produce", "sent_bytes": 0, "blocked": False}
 
@@ -62,28 +59,6 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     assert {row[0]: row[4] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "2", "erp/exporter": "3"}
 
 
-@pytest.mark.parametrize("watched", [True, False])
-def test_the_state_is_printed_only_for_somebody_who_watches(watched: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    console = DemoConsole(CANDIDATE, watched)
-    console.summary(BOUNDS)
-    assert capsys.readouterr().out == "", "no client has begun: no table"
-    console.client_report(report())
-    assert ("clients throttled" in capsys.readouterr().err) is watched
-
-
-def test_commands_to_try_come_with_the_first_throttle_and_at_the_end_with_the_last(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    console = DemoConsole(CANDIDATE, watched=False)
-    records = write_down(publications(*(violation(decision_id=f"{one}123456789") for one in range(2))), 0, NOW)
-    console.listeners().announce(records, 3)
-    printed = capsys.readouterr()
-    assert printed.err.count("to try meanwhile") == 1
-    assert len(printed.out.splitlines()) == 2
-    console.summary({})
-    assert "throttles explain 11234567\n" in capsys.readouterr().err
-
-
 def written(count: int) -> pa.Table:
     news = publications(*(violation(throttle_time_ms=number + 1) for number in range(count)))
     return write_down(news, 7, NOW)
@@ -97,9 +72,3 @@ def test_every_record_has_a_line_up_to_a_number_at_once(more: int, caplog: pytes
     told = [line_with_command(record, 3) for record in records_of(records.slice(0, MOST_LINES))]
     rest = [f"and {more} more throttle records at the same time: see throttle_events"] if more > 0 else []
     assert caplog.messages == told + rest
-
-
-def test_nothing_is_made_for_a_log_that_nobody_writes(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "pipeline.job")
-    log_throttles(written(3), 3)
-    assert caplog.messages == []

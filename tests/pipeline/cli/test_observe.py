@@ -19,14 +19,8 @@ PROGRESS = Progress(
     quota_trouble="",
     has_no_sensors=False,
 )
-
-
 ALICE = Line(Sensor(0, "alice", "", 3, 1e6), {"1": 9e5, "2": 9e5})
-
-
 BOB = Line(Sensor(1, "bob", "ui", 1, 1e6), {"1": 850_000.0})
-
-
 CAROL = Line(Sensor(2, "carol", "x", 0, None), {"1": 12.0})
 
 

@@ -35,8 +35,6 @@ ROWS: list[dict[str, Any]] = [
     {"user": "alice", "note": 'a,b "c"\nd', "bound": 1e6, "tags": ["x", "y"], "is_on": True, "until_ms": None},
     {"user": "service-" + "0" * 70, "note": "-", "bound": 0.5, "tags": [], "is_on": False, "until_ms": 7},
 ]
-
-
 LAYOUT = Layout(("user", "bound", "note"), dropped_first=("note",))
 
 
@@ -131,14 +129,8 @@ def test_help_is_printed_whatever_the_encoding_of_stdout(arguments: tuple[str, .
 
 
 KEYS = ("user", "client_id", "O", "until", "note")
-
-
 WIDE_ROW = ("service-0007", "etl", "54919.9", "12:00:17.8", "until May, then less; ask dana")
-
-
 COLUMNS = Layout(dropped_first=("client_id", "O"), texts=("note",))
-
-
 WHOLE = 12 + 9 + 7 + 10 + 30 + 4 * 2  # cells of ROW, and of the header client id
 
 
@@ -212,8 +204,6 @@ def test_no_line_is_longer_than_the_terminal(rows: list[tuple[str, ...]], width:
 
 # A second log line, a screen that is cleared, a text that is reversed, and markup of rich.
 EVIL = "x\n09:00:00.000  release  alice/etl \x1b[2J\x9b1m\u202e\u2028[/red]:smile:"
-
-
 SHOWN = r"x\n09:00:00.000  release  alice/etl \x1b[2J\x9b1m\u202e\u2028[/red]:smile:"
 
 

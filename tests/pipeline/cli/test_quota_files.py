@@ -43,14 +43,10 @@ def described(root: str) -> list[str]:
 
 
 BOB = "Quota configs for user-principal 'bob' are producer_byte_rate=1000000.0, note=why"
-
-
 ALICE = (
     "Quota configs for user-principal 'alice', client-id 'etl' are consumer_byte_rate=2048.0, "
     "producer_byte_rate=1048576.0, mode=shadow, owner=team-a"
 )
-
-
 DEFAULT = "Quota configs for the default client-id are producer_byte_rate=12.0"
 
 
@@ -177,8 +173,6 @@ def test_import_replaces_everything_once_it_is_confirmed(root: str) -> None:
 
 
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
-
-
 QUOTAS = {
     pair("alice", "etl"): {PRODUCE: 1e6, FETCH: 2e6, "controller_mutation_rate": 5.0},
     user("a b"): {REQUEST: 25.5},
@@ -187,8 +181,6 @@ QUOTAS = {
     pair(None, "50%"): {FETCH: 7.0},
     ip("10.0.0.1"): {"connection_creation_rate": 3.0},
 }
-
-
 LEFT_OUT = [
     "not imported: ip '10.0.0.1': connection_creation_rate=3; kquota has no quotas for ip",
     "not imported: user-principal 'alice', client-id 'etl': controller_mutation_rate=5; kquota does not meter it",
@@ -241,14 +233,8 @@ def test_a_new_table_has_the_quotas_that_kafka_configs_describes(
     [
         ((), "give either --from or --from-cluster; neither is given"),
         (("--from", "quotas: []", "--from-cluster"), "give either --from or --from-cluster; both are given"),
-        (
-            ("--from", "quotas: []", "--scale", "keep"),
-            "--scale works only with --from-cluster",
-        ),
-        (
-            ("--from", "quotas: []", "--bootstrap-server", "b:1"),
-            "--bootstrap-server works only with --from-cluster",
-        ),
+        (("--from", "quotas: []", "--scale", "keep"), "--scale works only with --from-cluster"),
+        (("--from", "quotas: []", "--bootstrap-server", "b:1"), "--bootstrap-server works only with --from-cluster"),
         (("--from-cluster", "--scale", "double"), "unknown scale double; use keep, brokers"),
         (("--from-cluster",), "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set"),
     ],
@@ -284,7 +270,7 @@ def test_an_import_is_one_edit_that_keeps_labels_and_other_quotas(cluster: Embed
         (("--no-confirm", "--if-version", "1"), "", 4),
     ):
         assert (run(cluster, differs, *arguments, stdin=stdin).exit_code, configs_of(differs)) == (code, before)
-    done = run(cluster, differs, "-o", "json", "--reason", "from Kafka", stdin=Terminal("y\n"))
+    done = run(cluster, differs, "--no-confirm", "-o", "json", "--reason", "from Kafka")
     assert json.loads(done.stdout)["changes"] == json.loads(dry.stdout)["changes"]
     assert (
         "Quota configs for user-principal 'alice', client-id 'etl' are consumer_byte_rate=2000000.0, mode=shadow, "
@@ -313,8 +299,6 @@ def test_a_cluster_without_quotas_changes_nothing(cluster: EmbeddedBroker, diffe
 
 
 FILES: Final = Path(__file__).parent / "bad_quota_files"
-
-
 MISTAKES: Final[dict[str, list[str]]] = json.loads(FILES.with_suffix(".json").read_text())
 
 

@@ -44,11 +44,7 @@ def described(root: str, *arguments: str) -> list[str]:
 
 
 ALICE_1000 = "Quota configs for user-principal 'alice' are producer_byte_rate=1000.0"
-
-
 ALICE_2000 = "Quota configs for user-principal 'alice' are producer_byte_rate=2000.0"
-
-
 BOB = "Quota configs for user-principal 'bob' are request_percentage=5.0"
 
 

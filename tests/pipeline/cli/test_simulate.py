@@ -18,8 +18,6 @@ def test_the_answer_is_the_same_beside_a_demo(tmp_path: Path, monkeypatch: pytes
 
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "simulate"
-
-
 FILES = str(EXAMPLE / "quotas.yaml"), str(EXAMPLE / "events.jsonl")
 
 

@@ -24,11 +24,7 @@ from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row
 
 AT_MS = 1_700_000_040_000
-
-
 MAX_AGE_MS = 30_000
-
-
 DECISION: dict[str, Any] = {
     "time_epoch": 0,
     "query_id": "q",

@@ -1,12 +1,20 @@
-"""Certificates and signed tokens for tests, made by the openssl command."""
+"""Certificates and signed tokens made by openssl, an endpoint that gives tokens, and ports that speak TLS."""
 
 import base64
 import json
 import shutil
+import socket
+import ssl
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+from urllib.parse import parse_qs
 
 
 def openssl(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
@@ -93,3 +101,119 @@ class TokenSigner:
 
 def _b64(value: bytes) -> str:
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+class TokenEndpoint(ThreadingHTTPServer):
+    """Gives a token to a client that knows a client's secret.
+
+    Args:
+        secrets: Client id to secret.
+        sign: Client id to token.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, secrets: Mapping[str, str], sign: Callable[[str], str]) -> None:
+        super().__init__(("127.0.0.1", 0), _Grant)
+        self.secrets = dict(secrets)
+        self.sign = sign
+        self.forms: list[dict[str, list[str]]] = []
+        self.answer: tuple[int, bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/token"
+
+
+class _Grant(BaseHTTPRequestHandler):
+    server: TokenEndpoint
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.server.forms.append(form)
+        basic = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
+        client_id, _, secret = basic.partition(":")
+        if self.server.answer is not None:
+            self._send(*self.server.answer)
+        elif form.get("grant_type") != ["client_credentials"] or self.server.secrets.get(client_id) != secret:
+            self._send(401, json.dumps({"error": "invalid_client"}).encode())
+        else:
+            token = {"access_token": self.server.sign(client_id), "token_type": "Bearer", "expires_in": 600}
+            self._send(200, json.dumps(token).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
+
+
+@contextmanager
+def token_endpoint(secrets: Mapping[str, str], sign: Callable[[str], str]) -> Iterator[TokenEndpoint]:
+    """One that answers until the end of the block."""
+    with TokenEndpoint(secrets, sign) as endpoint:
+        thread = Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield endpoint
+        finally:
+            endpoint.shutdown()
+            thread.join()
+
+
+# The head of a record of 16 kB, with a ServerHello in it.
+_BEGIN_OF_AN_ANSWER: Final = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03"
+
+
+@contextmanager
+def tls_port(identity: Identity) -> Iterator[str]:
+    """Its `127.0.0.1:port`; it answers until the end of the block."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.keystore)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = Thread(target=_answer, args=(listening, context))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _answer(listening: socket.socket, context: ssl.SSLContext) -> None:
+    while True:
+        try:
+            connection, _ = listening.accept()
+        except OSError:  # the end of the block
+            return
+        connection.settimeout(5)
+        with suppress(OSError), connection, context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1)
+
+
+@contextmanager
+def slow_tls_port() -> Iterator[str]:
+    """Its `127.0.0.1:port`; it answers the first handshake with a byte every 20 ms, for a minute at most."""
+    ended = Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = Thread(target=_drip, args=(listening, ended))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _drip(listening: socket.socket, ended: Event) -> None:
+    connection, _ = listening.accept()
+    with suppress(OSError), connection:
+        for byte in _BEGIN_OF_AN_ANSWER.ljust(3_000, b"\x00"):
+            connection.sendall(bytes([byte]))
+            if ended.wait(0.02):
+                return

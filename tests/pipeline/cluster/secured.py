@@ -25,8 +25,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import fetch
-from tests.pipeline.cluster.certificates import Authority, TokenSigner
-from tests.pipeline.cluster.token_endpoint import TokenEndpoint, token_endpoint
+from tests.pipeline.cluster.certificates import Authority, TokenEndpoint, TokenSigner, token_endpoint
 from tests.waiting import wait_until
 
 PASSWORD: Final = "c0rrect-h0rse"  # noqa: S105 - of users made for these tests

@@ -1,14 +1,20 @@
-"""client.properties as people write them, for Python and for Java, and the mistakes in them."""
+"""client.properties as Java reads them and people write them, for Python and for Java; what is never printed."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.cli.options import Source
+from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.client_properties import java_properties, kafka_options
-from pipeline.cluster.properties_file import read_properties
+from pipeline.cluster.properties_file import parse_properties, read_properties, resolved
 from pipeline.cluster.sign_in import TokenProvider
-from pipeline.errors import ClientPropertiesInvalid
+from pipeline.errors import ClientPropertiesInvalid, UsageError
+from pipeline.settings.loading import load_settings
+from tests.pipeline.cli.running import kquota
 from tests.pipeline.cluster.certificates import Authority
 
 SECURITY = "org.apache.kafka.common.security"
@@ -177,3 +183,117 @@ def test_all_mistakes_come_at_once_and_without_the_password() -> None:
 
     assert len(caught.value.mistakes) == 4
     assert "hidden" not in str(caught.value)
+
+
+def test_comments_escapes_and_continued_lines_mean_what_they_mean_to_java(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "# a=b\n! a=c\n\n"
+        "  first = b=c \nsecond : b\nthird b c\nempty=\n"
+        "twice=1\ntwice=2\n"
+        "long=b\\\r\n\tc\nfolder=b\\\\\n"
+        'quoted=\\"x\\"\\\\\\:\\ttab\nname=J\\u00e9r\\u00f4me é\nk\\=e\\ y=d\n'
+    )
+    assert read_properties(file) == {
+        **{"first": "b=c", "second": "b", "third": "b c", "empty": "", "twice": "2"},
+        **{"long": "bc", "folder": "b\\", "quoted": '"x"\\:\ttab', "name": "Jérôme é", "k=e y": "d"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("a=b\nnonsense\nmore\n", "the line 'nonsense' is not key=value; the line 'more' is not key=value"),
+        ("a=\\u12", r"the escape \u12 is not \u and four digits"),
+    ],
+)
+def test_a_bad_file_is_refused_with_all_its_mistakes(text: str, mistakes: str) -> None:
+    with pytest.raises(ClientPropertiesInvalid) as refused:
+        parse_properties(text, "client.properties")
+    assert str(refused.value) == f"client.properties: {mistakes}. Fix: correct these entries in client.properties"
+
+
+def test_secrets_come_from_the_environment_and_from_files(tmp_path: Path) -> None:
+    (tmp_path / "whole").write_text("from a file\n")
+    (tmp_path / "some.properties").write_text("user=u\npassword=from an entry\n")
+    given = {
+        "env": "${env:PW}",
+        "whole": f"${{file:{tmp_path}/whole}}",
+        "entry": f"${{file:{tmp_path}/some.properties:password}}",
+        "dir": f"${{dir:{tmp_path}:whole}}",
+        "two": "<${env:PW}|${env:PW}>",
+        "other": "${vault:x} $env",
+    }
+    assert resolved(given, "file", {"PW": "hidden"}) == {
+        "env": "hidden",
+        "whole": "from a file",
+        "entry": "from an entry",
+        "dir": "from a file",
+        "two": "<hidden|hidden>",
+        "other": "${vault:x} $env",
+    }
+
+
+def test_a_secret_can_not_end_the_quotes_around_it() -> None:
+    given = {"sasl.jaas.config": 'Module required password="${env:PW}";'}
+    assert resolved(given, "file", {"PW": 'a"b\\c'}) == {"sasl.jaas.config": r'Module required password="a\"b\\c";'}
+
+
+def test_references_that_lead_nowhere_are_reported_at_once() -> None:
+    given = {"a": "${env:MISSING}", "b": "${file:/nowhere}", "c": "${file:/nowhere:k}", "d": "${dir:/nowhere:k}"}
+    with pytest.raises(ClientPropertiesInvalid) as caught:
+        resolved(given, "client.properties", {})
+    assert caught.value.mistakes == tuple(
+        f"'{key}' refers to a secret that does not exist: {value}" for key, value in given.items()
+    )
+
+
+FILE_PASSWORD = "t0p-s3cret"  # noqa: S105 - looked for in what is printed
+FILE = f"""\
+bootstrap.servers=broker:9092
+client.id=mine
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+sasl.username=alice
+sasl.password={FILE_PASSWORD}
+"""
+
+
+@pytest.fixture
+def command_config(tmp_path: Path) -> Path:
+    path = tmp_path / "client.properties"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_secret_of_a_wrong_type_is_refused_without_being_printed(tmp_path: Path) -> None:
+    file = tmp_path / "kquota.toml"
+    file.write_text('[kafka.client]\n"sasl.password" = 20461\nsasl.jaas.config = "20462"\n')
+    with pytest.raises(UsageError) as refused:
+        load_settings(file)
+    assert re.findall(r"'(kafka[^']*)'", refused.value.message) == ["kafka.client.sasl.password", "kafka.client.sasl"]
+    assert "2046" not in str(refused.value)
+
+
+def test_the_file_says_where_the_cluster_is_unless_the_flag_does(command_config: Path) -> None:
+    def access(flag: str | None) -> ClusterAccess:
+        return ClusterAccess.from_settings(Source(None, flag, command_config).settings().kafka)
+
+    assert (access(None).bootstrap_servers, access("flag:1").bootstrap_servers) == ("broker:9092", "flag:1")
+    made: dict[str, object] = access(None).open(dict, client_id="ours")
+    assert (made["client_id"], made["bootstrap_servers"]) == ("ours", ["broker:9092"]), "ours goes before the file's"
+    assert made["sasl_plain_password"] == FILE_PASSWORD
+    with pytest.raises(UsageError):
+        ClusterAccess.from_settings(load_settings().kafka)
+
+
+def test_no_secret_is_printed(tmp_path: Path, command_config: Path) -> None:
+    settings = Source(command_config=command_config).settings()
+    file = tmp_path / "kquota.toml"
+    file.write_text(f'[kafka.client]\n"sasl.password" = "{FILE_PASSWORD}"\n')
+    shown = kquota("config", "show", "--config", str(file), "-o", "json").stdout
+    keys = {row["key"]: row["value"] for row in json.loads(shown)}
+    assert keys["kafka.client.sasl.password"] == "**********"
+    access = ClusterAccess.from_settings(settings.kafka)
+    for printed in (repr(settings), str(settings), settings.model_dump_json(), repr(access), shown):
+        assert FILE_PASSWORD not in printed

@@ -1,167 +1,237 @@
-"""Every client signs in by every mechanism from one client.properties, and each refusal is one line."""
+"""What signs a client in: tokens, fetched once and renewed in time; every way to give PEM; every mistake."""
 
-import subprocess
-import sys
-import time
-from typing import TYPE_CHECKING, Any
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
 
-from pipeline.cluster.acls import Acl
-from pipeline.cluster.client_properties import kafka_options
-from pipeline.cluster.connecting import open_client
-from pipeline.cluster.sign_in import TokenRefused
-from pipeline.gate.gate import Gate
-from tests.pipeline.cluster.certificates import Authority
-from tests.pipeline.cluster.refusals import refusal_of
-from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
-from tests.pipeline.throttle import factories
-from tests.waiting import PATIENCE_SECONDS
+from pipeline.cluster.sign_in import TlsMistakes, TokenProvider, TokenRefused, TokenSource, read_tls
+from tests.forking import in_a_child
+from tests.pipeline.cluster.certificates import Authority, Identity, TokenEndpoint, openssl, token_endpoint
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+SECRET = "k1-s3cret"  # noqa: S105 - of the test's own endpoint
+NOW = 1_700_000_000.0
 
-pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-WRONG = "wr0ng-h0rse"
-EVERY = ("SSL", *MECHANISMS)
-FAR_AHEAD_MS = 4_000_000_000_000
+def unsigned(**claims: object) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"e30.{payload}.sig"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[TokenEndpoint]:
+    issued = iter(range(100))
+    with token_endpoint(
+        {"meter": SECRET}, lambda client: unsigned(sub=client, exp=NOW + 100, n=next(issued))
+    ) as running:
+        yield running
+
+
+def source(endpoint: TokenEndpoint, secret: str = SECRET, scope: str = "") -> TokenSource:
+    return TokenSource(endpoint.url, "meter", secret, scope, {"logicalCluster": "lkc-1"})
+
+
+def test_a_token_is_fetched_once_and_again_after_four_fifths_of_its_life(endpoint: TokenEndpoint) -> None:
+    clock = [NOW]
+    provider = TokenProvider(source(endpoint, scope="kafka read"), lambda: clock[0])
+
+    first = provider.token()
+    clock[0] = NOW + 79.9
+    assert provider.token() == first
+    clock[0] = NOW + 80
+    assert provider.token() != first
+
+    form = {"grant_type": ["client_credentials"], "scope": ["kafka read"]}
+    assert endpoint.forms == [form, form]
+    assert provider.extensions() == {"logicalCluster": "lkc-1"}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_gets_a_token_though_its_parent_was_fetching_one(endpoint: TokenEndpoint) -> None:
+    endpoint.answer = (200, b'{"access_token": "opaque", "expires_in": 10}')
+    provider = TokenProvider(source(endpoint))
+    with provider._lock:
+        assert in_a_child(provider.token) == "opaque"
+
+
+def test_without_a_claim_the_answer_says_how_long_a_token_is_valid(endpoint: TokenEndpoint) -> None:
+    endpoint.answer = (200, b'{"access_token": "opaque", "expires_in": 10}')
+    clock = [NOW]
+    provider = TokenProvider(source(endpoint), lambda: clock[0])
+    for clock[0], asked in ((NOW, 1), (NOW + 7.9, 1), (NOW + 8, 2)):
+        assert provider.token() == "opaque"
+        assert len(endpoint.forms) == asked
+
+
+def test_a_token_may_be_a_file_that_is_read_again_when_it_has_expired(tmp_path: Path) -> None:
+    file = tmp_path / "token file"
+    clock = [NOW]
+    file.write_text(unsigned(exp=NOW + 100, n=1) + "\n")
+    provider = TokenProvider(TokenSource(file.as_uri()), lambda: clock[0])
+    first = provider.token()
+    assert first == unsigned(exp=NOW + 100, n=1)
+    file.write_text(unsigned(exp=NOW + 200, n=2))
+    assert provider.token() == first
+    clock[0] = NOW + 90
+    assert provider.token() == unsigned(exp=NOW + 200, n=2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((401, b'{"error": "invalid_client"}'), r"answers 401 Unauthorized \(invalid_client\)"),
+        ((400, b'{"error": "invalid_scope", "error_description": "no such"}'), r"\(invalid_scope: no such\)"),
+        ((302, b""), r"answers 302 Found"),
+        ((500, b"<html>"), r"answers 500 Internal Server Error"),
+        ((200, b"<html>"), r"does not answer with JSON"),
+        ((200, b'{"token": "x"}'), r"answers without 'access_token'"),
+        ((200, b"[]"), r"answers without 'access_token'"),
+    ],
+)
+def test_what_an_endpoint_refuses_is_reported_with_its_address(
+    endpoint: TokenEndpoint, answer: tuple[int, bytes], told: str
+) -> None:
+    endpoint.answer = answer
+    with pytest.raises(TokenRefused, match=told) as refused:
+        TokenProvider(source(endpoint)).token()
+    assert refused.value.exit_code == 6
+    assert endpoint.url in str(refused.value)
+    assert SECRET not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_wrong_secret_is_refused_and_never_printed(endpoint: TokenEndpoint) -> None:
+    wrong = source(endpoint, secret="wr0ng")  # noqa: S106 - that is the point
+    with pytest.raises(TokenRefused, match="invalid_client") as refused:
+        TokenProvider(wrong).token()
+    assert "wr0ng" not in str(refused.value) + repr(wrong)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "file:///nowhere/token"])
+def test_an_endpoint_that_does_not_exist_is_reported(url: str) -> None:
+    with pytest.raises(TokenRefused, match=r"does not answer: .*refused|cannot be read"):
+        TokenProvider(TokenSource(url)).token()
+
+
+KEY_PASSWORD = "k3y-password"  # noqa: S105 - of a key made for this test
 
 
 @pytest.fixture(scope="module")
-def topic(secured: Secured) -> str:
-    """A topic `meter` may write and read, with one message."""
-    name = "sign-in"
-    secured.admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}})
-    secured.allow("meter", [Acl("topic", name, "Write"), Acl("topic", name, "Read")])
-    producer: Any = KafkaProducer(bootstrap_servers=secured.broker.bootstrap_servers)
-    producer.send(name, b"").get(timeout=PATIENCE_SECONDS)
-    producer.close()
-    return name
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
 
 
-@pytest.mark.parametrize("mechanism", EVERY)
-def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mechanism: str) -> None:
-    access = secured.access(mechanism)
-    with access.admin() as admin:
-        assert [found["error_code"] for found in admin.describe_topics([topic])] == [0]
-    producer: Any = access.open(KafkaProducer)
-    record = factories.record(user=mechanism, until_ms=FAR_AHEAD_MS)
-    producer.send(topic, key=record.key(), value=record.to_value()).get(timeout=PATIENCE_SECONDS)
-    producer.close()
-
-    with Gate.connect(access.bootstrap_servers, topic=topic, options=access.client_options()) as gate:
-        assert gate.wait_until_caught_up(int(PATIENCE_SECONDS * 1_000))
-        throttled = gate.throttle_of(mechanism, record.client_id)
-        assert throttled is not None
-        assert throttled.record.throttled_until_ms == record.throttled_until_ms
+@pytest.fixture(scope="module")
+def identity(authority: Authority) -> Identity:
+    return authority.issue("meter")
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("mechanism", EVERY)
-def test_spark_signs_in(secured: Secured, topic: str, mechanism: str, spark: "SparkSession") -> None:
-    from pipeline.stream.query import read_usage_topic  # noqa: PLC0415 - the other tests need no Spark
-
-    access = secured.access(mechanism)
-    reader = spark.read.format("kafka").option("subscribe", topic)
-    for key, value in {"bootstrap.servers": access.bootstrap_servers, **access.spark_options()}.items():
-        reader = reader.option(f"kafka.{key}", value)
-    messages = reader.load()
-    assert messages.select("value").limit(1).count() == 1
-    stream = read_usage_topic(
-        spark,
-        access.bootstrap_servers,
-        topic,
-        client_options=access.spark_options(),
-        starting_offsets="earliest",
-        max_offsets_per_trigger=1,
-    )
-    for frame in (messages, stream):
-        plan: Any = frame
-        printed = plan._jdf.queryExecution().toString()
-        assert PASSWORD not in printed
-        assert "PRIVATE KEY" not in printed
+def encrypted(identity: Identity) -> str:
+    """The key under a password."""
+    return openssl(
+        identity.key.parent, *("pkcs8", "-topk8", "-in", identity.key.name, "-passout", f"pass:{KEY_PASSWORD}")
+    ).decode()
 
 
-def refused(secured: Secured, address: str, properties: dict[str, str]) -> str:
-    """The error of a client that cannot sign in: one line, without its passwords."""
-    options = kafka_options(properties)
-    error = refusal_of(lambda timeout_ms: open_client(KafkaAdminClient, address, timeout_ms, **options), 2_000)
-    told = str(error)
-    assert error.exit_code == 6
-    assert "\n" not in told
-    assert PASSWORD not in told
-    assert WRONG not in told
-    if not isinstance(error, TokenRefused):
-        assert address in told
-    return told
+def test_every_way_to_give_an_identity_gives_the_same(authority: Authority, identity: Identity) -> None:
+    ca = authority.certificate.read_text()
+    ways = [
+        {"ssl.truststore.location": str(authority.certificate), "ssl.keystore.location": str(identity.keystore)},
+        {
+            "ssl.truststore.type": "pem",
+            "ssl.truststore.certificates": "Bag Attributes\n" + ca,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.key": identity.key.read_text(),
+            "ssl.keystore.certificate.chain": identity.certificate.read_text(),
+        },
+        {
+            "ssl.ca.location": str(authority.certificate),
+            "ssl.key.location": str(identity.key),
+            "ssl.certificate.location": str(identity.certificate),
+        },
+    ]
+    first, *others = [read_tls(way) for way in ways]
+    assert others == [first, first]
+    assert first.authorities == ca.strip()
+    assert first.context().get_ca_certs() == first.context().get_ca_certs()
+    assert len(first.context().get_ca_certs()) == 1
+    assert first.java_properties() == {
+        "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": ca.strip(),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": identity.certificate.read_text().strip(),
+        "ssl.keystore.key": identity.key.read_text().strip(),
+    }
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
-    told = refused(secured, secured.address(mechanism), secured.properties(mechanism, password=WRONG))
-    wanted = "(invalid_client)" if mechanism == "OAUTHBEARER" else "refuses user 'meter'"
-    assert wanted in told
+def test_an_encrypted_key_needs_its_password_and_is_never_asked_for(identity: Identity) -> None:
+    given = {
+        "ssl.keystore.key": encrypted(identity),
+        "ssl.keystore.certificate.chain": identity.certificate.read_text(),
+    }
+    tls = read_tls(given | {"ssl.key.password": KEY_PASSWORD})
+    tls.context()
+    assert tls.java_properties()["ssl.key.password"] == KEY_PASSWORD
+    for wrong in ({}, {"ssl.key.password": "wr0ng"}):
+        with pytest.raises(TlsMistakes, match=r"'ssl.key.password' does not open the key:") as caught:
+            read_tls(given | wrong).context()
+        assert "wr0ng" not in str(caught.value)
 
 
-def test_a_token_the_broker_does_not_accept(secured: Secured) -> None:
-    sign = secured.endpoint.sign
-    secured.endpoint.sign = lambda client: sign(client)[:-8] + "AAAAAAAA"
-    try:
-        told = refused(secured, secured.address("OAUTHBEARER"), secured.properties("OAUTHBEARER"))
-    finally:
-        secured.endpoint.sign = sign
-    assert "refuses" in told
+def test_secrets_are_not_in_what_is_printed(identity: Identity) -> None:
+    tls = read_tls({"ssl.keystore.location": str(identity.keystore), "ssl.key.password": KEY_PASSWORD})
+    assert KEY_PASSWORD not in repr(tls)
+    assert "PRIVATE KEY" not in repr(tls)
 
 
-def test_another_authority_and_another_name(secured: Secured) -> None:
-    properties, address = secured.properties("PLAIN"), secured.address("PLAIN")
-    other = Authority(secured.folder / "other").certificate
-    told = refused(secured, address, {**properties, "ssl.truststore.location": str(other)})
-    assert "its certificate is not from an authority that is trusted here" in told
-    told = refused(secured, address.replace("127.0.0.1", "localhost"), properties)
-    assert "its certificate is for another name" in told
+@pytest.mark.parametrize(
+    ("properties", "mistake"),
+    [
+        ({"ssl.truststore.type": "JKS"}, "'ssl.truststore.type' 'JKS' is not PEM.*: keytool -list -rfc"),
+        (
+            {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/etc/k.p12"},
+            "-srckeystore /etc/k.p12 .*openssl pkcs12 -in /etc/k.export.p12 -nodes -out /etc/k.pem",
+        ),
+        ({"ssl.truststore.location": "/nowhere.pem"}, "/nowhere.pem cannot be read: "),
+        ({"ssl.truststore.location": "pyproject.toml"}, "'ssl.truststore.location' .* is not PEM"),
+        ({"ssl.keystore.key": "secret-but-no-key"}, "'ssl.keystore.key' is not PEM.*:"),
+        ({"ssl.endpoint.identification.algorithm": "ldap"}, "is 'ldap', not https or empty"),
+        ({"ssl.enabled.protocols": "TLSv1,TLSv1.2"}, "TLSv1, TLSv1.2 are not some of TLSv1.2, TLSv1.3"),
+        ({"ssl.protocol": "SSLv3"}, "'ssl.protocol' 'SSLv3' is none of"),
+    ],
+)
+def test_what_can_not_be_kept_is_refused(properties: dict[str, str], mistake: str) -> None:
+    with pytest.raises(TlsMistakes, match=mistake) as caught:
+        read_tls(properties)
+    assert "secret" not in str(caught.value)
 
 
-def test_the_wrong_protocol_for_the_port(secured: Secured) -> None:
-    plain = secured.properties("PLAIN")
-    set_protocol = "set security.protocol of the client properties to that of the listener"
-    assert set_protocol in refused(secured, secured.address("PLAIN"), {})
-    assert set_protocol in refused(secured, secured.address("SSL"), {})
-    assert set_protocol in refused(secured, secured.broker.bootstrap_servers, secured.properties("SSL"))
-    assert set_protocol in refused(secured, secured.address("PLAIN"), {**plain, "security.protocol": "SASL_PLAINTEXT"})
-    both = plain | secured.properties("SSL") | {"security.protocol": "SASL_SSL"}
-    assert set_protocol in refused(secured, secured.address("SSL"), both)
+def test_a_key_of_an_older_format_is_refused_with_its_conversion(identity: Identity) -> None:
+    old = openssl(identity.key.parent, "ec", "-in", identity.key.name).decode()
+    with pytest.raises(TlsMistakes, match=r"holds 'EC PRIVATE KEY', not a PKCS 8 key .*: openssl pkcs8 -topk8"):
+        read_tls({"ssl.keystore.key": old, "ssl.keystore.certificate.chain": identity.certificate.read_text()})
 
 
-def test_a_mechanism_the_listener_does_not_have(secured: Secured) -> None:
-    properties = {**secured.properties("SCRAM-SHA-256"), "security.protocol": "SASL_PLAINTEXT"}
-    told = refused(secured, secured.broker.sasl_bootstrap_servers, properties)
-    assert "a wrong mechanism, user or password" in told or "does not have the mechanism SCRAM-SHA-256" in told
-    assert "check sasl.mechanism" in told
+def test_half_an_identity_is_refused(identity: Identity) -> None:
+    with pytest.raises(TlsMistakes, match="the certificate alone, not a private key and its certificate"):
+        read_tls({"ssl.keystore.location": str(identity.certificate)})
+    with pytest.raises(TlsMistakes, match="holds the key alone"):
+        read_tls({"ssl.keystore.location": str(identity.key)})
 
 
-def test_a_client_certificate_that_is_missing_or_not_accepted(secured: Secured) -> None:
-    trust = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.authority.certificate)}
-    late = secured.authority.issue("late", expired=True)
-    stranger = Authority(secured.folder / "strange").issue("stranger")
-    time.sleep(1.1)
-    for keystore in (
-        {},
-        {"ssl.keystore.location": str(late.keystore)},
-        {"ssl.keystore.location": str(stranger.keystore)},
-    ):
-        told = refused(secured, secured.address("SSL"), trust | keystore)
-        assert "ssl.keystore.location" in told
+def test_a_key_of_another_certificate_is_refused(authority: Authority, identity: Identity) -> None:
+    other = authority.issue("other")
+    tls = read_tls({"ssl.key.location": str(identity.key), "ssl.certificate.location": str(other.certificate)})
+    with pytest.raises(TlsMistakes, match=r"the key of 'ssl.keystore' does not fit its chain: key values mismatch"):
+        tls.context()
 
 
-def test_the_command_ends_with_one_line_and_exit_code_6(secured: Secured) -> None:
-    file = secured.file(secured.properties("PLAIN", password=WRONG))
-    command = [sys.executable, "-m", "pipeline.cli.main", "topics", "check", "--command-config", str(file)]
-    command += ["--bootstrap-server", secured.address("PLAIN")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert (ended.returncode, ended.stdout) == (6, "")
-    assert ended.stderr.startswith(f"kquota: the Kafka broker at {secured.address('PLAIN')} refuses user 'meter': ")
-    assert ended.stderr.count("\n") == 1
-    assert WRONG not in ended.stderr
+@pytest.mark.parametrize(("given", "is_checked"), [({}, True), ({"ssl.endpoint.identification.algorithm": ""}, False)])
+def test_the_name_is_checked_unless_the_algorithm_is_empty(given: dict[str, str], is_checked: bool) -> None:
+    context = read_tls(given).context()
+    assert (context.check_hostname, context.verify_mode) == (is_checked, ssl.CERT_REQUIRED)
+    assert ("ssl.endpoint.identification.algorithm" in read_tls(given).java_properties()) is not is_checked

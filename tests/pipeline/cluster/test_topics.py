@@ -1,16 +1,21 @@
-"""The three topics on a real broker: created once, and every setting that can be wrong."""
+"""The three topics on a real broker: created once, each setting that can be wrong, their ids, the rights on them."""
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from typer.testing import CliRunner
+from kafka.errors import KafkaConnectionError
 
-from pipeline.cli.main import app
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
+from pipeline.cluster.topic_ids import JobTopics, TopicIds, id_text, is_other
 from pipeline.cluster.topics import (
     Finding,
     TopicSpec,
@@ -21,9 +26,11 @@ from pipeline.cluster.topics import (
     topic_specs,
     wanted_topics,
 )
+from pipeline.command_line import COMMAND_CONFIG, JOB, TABLES_ROOT, carry, carry_nothing
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.errors import Refused
-from pipeline.settings.model import EngineSettings, Settings
+from pipeline.errors import ClusterUnreachable, PipelineError, Refused
+from pipeline.settings.model import EngineSettings, KafkaSettings, Settings, StreamSettings
+from tests.pipeline.cli.running import kquota
 from tests.waiting import wait_until
 
 NAMES = ("t.usage", "t.throttle", "t.marker")
@@ -139,14 +146,6 @@ def test_a_setting_that_differs_is_found_and_its_command_corrects_it(
 
 
 @pytest.mark.broker
-def test_the_order_of_cleanup_policies_does_not_matter(admin: Any, broker: EmbeddedBroker) -> None:
-    create_topics(admin, specs())
-    alter(admin, "t.throttle", cleanup_policy="delete,compact")
-
-    assert check_topics(admin, specs(), broker.bootstrap_servers) == []
-
-
-@pytest.mark.broker
 def test_a_marker_of_many_partitions_is_an_error_and_a_small_usage_topic_a_warning(
     admin: Any, broker: EmbeddedBroker
 ) -> None:
@@ -162,31 +161,165 @@ def test_a_marker_of_many_partitions_is_an_error_and_a_small_usage_topic_a_warni
     assert "kquota topics create" in marker.fix
 
 
-@pytest.mark.broker
-def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker) -> None:
-    names = ["--usage-topic", "t.usage", "--throttle-topic", "t.throttle", "--marker-topic", "t.marker"]
-    common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2", *names]
-    invoke = CliRunner().invoke
-
-    before = invoke(app, ["topics", "check", *common, "-o", "json"])
-    assert before.exit_code == 5
-    assert [finding["topic"] for finding in json.loads(before.stdout)] == list(NAMES)
-
-    created = invoke(app, ["topics", "create", *common])
-    assert (created.exit_code, created.stdout.count("created")) == (0, 3)
-
-    after = invoke(app, ["topics", "check", *common, "-o", "json"])
-    assert (after.exit_code, json.loads(after.stdout)) == (0, [])
-    assert after.stderr.startswith("the topics at 127.0.0.1:")
-
-    alter(admin, "t.usage", message_timestamp_type="CreateTime")
-    unfit = invoke(app, ["topics", "create", *common])
-    assert unfit.exit_code == 5
-    assert "error: topic 't.usage': 'message.timestamp.type' is CreateTime, not LogAppendTime" in unfit.stderr
-
-
 def test_the_command_that_creates_topics_names_those_that_have_other_names() -> None:
     usual = create_command("broker:9092", topic_specs(1, 1_000))
     assert usual.endswith("kquota topics create --bootstrap-server broker:9092")
     named = create_command("broker:9092", topic_specs(1, 1_000, throttle_topic="nightly throttles"))
     assert named == f"{usual} --throttle-topic 'nightly throttles'"
+
+
+@pytest.mark.broker
+def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker) -> None:
+    names = ["--usage-topic", "t.usage", "--throttle-topic", "t.throttle", "--marker-topic", "t.marker"]
+    common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2", *names]
+    before = kquota("topics", "check", *common, "-o", "json")
+    assert before.exit_code == 5
+    assert [finding["topic"] for finding in json.loads(before.stdout)] == list(NAMES)
+    created = kquota("topics", "create", *common)
+    assert (created.exit_code, created.stdout.count("created")) == (0, 3)
+    alter(admin, "t.throttle", cleanup_policy="delete,compact")  # in whichever order
+    after = kquota("topics", "check", *common, "-o", "json")
+    assert (after.exit_code, json.loads(after.stdout)) == (0, [])
+    alter(admin, "t.usage", message_timestamp_type="CreateTime")
+    unfit = kquota("topics", "create", *common)
+    assert unfit.exit_code == 5
+    assert "error: topic 't.usage': 'message.timestamp.type' is CreateTime, not LogAppendTime" in unfit.stderr
+
+
+@pytest.mark.broker
+def test_a_topic_made_anew_has_another_id_and_one_that_is_gone_has_none(broker: EmbeddedBroker) -> None:
+    access = ClusterAccess(broker.bootstrap_servers)
+    with access.admin() as admin, closing(TopicIds(access, ("ids.a", "ids.b"))) as ask:
+        admin.create_topics({"ids.a": {"num_partitions": 1, "replication_factor": 1}})
+        wait_until(lambda: bool(ask().get("ids.a")), "the id of the topic")
+        first = ask()
+        admin.delete_topics(["ids.a"])
+        wait_until(lambda: ask() == {}, "the topic to be gone")
+        admin.create_topics({"ids.a": {"num_partitions": 1, "replication_factor": 1}})
+        wait_until(lambda: bool(ask().get("ids.a")), "the id of the new topic")
+        assert is_other(first, ask(), "ids.a")
+        assert len(first["ids.a"]) == 22, "as kafka-topics prints it"
+
+
+class Connections:
+    """Stands for a cluster: of the connections to it, those first in the list fail."""
+
+    bootstrap_servers = "memory"
+
+    def __init__(self, fails: list[bool]) -> None:
+        self.fails, self.closed = fails, 0
+
+    def open(self, _make: type[KafkaAdminClient], **_options: Any) -> Any:
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
+        if self.fails.pop(0):
+            raise KafkaConnectionError
+        return [{"name": name, "topic_id": None, "error_code": 0} for name in names]
+
+
+def test_a_connection_from_before_a_brokers_restart_is_replaced() -> None:
+    cluster: Any = Connections([True, False])
+    assert TopicIds(cluster, ["a"])() == {"a": ""}
+    assert cluster.closed == 1
+
+
+def test_a_cluster_that_is_away_is_named() -> None:
+    cluster: Any = Connections([True, True])
+    with pytest.raises(ClusterUnreachable, match="no Kafka broker answers at memory"):
+        TopicIds(cluster, ["a"])()
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "text"),
+    [
+        (None, ""),
+        ("00000000-0000-0000-0000-000000000000", ""),
+        ("0fe5715c-3093-41a0-92f5-14e31ed97d4a", "D-VxXDCTQaCS9RTjHtl9Sg"),
+    ],
+)
+def test_an_id_is_shown_as_kafkas_tools_show_it(topic_id: str | None, text: str) -> None:
+    assert id_text(topic_id) == text
+
+
+@pytest.mark.parametrize("ids", [{}, {"quota.usage.v1": ""}, {"quota.usage.v1": "first"}, {"another": "second"}])
+def test_only_ids_that_are_both_known_are_compared(ids: dict[str, str]) -> None:
+    assert not is_other(ids, {"quota.usage.v1": "first"}, "quota.usage.v1")
+    assert not is_other({"quota.usage.v1": "first"}, ids, "quota.usage.v1")
+
+
+def test_a_life_begins_only_with_a_usage_topic() -> None:
+    settings = Settings(kafka=KafkaSettings(bootstrap_servers="b:1"))
+    with pytest.raises(PipelineError, match=r"topic 'quota\.usage\.v1' does not exist at b:1"):
+        JobTopics(settings, lambda: {"quota.throttle.v1": "first"}).begin()
+
+
+@pytest.fixture
+def _nothing_carried() -> Iterator[None]:
+    carry_nothing()
+    yield
+    carry_nothing()
+
+
+@pytest.mark.usefixtures("_nothing_carried")
+def test_the_printed_command_names_all_that_the_job_needs() -> None:
+    for variable, value in {TABLES_ROOT: "/the tables", JOB: "eu", COMMAND_CONFIG: "client.properties"}.items():
+        carry(variable, value)
+    stream, kafka = StreamSettings(checkpoint="s3://bucket/checkpoint/"), KafkaSettings(bootstrap_servers="b:1,c:1")
+    ids = iter([{"quota.usage.v1": "first"}, {"quota.usage.v1": "second"}])
+    topics = JobTopics(Settings(kafka=kafka, stream=stream), lambda: next(ids))
+    topics.begin()
+    with pytest.raises(Refused) as refused:
+        topics.check()
+    *variables, _kquota, run, server, address, checkpoint, place = shlex.split(refused.value.fix.partition(": ")[2])
+    assert sorted(variables) == [f"{COMMAND_CONFIG}=client.properties", f"{JOB}=eu", f"{TABLES_ROOT}=/the tables"]
+    assert (run, server, address) == ("run", "--bootstrap-server", "b:1,c:1")
+    assert (checkpoint, Path(place).name) == ("--checkpoint", "checkpoint-second")
+
+
+ROLE_NAMES = Names("u", "t", "m", "j1")
+
+
+def test_every_role_names_its_own_resources_and_none_twice() -> None:
+    for role in ROLES:
+        acls = acls_of(role, ROLE_NAMES)
+        assert len(set(acls)) == len(acls) > 0
+        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter.prometheus", "kafka-cluster"}
+    assert acls_of("meter", ROLE_NAMES) == (
+        Acl("topic", "u", "Write"),
+        Acl("topic", "m", "Read"),
+        Acl("group", "kquota-meter.prometheus", "Read"),
+        Acl("transactional-id", "kquota-meter.prometheus", "Write"),
+    )
+    assert acls_of("sync", ROLE_NAMES) == (DESCRIBE_QUOTAS, ALTER_QUOTAS)
+    assert acls_of("gate", ROLE_NAMES) == (Acl("topic", "t", "Read"),)
+
+
+def test_a_command_grants_all_operations_on_one_resource() -> None:
+    acls = [Acl("topic", "t", "Write"), Acl("group", "g", "Read"), Acl("topic", "t", "Read"), ALTER_QUOTAS]
+    shown = [line.partition("--allow-principal ")[2] for line in grant_commands(acls, "User:CN=a b", "b:9092")]
+    assert shown == [
+        "'User:CN=a b' --operation AlterConfigs --cluster",
+        "'User:CN=a b' --operation Read --group g",
+        "'User:CN=a b' --operation Read --operation Write --topic t",
+    ]
+
+
+def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> None:
+    every = kquota("topics", "check", "--acls", "--bootstrap-server", "b:9092")
+    assert every.exit_code == 0
+    assert [line.partition(":")[0] for line in every.stdout.splitlines() if line[0] == "#"] == [
+        f"# {role}" for role in ROLES
+    ]
+    one = kquota("topics", "check", "--role", "meter", "--principal", "User:m", "--usage-topic", "u").stdout
+    names = Names("u", "quota.throttle.v1", "quota.marker.v1", "kquota")
+    assert one.splitlines()[1:] == grant_commands(acls_of("meter", names), "User:m", "BROKER:9092")
+    rows = json.loads(kquota("topics", "check", "--acls", "--role", "gate", "-o", "json").stdout)
+    found = [(row["operation"], row["resource"], row["name"]) for row in rows]
+    assert found == [("Read", "topic", "quota.throttle.v1")]
+    unknown = kquota("topics", "check", "--role", "root")
+    assert unknown.exit_code != 0
+    assert f"unknown role 'root'; roles are {', '.join(ROLES)}" in unknown.stderr

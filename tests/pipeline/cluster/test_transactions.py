@@ -7,10 +7,14 @@ in the next transaction, so the late one counts there:
     TxnOffsetCommit of N   puts the mark of N into transaction N + 1: the next writer repeats its records
 """
 
+import socket
+import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from typing import Any, Final, NamedTuple
 
 import pytest
 from kafka import KafkaAdminClient
@@ -22,11 +26,111 @@ from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.demo.process import free_ports
 from pipeline.errors import TransactionFenced
 from pipeline.jvm.jars import fetch
-from tests.broker_proxy import END_TXN, TXN_OFFSET_COMMIT, LateRequest, proxy
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.broker
+TXN_OFFSET_COMMIT: Final = 28
+END_TXN: Final = 26
+PassOn = Callable[[bytes], bytes | None]
+"""What the other side gets in place of a frame; None: nothing, and the client's connection is cut."""
+
+
+class Connection(NamedTuple):
+    """Between a client and the broker."""
+
+    client: socket.socket
+    broker: socket.socket
+
+
+@contextmanager
+def proxy(port: int, target: int, watch: Callable[[Connection], tuple[PassOn, PassOn]]) -> Iterator[None]:
+    """Listen on a port and pass on to the broker at another one, both on 127.0.0.1, until the end of the block.
+
+    Args:
+        port: What the broker advertises.
+        target: Where it listens.
+        watch: Says of a new connection what its requests become, and its answers.
+    """
+    with socket.create_server(("127.0.0.1", port)) as server:
+        sockets: list[socket.socket] = [server]
+        threads: list[Thread] = []
+
+        def accept() -> None:
+            with suppress(OSError):  # the server was closed
+                while True:
+                    client, _ = server.accept()
+                    made = Connection(client, socket.create_connection(("127.0.0.1", target)))
+                    sockets.extend(made)
+                    requests, answers = watch(made)
+                    for ends in ((*made, requests), (*reversed(made), answers)):
+                        threads.append(Thread(target=_relay, args=ends, daemon=True))
+                        threads[-1].start()
+
+        accepting = Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield
+        finally:
+            for one in sockets:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+            for thread in (accepting, *threads):
+                thread.join()
+
+
+def _relay(source: socket.socket, sink: socket.socket, pass_on: PassOn) -> None:
+    with suppress(OSError), source.makefile("rb") as frames:
+        while head := frames.read(4):
+            frame = pass_on(frames.read(struct.unpack(">i", head)[0]))
+            if frame is None:
+                source.shutdown(socket.SHUT_RDWR)
+                return
+            sink.sendall(struct.pack(">i", len(frame)) + frame)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_RDWR)
+
+
+class LateRequest:
+    """Takes one request of a kind off its way and cuts its connection; the broker gets it when `let_go` is called."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._is_wanted = False
+        self._held: tuple[socket.socket, bytes] | None = None
+        self._answered = Event()
+
+    def take_next(self) -> None:
+        """Take the next one."""
+        self._is_wanted = True
+
+    def let_go(self) -> None:
+        """Give the one that was taken to the broker, and wait for its answer, which nobody gets."""
+        assert self._held is not None, "no such request came"
+        (broker, frame), self._held = self._held, None
+        self._answered.clear()
+        broker.sendall(struct.pack(">i", len(frame)) + frame)
+        assert self._answered.wait(PATIENCE_SECONDS)
+
+    def watch(self, connection: Connection) -> tuple[PassOn, PassOn]:
+        """What `proxy` asks for."""
+        late: list[bytes] = []
+
+        def request(frame: bytes) -> bytes | None:
+            if not self._is_wanted or struct.unpack(">h", frame[:2]) != (self._number,):
+                return frame
+            self._is_wanted = False
+            self._held = connection.broker, frame
+            late.append(frame[4:8])
+            return None
+
+        def answer(frame: bytes) -> bytes:
+            if frame[:4] in late:
+                self._answered.set()
+            return frame
+
+        return request, answer
+
 
 TIMEOUT_MS = 60_000
 ACCOUNT = {"sasl.mechanism": "PLAIN", "sasl.username": "job", "sasl.password": "job-secret"}
@@ -130,6 +234,7 @@ def setting(
         yield made
 
 
+@pytest.mark.broker
 @pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=pytest.mark.long)])
 def test_a_request_that_comes_late_repeats_no_record(setting: Setting, rounds: int) -> None:
     for _ in range(rounds):
@@ -137,6 +242,7 @@ def test_a_request_that_comes_late_repeats_no_record(setting: Setting, rounds: i
     assert setting.repeats() == 0
 
 
+@pytest.mark.broker
 def test_without_a_new_producer_it_is_seen_to_repeat_records(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MarkedTransactions, "_replace_producer", lambda _self: None)
     for _ in range(2):
@@ -144,6 +250,7 @@ def test_without_a_new_producer_it_is_seen_to_repeat_records(setting: Setting, m
     assert setting.repeats() > 0
 
 
+@pytest.mark.broker
 def test_a_new_producer_does_not_take_the_topic_from_a_writer_that_has_moved_the_mark(setting: Setting) -> None:
     first, second = setting.writer(), setting.writer()
     first.open()

@@ -19,11 +19,7 @@ def new_job(root: Path) -> HandJob:
     """A job that is started now, with tables under a folder."""
     job = HandJob(root, RATES)
     job.settings = job.settings.model_copy(
-        update={
-            "engine": EngineSettings(),
-            "run_dir": root,
-            "kafka": KafkaSettings(bootstrap_servers="127.0.0.1:1"),
-        }
+        update={"engine": EngineSettings(), "run_dir": root, "kafka": KafkaSettings(bootstrap_servers="127.0.0.1:1")}
     )
     job.clock = ManualClock(time.time_ns() // 1_000_000 - 60_000)
     job.start()

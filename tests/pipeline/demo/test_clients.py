@@ -1,27 +1,32 @@
-"""The demo's load on a real broker: rates, throttles, and its end."""
+"""The demo's load: rates, throttles, a dead broker, its end; and stock clients that a real broker slows."""
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
+from pipeline.brokers.native import NativeEntity, NativeQuotas
+from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.clients import start_demo_clients
+from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
+from pipeline.demo.clients import Pace, start_demo_clients
 from pipeline.demo.plan import DemoClient, DemoPlan
+from pipeline.demo.process import kill, spawn
+from pipeline.demo.stock_client import StockWork
 from schemas.throttle_record import ThrottleRecord
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.broker
-
-CLIENTS = (
+BOTH = (
     DemoClient("alice", "etl", "produce", "demo.orders", 100_000, 2.0, requests_per_second=40),
     DemoClient("bob", "indexer", "consume", "demo.orders", 50_000, 2.0),
 )
@@ -41,9 +46,7 @@ def plan_path(broker: EmbeddedBroker, admin: Any) -> Iterator[Path]:
     create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in names])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
-        DemoPlan(broker.sasl_bootstrap_servers, broker.bootstrap_servers, broker.users, topic, None, CLIENTS).write(
-            path
-        )
+        DemoPlan(broker.sasl_bootstrap_servers, broker.bootstrap_servers, broker.users, topic, None, BOTH).write(path)
         yield path
 
 
@@ -68,7 +71,7 @@ class Load:
 
     def read_until(self, what: str, is_so: Callable[[str], bool]) -> None:
         """Read reports, which come about once per second, until it is so for the user of each client."""
-        wait_until(lambda: self._read() and all(is_so(client.user) for client in CLIENTS), what)
+        wait_until(lambda: self._read() and all(is_so(client.user) for client in BOTH), what)
 
     def stands_still(self, user: str) -> bool:
         """Blocked in two reports; then nothing at all was sent or read in between."""
@@ -90,16 +93,17 @@ class Load:
 
     def _read(self) -> bool:
         assert self._child.stdout is not None
-        reports = [json.loads(self._child.stdout.readline()) for _ in CLIENTS]
+        reports = [json.loads(self._child.stdout.readline()) for _ in BOTH]
         self.before, self.now = self.now, {report["user"]: report for report in reports}
         # The process has lived for less time than this test has waited for it, so no client may have sent more.
         elapsed_seconds = time.monotonic() - self._began
-        for client in CLIENTS:
+        for client in BOTH:
             most_bytes = client.bytes_per_second * elapsed_seconds + 2 * client.bytes_per_request
             assert self.now[client.user]["sent_bytes"] <= most_bytes
         return bool(self.before)
 
 
+@pytest.mark.broker
 def test_clients_never_exceed_their_rate_stand_still_while_throttled_and_go_on(
     broker: EmbeddedBroker, plan_path: Path
 ) -> None:
@@ -109,11 +113,11 @@ def test_clients_never_exceed_their_rate_stand_still_while_throttled_and_go_on(
     topic = DemoPlan.read(plan_path).throttle_topic
 
     def publish(publish_seq: int, throttle_time_ms: int) -> None:
-        for client in CLIENTS:
+        for client in BOTH:
             record = throttle(publish_seq, client.user, client.client_id, throttle_time_ms)
             producer.send(topic, value=record.to_value()).get(PATIENCE_SECONDS)
 
-    moving_bytes = {client.user: 2 * client.bytes_per_second for client in CLIENTS}
+    moving_bytes = {client.user: 2 * client.bytes_per_second for client in BOTH}
     load.read_until("two seconds' worth of bytes", lambda user: load.has_moved(user, moving_bytes[user], {}))
     publish(1, 600_000)
     load.read_until("all clients to stand still", load.stands_still)
@@ -126,6 +130,7 @@ def test_clients_never_exceed_their_rate_stand_still_while_throttled_and_go_on(
     producer.close()
 
 
+@pytest.mark.broker
 def test_the_load_ends_with_its_parent(plan_path: Path) -> None:
     program = (
         "import os, sys, time; from pathlib import Path; "
@@ -137,3 +142,97 @@ def test_the_load_ends_with_its_parent(plan_path: Path) -> None:
 
     child = Path(f"/proc/{int(parent.stdout)}/stat")
     wait_until(lambda: not child.exists() or child.read_text(encoding="utf-8").split()[2] == "Z", "the load to end")
+
+
+def sent_bytes(pace: Pace, start_ms: int, end_ms: int, blocked: range = range(0), step_ms: int = 1) -> int:
+    total, now_ms = 0, start_ms
+    while now_ms < end_ms:
+        if pace.wait_ms(now_ms, max(0, blocked.stop - now_ms) if now_ms in blocked else 0) <= 0:
+            pace.used(100, now_ms)
+            total += 100
+        now_ms += step_ms
+    return total
+
+
+def test_the_rate_is_kept() -> None:
+    assert sent_bytes(Pace(1_000), 0, 60_000) == pytest.approx(60_000, abs=200)
+
+
+def test_small_delays_do_not_lower_the_rate() -> None:
+    assert sent_bytes(Pace(1_000), 0, 60_000, step_ms=37) == pytest.approx(60_000, abs=200)
+
+
+def test_nothing_is_sent_while_blocked_and_the_rate_is_the_same_after() -> None:
+    pace = Pace(1_000)
+
+    assert sent_bytes(pace, 0, 10_000, blocked=range(4_000, 9_000)) == pytest.approx(5_000, abs=200)
+    assert sent_bytes(pace, 10_000, 20_000) == pytest.approx(10_000, abs=200)
+
+
+def test_a_throttle_that_is_released_early_ends_early() -> None:
+    pace = Pace(1_000)
+
+    assert pace.wait_ms(0, blocked_ms=5_000) == 5_000
+    assert pace.wait_ms(100, blocked_ms=0) == 0
+
+
+TOPIC = "stock.exports"
+USER = "carol"
+BOUND = 20_000.0
+
+
+@pytest.fixture
+def bound(broker: EmbeddedBroker) -> Iterator[None]:
+    """The broker's own quota for the user who produces."""
+    entity = NativeEntity.of_row(USER, "")
+    with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
+        assert quotas.alter({entity: {"producer_byte_rate": BOUND}}) == []
+        yield
+        quotas.alter({entity: {"producer_byte_rate": None}})
+
+
+def started(role: str, user: str, broker: EmbeddedBroker, folder: Path) -> "subprocess.Popen[bytes]":
+    options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, broker.users[user]), "client_id": role}
+    path = folder / f"{role}.json"
+    path.write_text(json.dumps(asdict(StockWork(role, TOPIC, [0.5, 0.5], 400_000, 20, options))), encoding="utf-8")
+    command = [sys.executable, "-m", "pipeline.demo.stock_client", str(path)]
+    return spawn(command, cwd=Path.cwd(), output=subprocess.PIPE)
+
+
+def reports(process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    return map(json.loads, process.stdout)
+
+
+@pytest.mark.broker
+def test_a_stock_producer_reports_a_broker_that_slows_it_and_a_consumer_none(
+    broker: EmbeddedBroker, bound: None, tmp_path: Path
+) -> None:
+    admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    admin.create_topics({TOPIC: {"num_partitions": 2}}, wait_for_metadata=True)
+    admin.close()
+    with ExitStack() as stack:
+        consumer = started("consume", "bob", broker, tmp_path)
+        producer = started("produce", USER, broker, tmp_path)
+        for process in (consumer, producer):
+            assert process.stdout is not None
+            stack.enter_context(process.stdout)
+            stack.callback(kill, process)
+        sent = next(report for report in reports(producer) if report["broker_throttle_max_ms"])
+        assert sent["broker_throttle_max_ms"] >= sent["broker_throttle_mean_ms"] > 0
+        read = next(report for report in reports(consumer) if report["sent_bytes"])
+        assert read["broker_throttle_max_ms"] == 0
+        assert (read["user"], read["client_id"], read["role"]) == ("bob", "consume", "consume")
+        for process in (consumer, producer):
+            process.send_signal(signal.SIGTERM)
+            last = [report["role"] for report in reports(process)]
+            assert (process.wait(PATIENCE_SECONDS), set(last) <= {"consume", "produce"}) == (0, True)
+
+
+def test_a_stock_client_loads_nothing_of_kquota() -> None:
+    program = (
+        "import sys, pipeline.demo.stock_client; "
+        "print(*[name for name in sys.modules if name.split('.')[0] in {'pipeline', 'quota', 'schemas', 'purgatory'}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert done.stdout.split() == ["pipeline", "pipeline.demo", "pipeline.demo.stock_client"]

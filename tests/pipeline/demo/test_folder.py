@@ -1,21 +1,28 @@
-"""`kquota demo` works only in a folder of its own, and deletes only there and only while nothing runs."""
+"""`kquota demo` works only in a folder of its own; the commands that it proposes work on its data as printed."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.command_line import carry_nothing, command_text
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.folder import MARK, DemoFolder
+from pipeline.demo.folder import MARK, DemoFolder, at_the_end, while_it_runs
 from pipeline.demo.plan import STOCK_CLIENTS
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
 from pipeline.job.lock import JobLock
+from pipeline.settings.loading import load_settings
+from pipeline.tables.throttles import recent_events
+from tests.faults.hand_job import HandJob
 from tests.pipeline.cli.running import kquota
+from tests.pipeline.demo.played import OFFENDER, played_demo, throttle_one
 
 ROOT = Path(__file__).parents[3]
 # The second demo, and then on standard output what it has loaded of what makes it slow.
@@ -55,23 +62,6 @@ def content(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*"))
 
 
-@pytest.mark.parametrize("fresh", [(), ("--fresh",)])
-def test_the_folder_of_a_real_job_is_refused_and_stays_as_it_is(fresh: tuple[str, ...], production: Path) -> None:
-    before = content(production)
-    answer = kquota("demo", *fresh, "--folder", str(production))
-    assert (answer.exit_code, answer.stdout) == (2, "")
-    assert f"{production} is not a demo's folder" in answer.stderr
-    assert content(production) == before
-
-
-def test_the_folder_of_a_running_job_is_refused_and_stays_as_it_is(production: Path) -> None:
-    with JobLock(production, "kquota"):
-        before = content(production)
-        with pytest.raises(UsageError, match="is not a demo's folder"), DemoFolder(production).claimed():
-            pass
-        assert content(production) == before
-
-
 def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoFolder) -> None:
     notes = demo.root / "notes.txt"
     notes.touch()
@@ -95,22 +85,6 @@ def test_starting_over_deletes_every_broker_and_each_is_held_meanwhile(demo: Dem
     assert demo.former_brokers() == 0
 
 
-def test_a_demo_has_as_many_brokers_as_the_one_before(demo: DemoFolder) -> None:
-    assert [demo.choose_brokers(wanted) for wanted in (None, 1)] == [1, 1]
-    demo.brokers(2)[-1].mkdir()
-    assert [demo.choose_brokers(wanted) for wanted in (None, 2)] == [2, 2]
-    for wanted in (1, 3):
-        with pytest.raises(UsageError, match=f"has 2 brokers; --brokers {wanted} cannot"):
-            demo.choose_brokers(wanted)
-
-
-@pytest.mark.parametrize(("wanted", "chosen"), [(None, 1), (2, 2)])
-def test_the_first_demo_of_a_folder_has_one_broker_or_as_many_as_are_wanted(
-    wanted: int | None, chosen: int, tmp_path: Path
-) -> None:
-    assert DemoFolder(tmp_path).choose_brokers(wanted) == chosen
-
-
 def test_passwords_stay_and_users_of_a_later_release_get_theirs(demo: DemoFolder) -> None:
     before = demo.passwords()
     assert demo.passwords() == before
@@ -128,26 +102,6 @@ def test_starting_over_deletes_a_link_and_not_what_it_leads_to(demo: DemoFolder,
     start_over(demo, "kquota")
     assert not demo.checkpoint.is_symlink()
     assert (production / "checkpoint").is_dir()
-
-
-def test_starting_over_is_refused_while_a_job_runs_in_the_folder(demo: DemoFolder) -> None:
-    with JobLock(demo.root, "kquota"), pytest.raises(Conflict):
-        start_over(demo, "kquota")
-    assert demo.tables.is_dir()
-
-
-def test_starting_over_is_refused_while_a_job_of_another_folder_uses_the_tables(
-    demo: DemoFolder, tmp_path: Path
-) -> None:
-    with JobLock(tmp_path / "elsewhere", "other", str(demo.tables)), pytest.raises(Conflict):
-        start_over(demo, "kquota")
-    assert demo.tables.is_dir()
-
-
-def test_starting_over_is_refused_while_another_demo_starts_its_broker(demo: DemoFolder) -> None:
-    with EmbeddedBroker(demo.broker).reserved(), pytest.raises(Conflict, match="broker directory"):
-        start_over(demo, "kquota")
-    assert demo.tables.is_dir()
 
 
 def test_a_new_folder_and_an_empty_one_become_the_demos_own(tmp_path: Path) -> None:
@@ -183,3 +137,96 @@ def test_commands_that_the_demo_prints_find_its_settings_and_its_tables(
     with demo.claimed():
         assert command_text("mode").startswith(f"KQUOTA_CONFIG=demo/kquota.toml KQUOTA_TABLES__ROOT={demo.tables} ")
     carry_nothing()
+
+
+def test_the_folder_of_a_real_job_is_refused_and_stays_as_it_is(production: Path) -> None:
+    with JobLock(production, "kquota"):
+        before = content(production)
+        answer = kquota("demo", "--fresh", "--folder", str(production))
+        assert (answer.exit_code, answer.stdout) == (2, "")
+        assert f"{production} is not a demo's folder" in answer.stderr
+        assert content(production) == before
+
+
+@pytest.mark.parametrize(
+    "who", ["a job in the folder", "a job elsewhere that uses the tables", "another demo's broker"]
+)
+def test_starting_over_is_refused_while_others_are_at_work(demo: DemoFolder, tmp_path: Path, who: str) -> None:
+    held: dict[str, AbstractContextManager[Any]] = {
+        "a job in the folder": JobLock(demo.root, "kquota"),
+        "a job elsewhere that uses the tables": JobLock(tmp_path / "elsewhere", "other", str(demo.tables)),
+        "another demo's broker": EmbeddedBroker(demo.broker).reserved(),
+    }
+    with held[who], pytest.raises(Conflict):
+        start_over(demo, "kquota")
+    assert demo.tables.is_dir()
+
+
+def test_a_demo_has_as_many_brokers_as_the_one_before(demo: DemoFolder, tmp_path: Path) -> None:
+    assert [DemoFolder(tmp_path / "first").choose_brokers(wanted) for wanted in (None, 2)] == [1, 2]
+    assert [demo.choose_brokers(wanted) for wanted in (None, 1)] == [1, 1]
+    demo.brokers(2)[-1].mkdir()
+    assert [demo.choose_brokers(wanted) for wanted in (None, 2)] == [2, 2]
+    for wanted in (1, 3):
+        with pytest.raises(UsageError, match=f"has 2 brokers; --brokers {wanted} cannot"):
+            demo.choose_brokers(wanted)
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[DemoFolder, HandJob]]:
+    monkeypatch.chdir(tmp_path)
+    with played_demo(tmp_path / "a demo") as played:
+        yield played
+
+
+def paste(command: str) -> str:
+    """What a shell in this folder prints for a command that must end with 0."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # the script beside this Python may be another checkout's
+    shell = ["/bin/sh", "-c", command]
+    answer = subprocess.run(shell, capture_output=True, text=True, check=False, env=environment)
+    assert answer.returncode == 0, f"{command}\n{answer.stdout}{answer.stderr}"
+    return answer.stdout
+
+
+def test_the_settings_file_finds_broker_tables_checkpoint_and_lock(played: tuple[DemoFolder, HandJob]) -> None:
+    folder, job = played
+    found = load_settings(folder.settings_file)
+    assert (found.kafka, found.run_dir, found.job) == (job.settings.kafka, folder.root, job.settings.job)
+    assert (found.tables.root, found.stream.checkpoint) == (str(folder.tables), job.settings.stream.checkpoint)
+
+
+def test_a_candidate_that_its_user_has_changed_is_kept(tmp_path: Path) -> None:
+    for _ in range(2):
+        with played_demo(tmp_path / "demo") as (folder, _job):
+            assert folder.candidate.read_text().startswith(("# Quotas to try", "mine"))
+            folder.candidate.write_text("mine")
+
+
+def test_what_is_proposed_while_it_runs_tells_of_the_first_throttle(played: tuple[DemoFolder, HandJob]) -> None:
+    _, job = played
+    throttle_one(job)
+    *commands, observe = while_it_runs()
+    with JobLock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
+        status, throttles, quotas = map(paste, commands)
+    assert "batch   2, " in status
+    assert OFFENDER[0] in throttles
+    assert "default user-principal" in quotas
+    assert "observe --usage-topic quota.usage.v1 --minutes 1" in observe
+
+
+def test_what_is_proposed_at_the_end_explains_a_decision_and_tries_the_candidate(
+    played: tuple[DemoFolder, HandJob],
+) -> None:
+    folder, job = played
+    throttle_one(job)
+    decision_id = recent_events(str(folder.tables), 1)[0]["decision_id"][:8]
+    explained, throttles, compared = (paste(command) for command in at_the_end(decision_id, 3, folder.candidate))
+    assert decision_id in explained
+    assert "/".join(OFFENDER) in throttles
+    assert "clients throttled" in compared
+
+
+def test_what_is_proposed_after_a_demo_without_a_batch_works_too(played: tuple[DemoFolder, HandJob]) -> None:
+    folder, _ = played
+    for command in at_the_end(None, 0, folder.candidate):
+        paste(command)

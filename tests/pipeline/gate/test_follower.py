@@ -85,36 +85,6 @@ class Taken(list[ThrottleRecord]):
         wait_until(lambda: self == records, f"{len(records)} records to be handed over")
 
 
-def test_records_published_together_are_handed_over_together(pair: Pair) -> None:
-    handed_over: list[Sequence[ThrottleRecord]] = []
-    follower = pair.follower()
-    follower.start(lambda records, _: handed_over.append(records))
-    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
-    together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
-    pair.topic.publish(together, Marker(50))
-    wait_until(lambda: bool(handed_over), "the records to be handed over")
-    assert list(map(list, handed_over)) == [together]
-    follower.close()
-
-
-def test_the_follower_of_an_empty_topic_is_caught_up_at_once(pair: Pair) -> None:
-    follower = pair.follower()
-    follower.start(lambda *_: None)
-    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
-    follower.close()
-
-
-def test_nothing_is_handed_over_after_the_close(pair: Pair) -> None:
-    taken, follower = Taken(), pair.follower()
-    follower.start(taken.take)
-    assert follower.wait_until_caught_up(PATIENCE_SECONDS)
-    follower.close()
-    follower.close()
-    assert follower.state == "closed"
-    pair.topic.publish([record(0)], Marker(1))
-    assert never(lambda: bool(taken))
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_follower_that_reaches_no_broker_is_connecting() -> None:
     follower = KafkaFollower("127.0.0.1:1", "quota.throttle.v1")
@@ -273,13 +243,6 @@ def test_a_topic_made_anew_is_read_from_its_start(
     assert not reader.take_is_new_topic()
 
 
-def test_a_longer_topic_with_another_id_is_read_from_its_start(logs: Logs, reader: ThrottleTopicReader) -> None:
-    logs.make_anew(UUID(int=2))
-    logs.write(0, *(record(seq) for seq in range(5)))
-    assert seqs(reader) == [0, 1, 2, 3, 4]
-    assert reader.take_is_new_topic()
-
-
 @pytest.mark.parametrize(
     ("first", "second", "kept"),
     [
@@ -375,3 +338,26 @@ def test_a_release_ends_what_can_be_extended_and_a_renewal_does_not() -> None:
         violation(5, "a"),
     ]
     assert [decisions.extends(one) for one in steps] == [False, True, False, True, False, False]
+
+
+def test_records_published_together_are_handed_over_together_and_none_after_the_close(pair: Pair) -> None:
+    handed_over: list[Sequence[ThrottleRecord]] = []
+    follower = pair.follower()
+    follower.start(lambda records, _: handed_over.append(records))
+    assert follower.wait_until_caught_up(PATIENCE_SECONDS), "the topic is empty"
+    together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
+    pair.topic.publish(together, Marker(50))
+    wait_until(lambda: bool(handed_over), "the records to be handed over")
+    assert list(map(list, handed_over)) == [together]
+    follower.close()
+    follower.close()
+    assert follower.state == "closed"
+    pair.topic.publish([record(50)], Marker(51))
+    assert never(lambda: len(handed_over) > 1)
+
+
+def test_a_longer_topic_with_another_id_is_read_from_its_start(logs: Logs, reader: ThrottleTopicReader) -> None:
+    logs.make_anew(UUID(int=2))
+    logs.write(0, *(record(seq) for seq in range(5)))
+    assert seqs(reader) == [0, 1, 2, 3, 4]
+    assert reader.take_is_new_topic()

@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.gate.gate import Gate, GateTimeout, Passage
-from pipeline.gate.waiting_room import GateDepleted
 from tests.forking import in_a_child
 from tests.pipeline.gate.gate_setting import LONG_MS, GateSetting
 from tests.waiting import PATIENCE_SECONDS, never
@@ -50,37 +49,6 @@ class Caller:
             self.failure = exc
 
 
-def test_a_client_that_is_not_throttled_passes(setting: GateSetting) -> None:
-    with setting.gate.acquire("alice", "etl", request_bytes=100) as passage:
-        assert passage == Passage(was_throttled=False, waited_ms=0)
-        assert setting.occupancy.pool_used_bytes == 0
-
-
-def test_a_release_wakes_the_waiting_thread(setting: GateSetting) -> None:
-    setting.throttle()
-    caller = Caller(setting.gate, request_bytes=40)
-    setting.wait_for(1)
-    assert not caller.entered.is_set()
-    assert setting.occupancy.pool_used_bytes == 40
-    setting.release()
-    assert caller.entered.wait(PATIENCE_SECONDS)
-    assert caller.passage is not None
-    assert caller.passage.was_throttled
-    assert setting.occupancy.pool_used_bytes == 40
-    caller.leave()
-    setting.assert_empty()
-
-
-def test_the_reaper_wakes_a_caller_whose_throttle_has_ended(setting: GateSetting) -> None:
-    setting.throttle(for_ms=500)
-    caller = Caller(setting.gate)
-    setting.wait_for(1)
-    setting.clock.advance(500)
-    assert caller.entered.wait(PATIENCE_SECONDS)
-    caller.leave()
-    setting.assert_empty()
-
-
 def test_a_throttle_ends_on_time_though_no_thread_of_the_gate_lives(setting: GateSetting) -> None:
     setting.gate._reaper.close()
     setting.throttle(for_ms=50)
@@ -91,46 +59,6 @@ def test_a_throttle_ends_on_time_though_no_thread_of_the_gate_lives(setting: Gat
     setting.clock.advance(100)
     assert caller.entered.wait(PATIENCE_SECONDS)
     caller.leave()
-
-
-def test_a_throttle_may_be_longer_than_a_lock_can_wait(setting: GateSetting) -> None:
-    setting.throttle(for_ms=2**70)
-    caller = Caller(setting.gate)
-    setting.wait_for(1)
-    setting.release()
-    caller.leave()
-    assert caller.entered.is_set()
-
-
-def test_a_renewal_makes_the_waiting_thread_wait_beyond_the_first_end(setting: GateSetting) -> None:
-    setting.throttle(for_ms=500)
-    caller = Caller(setting.gate)
-    setting.wait_for(1)
-    setting.throttle(for_ms=2_000)
-    setting.clock.advance(1_999)
-    assert never(caller.entered.is_set)
-    setting.clock.advance(1)
-    assert caller.entered.wait(PATIENCE_SECONDS)
-    caller.leave()
-
-
-def test_a_caller_that_waits_too_long_gets_the_remaining_time_and_leaves_nothing(setting: GateSetting) -> None:
-    setting.throttle(for_ms=5_500)
-    with (
-        pytest.raises(GateTimeout, match=r"still throttled after 20 ms, for 5500 ms more. .*come back in 6 s") as late,
-        setting.gate.acquire("alice", "etl", request_bytes=10, timeout_ms=20),
-    ):
-        pytest.fail("the block must not run")
-    assert (late.value.user, late.value.client_id, late.value.remaining_ms) == ("alice", "etl", 5_500)
-    setting.assert_empty()
-
-
-def test_a_time_out_of_zero_asks_without_waiting(setting: GateSetting) -> None:
-    with setting.gate.acquire("alice", "etl", timeout_ms=0) as passage:
-        assert not passage.was_throttled
-    setting.throttle()
-    with pytest.raises(GateTimeout), setting.gate.acquire("alice", "etl", timeout_ms=0):
-        pytest.fail("the block must not run")
 
 
 def test_an_error_in_the_block_gives_the_bytes_back(setting: GateSetting) -> None:
@@ -158,19 +86,6 @@ def test_an_error_in_the_block_gives_the_bytes_back(setting: GateSetting) -> Non
     setting.assert_empty()
 
 
-def test_a_depleted_gate_refuses_the_next_throttled_caller_at_once(setting: GateSetting) -> None:
-    setting.throttle()
-    caller = Caller(setting.gate, request_bytes=100)
-    setting.wait_for(1)
-    with pytest.raises(GateDepleted), setting.gate.acquire("alice", "etl", request_bytes=1):
-        pytest.fail("the block must not run")
-    with setting.gate.acquire("bob", "etl", request_bytes=100) as passage:
-        assert not passage.was_throttled
-    setting.release()
-    caller.leave()
-    setting.assert_empty()
-
-
 def test_a_caller_that_waits_for_memory_leaves_the_queue_at_its_time_out() -> None:
     setting = GateSetting(pool_bytes=100, max_request_bytes=100, when_full="wait")
     with setting.gate:
@@ -186,27 +101,6 @@ def test_a_caller_that_waits_for_memory_leaves_the_queue_at_its_time_out() -> No
         first.leave()
         assert second.entered.wait(PATIENCE_SECONDS)
         second.leave()
-        setting.assert_empty()
-
-
-def test_a_client_passes_at_its_own_release_while_a_noisy_one_fills_the_pool() -> None:
-    setting = GateSetting(pool_bytes=100, max_request_bytes=100, when_full="wait")
-    with setting.gate:
-        setting.throttle("noisy")
-        setting.throttle("bob")
-        noisy = Caller(setting.gate, "noisy", request_bytes=100)
-        setting.wait_for(1)
-        callers = [Caller(setting.gate, "bob", request_bytes=30) for _ in range(20)]
-        setting.wait_for(21)
-        setting.release("bob")
-        for caller in callers:
-            caller.may_leave.set()
-        for caller in callers:
-            caller.leave()
-        assert all(caller.entered.is_set() for caller in callers)
-        assert not noisy.entered.is_set()
-        setting.release("noisy")
-        noisy.leave()
         setting.assert_empty()
 
 
@@ -229,14 +123,6 @@ def test_closing_wakes_all_threads_and_ends_those_of_the_gate() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("gate-")]
 
 
-def test_a_gate_that_was_never_started_is_open_and_can_be_closed() -> None:
-    setting = GateSetting()
-    with setting.gate.acquire("alice", "etl") as passage:
-        assert not passage.was_throttled
-    setting.gate.close()
-    setting.assert_empty()
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_gate_without_a_broker_is_open_and_says_so() -> None:
     gate = Gate.connect("127.0.0.1:1")
@@ -245,19 +131,6 @@ def test_a_gate_without_a_broker_is_open_and_says_so() -> None:
     with gate.acquire("alice", "etl") as passage:
         assert not passage.was_throttled
     gate.close(timeout_seconds=0.05)
-
-
-def test_throttles_that_run_can_be_asked_for(setting: GateSetting) -> None:
-    setting.throttle("bob", for_ms=LONG_MS)
-    setting.throttle("alice", for_ms=500)
-    setting.throttle("carol", for_ms=100)
-    setting.clock.advance(100)
-    assert setting.gate.throttle_of("carol", "etl") is None
-    assert setting.gate.throttle_of("alice", "other") is None
-    throttled = setting.gate.throttle_of("alice", "etl")
-    assert throttled is not None
-    assert throttled.remaining_ms == 400
-    assert [each.record.user for each in setting.gate.throttles()] == ["alice", "bob"]
 
 
 HELD = ["_waiting_room._lock", "_waiting_room._timer._lock", "_waiting_room._purgatory._lock"]
@@ -308,13 +181,6 @@ def test_a_child_leaves_the_block_in_which_it_was_made_as_its_parent_does(settin
             assert in_a_child(work) == "None"
         assert setting.occupancy.pool_used_bytes == 40
     setting.assert_empty()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_gate_that_is_closed_is_closed_in_a_child_too(setting: GateSetting) -> None:
-    setting.throttle()
-    setting.gate.close()
-    assert in_a_child(lambda: (setting.gate.state, threading.active_count())) == "('closed', 1)"
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -373,71 +239,6 @@ def test_a_task_passes_at_the_end_of_its_throttle_though_no_thread_of_the_gate_l
     assert passed == [True]
 
 
-def test_a_cancelled_task_leaves_nothing_behind(setting: GateSetting) -> None:
-    async def caller() -> None:
-        async with setting.gate.acquire_async("alice", "etl", request_bytes=100):
-            pytest.fail("the block must not run")
-
-    async def work() -> None:
-        setting.throttle()
-        task = asyncio.create_task(caller())
-        await until(lambda: setting.occupancy.waiting == 1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        setting.assert_empty()
-
-    run(setting, work)
-
-
-def test_a_task_that_waits_too_long_gets_an_error(setting: GateSetting) -> None:
-    async def work() -> None:
-        setting.throttle()
-        with pytest.raises(GateTimeout):
-            async with setting.gate.acquire_async("alice", "etl", request_bytes=100, timeout_ms=10):
-                pytest.fail("the block must not run")
-
-    run(setting, work)
-
-
-def test_closing_wakes_tasks(setting: GateSetting) -> None:
-    async def work() -> None:
-        setting.throttle()
-
-        async def caller() -> None:
-            async with setting.gate.acquire_async("alice", "etl"):
-                pass
-
-        task = asyncio.create_task(caller())
-        await until(lambda: setting.occupancy.waiting == 1)
-        await asyncio.to_thread(setting.gate.close)
-        await task
-
-    run(setting, work)
-
-
-def test_tasks_of_two_loops_wait_at_one_gate(setting: GateSetting) -> None:
-    setting.throttle()
-    passed: list[str] = []
-
-    def loop_of(name: str) -> None:
-        async def caller() -> None:
-            async with setting.gate.acquire_async("alice", "etl"):
-                passed.append(name)
-
-        asyncio.run(caller())
-
-    threads = [threading.Thread(target=loop_of, args=(name,)) for name in ("one", "two")]
-    for thread in threads:
-        thread.start()
-    setting.wait_for(2)
-    setting.release()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
-    assert sorted(passed) == ["one", "two"]
-    setting.assert_empty()
-
-
 def test_a_task_of_a_loop_that_was_closed_does_not_stop_the_others(setting: GateSetting) -> None:
     loop, passed = asyncio.new_event_loop(), []
     setting.throttle()
@@ -460,3 +261,88 @@ def test_a_task_of_a_loop_that_was_closed_does_not_stop_the_others(setting: Gate
     asyncio.run(work())
     assert passed == [True] * 3
     del waiting
+
+
+@pytest.mark.parametrize("for_ms", [LONG_MS, 2**70])
+def test_a_release_wakes_the_waiting_thread(setting: GateSetting, for_ms: int) -> None:
+    with setting.gate.acquire("alice", "etl", request_bytes=100) as passage:
+        assert passage == Passage(was_throttled=False, waited_ms=0)
+        assert setting.occupancy.pool_used_bytes == 0
+    setting.throttle(for_ms=for_ms)
+    caller = Caller(setting.gate, request_bytes=40)
+    setting.wait_for(1)
+    assert not caller.entered.is_set()
+    setting.release()
+    assert caller.entered.wait(PATIENCE_SECONDS)
+    assert caller.passage is not None
+    assert caller.passage.was_throttled
+    assert setting.occupancy.pool_used_bytes == 40
+    caller.leave()
+    setting.assert_empty()
+
+
+def test_a_thread_wakes_at_the_end_of_its_throttle_and_not_before_the_renewed_one(setting: GateSetting) -> None:
+    setting.throttle(for_ms=500)
+    caller = Caller(setting.gate)
+    setting.wait_for(1)
+    setting.throttle(for_ms=2_000)
+    setting.clock.advance(1_999)
+    assert never(caller.entered.is_set)
+    setting.clock.advance(1)
+    assert caller.entered.wait(PATIENCE_SECONDS)
+    caller.leave()
+    setting.assert_empty()
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 20])
+def test_a_caller_that_waits_too_long_gets_the_remaining_time_and_leaves_nothing(
+    setting: GateSetting, timeout_ms: int
+) -> None:
+    setting.throttle(for_ms=5_500)
+    told = f"still throttled after {timeout_ms} ms, for 5500 ms more. .*come back in 6 s"
+    waiting = setting.gate.acquire("alice", "etl", request_bytes=10, timeout_ms=timeout_ms)
+    with pytest.raises(GateTimeout, match=told) as late, waiting:
+        pytest.fail("the block must not run")
+    assert (late.value.user, late.value.client_id, late.value.remaining_ms) == ("alice", "etl", 5_500)
+    setting.assert_empty()
+
+
+def test_a_task_that_is_cancelled_or_waits_too_long_leaves_nothing_behind(setting: GateSetting) -> None:
+    async def caller(timeout_ms: int | None = None) -> None:
+        async with setting.gate.acquire_async("alice", "etl", request_bytes=100, timeout_ms=timeout_ms):
+            pytest.fail("the block must not run")
+
+    async def work() -> None:
+        setting.throttle()
+        with pytest.raises(GateTimeout):
+            await caller(timeout_ms=10)
+        task = asyncio.create_task(caller())
+        await until(lambda: setting.occupancy.waiting == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        setting.assert_empty()
+
+    run(setting, work)
+
+
+def test_tasks_of_two_loops_wait_at_one_gate_until_it_is_closed(setting: GateSetting) -> None:
+    setting.throttle()
+    passed: list[str] = []
+
+    def loop_of(name: str) -> None:
+        async def caller() -> None:
+            async with setting.gate.acquire_async("alice", "etl"):
+                passed.append(name)
+
+        asyncio.run(caller())
+
+    threads = [threading.Thread(target=loop_of, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    setting.wait_for(2)
+    setting.gate.close()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert sorted(passed) == ["one", "two"]
+    setting.assert_empty()

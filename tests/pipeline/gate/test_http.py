@@ -55,13 +55,6 @@ def client(setting: GateSetting) -> Client:
     return Client(gate_http.build_app(setting.gate))
 
 
-def test_a_name_changes_no_terminal(setting: GateSetting, client: Client) -> None:
-    setting.throttle(client_id="\x9b2J")
-    answer = client.get("/v1/throttles")
-    assert "\x9b" not in answer.text
-    assert [one["client_id"] for one in answer.json()["throttles"]] == ["\x9b2J"]
-
-
 def test_a_throttled_client_is_a_429_with_end_and_reason(setting: GateSetting, client: Client) -> None:
     setting.throttle(for_ms=2_000, owed_ms=7_500)
     setting.clock.advance(500)
@@ -150,17 +143,8 @@ def test_a_waiting_request_that_goes_away_leaves_nothing_behind(setting: GateSet
     setting.assert_empty()
 
 
-def test_all_running_throttles_are_listed(setting: GateSetting, client: Client) -> None:
-    assert client.get("/v1/throttles").json() == {"throttles": []}
-    setting.throttle("alice", for_ms=5_000)
-    setting.throttle("bob", for_ms=2_000)
-    listed = client.get("/v1/throttles").json()["throttles"]
-    assert [(each["user"], each["remaining_ms"]) for each in listed] == [("bob", 2_000), ("alice", 5_000)]
-
-
 @pytest.mark.parametrize(
-    ("is_reachable", "is_closed", "status"),
-    [(True, False, "ok"), (False, False, "catching-up"), (True, True, "stale")],
+    ("is_reachable", "is_closed", "status"), [(True, False, "ok"), (False, False, "catching-up"), (True, True, "stale")]
 )
 def test_health_says_how_far_the_gate_is_and_is_always_200(is_reachable: bool, is_closed: bool, status: str) -> None:
     setting = GateSetting(is_reachable=is_reachable)
@@ -170,54 +154,6 @@ def test_health_says_how_far_the_gate_is_and_is_always_200(is_reachable: bool, i
     answer = Client(gate_http.build_app(setting.gate)).get("/healthz")
     assert (answer.status_code, answer.json()["status"]) == (200, status)
     setting.gate.close()
-
-
-def test_mistakes_are_named_in_the_answer(client: Client) -> None:
-    answer = client.get("/v1/throttle?client=etl&wait_ms=-1")
-    assert answer.status_code == 400
-    assert answer.json()["error"] == (
-        "unknown parameter 'client'; use user, client_id, broker_id, wait_ms; "
-        "'wait_ms' is not a whole number from 0 to 60000: '-1'; 'user' is missing"
-    )
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/v2/throttle", 404), ("POST", "/v1/throttle", 405)], ids=str
-)
-def test_an_unknown_path_or_method_is_answered_in_the_same_form(
-    client: Client, method: str, path: str, status: int
-) -> None:
-    answer = client.request(method, path)
-    assert (answer.status_code, answer.json()["error"]) == (
-        status, f"not found: {method} {path}",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("path", "authorization", "status"),
-    [
-        (ALICE, "Bearer right", 200),
-        (ALICE, "Bearer wrong", 401),
-        (ALICE, "right", 401),
-        (ALICE, None, 401),
-        ("/v1/throttles", None, 401),
-        ("/healthz", None, 200),
-    ],
-)
-def test_with_a_token_only_requests_that_carry_it_are_answered(
-    setting: GateSetting, path: str, authorization: str | None, status: int
-) -> None:
-    headers = {} if authorization is None else {"Authorization": authorization}
-    answer = Client(gate_http.build_app(setting.gate, "right")).get(path, headers=headers)
-    assert answer.status_code == status
-    assert ("right" in answer.text) is False
-
-
-def test_without_a_token_another_host_name_is_not_answered(setting: GateSetting, client: Client) -> None:
-    named = {"Host": "attacker.example"}
-    assert [client.get(path, named).status_code for path in (ALICE, "/v1/throttles", "/healthz")] == [421, 421, 200]
-    guarded = Client(gate_http.build_app(setting.gate, "right"))
-    assert guarded.get(ALICE, {**named, "Authorization": "Bearer right"}).status_code == 200
 
 
 def test_metrics_are_the_gauges_of_the_gate_and_how_it_has_answered(setting: GateSetting) -> None:
@@ -238,33 +174,6 @@ def test_metrics_are_the_gauges_of_the_gate_and_how_it_has_answered(setting: Gat
     assert "alice" not in answer.text
 
 
-def test_metrics_need_the_token_as_throttles_do_and_are_not_there_without_a_registry(setting: GateSetting) -> None:
-    guarded = Client(gate_http.build_app(setting.gate, "secret", CollectorRegistry()))
-    assert guarded.get("/metrics").status_code == 401
-    assert guarded.get("/metrics", {"Authorization": "Bearer secret"}).status_code == 200
-    assert Client(gate_http.build_app(setting.gate)).get("/metrics").status_code == 404
-
-
-http = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
-ThrottleQuery, read_query = http.ThrottleQuery, http.read_query
-
-
-@pytest.mark.parametrize(
-    ("parameters", "query"),
-    [
-        ([("user", "alice")], ThrottleQuery(user="alice")),
-        ([("user", "alice"), ("client_id", "")], ThrottleQuery(user="alice")),
-        (
-            [("wait_ms", "60000"), ("broker_id", "1"), ("client_id", "etl & co"), ("user", "älice")],
-            ThrottleQuery(user="älice", client_id="etl & co", broker_id="1", wait_ms=60_000),
-        ),
-        ([("user", "alice"), ("wait_ms", "0")], ThrottleQuery(user="alice", wait_ms=0)),
-    ],
-)
-def test_a_query_is_read(parameters: list[tuple[str, str]], query: Any) -> None:
-    assert read_query(parameters) == query
-
-
 @pytest.mark.parametrize(
     ("parameters", "mistake"),
     [
@@ -281,10 +190,7 @@ def test_a_query_is_read(parameters: list[tuple[str, str]], query: Any) -> None:
 )  # fmt: skip
 def test_a_mistake_is_named(parameters: list[tuple[str, str]], mistake: str) -> None:
     with pytest.raises(QueryRefused, match=re.escape(mistake)):
-        read_query(parameters)
-
-
-gate_server = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
+        gate_http.read_query(parameters)
 
 
 def test_the_command_refuses_an_open_address_in_one_line() -> None:
@@ -300,7 +206,7 @@ def test_stopping_answers_the_waiting_requests() -> None:
     setting = GateSetting()
     setting.gate.start()
     setting.throttle()
-    server = gate_server.GateServer(setting.gate, Listen("127.0.0.1", 0), None)
+    server = gate_http.GateServer(setting.gate, Listen("127.0.0.1", 0), None)
     address = f"http://127.0.0.1:{server.port}/v1/throttle?user=alice&client_id=etl&wait_ms=60000"
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(server.run)
@@ -335,3 +241,64 @@ def test_the_command_answers_without_a_broker_and_ends_clean(
     side_car.send_signal(kind)
     assert side_car.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in side_car.stderr.read()
+
+
+def test_all_running_throttles_are_listed_and_a_name_changes_no_terminal(setting: GateSetting, client: Client) -> None:
+    assert client.get("/v1/throttles").json() == {"throttles": []}
+    setting.throttle("alice", for_ms=5_000, client_id="\x9b2J")
+    setting.throttle("bob", for_ms=2_000)
+    answer = client.get("/v1/throttles")
+    assert "\x9b" not in answer.text
+    listed = [(each["user"], each["client_id"], each["remaining_ms"]) for each in answer.json()["throttles"]]
+    assert listed == [("bob", "etl", 2_000), ("alice", "\x9b2J", 5_000)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "told"),
+    [
+        ("GET", "/v2/throttle", 404, "not found: GET /v2/throttle"),
+        ("POST", "/v1/throttle", 405, "not found: POST /v1/throttle"),
+        ("GET", "/metrics", 404, "not found: GET /metrics"),
+        ("GET", "/v1/throttle?client=etl&wait_ms=-1", 400, "unknown parameter 'client'"),
+        ("GET", "/v1/throttle?client=etl&wait_ms=-1", 400, "'wait_ms' is not a whole number from 0 to 60000: '-1'"),
+    ],
+)
+def test_mistakes_are_named_in_the_answer(client: Client, method: str, path: str, status: int, told: str) -> None:
+    answer = client.request(method, path)
+    assert answer.status_code == status
+    assert told in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        (ALICE, {"Authorization": "Bearer right"}, 200),
+        (ALICE, {"Authorization": "Bearer right", "Host": "attacker.example"}, 200),
+        (ALICE, {"Authorization": "Bearer wrong"}, 401),
+        (ALICE, {"Authorization": "right"}, 401),
+        (ALICE, {}, 401),
+        ("/v1/throttles", {}, 401),
+        ("/metrics", {}, 401),
+        ("/metrics", {"Authorization": "Bearer right"}, 200),
+        ("/healthz", {}, 200),
+    ],
+)
+def test_with_a_token_only_requests_that_carry_it_are_answered(
+    setting: GateSetting, path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = Client(gate_http.build_app(setting.gate, "right", CollectorRegistry())).get(path, headers=headers)
+    assert answer.status_code == status
+    assert "right" not in answer.text
+
+
+def test_without_a_token_another_host_name_is_not_answered(client: Client) -> None:
+    named = {"Host": "attacker.example"}
+    assert [client.get(path, named).status_code for path in (ALICE, "/v1/throttles", "/healthz")] == [421, 421, 200]
+
+
+def test_a_query_is_read() -> None:
+    given = [("wait_ms", "60000"), ("broker_id", "1"), ("client_id", "etl & co"), ("user", "älice")]
+    query = gate_http.ThrottleQuery(user="älice", client_id="etl & co", broker_id="1", wait_ms=60_000)
+    assert gate_http.read_query(given) == query
+    for given in ([("user", "alice")], [("user", "alice"), ("client_id", ""), ("wait_ms", "0")]):
+        assert gate_http.read_query(given) == gate_http.ThrottleQuery(user="alice")

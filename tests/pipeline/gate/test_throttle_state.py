@@ -33,14 +33,6 @@ def blocked_until_ms(state: ThrottleState, user: str, client_id: str, broker_id:
     return 0 if lease is None else lease.until_ms
 
 
-def test_only_the_named_pair_is_blocked() -> None:
-    state = state_after(record(1, client_id="other"), release(2))
-
-    assert blocked_until_ms(state, "alice", "other") == 5_000
-    assert blocked_until_ms(state, "alice", "etl") == 0
-    assert blocked_until_ms(state, "bob", "etl") == 0
-
-
 def test_the_last_record_counts_also_of_a_job_that_began_to_count_again() -> None:
     state = state_after(record(500_000), release(500_001), record(0, 7_000))
 
@@ -59,13 +51,6 @@ def test_all_is_forgotten_of_another_topic() -> None:
 
     assert {client.user for client in state.forget()} == {"alice", "bob"}
     assert (len(state), state.forget()) == (0, [])
-
-
-def test_other_clusters_are_ignored_if_one_is_given() -> None:
-    foreign = record(cluster="other")
-
-    assert blocked_until_ms(state_after(foreign), "alice", "etl") == 0
-    assert blocked_until_ms(state_after(foreign, cluster=None), "alice", "etl") == 5_000
 
 
 def test_a_brokers_throttle_counts_on_that_broker_and_the_clusters_everywhere() -> None:
@@ -93,23 +78,6 @@ def test_a_lease_ends_as_far_from_now_as_its_wall_clock_end_and_no_farther_than_
     throttle = record(until_ms=until_ms, throttle_time_ms=1_000)
 
     assert lease_end_ms(throttle, Moment(wall_ms=wall_ms, steady_ms=50_000)) == end_ms
-
-
-def test_running_throttles_are_those_that_have_not_ended() -> None:
-    state = state_after(
-        record(1, 5_000), record(2, 6_000, user="bob"), record(3, user="carol"), release(4, user="carol")
-    )
-
-    assert [lease.record.user for lease in state.running(5_000)] == ["bob"]
-    assert {lease.record.user for lease in state.running(4_999)} == {"alice", "bob"}
-
-
-def test_the_lease_of_a_client_has_the_record_that_counts() -> None:
-    state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
-
-    assert state.lease_of(ClientKey("", "bob", "etl")) is None
-    leases = (state.lease_of(ClientKey(broker, "alice", "etl")) for broker in ("", "1", "2"))
-    assert [lease and lease.until_ms for lease in leases] == [5_000, 9_000, 5_000]
 
 
 def test_records_of_two_clusters_are_counted_apart() -> None:
@@ -190,3 +158,14 @@ def test_a_gate_follows_the_topic_in_a_child_and_in_its_parent(broker: EmbeddedB
     assert in_a_child(publish_and_read) == "following"
     wait_until(knows_it, "the record in the parent")
     gate.close()
+
+
+def test_only_the_named_pair_is_blocked_until_its_end() -> None:
+    state = state_after(record(1, client_id="other"), record(2, 6_000, user="bob"), release(3))
+    ends = [blocked_until_ms(state, user, client_id) for user, client_id in (("alice", "other"), ("alice", "etl"))]
+    assert (ends, blocked_until_ms(state, "carol", "etl")) == ([5_000, 0], 0)
+    assert [lease.record.user for lease in state.running(5_000)] == ["bob"]
+    assert {lease.record.user for lease in state.running(4_999)} == {"alice", "bob"}
+    foreign = record(cluster="other")
+    found = [blocked_until_ms(state_after(foreign, cluster=one), "alice", "etl") for one in ("c", None)]
+    assert found == [0, 5_000]

@@ -28,7 +28,16 @@ public final class ReporterCheck {
     private static final List<String> GROUPS = List.of("Produce", "Fetch", "Request");
     private static final MetricConfig QUOTA = new MetricConfig().timeWindow(1, TimeUnit.SECONDS).samples(11);
 
-    public static void main(String[] args) throws Throwable {
+    /** Each argument is a part, `name:seed:seed`; a line `== name` comes before what it prints. */
+    public static void main(String[] parts) throws Throwable {
+        for (String part : parts) {
+            nowMs = 1_700_000_000_000L;
+            System.out.println("== " + part);
+            check(part.split(":"));
+        }
+    }
+
+    private static void check(String[] args) throws Throwable {
         List<String> seeds = List.of(args).subList(1, args.length);
         if (args[0].equals("sums")) for (String seed : seeds) sums(Long.parseLong(seed));
         else if (args[0].equals("expiry")) for (String seed : seeds) expiry(Long.parseLong(seed));

@@ -1,10 +1,17 @@
-"""Targets that answer over HTTP as a test wants it."""
+"""Targets that answer over HTTP as a test wants it, and Kafka's side of a scrape.
 
+Names as Kafka, JMX and an exporter write them, and `Rate` of a sensor, as `SampledStat` and `Rate` of Kafka 4.3.1 have
+it: sample windows begin with requests, and a scrape empties old ones.
+"""
+
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote_plus
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -69,3 +76,75 @@ def silent() -> Iterator[str]:
     """A target that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/metrics"
+
+
+def sanitized(user: str) -> str:
+    """`org.apache.kafka.common.utils.Sanitizer.sanitize`: Java's URLEncoder, without `+` and `*`."""
+    # Java encodes ~ and keeps *; Python does the opposite.
+    return quote_plus(user, safe="").replace("~", "%7E").replace("+", "%20")
+
+
+def jmx_quoted(value: str) -> str:
+    """`Sanitizer.jmxSanitize`: `ObjectName.quote` for what has other than these."""
+    if re.fullmatch(r"[a-zA-Z0-9_\-%. \t]*", value):
+        return value
+    escaped = "".join(f"\\{one}" if one in '\\"*?' else one for one in value).replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _label(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def exported(form: str, resource: str, attribute: str, user: str, client_id: str, value: float) -> bytes:
+    """A page of jmx_exporter with the example rules, or without rules: one line of a sensor, and its own."""
+    names = (_label(jmx_quoted(sanitized(user))), _label(jmx_quoted(client_id)))
+    attribute = attribute.replace("-", "_")
+    own = "jmx_scrape_duration_seconds 0.1"
+    if form == "rules":
+        labels = f'resource="{resource}",user={names[0]},clientId={names[1]},'
+        return f"{own}\nkafka_server_quota_{attribute}{{{labels}}} {value}\n".encode()
+    return f"{own}\nkafka_server_{resource}_{attribute}{{user={names[0]},client_id={names[1]},}} {value}\n".encode()
+
+
+@dataclass(slots=True)
+class Sample:
+    start_ms: int
+    last_ms: int
+    value: float = 0.0
+
+
+@dataclass(slots=True)
+class KafkaSensor:
+    """N + 1 samples in a ring; a new one begins with the first request after the current one is full."""
+
+    num_samples: int = 11
+    sample_window_ms: int = 1000
+    samples: list[Sample] = field(default_factory=list)
+    current: int = 0
+
+    def record(self, value: float, now_ms: int) -> None:
+        """A request was charged."""
+        if not self.samples:
+            self.samples.append(Sample(now_ms, now_ms))
+        if now_ms - self.samples[self.current].start_ms >= self.sample_window_ms:
+            self.current = (self.current + 1) % (self.num_samples + 1)
+            if self.current == len(self.samples):
+                self.samples.append(Sample(now_ms, now_ms))
+            self.samples[self.current] = Sample(now_ms, now_ms)
+        sample = self.samples[self.current]
+        sample.value += value
+        sample.last_ms = now_ms
+
+    def rate(self, now_ms: int) -> float:
+        """What a scrape shows, per second."""
+        for at, sample in enumerate(self.samples):
+            if now_ms - sample.last_ms >= self.num_samples * self.sample_window_ms:
+                self.samples[at] = Sample(now_ms, now_ms)
+        if not self.samples:
+            return 0.0
+        elapsed_ms = now_ms - min(sample.start_ms for sample in self.samples)
+        missing = max(self.num_samples - 1 - elapsed_ms // self.sample_window_ms, 0)
+        window_ms = max(elapsed_ms + missing * self.sample_window_ms, 1)
+        return sum(sample.value for sample in self.samples) / (window_ms / 1000)

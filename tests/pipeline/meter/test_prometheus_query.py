@@ -19,9 +19,7 @@ from tests.deploy.running_prometheus import running_prometheus
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of
-from tests.pipeline.cli.running import kquota
-from tests.pipeline.meter.kafka_sensor import exported
-from tests.pipeline.meter.metric_pages import Exporter, exporter, page
+from tests.pipeline.meter.metric_pages import Exporter, exported, exporter, page
 from tests.pipeline.meter.reported_broker import produced_bytes
 from tests.waiting import wait_until
 
@@ -57,6 +55,7 @@ class Metered:
         return produced_bytes(message.value for message in self.broker.messages)
 
 
+NO_SAMPLE = "no sample of its quota sensors in the last 60 s"
 ODD = 'a,"b"\\\n{x="y"} 5'
 
 
@@ -99,9 +98,6 @@ def scraping(first: Exporter, second: Exporter, other: Exporter) -> str:
 
 def has_sample(prometheus: Any, node: str) -> bool:
     return bool(prometheus.query(f'{{__name__=~"kafka_.*",node="{node}"}}'))
-
-
-# What follows needs no Prometheus: answers as one gives them.
 
 
 def answer_of(*series: tuple[dict[str, str], list[tuple[float, str]]]) -> bytes:
@@ -171,32 +167,6 @@ def test_a_series_of_no_broker_is_left_out_and_named(
     assert found.left_out.startswith(f"series of no broker: 1, the first has {first}. Fix: --map LABEL=broker_id")
 
 
-def test_two_brokers_on_one_host_need_a_label_with_their_ids() -> None:
-    hosts = [{"broker_id": one, "host": "b1"} for one in (1, 2)]
-    found = PrometheusSource("http://p:9090", NameMap(), hosts).read(answer_of((of("b1:9404"), [(1.0, "5")])), NEVER)
-    assert found.left_out.startswith("series of no broker: 1, the first has instance='b1:9404'")
-
-
-BODIES = [
-    b"",
-    b"up 1\n",
-    b"[]",
-    b"{}",
-    b'{"data":null}',
-    b'{"data":{"resultType":"vector","result":[]}}',
-    b'{"data":{"resultType":"matrix","result":[5]}}',
-    b'{"data":{"resultType":"matrix","result":[{"metric":{"instance":"b1"},"values":[[1,"5"]]}]}}',
-    b'{"data":{"resultType":"matrix","result":[{"metric":{"instance":"b1","__name__":"x"},"values":[["a","5"]]}]}}',
-    b"[" * 100_000,
-]
-
-
-@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-def test_what_is_no_answer_of_a_prometheus_fails_in_one_line(body: bytes) -> None:
-    with pytest.raises(ScrapeFailed, match=r"^it did not answer as a Prometheus does$"):
-        source().read(body, NEVER)
-
-
 @pytest.mark.parametrize(
     ("seen_ago_ms", "range_ms"), [([], 60_000), ([20_000], 21_000), ([1_000], 15_000), ([-9_000], 15_000)]
 )
@@ -204,26 +174,6 @@ def test_it_asks_for_what_was_not_seen_yet(seen_ago_ms: list[int], range_ms: int
     url = source("http://p:9090/mimir/").address(START_MS, [START_MS - ago for ago in seen_ago_ms])
     assert url.startswith("http://p:9090/mimir/api/v1/query?query=%7B__name__%3D~%22%28%3Fi%3A")
     assert url.endswith(f"%5B{range_ms}ms%5D")
-
-
-@pytest.mark.parametrize("url", ["p:9090", "ftp://p", "1=http://p:9090", "http://", "http://p:9090?a-b=c"])
-def test_what_is_no_address_of_a_prometheus_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="is not the address of a Prometheus"):
-        source(url)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ((), "give one of --targets and --query"),
-        (("--query", "http://p:9090", "--targets", "http://b1/m"), "give one of --targets and --query"),
-        (("--query", "p:9090"), "query 'p:9090' is not the address of a Prometheus"),
-    ],
-)
-def test_exactly_one_source_is_taken(options: tuple[str, ...], reason: str) -> None:
-    answer = kquota("meter", "prometheus", *options)
-    assert answer.exit_code == 2
-    assert reason in " ".join(answer.stderr.split())
 
 
 class Samples:
@@ -237,20 +187,6 @@ class Samples:
         taken = range(self._from_ms, self._clock.wall_ms, self._apart_ms)[-12:]
         values = [(ms / 1000, "1000") for ms in taken]
         page(b"<html>" if self.is_away else answer_of((of("b1:9404"), values)))(handler)
-
-
-def test_samples_are_charged_once_and_those_before_the_start_not_at_all(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock(START_MS)
-    with exporter(Samples(clock, 5_000)) as served, caplog.at_level(logging.INFO):
-        metered = Metered(source(served.url.removesuffix("/metrics")), clock)
-        for _ in range(13):
-            metered.round()
-    # 60 s, less the window at the start, which may be from before.
-    assert 48_000 <= metered.sums()["1", "alice", ""] <= 60_000
-    assert messages_of(caplog, LOGGER) == [
-        f"broker 2 at {served.url.removesuffix('/metrics')} is not metered: no sample of its quota sensors in the last "
-        "60 s"
-    ]
 
 
 def test_samples_that_are_far_apart_are_charged_a_window_each_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -267,14 +203,42 @@ def test_samples_that_are_far_apart_are_charged_a_window_each_and_told_once(capl
     ]
 
 
-def test_while_it_does_not_answer_nothing_is_lost_that_it_has_scraped(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"up 1\n",
+        b'{"data":null}',
+        b'{"data":{"resultType":"vector","result":[]}}',
+        b'{"data":{"resultType":"matrix","result":[{"metric":{"instance":"b1","__name__":"x"},"values":[["a","5"]]}]}}',
+        b"[" * 100_000,
+    ],
+    ids=range(5),
+)
+def test_what_is_no_answer_of_a_prometheus_fails_in_one_line(body: bytes) -> None:
+    with pytest.raises(ScrapeFailed, match=r"^it did not answer as a Prometheus does$"):
+        source().read(body, NEVER)
+
+
+@pytest.mark.parametrize("url", ["p:9090", "ftp://p", "1=http://p:9090", "http://", "http://p:9090?a-b=c"])
+def test_what_is_no_address_of_a_prometheus_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="is not the address of a Prometheus"):
+        source(url)
+
+
+@pytest.mark.parametrize("away", [range(0), range(4, 9)], ids=["always there", "away for a while"])
+def test_samples_are_charged_once_and_those_before_the_start_not_at_all(
+    away: range, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = ManualClock(START_MS)
     with exporter(samples := Samples(clock, 5_000)) as served, caplog.at_level(logging.INFO):
         metered = Metered(source(served.url.removesuffix("/metrics")), clock)
         for number in range(13):
-            samples.is_away = 4 <= number < 9
+            samples.is_away = number in away
             metered.round()
+    # 60 s, less the window at the start, which may be from before.
     assert 48_000 <= metered.sums()["1", "alice", ""] <= 60_000
-    told = [line for line in messages_of(caplog, LOGGER) if line.startswith("broker 1")]
+    told = [line.partition(" is ") for line in messages_of(caplog, LOGGER)]
+    assert ("broker 2 at " + served.url.removesuffix("/metrics"), " is ", "not metered: " + NO_SAMPLE) in told
     again = "metered again; of what was not scraped meanwhile at most one window is charged"
-    assert [line.partition(" is ")[2] for line in told] == ["not metered: it answered HTML", again]
+    expected = ["not metered: it answered HTML", again] if away else []
+    assert [why for who, _, why in told if who.startswith("broker 1")] == expected

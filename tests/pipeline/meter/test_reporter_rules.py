@@ -2,8 +2,8 @@
 
 import json
 import os
+import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ from deploy.reporter.__main__ import JAVA_LEVEL, SOURCES, compile_java
 from pipeline.errors import PipelineError
 from pipeline.jvm.jars import JarStore, LockedJar, jars_of
 from pipeline.jvm.java import find_java, find_jdk
+from pipeline.meter import reporter
 from schemas.usage import UsageEvent
+from tests.pipeline.cli.running import kquota
 
 CHECK = Path(__file__).with_name("ReporterCheck.java")
 LOG4J = (
@@ -20,10 +22,6 @@ LOG4J = (
     "appender.c.layout.pattern=%p %m%n\nrootLogger.level=warn\nrootLogger.appenderRef.c.ref=c\n"
 )
 OTHER_STAT = "package org.apache.kafka.common.metrics.stats; public abstract class SampledStat {}"
-SEEDS = ("1", "2", "3")
-"""All in one JVM, whose start takes longer than they do."""
-
-Check = Callable[..., list[str]]
 
 
 def class_path(clients: str) -> list[Path]:
@@ -36,23 +34,57 @@ def class_path(clients: str) -> list[Path]:
     return [store.path_of(jar) for jar in kept]
 
 
+PARTS = (
+    *("sums:1:2:3", "expiry:1:2", "events", "left-out", "exempt", "crowd", "long-names", "odd-sensors", "round"),
+    *("turns", "other-field"),
+)
+Checked = dict[str, list[str]]
+"""What each part of ReporterCheck printed."""
+
+
 @pytest.fixture(scope="module", params=["3.9", "4.3"])
-def check(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Check:
-    """Runs a part of ReporterCheck with a version of kafka-clients; returns the lines it prints."""
+def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    """All parts with a version of kafka-clients, in one JVM; the last one with another class in Kafka's place."""
     folder, jars = tmp_path_factory.mktemp("reporter"), class_path(request.param)
     compile_java([*SOURCES, CHECK], jars, folder / "own")
     (folder / "SampledStat.java").write_text(OTHER_STAT)
     compile_java([folder / "SampledStat.java"], [], folder / "other")
     (folder / "log4j2.properties").write_text(LOG4J)
-
-    def run(*arguments: str, before: str = "own") -> list[str]:
+    found: Checked = {}
+    for parts, before in ((PARTS[:-1], "own"), (PARTS[-1:], "other")):
         log4j = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
         path = os.pathsep.join([str(folder / before), str(folder / "own"), *map(str, jars)])
         java = [str(find_java().executable), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", log4j]
-        command = [*java, "-cp", path, "io.kquota.reporter.ReporterCheck", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        command = [*java, "-cp", path, "io.kquota.reporter.ReporterCheck", *parts]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        for part, printed in zip(parts, re.split(r"^== .*\n", done.stdout, flags=re.MULTILINE)[1:], strict=True):
+            found[part.partition(":")[0]] = printed.splitlines()
+    return found
 
-    return run
+
+def test_no_record_is_missed_or_read_twice_whatever_becomes_of_windows_and_sensors(checked: Checked) -> None:
+    assert checked["sums"] == ["0 0"] * 3
+    assert checked["expiry"] == ["[0, 0, 0] 0 true"] * 2
+    assert checked["turns"] == ["10", "10", "3", "0"], "a round looks at those that the one before left"
+
+
+def test_what_fails_is_one_line_and_the_broker_goes_on(checked: Checked) -> None:
+    (line,) = checked["other-field"]
+    assert line.startswith("ERROR kquota-reporter is off, the broker goes on: Kafka's classes are not as this release")
+    assert "NoSuchFieldException: samples" in line
+    errors = [line for line in checked["round"] if line.startswith("ERROR")]
+    assert errors == ["ERROR kquota-reporter failed in a round, and goes on"]
+    assert checked["round"][-1] == "0 null 5"
+
+
+def test_no_client_can_hide_behind_a_name_that_it_can_take(checked: Checked) -> None:
+    assert checked["left-out"] == [
+        "[ANONYMOUS/kquota-reporter, alice/kquota-reporter, b$b/]",
+        "[ANONYMOUS/x, c/x]",  # the first one has a sensor of a client-id alone
+        "[ANONYMOUS/etl, ANONYMOUS/kquota-reporter, alice/etl]",
+        "[svc/any]",  # the settings do not sign in
+        "[ANONYMOUS/any, alice/etl]",
+    ]
 
 
 def test_the_sources_need_nothing_that_is_newer_than_the_class_files(tmp_path: Path) -> None:
@@ -77,16 +109,8 @@ def test_sources_that_do_not_compile_say_where(tmp_path: Path) -> None:
         compile_java([tmp_path / "Odd.java"], [], tmp_path)
 
 
-def test_no_record_is_missed_or_read_twice_whatever_becomes_of_the_windows(check: Check) -> None:
-    assert check("sums", *SEEDS) == ["0 0"] * len(SEEDS)
-
-
-def test_sums_stay_exact_and_memory_bounded_when_sensors_expire_and_come_back(check: Check) -> None:
-    assert check("expiry", *SEEDS[:2]) == ["[0, 0, 0] 0 true"] * 2
-
-
-def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(check: Check) -> None:
-    lines = check("events")
+def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(checked: Checked) -> None:
+    lines = checked["events"]
     events = [None if line == "nothing" else json.loads(line) for line in lines]
     assert {(event["user"], event["client_id"], event["broker_id"]) for event in events if event} == {
         ('al"ice', "\x01?é", "1")
@@ -105,24 +129,8 @@ def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(check
     ]
 
 
-def test_a_kafka_without_the_field_switches_it_off_with_one_line(check: Check) -> None:
-    (line,) = check("other-field", before="other")
-    assert line.startswith("ERROR kquota-reporter is off, the broker goes on: Kafka's classes are not as this release")
-    assert "NoSuchFieldException: samples" in line
-
-
-def test_no_client_can_hide_behind_a_name_that_it_can_take(check: Check) -> None:
-    assert check("left-out") == [
-        "[ANONYMOUS/kquota-reporter, alice/kquota-reporter, b$b/]",
-        "[ANONYMOUS/x, c/x]",  # the first one has a sensor of a client-id alone
-        "[ANONYMOUS/etl, ANONYMOUS/kquota-reporter, alice/etl]",
-        "[svc/any]",  # the settings do not sign in
-        "[ANONYMOUS/any, alice/etl]",
-    ]
-
-
-def test_exempt_time_is_of_no_client_and_goes_under_the_reporters_own_user(check: Check) -> None:
-    event, nothing, *again = check("exempt")
+def test_exempt_time_is_of_no_client_and_goes_under_the_reporters_own_user(checked: Checked) -> None:
+    event, nothing, *again = checked["exempt"]
     assert again == [event, nothing]
     read = UsageEvent.model_validate_json(event)
     assert (read.user, read.client_id, read.broker_id, read.throttle_exempt) == ("svc", "", "1", True)
@@ -130,8 +138,8 @@ def test_exempt_time_is_of_no_client_and_goes_under_the_reporters_own_user(check
     assert nothing == "nothing"  # the user's own usage is left out
 
 
-def test_a_user_with_too_many_client_ids_shares_one_sum_and_takes_nothing_from_others(check: Check) -> None:
-    warning, *lines = check("crowd")
+def test_a_user_with_too_many_client_ids_shares_one_sum_and_takes_nothing_from_others(checked: Checked) -> None:
+    warning, *lines = checked["crowd"]
     assert warning == (
         "WARN kquota-reporter has 50 sensors in sums that clients of one user share, as <others>: "
         "users have more than 10000 active client-ids, or long ones"
@@ -145,8 +153,8 @@ def test_a_user_with_too_many_client_ids_shares_one_sum_and_takes_nothing_from_o
     ]
 
 
-def test_names_are_cut_to_what_a_reader_accepts_and_long_ones_do_not_fill_memory(check: Check) -> None:
-    *events, _, mallory = check("long-names")
+def test_names_are_cut_to_what_a_reader_accepts_and_long_ones_do_not_fill_memory(checked: Checked) -> None:
+    *events, _, mallory = checked["long-names"]
     read = sorted(map(UsageEvent.model_validate_json, events), key=lambda event: event.produced_bytes or 0)
     assert [(len(event.user.encode()), len(event.client_id.encode()), event.produced_bytes) for event in read] == [
         (5, 32_766, 1),
@@ -160,20 +168,44 @@ def test_names_are_cut_to_what_a_reader_accepts_and_long_ones_do_not_fill_memory
     assert produced_bytes == 300
 
 
-def test_sensors_that_can_not_be_read_are_counted_and_keep_no_other_from_being_read(check: Check) -> None:
-    warning, sums, counts = check("odd-sensors")
+def test_sensors_that_can_not_be_read_are_counted_and_keep_no_other_from_being_read(checked: Checked) -> None:
+    warning, sums, counts = checked["odd-sensors"]
     assert warning.startswith("WARN kquota-reporter cannot read 1 sensors so far, and goes on without them.")
     assert "ClassCastException" in warning
     assert sums == "{%zz/=3, ANONYMOUS/=3, alice/=3, bob/etl=5}"
     assert counts.startswith("Sensors 4 Clients 4 SummedSensors 0 UnreadableSensors 2 ")
 
 
-def test_a_round_that_fails_is_logged_and_is_not_the_last_one(check: Check) -> None:
-    lines = check("round")
-    errors = [line for line in lines if line.startswith("ERROR")]
-    assert errors == ["ERROR kquota-reporter failed in a round, and goes on"]
-    assert lines[-1] == "0 null 5"
+LINES = """\
+metric.reporters=org.apache.kafka.common.metrics.JmxReporter,io.kquota.reporter.UsageReporter
+kquota.reporter.topic=quota.usage.v1
+kquota.reporter.bootstrap.servers=broker:9092
+"""
 
 
-def test_where_there_are_more_sensors_than_a_round_looks_at_the_next_one_looks_at_the_others(check: Check) -> None:
-    assert check("turns") == ["10", "10", "3", "0"]
+@pytest.fixture
+def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the jar of this installation is; not made yet."""
+    path = tmp_path / "installed" / "kquota-reporter.jar"
+    path.parent.mkdir()
+    monkeypatch.setattr(reporter, "REPORTER_JAR", path)
+    return path
+
+
+@pytest.mark.parametrize("named", ["libs", "libs/kquota-reporter.jar"])
+def test_it_writes_the_jar_and_prints_the_lines_of_server_properties(jar: Path, tmp_path: Path, named: str) -> None:
+    jar.write_bytes(b"a jar")
+    (tmp_path / "libs").mkdir()
+    answer = kquota("meter", "reporter", "--jar", str(tmp_path / named), "--bootstrap-server", "broker:9092")
+    assert (answer.exit_code, answer.stdout) == (0, LINES)
+    assert (tmp_path / "libs" / "kquota-reporter.jar").read_bytes() == b"a jar"
+
+
+def test_without_the_jar_or_its_folder_it_is_refused(jar: Path, tmp_path: Path) -> None:
+    answer = kquota("meter", "reporter", "--jar", str(tmp_path))
+    assert answer.exit_code == 1
+    assert answer.stderr.endswith("a checkout has only its sources. Fix: make ready\n")
+    jar.write_bytes(b"a jar")
+    answer = kquota("meter", "reporter", "--jar", str(tmp_path / "not" / "there.jar"))
+    assert answer.exit_code == 1
+    assert "cannot be written to" in answer.stderr

@@ -72,12 +72,6 @@ def test_each_row_is_one_event_and_those_of_a_client_keep_their_order_in_one_par
         ]  # fmt: skip
 
 
-def test_columns_become_messages_that_are_not_too_large() -> None:
-    small, large = ([(at, 5, 1, None, None)] * count for at, count in ((0, 2_500), (4, 50)))
-    assert [len(message.value) <= MAX_MESSAGE_BYTES for message in messages_of(usage_of(large), 3)] == [True] * 4
-    assert len(messages_of(usage_of(small), 3)) == 3
-
-
 class Publishing:
     """A publisher that has taken over, and its clock."""
 
@@ -99,42 +93,6 @@ def memory_broker() -> UsageBroker:
     return UsageBroker()
 
 
-def test_the_next_meter_stores_behind_what_the_one_before_has_stored(memory_broker: UsageBroker) -> None:
-    first = Publishing(memory_broker)
-    assert first.publish(1)
-    assert first.publish(2)
-
-    assert Publishing(memory_broker).publish(3)
-    assert memory_broker.client_ids() == ["c1", "c2", "c3"]
-
-
-@pytest.mark.parametrize(("failure", "opened"), [("lost", 2), ("late", 2), ("too old", 2)])
-def test_a_batch_whose_transaction_failed_is_stored_once(
-    memory_broker: UsageBroker, failure: Failure, opened: int
-) -> None:
-    meter = Publishing(memory_broker)
-    meter.publish(1)
-    meter.topic.fail_next = failure
-
-    assert not meter.publish(2)
-    assert meter.publish(2)
-    assert meter.publish(3)
-
-    assert memory_broker.client_ids() == ["c1", "c2", "c3"]
-    assert meter.topic.opened == opened
-    assert (meter.publisher.counts.events, meter.publisher.counts.failures) == (3, 1)
-
-
-@pytest.mark.parametrize("failure", ["lost", "late"])
-def test_the_first_batch_of_all_is_stored_once_too(memory_broker: UsageBroker, failure: Failure) -> None:
-    meter = Publishing(memory_broker)
-    meter.topic.fail_next = failure
-
-    assert [meter.publish(1), meter.publish(1)] == [False, True]
-
-    assert memory_broker.client_ids() == ["c1"]
-
-
 def test_a_second_meter_ends_the_first(memory_broker: UsageBroker) -> None:
     first = Publishing(memory_broker)
     first.publish(1)
@@ -146,21 +104,6 @@ def test_a_second_meter_ends_the_first(memory_broker: UsageBroker) -> None:
 
     assert second.publish(2)
     assert second.topic.opened == 1, "the one that ends does not disturb the other"
-    assert memory_broker.client_ids() == ["c1", "c2"]
-
-
-def test_a_pause_that_a_transaction_did_not_survive_is_not_taken_for_a_second_meter(
-    memory_broker: UsageBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    meter = Publishing(memory_broker)
-    meter.publish(1)
-    meter.topic.fail_next = "too old"
-
-    with caplog.at_level(logging.WARNING):
-        assert [meter.publish(2), meter.publish(2)] == [False, True]
-
-    (told,) = logged_by(caplog, "pipeline.meter.usage_topic")
-    assert "a transaction was open for longer than its time-out, or a second meter has started" in told
     assert memory_broker.client_ids() == ["c1", "c2"]
 
 
@@ -201,14 +144,6 @@ def test_while_the_broker_is_away_tries_are_rare_and_told_now_and_then(
     memory_broker.is_away = False
     assert meter.publisher.publish([message], 1, 120_000)
     assert memory_broker.client_ids() == ["c1", "c2"]
-
-
-@pytest.mark.parametrize("text", ["", "{", "another"])
-def test_whatever_mark_is_there_the_next_one_counts_on(memory_broker: UsageBroker, text: str) -> None:
-    memory_broker.mark = Mark(3, text)
-    assert Publishing(memory_broker).publish(1)
-    assert memory_broker.mark is not None
-    assert memory_broker.mark.number == 5
 
 
 class Topic:
@@ -254,22 +189,6 @@ def numbered(*numbers: int) -> list[Message]:
     return [Message(0, b"[%d]" % number) for number in numbers]
 
 
-def test_a_new_topic_has_no_mark(topic: Topic) -> None:
-    writer = topic.writer()
-    assert writer.partition_count == 1
-    assert (writer.open(), writer.committed()) == (None, None)  # a new broker creates its offsets topic at open
-
-
-def test_messages_and_mark_are_stored_together(topic: Topic) -> None:
-    writer = topic.writer()
-    writer.open()
-    writer.store(numbered(1, 2), Mark(0, "first"))
-    writer.store([], Mark(1, "none in it"))
-    writer.store(numbered(3), Mark(2, "é" * 500))
-    assert topic.writer().open() == Mark(2, "é" * 500)
-    assert topic.values() == [1, 2, 3]
-
-
 def test_a_new_writer_fences_the_one_before_and_reading_the_mark_does_not(topic: Topic) -> None:
     first, second = topic.writer(), topic.writer()
     first.open()
@@ -283,15 +202,6 @@ def test_a_new_writer_fences_the_one_before_and_reading_the_mark_does_not(topic:
 
     assert first.open() == Mark(1, "c")
     assert topic.values() == [1, 3]
-
-
-def test_a_writer_that_was_closed_stores_nothing(topic: Topic) -> None:
-    writer = topic.writer()
-    writer.open()
-    writer.close()
-    with pytest.raises((TransactionFenced, TransactionUndecided)):
-        writer.store(numbered(1), Mark(0, "a"))
-    assert (writer.open(), topic.values()) == (None, [])
 
 
 @pytest.mark.broker
@@ -330,3 +240,43 @@ def test_a_transaction_that_was_open_for_too_long_is_aborted_and_the_mark_stays(
     writer.commit(lambda producer: [producer.send(name, value=b"[4]")], Mark(2, "b"))
     assert [record.value for record in read_topic(servers, name)] == [b"[1]", b"[4]"]
     writer.close()
+
+
+def test_columns_become_messages_that_are_not_too_large() -> None:
+    small, large = ([(at, 5, 1, None, None)] * count for at, count in ((0, 2_500), (4, 50)))
+    assert [len(message.value) <= MAX_MESSAGE_BYTES for message in messages_of(usage_of(large), 3)] == [True] * 4
+    assert len(messages_of(usage_of(small), 3)) == 3
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("failure", ["lost", "late", "too old"])
+def test_a_batch_whose_transaction_failed_is_stored_once_and_the_next_meter_goes_on_behind_it(
+    memory_broker: UsageBroker, failure: Failure, before: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    meter = Publishing(memory_broker)
+    for number in range(before):
+        meter.publish(number)
+    meter.topic.fail_next = failure
+    with caplog.at_level(logging.WARNING):
+        assert [meter.publish(before), meter.publish(before)] == [False, True]
+    assert Publishing(memory_broker).publish(before + 1)
+    assert memory_broker.client_ids() == [f"c{number}" for number in range(before + 2)]
+    assert meter.topic.opened == 2
+    assert (meter.publisher.counts.events, meter.publisher.counts.failures) == (before + 1, 1)
+    if failure == "too old":
+        (told,) = logged_by(caplog, "pipeline.meter.usage_topic")
+        assert "a transaction was open for longer than its time-out, or a second meter has started" in told
+
+
+def test_messages_and_mark_are_stored_together(topic: Topic) -> None:
+    writer = topic.writer()
+    assert writer.partition_count == 1
+    assert (writer.open(), writer.committed()) == (None, None)  # a new broker creates its offsets topic at open
+    writer.store(numbered(1, 2), Mark(0, "first"))
+    writer.store([], Mark(1, "none in it"))
+    writer.store(numbered(3), Mark(2, "é" * 500))
+    writer.close()
+    with pytest.raises((TransactionFenced, TransactionUndecided)):
+        writer.store(numbered(4), Mark(3, "a"))
+    assert topic.writer().open() == writer.open() == Mark(2, "é" * 500)
+    assert topic.values() == [1, 2, 3]

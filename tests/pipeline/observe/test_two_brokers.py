@@ -38,22 +38,6 @@ AUTHORIZER = {
 READS = {"METADATA", "DESCRIBE_CLUSTER", "DESCRIBE_CLIENT_QUOTAS"}
 
 
-@pytest.fixture(scope="module")
-def kquota(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command, installed from the wheel into an environment of its own with what pip finds: needs the network."""
-    place = tmp_path_factory.mktemp("installed")
-    for command in (
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place / "dist")],
-        [sys.executable, "-m", "venv", str(place / "venv")],
-    ):
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
-    (wheel,) = (place / "dist").glob("*.whl")
-    install = [str(place / "venv" / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", str(wheel)]
-    done = subprocess.run(install, cwd=place, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return place / "venv" / "bin" / "kquota"
-
-
 @contextmanager
 def two_brokers(folder: Path) -> Iterator[tuple[EmbeddedCluster, str]]:
     """Each has a partition of the topic `data` and an exporter; clients may write, the watcher may describe.
@@ -86,7 +70,7 @@ def state_of(cluster: EmbeddedCluster) -> tuple[list[str], list[str]]:
         return sorted(admin.list_topics()), sorted(map(str, native.describe()))
 
 
-def test_the_installed_wheel_finds_who_gets_twice_its_quota_and_writes_nothing(kquota: Path, tmp_path: Path) -> None:
+def test_it_finds_who_gets_twice_its_quota_and_writes_nothing(tmp_path: Path) -> None:
     with two_brokers(tmp_path) as (cluster, targets), ExitStack() as stack:
         with NativeQuotas(ClusterAccess(cluster.bootstrap_servers)) as native:
             bounds = {"producer_byte_rate": BOUND}
@@ -98,7 +82,7 @@ def test_the_installed_wheel_finds_who_gets_twice_its_quota_and_writes_nothing(k
             producer = StockProducer(StockWork("produce", "data", (0.5, 0.5), bytes_per_second, 40, options), Event())
             stack.callback(producer.close)
             producer.start()
-        done = observed(kquota, cluster, tmp_path, targets)
+        done = observed(cluster, tmp_path, targets)
         assert (done.returncode, done.stderr.count("Fix:")) == (0, 0), done.stderr
         assert state_of(cluster) == before
         asked = {api for broker in cluster.brokers for api in apis_of("watcher", broker)}
@@ -125,7 +109,7 @@ def apis_of(user: str, broker: EmbeddedBroker) -> set[str]:
     return {one["requestHeader"]["requestApiKeyName"] for one in requests if one["principal"] == f"User:{user}"}
 
 
-def observed(kquota: Path, cluster: EmbeddedCluster, folder: Path, targets: str) -> "subprocess.CompletedProcess[str]":
+def observed(cluster: EmbeddedCluster, folder: Path, targets: str) -> "subprocess.CompletedProcess[str]":
     """The command, for a minute, as the watcher."""
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     login = f'{module} required username="watcher" password="{USERS["watcher"]}";'
@@ -136,9 +120,9 @@ def observed(kquota: Path, cluster: EmbeddedCluster, folder: Path, targets: str)
     words += ["--targets", targets, "--minutes", "1"]
     words += ["--json", str(folder / "found.json")]
     return subprocess.run(
-        [str(kquota), *words],
+        [sys.executable, "-m", "pipeline.cli.main", *words],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

@@ -22,7 +22,7 @@ from pipeline.replay.verification import verify
 from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from tests.faults.hand_job import HandJob
-from tests.pipeline.observe.observed import T0_MS, second_of
+from tests.pipeline.observe.test_findings import T0_MS, second_of
 from tests.pipeline.replay.histories import History
 from tests.quota.factories import quota_row
 

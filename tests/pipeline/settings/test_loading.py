@@ -1,4 +1,7 @@
-"""Settings: defaults < file < environment < flags, and every mistake at once with its place."""
+"""Settings: defaults < file < environment < flags; every mistake at once with its place; no secret is printed.
+
+A variable that begins with KQUOTA_ and is none of kquota's is refused, and the nearest one is named.
+"""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.errors import UsageError
-from pipeline.settings.loading import load_settings, origins
+from pipeline.settings.loading import load_settings, origins, setting_keys, unknown_variables, variable_of
 from pipeline.settings.model import Settings, SparkSettings
 from tests.pipeline.cli.running import kquota
 
@@ -18,10 +21,6 @@ def toml(folder: Path, text: str) -> Path:
     file = folder / "kquota.toml"
     file.write_text(text)
     return file
-
-
-def test_without_anything_given_the_defaults_hold() -> None:
-    assert load_settings() == Settings()
 
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,26 +45,10 @@ def test_entries_of_one_branch_come_from_file_environment_and_flags(
     assert (settings.sync.users, settings.sync.period_ms) == (("c",), 600)
 
 
-def test_a_flag_that_was_not_given_overrides_nothing(tmp_path: Path) -> None:
-    file = toml(tmp_path, "job = 'mine'\n")
-    assert load_settings(file, {"job": None, "stream": {"trigger_ms": None}}).job == "mine"
-
-
-def test_origins_name_the_place_of_every_value_that_is_no_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = toml(tmp_path, "job = 'mine'\n[stream]\ntrigger_ms = 100\n")
-    monkeypatch.setenv("KQUOTA_STREAM__TRIGGER_MS", "200")
-    assert origins(file) == {"job": str(file), "stream.trigger_ms": "KQUOTA_STREAM__TRIGGER_MS"}
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "wrong_type",
-            "'stream.trigger_ms' must be a valid integer, unable to parse string as an integer; got 'soon'",
-        ),
+        ("wrong_type", "'stream.trigger_ms' must be a valid integer, unable to parse string as an integer; got 'soon'"),
         ("too_little_memory", "'spark.driver_memory' must be at least 472m: Spark needs 472 MB; got '400m'"),
         ("below_range", "'engine.num_samples' must be greater than or equal to 1; got 0"),
         ("unknown_key", "'kafka.usage_topics' is not a setting; the nearest is kafka.usage_topic"),
@@ -99,28 +82,6 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert places == {str(file): 2, "KQUOTA_STREAM__TRIGGER_MS": 1, "flag": 1}
 
 
-@pytest.mark.parametrize("name", ["no_toml", "not_there"])
-def test_a_file_that_cannot_be_read_is_named(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}.toml"):
-        load_settings(BAD / f"{name}.toml")
-
-
-def test_no_value_of_spark_conf_is_printed(tmp_path: Path) -> None:
-    file = tmp_path / "kquota.toml"
-    file.write_text(
-        '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "TOPSECRET"\n'
-        '"spark.driver.extraJavaOptions" = "-Djavax.net.ssl.keyStorePassword=TOPSECRET"\n'
-    )
-    settings = load_settings(file)
-    assert settings.spark.plain_conf()["spark.hadoop.fs.s3a.secret.key"] == "TOPSECRET"
-    for output in ("table", "json", "yaml"):
-        answer = kquota("config", "show", "--config", str(file), "-o", output)
-        assert answer.exit_code == 0
-        assert "spark.conf.spark.hadoop.fs.s3a.secret.key" in answer.stdout
-        assert "TOPSECRET" not in answer.stdout + answer.stderr
-    assert "TOPSECRET" not in repr(settings) + settings.model_dump_json()
-
-
 def test_entries_added_to_spark_conf_do_not_replace_those_that_are_set() -> None:
     spark = SparkSettings.model_validate({"conf": {"spark.a": "set", "spark.b": "b"}, "driver_memory": "2g"})
     added = spark.with_default_conf({"spark.a": "default", "spark.c": "c"})
@@ -136,21 +97,6 @@ def test_the_driver_gets_no_less_memory_than_spark_starts_with(memory: str, is_e
         assert SparkSettings(driver_memory=memory).driver_memory == memory
     with nullcontext() if is_enough else pytest.raises(ValidationError, match=r"driver\.memory must be at least 472m"):
         SparkSettings.model_validate({"conf": {"spark.driver.memory": memory}})
-
-
-@pytest.mark.parametrize("conf", ['"TOPSECRET"', '{ "fs.key" = ["TOPSECRET"] }'])
-def test_a_value_of_spark_conf_that_is_refused_is_not_printed(conf: str, tmp_path: Path) -> None:
-    file = tmp_path / "kquota.toml"
-    file.write_text(f"[spark]\nconf = {conf}\n")
-    with pytest.raises(UsageError, match=r"'spark\.conf") as refused:
-        load_settings(file)
-    assert "TOPSECRET" not in str(refused.value)
-
-
-def test_secrets_are_not_printed() -> None:
-    settings = load_settings(flags={"kafka": {"client": {"sasl.jaas.config": "password=hunter2"}}})
-    assert "hunter2" not in repr(settings)
-    assert "hunter2" not in settings.model_dump_json()
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%41b", "a[b", "a]b", "a\\b"])
@@ -170,3 +116,83 @@ def test_tables_in_a_folder_that_delta_takes_for_another_one_are_refused(
 @pytest.mark.parametrize("root", ["tables of João's 100% team", "s3://bucket/a%41b", "a+b (1), c;d: ~e*"])
 def test_tables_in_any_other_folder_are_taken(root: str) -> None:
     assert load_settings(None, {"tables": {"root": root}}).tables.root == root
+
+
+def test_without_anything_given_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings() == Settings()
+    file = toml(tmp_path, "job = 'mine'\n[stream]\ntrigger_ms = 100\n")
+    assert load_settings(file, {"job": None, "stream": {"trigger_ms": None}}).job == "mine", "flags not given"
+    monkeypatch.setenv("KQUOTA_STREAM__TRIGGER_MS", "200")
+    assert origins(file) == {"job": str(file), "stream.trigger_ms": "KQUOTA_STREAM__TRIGGER_MS"}
+
+
+@pytest.mark.parametrize("name", ["no_toml", "not_there"])
+def test_a_file_that_cannot_be_read_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}.toml"):
+        load_settings(BAD / f"{name}.toml")
+
+
+def test_no_secret_is_printed(tmp_path: Path) -> None:
+    file = toml(
+        tmp_path,
+        '[spark.conf]\n"spark.hadoop.fs.s3a.secret.key" = "TOPSECRET"\n'
+        '"spark.driver.extraJavaOptions" = "-Djavax.net.ssl.keyStorePassword=TOPSECRET"\n'
+        '[kafka.client]\n"sasl.jaas.config" = "password=TOPSECRET"\n',
+    )
+    settings = load_settings(file)
+    assert settings.spark.plain_conf()["spark.hadoop.fs.s3a.secret.key"] == "TOPSECRET"
+    assert "TOPSECRET" not in repr(settings) + settings.model_dump_json()
+    for output in ("table", "json", "yaml"):
+        answer = kquota("config", "show", "--config", str(file), "-o", output)
+        assert answer.exit_code == 0
+        assert "spark.conf.spark.hadoop.fs.s3a.secret.key" in answer.stdout
+        assert "TOPSECRET" not in answer.stdout + answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[spark]\nconf = "TOPSECRET"\n', "'spark.conf"),
+        ('[spark]\nconf = { "fs.key" = ["TOPSECRET"] }\n', "'spark.conf"),
+        (
+            '[kafka.clients]\n"sasl.jaas.config" = "TOPSECRET"\n',
+            "'kafka.clients' is not a setting; the nearest is kafka.",
+        ),
+    ],
+)
+def test_a_value_that_is_refused_and_may_be_secret_is_not_printed(text: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_settings(toml(tmp_path, text))
+    assert told in str(refused.value)
+    assert "TOPSECRET" not in str(refused.value)
+
+
+def test_a_mistyped_variable_is_refused_and_the_nearest_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KQUOTA_TABLE__ROOT", "KQUOTA_STREAM__TRIGER_MS", "KQUOTA_XYZZY"):
+        monkeypatch.setenv(name, "TOPSECRET")
+    with pytest.raises(UsageError) as refused:
+        load_settings()
+    assert refused.value.message == (
+        "KQUOTA_STREAM__TRIGER_MS: unknown variable; the nearest is KQUOTA_STREAM__TRIGGER_MS; "
+        "KQUOTA_TABLE__ROOT: unknown variable; the nearest is KQUOTA_TABLES__ROOT; "
+        "KQUOTA_XYZZY: unknown variable"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        *(("KQUOTA_JOB__NAME", False), ("KQUOTA_STREAM__TRIGGER_MS__X", False), ("KQUOTA_SUPPORT", False)),
+        *(("KQUOTA_KAFKA__CLIENT__sasl.mechanism", True), ("KQUOTA_SPARK__CONF__x", True), ("PATH", True)),
+        ("kquota_stream__trigger_ms", True),
+        *((f"KQUOTA_{one}", True) for one in ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_8787_TCP_ADDR")),
+        *((f"KQUOTA_GATE_{one}", True) for one in ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_8787_TCP")),
+    ],
+)
+def test_settings_entries_and_what_kubernetes_sets_for_a_service_are_known(name: str, is_known: bool) -> None:
+    assert (unknown_variables([name]) == {}) is is_known
+
+
+def test_every_setting_and_every_branch_has_a_variable() -> None:
+    assert unknown_variables(map(variable_of, setting_keys())) == {}
+    assert {"stream", "stream.trigger_ms", "kafka.client", "job"} <= set(setting_keys())

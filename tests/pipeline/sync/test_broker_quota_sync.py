@@ -1,26 +1,59 @@
-"""Periods of a sync on brokers in memory and real tables: what is stored, and what a failure at any point leaves."""
+"""Periods of a sync on brokers in memory and real tables: what is stored, what it reads, and what a failure leaves."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
+from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.enforced import NAME
-from pipeline.tables.layout import create_missing
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import DeltaRsReader
 from quota.broker_levels.entries import EntryKey, OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
+from schemas.arrow import conform
+from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.fakes.cluster_quotas import FakeQuotas
-from tests.pipeline.sync.usage_table import UsageTable
+
+
+class UsageTable:
+    """The table under a root, and its writer."""
+
+    def __init__(self, root: Path | str) -> None:
+        create_missing(str(root), [TABLES["usage"]])
+        self.uri = table_uri(str(root), "usage")
+        self._writer = DeltaRsWriter(self.uri, "job")
+        self._writer.raise_epoch(1)
+        self._batch_id = -1
+
+    def append(self, at_ms: int, *rows: Mapping[str, Any], time_epoch: int = 0) -> None:
+        """A batch that is evaluated at an instant. Columns that a row does not have are those of an idle client u/c."""
+        self._batch_id += 1
+        start_ms = at_ms // 1000 * 1000
+        defaults = {
+            "broker_id": "1",
+            "user": "u",
+            "client_id": "c",
+            "sample_start_ms": start_ms,
+            "last_event_ms": at_ms,
+        }
+        table = pa.Table.from_pylist([{**defaults, "request_count": 1, **row} for row in rows])
+        about: dict[str, Any] = {"cluster": "c1", "query_id": "q", "batch_id": self._batch_id, "quota_version": 0}
+        about["time_epoch"] = time_epoch
+        self._writer.append(conform(table, UsageRow, evaluated_at_ms=at_ms, **about), {"q": self._batch_id}, {})
+
 
 ALICE = EntryKey("alice", "", "producer_byte_rate")
 BOB = EntryKey("bob", "", "producer_byte_rate")
@@ -96,18 +129,6 @@ def test_an_edit_is_on_the_brokers_after_a_period_and_stored_before_and_after(se
     assert len(setting.steps()) == 4, "nothing changes, nothing is written"
 
 
-def test_shadow_mode_gives_back_all_in_one_period_and_enforcing_again_writes_it_anew(setting: Setting) -> None:
-    setting.edit(alice=MB, bob=MB)
-    sync = setting.start()
-    sync.step()
-    setting.quotas.set_mode("shadow", local_audit("test"))
-    setting.pass_time(sync)
-    assert setting.brokers.values == {}
-    setting.quotas.set_mode("enforce", local_audit("test"))
-    setting.pass_time(sync)
-    assert setting.brokers.values == {ALICE: MB, BOB: MB}
-
-
 @pytest.mark.parametrize("taken", [0, 1, 2])
 def test_a_lost_answer_is_settled_by_a_look_at_the_brokers(setting: Setting, taken: int) -> None:
     setting.edit(alice=MB, bob=MB)
@@ -179,16 +200,6 @@ def test_what_the_brokers_refuse_is_told_once_and_tried_again_with_back_off(
     assert setting.brokers.values == {ALICE: MB, BOB: MB}
 
 
-def test_a_sync_that_was_superseded_stops_at_its_next_look(setting: Setting) -> None:
-    setting.edit(alice=MB)
-    first = setting.start()
-    first.step()
-    setting.start().step()
-    setting.clock.advance(10_000)
-    with pytest.raises(Conflict):
-        first.step()
-
-
 def test_levels_follow_the_usage_and_restore_puts_the_bound_back(tmp_path: Path) -> None:
     setting = Setting(str(tmp_path), scope="cluster")
     setting.edit(alice=MB)
@@ -226,16 +237,6 @@ def test_another_scope_of_the_table_holds_from_the_next_period_on(tmp_path: Path
     assert 0.5 * MB <= setting.brokers.values[ALICE] < 0.6 * MB, "by the usage of the last seconds"
 
 
-def test_the_scope_of_the_settings_wins_over_that_of_the_table(setting: Setting) -> None:
-    setting.edit(alice=MB)
-    sync = setting.start()
-    setting.set_scope("cluster")
-    for _ in range(15):
-        setting.use(900_000)
-        setting.pass_time(sync)
-    assert setting.brokers.values == {ALICE: MB}
-
-
 def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path) -> None:
     setting = Setting(str(tmp_path), scope="cluster")
     setting.edit(alice=MB)
@@ -253,7 +254,7 @@ def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path) -> None:
 
 
 HOUR_MS = 3_600_000
-STEPS_MS = [-HOUR_MS, -20_000, 20_000, HOUR_MS]
+STEPS_MS = [-HOUR_MS, HOUR_MS]
 
 
 @pytest.mark.parametrize("step_ms", STEPS_MS)
@@ -331,9 +332,7 @@ def run_levels(setting: Setting, sync: BrokerQuotaSync, seconds: int, ahead_ms: 
     return altered_at
 
 
-@pytest.mark.parametrize(
-    ("ahead_ms", "restarted"), [(0, True), (HOUR_MS, False), (HOUR_MS, True), (-HOUR_MS, False), (20_000, True)]
-)
+@pytest.mark.parametrize(("ahead_ms", "restarted"), [(HOUR_MS, False), (HOUR_MS, True), (-HOUR_MS, False)])
 def test_levels_follow_the_use_though_the_host_was_ahead(tmp_path: Path, ahead_ms: int, restarted: bool) -> None:
     setting = Setting(str(tmp_path), scope="cluster")
     setting.edit(alice=MB)
@@ -354,3 +353,148 @@ def test_levels_follow_the_use_in_a_new_time_epoch(tmp_path: Path) -> None:
     sync = setting.start()
     run_levels(setting, sync, 15, ahead_ms=0)
     assert run_levels(setting, sync, 40, ahead_ms=HOUR_MS, time_epoch=1) == [36]
+
+
+def test_shadow_mode_gives_back_all_in_one_period_and_a_superseded_sync_stops_at_its_next_look(
+    setting: Setting,
+) -> None:
+    setting.edit(alice=MB, bob=MB)
+    first = setting.start()
+    first.step()
+    for mode, held in (("shadow", {}), ("enforce", {ALICE: MB, BOB: MB})):
+        setting.quotas.set_mode(mode, local_audit("test"))
+        setting.pass_time(first)
+        assert setting.brokers.values == held
+    setting.start().step()
+    setting.clock.advance(10_000)
+    with pytest.raises(Conflict):
+        first.step()
+
+
+ENTITIES = [("alice", ""), ("alice", "etl"), ("bob", ""), ("<default>", ""), ("", "dashboard")]
+
+
+@pytest.mark.parametrize(
+    ("users", "chosen"),
+    [
+        ((), ENTITIES),
+        (("alice",), [("alice", ""), ("alice", "etl")]),
+        (("bob", "<default>"), [("bob", ""), ("<default>", "")]),
+        (("",), [("", "dashboard")]),
+        (("carol",), []),
+    ],
+)
+def test_the_rows_of_the_chosen_users_are_seen_and_no_others(
+    users: tuple[str, ...], chosen: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    create_missing(str(tmp_path))
+    table, audit = QuotaTable(str(tmp_path)), local_audit("test")
+    source = QuotaSource(table)
+    quotas = ChosenQuotas(source, frozenset(users))
+    assert quotas.pin().quotas == ()
+    table.alter([QuotaChange(*entity, {"producer_byte_rate": 1.0}) for entity in ENTITIES], audit)
+    seen = quotas.poll()
+    assert seen is not None
+    assert {(one.user, one.client_id) for one in seen.quotas} == set(chosen)
+    assert seen == quotas.pin()
+    assert seen.version == source.pin().version
+    assert quotas.poll() is None
+
+
+T_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def usage(tmp_path: Path) -> UsageTable:
+    return UsageTable(tmp_path)
+
+
+def users(follower: UsageFollower) -> list[str]:
+    rows = follower.new_rows()
+    return [] if rows is None else sorted(rows["user"].to_pylist())
+
+
+def test_it_begins_with_the_last_seconds_and_goes_on_with_what_is_new(usage: UsageTable) -> None:
+    usage.append(T_MS, {"user": "old"})
+    usage.append(T_MS + 20_000, {"user": "recent"})
+    usage.append(T_MS + 30_000, {"user": "newest"})
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    assert (users(follower), follower.known_until_ms) == (["newest", "recent"], T_MS + 30_000)
+    assert follower.new_rows() is None
+    usage.append(T_MS + 31_000, {"user": "a"}, {"user": "b"})
+    assert (users(follower), follower.known_until_ms) == (["a", "b"], T_MS + 31_000)
+
+
+def test_batches_that_are_evaluated_at_the_same_instant_are_told_apart(usage: UsageTable) -> None:
+    usage.append(T_MS, {"user": "a"})
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    assert users(follower) == ["a"]
+    usage.append(T_MS, {"user": "b"})
+    assert users(follower) == ["b"]
+    usage.append(T_MS, {"user": "c"})
+    usage.append(T_MS + 1, {"user": "d"})
+    assert users(follower) == ["c", "d"]
+    assert users(follower) == []
+
+
+@pytest.mark.parametrize("back_ms", [3_600_000, 20_000, 0, -20_000])
+def test_a_new_time_epoch_is_begun_with_its_newest_rows(usage: UsageTable, back_ms: int) -> None:
+    usage.append(T_MS, {"user": "a"})
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    assert (users(follower), follower.has_begun_anew) == (["a"], True)
+    usage.append(T_MS + 1_000, {"user": "b"})
+    assert (users(follower), follower.has_begun_anew) == (["b"], False)
+    usage.append(T_MS + 2_000, {"user": "not of the epoch"})
+    usage.append(T_MS - back_ms - 15_001, {"user": "too old"}, time_epoch=1)
+    usage.append(T_MS - back_ms, {"user": "c"}, time_epoch=1)
+    assert (users(follower), follower.has_begun_anew, follower.known_until_ms) == (["c"], True, T_MS - back_ms)
+    usage.append(T_MS - back_ms + 1_000, {"user": "d"}, time_epoch=1)
+    assert (users(follower), follower.has_begun_anew) == (["d"], False)
+    assert users(UsageFollower(usage.uri, first_ms=15_000)) == ["c", "d"]
+
+
+def test_an_empty_table_has_nothing_new_until_something_is(usage: UsageTable) -> None:
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    assert (follower.new_rows(), follower.known_until_ms) == (None, 0)
+    usage.append(T_MS, {"user": "a"})
+    assert users(follower) == ["a"]
+
+
+def test_compaction_vacuum_a_new_property_and_a_shortened_log_change_nothing(usage: UsageTable) -> None:
+    usage.append(T_MS, {"user": "a"})
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    assert users(follower) == ["a"]
+    usage.append(T_MS + 1, {"user": "b"})
+    table = DeltaTable(usage.uri)
+    table.optimize.compact()
+    assert users(follower) == ["b"], "the new row is in a file with an old one"
+    table.alter.set_table_properties({"kquota.test": "1"}, raise_if_not_exists=False)
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert users(follower) == []
+    usage.append(T_MS + 2, {"user": "c"})
+    log = Path(usage.uri, "_delta_log")
+    newest = DeltaTable(usage.uri)
+    newest.create_checkpoint()
+    for entry in sorted(log.glob("0*.json"))[:-1]:
+        entry.unlink()
+    usage.append(T_MS + 3, {"user": "d"})
+    assert users(follower) == ["c", "d"]
+
+
+def test_a_day_that_begins_hides_no_row(usage: UsageTable) -> None:
+    midnight_ms = T_MS // 86_400_000 * 86_400_000
+    usage.append(midnight_ms - 1, {"user": "a"})
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    assert users(follower) == ["a"]
+    usage.append(midnight_ms - 1, {"user": "b"})
+    usage.append(midnight_ms, {"user": "c"})
+    assert users(follower) == ["b", "c"]
+
+
+def test_a_handle_that_followed_many_versions_is_opened_anew_and_loses_nothing(usage: UsageTable) -> None:
+    follower = UsageFollower(usage.uri, first_ms=15_000)
+    found = []
+    for number in range(60):
+        usage.append(T_MS + number, {"user": f"{number:02}"})
+        found += users(follower)
+    assert found == [f"{number:02}" for number in range(60)]

@@ -1,29 +1,82 @@
-"""`kquota quotas sync` on a real broker: what it changes, what it leaves alone, and what a kill leaves."""
+"""`kquota quotas sync` on real brokers: what it changes and leaves alone, trouble, kills."""
 
 import json
 import random
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from deploy.reporter.__main__ import compile_java
+from pipeline.brokers.changes import KafkaQuotas, Look
 from pipeline.brokers.native import NativeEntity, NativeQuotas
+from pipeline.brokers.running import sync_findings, sync_once
+from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.jvm.jars import broker_classpath, fetch
+from pipeline.settings.model import KafkaSettings, Settings, TablesSettings
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from pipeline.tables.reading import read_table
 from tests.metrics_reading import metrics_named_in
+from tests.pipeline.brokers.quota_broker import clear, user, values_in
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.pipeline.replay.kept import KeptJob
-from tests.pipeline.sync.sync_process import running_sync
 from tests.quota.factories import usage_row
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from pipeline.demo.broker import EmbeddedBroker
 
-pytestmark = pytest.mark.broker
+
+class SyncProcess:
+    """One that runs; its log is kept."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
+        self._process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has logged a text."""
+        wait_until(lambda: text in self.log or self._process.poll() is not None, f"{text!r} in {self.log}")
+        assert text in self.log
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(PATIENCE_SECONDS)
+
+    def stop(self) -> int:
+        """Ask it to stop; returns the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.await_end()
+
+    def await_end(self) -> int:
+        """Wait until it has ended by itself; returns the exit code."""
+        return self._process.wait(PATIENCE_SECONDS)
+
+
+@contextmanager
+def running_sync(*flags: str) -> Iterator[SyncProcess]:
+    """Start it; it is killed with the block, if it still runs."""
+    command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", *flags]
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            yield SyncProcess(process, log)
+        finally:
+            process.kill()
+
 
 RATE = "producer_byte_rate"
 PREFIX = "sync-"
@@ -70,6 +123,7 @@ def place(tmp_path: Path, broker: "EmbeddedBroker") -> Iterator[Place]:
         wait_until(lambda: not place.held(), "the broker to hear of it")
 
 
+@pytest.mark.broker
 def test_an_edit_reaches_the_broker_and_a_second_sync_of_the_tables_is_refused(place: Place) -> None:
     place.write("sync-foreign", 5e6)
     place.edit({"sync-a": 1e6})
@@ -93,6 +147,7 @@ def test_an_edit_reaches_the_broker_and_a_second_sync_of_the_tables_is_refused(p
     assert steps == [(value, result) for value in (1e6, 3e6, None) for result in ("pending", "applied")]
 
 
+@pytest.mark.broker
 def test_drift_is_shown_everywhere_and_kept_until_it_is_adopted(place: Place) -> None:
     place.edit({"sync-a": 1e6, "sync-b": 1e6})
     place.write("sync-b", 7e6)
@@ -117,6 +172,7 @@ def test_drift_is_shown_everywhere_and_kept_until_it_is_adopted(place: Place) ->
     wait_until(lambda: place.held() == {"sync-a": 1e6, "sync-b": 7e6}, "what stood there to be given back")
 
 
+@pytest.mark.broker
 def test_the_story_of_a_throttle_has_what_the_broker_itself_enforces_now(place: Place) -> None:
     job = KeptJob(place.root, QuotaChange("sync-a", "", {RATE: 1_000.0}))
     for _ in range(3):
@@ -135,6 +191,7 @@ def test_the_story_of_a_throttle_has_what_the_broker_itself_enforces_now(place: 
     assert on_brokers == [("sync-a", "", place.held()["sync-a"])]
 
 
+@pytest.mark.broker
 def test_after_five_kills_at_random_moments_the_broker_has_what_a_fresh_sync_wants(place: Place) -> None:
     chance = random.Random(18)
     place.write("sync-foreign", 5e6)
@@ -152,3 +209,139 @@ def test_after_five_kills_at_random_moments_the_broker_has_what_a_fresh_sync_wan
     place.edit(dict.fromkeys(users))
     assert place.run("sync", "--once").exit_code == 0
     wait_until(lambda: place.held() == {"sync-foreign": 5e6}, "everything that was kquota's to go")
+
+
+# A broker that was killed registers again when its former session has ended.
+BACK_SOON = {"broker.session.timeout.ms": "1000"}
+
+
+class OwnPlace:
+    """A broker and tables of a test's own."""
+
+    def __init__(self, broker: EmbeddedBroker, root: str) -> None:
+        self.broker = broker
+        self.root = root
+        self.flags = ("--bootstrap-server", broker.bootstrap_servers, "--tables", root)
+
+    def edit(self, bounds: Mapping[str, float]) -> None:
+        changes = [QuotaChange(name, "", {RATE: bound}) for name, bound in bounds.items()]
+        QuotaTable(self.root).alter(changes, local_audit("test"))
+
+    def await_values(self, bounds: Mapping[str, float]) -> None:
+        with NativeQuotas(ClusterAccess(self.broker.bootstrap_servers)) as native:
+            wanted = {user(name): {RATE: bound} for name, bound in bounds.items()}
+            wait_until(lambda: values_in(native) == wanted, "the quotas to be on the broker")
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """One that a test may kill."""
+    fetch()
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=BrokerOptions(settings=BACK_SOON)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_place(own_broker: EmbeddedBroker, tmp_path: Path) -> OwnPlace:
+    """The broker has no quotas."""
+    own_broker.start()
+    with NativeQuotas(ClusterAccess(own_broker.bootstrap_servers)) as native:
+        clear(native)
+    return OwnPlace(own_broker, new_tables(tmp_path / "tables"))
+
+
+def trouble(sync: SyncProcess) -> list[str]:
+    """The lines that are not about the ordinary."""
+    return [line for line in sync.log.splitlines() if " INFO " not in line]
+
+
+@pytest.mark.broker
+def test_a_broker_that_is_restarted_is_waited_for_and_gets_what_was_edited_meanwhile(own_place: OwnPlace) -> None:
+    own_place.edit({"alice": 1e6})
+    with running_sync(*own_place.flags) as sync:
+        own_place.await_values({"alice": 1e6})
+        own_place.broker.kill()
+        own_place.edit({"alice": 2e6, "bob": 1e6})
+        sync.wait_for(" WARNING ")
+        own_place.broker.start()
+        own_place.await_values({"alice": 2e6, "bob": 1e6})
+        sync.wait_for("works again after")
+        assert sync.stop() == 0
+        told = trouble(sync)
+        assert len(told) == 1, told
+        assert f"no Kafka broker answers at {own_place.broker.bootstrap_servers}" in told[0]
+        assert "tried again with back-off until it works" in told[0]
+
+
+@pytest.fixture(scope="module")
+def two_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedBroker, EmbeddedBroker]]:
+    """Two brokers of one cluster; the second one has such a class."""
+    fetch()
+    classes, folder = tmp_path_factory.mktemp("classes"), tmp_path_factory.mktemp("two")
+    compile_java([Path(__file__).with_name("NoQuotas.java")], broker_classpath(), classes)
+    settings = {**BACK_SOON, "client.quota.callback.class": "NoQuotas"}
+    first = EmbeddedBroker(folder / "1", options=BrokerOptions(settings=BACK_SOON))
+    options = BrokerOptions(settings=settings, jars=(*broker_classpath(), classes))
+    with first, EmbeddedBroker(folder / "2", options=options, joins=first, node_id=2) as second:
+        yield first, second
+
+
+PLUGGED = "Kafka's own quotas, which kquota writes, are off where another class decides (client.quota.callback.class): "
+
+
+@pytest.mark.broker
+def test_brokers_that_do_not_use_kafkas_own_quotas_are_named_and_get_none(
+    two_brokers: tuple[EmbeddedBroker, EmbeddedBroker], tmp_path: Path
+) -> None:
+    first, second = two_brokers
+    second.start()
+    own_place = OwnPlace(first, new_tables(tmp_path / "tables"))
+    own_place.edit({"alice": 1e6})
+    for command in ("quotas sync --once", "quotas sync --dry-run", "quotas diff --brokers", "meter enable --yes"):
+        refused = kquota(*command.split(), *own_place.flags)
+        assert (refused.exit_code, refused.stdout) == (5, ""), command
+        assert f"{PLUGGED}NoQuotas on broker 2" in refused.stderr
+        assert "Fix: take client.quota.callback.class out of the configuration of these brokers" in refused.stderr
+    own_place.await_values({})
+    assert f"{PLUGGED}NoQuotas on broker 2" in kquota("meter", "status", *own_place.flags[:2]).stderr
+    assert kquota("meter", "disable", *own_place.flags).exit_code == 0
+    assert f"warn  sync      {PLUGGED}NoQuotas on broker 2" in kquota("doctor", *own_place.flags).stdout
+
+
+NAME = "sync-beside"
+
+
+@pytest.fixture
+def beside_root(tmp_path: Path) -> str:
+    root = new_tables(tmp_path / "tables")
+    QuotaTable(root).alter([QuotaChange(NAME, "", {RATE: 1e6})], local_audit("test"))
+    return root
+
+
+@pytest.fixture
+def beside_settings(broker: EmbeddedBroker, beside_root: str) -> Iterator[Settings]:
+    yield Settings(
+        kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers), tables=TablesSettings(root=beside_root)
+    )
+    with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as native:
+        native.alter({user(NAME): {RATE: None}})
+        wait_until(lambda: user(NAME) not in values_in(native), "the broker to hear of it")
+
+
+@pytest.mark.broker
+def test_doctor_takes_no_value_that_a_sync_writes_meanwhile_for_one_that_others_wrote(
+    beside_settings: Settings, beside_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync_once(beside_settings)
+    look = KafkaQuotas.look
+
+    def look_late(brokers: KafkaQuotas) -> Look:
+        monkeypatch.setattr(KafkaQuotas, "look", look)
+        QuotaTable(beside_root).alter([QuotaChange(NAME, "", {RATE: 2e6})], local_audit("test"))
+        sync_once(beside_settings)
+        return look(brokers)
+
+    monkeypatch.setattr(KafkaQuotas, "look", look_late)
+    owned, *others = (text for _, text in sync_findings(beside_settings, wall_ms()))
+    assert "values that are kquota's on the brokers" in owned
+    assert others == []

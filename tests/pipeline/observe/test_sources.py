@@ -1,29 +1,33 @@
-"""Usage of metrics pages: real connections, on a clock that is moved by hand."""
+"""Usage of metrics pages (real connections, a clock that is moved by hand) and of the usage topic (a real broker)."""
 
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
-import pyarrow.compute as pc
+import pyarrow as pa
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer
 
+from pipeline.clock import SystemClock, wall_ms
+from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.topics import TopicSpec, create_topics
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.errors import PipelineError
 from pipeline.meter.scrape_sources import ExporterSource, PrometheusSource
 from pipeline.meter.scrapes import NameMap
 from pipeline.observe.observation import Observation
-from pipeline.observe.sources import ScrapedSource
+from pipeline.observe.sources import ScrapedSource, SourceState, TopicSource
 from tests.fakes.clock import ManualClock
 from tests.pipeline.meter.metric_pages import Exporter, exporter, page
-from tests.pipeline.observe.observed import ALICE, BOUND
-from tests.waiting import wait_until
+from tests.pipeline.observe.test_findings import ALICE, BOUND
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 RATE = BOUND * 9 // 10
 
 
 def line(rate: int) -> bytes:
     return f'kafka_server_produce_byte_rate{{user="alice",client_id=""}} {rate}\n'.encode()
-
-
-# Two pages with the very same rates are of one broker.
 
 
 @pytest.fixture
@@ -58,17 +62,6 @@ class Watched:
         self.clock.advance(1_000)
         self.seen.add(self.source.take())
         self.seen.settle(self.clock.wall_ms)
-
-
-def test_two_scrapes_are_enough_for_a_first_figure(brokers: tuple[Exporter, Exporter]) -> None:
-    watched = Watched(*brokers)
-    with closing(watched.source):
-        watched.round()
-        watched.round(2.6)
-        (found,) = watched.seen.lines(watched.clock.wall_ms)
-        assert found.used == pytest.approx(1.8, rel=0.1)
-        assert set(found.by_broker) == {"1", "2"}
-        assert {state.trouble for state in watched.source.states()} == {""}
 
 
 def test_a_broker_that_went_away_is_named_and_the_other_goes_on(brokers: tuple[Exporter, Exporter]) -> None:
@@ -139,11 +132,68 @@ def test_pages_with_quota_lines_that_cannot_be_read_are_not_pages_without_a_sens
         assert two.notice.startswith("it shows no quota sensors")
 
 
-def test_what_scrapes_do_not_know_is_not_made_up(brokers: tuple[Exporter, Exporter]) -> None:
+def test_two_scrapes_are_enough_for_a_first_figure(brokers: tuple[Exporter, Exporter]) -> None:
     watched = Watched(*brokers)
     with closing(watched.source):
         watched.round()
-        watched.round()
-        usage = watched.source.take()
+        watched.round(2.6)
+        (found,) = watched.seen.lines(watched.clock.wall_ms)
+        assert found.used == pytest.approx(1.8, rel=0.1)
+        assert set(found.by_broker) == {"1", "2"}
+        assert {state.trouble for state in watched.source.states()} == {""}
         assert not watched.source.is_exact
-        assert not pc.any(pc.greater(usage["request_count"], 0)).as_py()
+        assert sum(watched.source.take()["request_count"].to_pylist()) == 0, "what scrapes do not know is not made up"
+
+
+TOPIC = "usage"
+
+
+@pytest.fixture(scope="module")
+def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
+    options = BrokerOptions(start_timeout_seconds=PATIENCE_SECONDS)
+    with EmbeddedBroker(tmp_path_factory.mktemp("topic") / "broker", options=options) as broker:
+        admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        with closing(admin):
+            settings = {"message.timestamp.type": "LogAppendTime"}
+            create_topics(admin, [TopicSpec(TOPIC, "usage", 2, "any", settings, settings)])
+        yield ClusterAccess(broker.bootstrap_servers)
+
+
+def send(access: ClusterAccess, *values: bytes) -> None:
+    with closing(KafkaProducer(bootstrap_servers=access.bootstrap_servers)) as producer:
+        for place, value in enumerate(values):
+            producer.send(TOPIC, value, partition=place % 2).get(PATIENCE_SECONDS)
+
+
+def event(broker_id: str, produced_bytes: int) -> dict[str, Any]:
+    who = {"user": "alice", "client_id": "etl", "broker_id": broker_id}
+    return {"event_time_ms": wall_ms(), **who, "produced_bytes": produced_bytes}
+
+
+@pytest.mark.broker
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_events_of_a_moment_ago_and_of_now_are_read_and_junk_is_left_out(access: ClusterAccess) -> None:
+    send(access, json.dumps(event("1", 1)).encode(), b"junk")
+    with closing(TopicSource(access, TOPIC, [1, 2], SystemClock())) as source:
+        assert source.states()[0] == SourceState("broker 1", "no usage on usage yet")
+        send(access, json.dumps([event("1", 10), event("", 100)]).encode())
+        found: list[pa.Table] = []
+
+        def sums() -> int:
+            found.append(source.take())
+            return sum(sum(part["produced_bytes"].to_pylist()) for part in found)
+
+        wait_until(lambda: sums() == 111, "all events")
+        troubles = {state.name: state.trouble for state in source.states()}
+        assert troubles == {"broker 1": "", "broker 2": "no usage on usage yet", "broker without an id": ""}
+        assert source.is_exact
+
+
+@pytest.mark.broker
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_topic_that_does_not_exist_is_named_with_the_command_that_makes_it(access: ClusterAccess) -> None:
+    with pytest.raises(PipelineError, match="topic 'nowhere' does not exist") as missing:
+        TopicSource(access, "nowhere", [1], SystemClock())
+    assert "topics create" in missing.value.fix

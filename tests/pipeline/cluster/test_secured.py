@@ -1,26 +1,163 @@
-"""The printed ACLs are what each role needs: with all of them it works, without one of them the error names it."""
+"""A broker that wants sign-in and rights: every mechanism, every refusal, and what each role needs."""
 
 import logging
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
 from pipeline.cluster.acls import Acl, Names, PermissionMissing, Role, acls_of, grant_commands
-from pipeline.cluster.connecting import missing_acls, refuse_unpermitted
+from pipeline.cluster.client_properties import kafka_options
+from pipeline.cluster.connecting import missing_acls, open_client, refuse_unpermitted
+from pipeline.cluster.sign_in import TokenRefused
 from pipeline.cluster.topics import check_topics, create_topics, topic_specs
 from pipeline.cluster.transactions import Mark
 from pipeline.gate.follower import KafkaFollower
+from pipeline.gate.gate import Gate
 from pipeline.meter.usage_messages import Message
 from pipeline.meter.usage_topic import KafkaUsageTopic
 from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
-from tests.pipeline.cluster.secured import Secured
+from tests.pipeline.cluster.certificates import Authority
+from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
+from tests.pipeline.cluster.test_connecting import refusal_of
 from tests.pipeline.throttle import factories
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.long]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WRONG = "wr0ng-h0rse"
+EVERY = ("SSL", *MECHANISMS)
+FAR_AHEAD_MS = 4_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def topic(secured: Secured) -> str:
+    """A topic `meter` may write and read, with one message."""
+    name = "sign-in"
+    secured.admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}})
+    secured.allow("meter", [Acl("topic", name, "Write"), Acl("topic", name, "Read")])
+    producer: Any = KafkaProducer(bootstrap_servers=secured.broker.bootstrap_servers)
+    producer.send(name, b"").get(timeout=PATIENCE_SECONDS)
+    producer.close()
+    return name
+
+
+@pytest.mark.broker
+@pytest.mark.long
+@pytest.mark.parametrize("mechanism", EVERY)
+def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mechanism: str) -> None:
+    access = secured.access(mechanism)
+    with access.admin() as admin:
+        assert [found["error_code"] for found in admin.describe_topics([topic])] == [0]
+    producer: Any = access.open(KafkaProducer)
+    record = factories.record(user=mechanism, until_ms=FAR_AHEAD_MS)
+    producer.send(topic, key=record.key(), value=record.to_value()).get(timeout=PATIENCE_SECONDS)
+    producer.close()
+
+    with Gate.connect(access.bootstrap_servers, topic=topic, options=access.client_options()) as gate:
+        assert gate.wait_until_caught_up(int(PATIENCE_SECONDS * 1_000))
+        throttled = gate.throttle_of(mechanism, record.client_id)
+        assert throttled is not None
+        assert throttled.record.throttled_until_ms == record.throttled_until_ms
+
+
+@pytest.mark.broker
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("mechanism", EVERY)
+def test_spark_signs_in(secured: Secured, topic: str, mechanism: str, spark: "SparkSession") -> None:
+    from pipeline.stream.query import read_usage_topic  # noqa: PLC0415 - the other tests need no Spark
+
+    access = secured.access(mechanism)
+    reader = spark.read.format("kafka").option("subscribe", topic)
+    for key, value in {"bootstrap.servers": access.bootstrap_servers, **access.spark_options()}.items():
+        reader = reader.option(f"kafka.{key}", value)
+    messages = reader.load()
+    assert messages.select("value").limit(1).count() == 1
+    stream = read_usage_topic(
+        spark,
+        access.bootstrap_servers,
+        topic,
+        client_options=access.spark_options(),
+        starting_offsets="earliest",
+        max_offsets_per_trigger=1,
+    )
+    for frame in (messages, stream):
+        plan: Any = frame
+        printed = plan._jdf.queryExecution().toString()
+        assert PASSWORD not in printed
+        assert "PRIVATE KEY" not in printed
+
+
+def refused(secured: Secured, address: str, properties: dict[str, str]) -> str:
+    """The error of a client that cannot sign in: one line, without its passwords."""
+    options = kafka_options(properties)
+    error = refusal_of(lambda timeout_ms: open_client(KafkaAdminClient, address, timeout_ms, **options), 2_000)
+    told = str(error)
+    assert error.exit_code == 6
+    assert "\n" not in told
+    assert PASSWORD not in told
+    assert WRONG not in told
+    if not isinstance(error, TokenRefused):
+        assert address in told
+    return told
+
+
+@pytest.mark.broker
+@pytest.mark.long
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
+    told = refused(secured, secured.address(mechanism), secured.properties(mechanism, password=WRONG))
+    wanted = "(invalid_client)" if mechanism == "OAUTHBEARER" else "refuses user 'meter'"
+    assert wanted in told
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_a_token_the_broker_does_not_accept(secured: Secured) -> None:
+    sign = secured.endpoint.sign
+    secured.endpoint.sign = lambda client: sign(client)[:-8] + "AAAAAAAA"
+    try:
+        told = refused(secured, secured.address("OAUTHBEARER"), secured.properties("OAUTHBEARER"))
+    finally:
+        secured.endpoint.sign = sign
+    assert "refuses" in told
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_the_wrong_protocol_for_the_port(secured: Secured) -> None:
+    plain = secured.properties("PLAIN")
+    set_protocol = "set security.protocol of the client properties to that of the listener"
+    assert set_protocol in refused(secured, secured.address("PLAIN"), {})
+    assert set_protocol in refused(secured, secured.address("SSL"), {})
+    assert set_protocol in refused(secured, secured.broker.bootstrap_servers, secured.properties("SSL"))
+    assert set_protocol in refused(secured, secured.address("PLAIN"), {**plain, "security.protocol": "SASL_PLAINTEXT"})
+    both = plain | secured.properties("SSL") | {"security.protocol": "SASL_SSL"}
+    assert set_protocol in refused(secured, secured.address("SSL"), both)
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_a_client_certificate_that_is_missing_or_not_accepted(secured: Secured) -> None:
+    trust = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.authority.certificate)}
+    late = secured.authority.issue("late", expired=True)
+    stranger = Authority(secured.folder / "strange").issue("stranger")
+    time.sleep(1.1)
+    for keystore in (
+        {},
+        {"ssl.keystore.location": str(late.keystore)},
+        {"ssl.keystore.location": str(stranger.keystore)},
+    ):
+        told = refused(secured, secured.address("SSL"), trust | keystore)
+        assert "ssl.keystore.location" in told
+
 
 NAMES = Names("acl.usage", "acl.throttle", "acl.marker", "acl")
 SPECS = topic_specs(1, 12_000, NAMES.usage_topic, NAMES.throttle_topic, NAMES.marker_topic)
@@ -58,6 +195,8 @@ def publish_and_read_back(secured: Secured) -> int:
         topic.close()
 
 
+@pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["job"], indirect=True)
 def test_the_rights_of_the_job_are_enough(topics: Secured, role: Role) -> None:
     with topics.access(MECHANISM, role).admin() as admin:
@@ -66,6 +205,8 @@ def test_the_rights_of_the_job_are_enough(topics: Secured, role: Role) -> None:
     assert publish_and_read_back(topics) == 0
 
 
+@pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.parametrize("taken", acls_of("job", NAMES), ids=str)
 @pytest.mark.parametrize("role", ["job"], indirect=True)
 def test_each_right_of_the_job_is_missed_by_name(topics: Secured, role: Role, taken: Acl) -> None:
@@ -82,6 +223,8 @@ def test_each_right_of_the_job_is_missed_by_name(topics: Secured, role: Role, ta
     assert refused.value.exit_code == 6
 
 
+@pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.parametrize(
     "taken",
     [
@@ -116,11 +259,15 @@ def store_and_read_back(topics: Secured) -> Mark | None:
         topic.close()
 
 
+@pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["meter"], indirect=True)
 def test_the_rights_of_a_meter_are_enough(topics: Secured, role: Role) -> None:
     assert store_and_read_back(topics) == Mark(1, "name")
 
 
+@pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.parametrize("taken", acls_of("meter", NAMES), ids=str)
 @pytest.mark.parametrize("role", ["meter"], indirect=True)
 def test_each_right_of_a_meter_is_missed_by_name(topics: Secured, role: Role, taken: Acl) -> None:
@@ -130,6 +277,8 @@ def test_each_right_of_a_meter_is_missed_by_name(topics: Secured, role: Role, ta
     assert f"'User:meter' is not allowed {taken}" in str(refused.value)
 
 
+@pytest.mark.broker
+@pytest.mark.long
 def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
     topics: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +297,8 @@ def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
         follower.close()
 
 
+@pytest.mark.broker
+@pytest.mark.long
 def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missing(topics: Secured) -> None:
     access = topics.access(MECHANISM, "operator")
     file = topics.file(topics.properties(MECHANISM, "operator"))

@@ -1,0 +1,183 @@
+"""The oracle of the peers, their results, the proof page, and the 0.8 purgatory of the benchmarks."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kafka.record import MemoryRecords
+
+from bench import proof
+from bench.peers.life import CaughtUp, Steady
+from bench.peers.messages import MEASURES, SHAPES, Backlog, Shape, difference, sums_of
+from bench.peers.report import markdown
+from bench.peers.results import FileResults, UsageTableResults
+from bench.probe import Probed
+from bench.purgatory.designs import OldPurgatory, OldRequest
+
+START_MS = 1_763_712_000_000
+PARTITIONS = 4
+ALICE = (1_000, "alice", "etl")
+BOB = (2_000, "bob", "")
+RIGHT = {ALICE: (11, 22, 33, 44, 3), BOB: (5, 0, 0, 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("got", "told"),
+    [
+        (RIGHT, ""),
+        (RIGHT | {BOB: (5, 0, 0, 0, 2)}, f"1 wrong, as {BOB}: (5, 0, 0, 0, 2), not (5, 0, 0, 0, 1)"),
+        ({ALICE: RIGHT[ALICE]}, f"1 missing, as {BOB}: (5, 0, 0, 0, 1)"),
+        (RIGHT | {(3_000, "eve", ""): (1, 0, 0, 0, 1)}, "1 unexpected, as (3000, 'eve', ''): (1, 0, 0, 0, 1)"),
+    ],
+)
+def test_one_wrong_missing_or_unexpected_sum_is_found(
+    got: dict[tuple[int, str, str], tuple[int, ...]], told: str
+) -> None:
+    assert difference(RIGHT, got) == told
+
+
+LOSS = "3 missing, as x"
+
+
+def write(file: Path, at_ms: int, produced_bytes: int | None, second: str = "second_ms") -> None:
+    row = {second: 1_000, "user": "alice", "client_id": "etl", **dict.fromkeys(MEASURES, 1)}
+    pq.write_table(pa.Table.from_pylist([row | {"produced_bytes": produced_bytes}]), file)
+    os.utime(file, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
+
+
+def test_files_are_read_once_and_added(tmp_path: Path) -> None:
+    results = FileResults(tmp_path)
+    write(tmp_path / "0.parquet", 5_000, 7)
+    results.read()
+    write(tmp_path / "1.parquet", 6_000, 8)
+    results.read()
+    results.read()
+    assert results.sums == {ALICE: (15, 2, 2, 2, 2)}
+    assert (results.first_ms, results.last_ms) == ({ALICE: 5_000}, {ALICE: 6_000})
+
+
+def test_rows_of_our_table_count_from_their_commit_on_and_compaction_adds_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    results = UsageTableResults(tmp_path)
+    before = results.progress()
+    for number, (produced_bytes, is_data) in enumerate([(7, True), (None, True), (7, False)]):
+        write(tmp_path / f"{number}.parquet", 1, produced_bytes, "sample_start_ms")
+        commit = log / f"{number:020}.json"
+        commit.write_text(
+            '{"commitInfo":{}}\n' + json.dumps({"add": {"path": f"{number}.parquet", "dataChange": is_data}})
+        )
+        os.utime(commit, ns=((5_000 + number) * 1_000_000,) * 2)
+    assert results.progress() != before
+    results.read()
+    assert results.sums == {ALICE: (7, 2, 2, 2, 2)}  # null is no request of that type, and adds nothing
+    assert (results.first_ms, results.last_ms) == ({ALICE: 5_000}, {ALICE: 5_001})
+
+
+def caught(cold: float, warm: float, wrong: str = "") -> CaughtUp:
+    return CaughtUp(4.25, 6.0, cold, warm, 812.3, wrong)
+
+
+def steady(answered: int, wrong: str = "") -> Steady:
+    return Steady(100, [float(number) for number in range(1, answered + 1)], 7.04, 900.0, 0.5, wrong)
+
+
+PROBED = Probed([60.0, 80.0], [50], 300.0, 500.0, 0.7, [0.0, 1.0])
+
+
+def test_wrong_sums_have_no_figures_and_no_ratio() -> None:
+    runs: dict[str, Any] = {
+        "catch-up kquota object": caught(1e5, 2e5),
+        "catch-up Kafka Streams object": caught(5e5, 6e5, LOSS),
+        "steady Kafka Streams": steady(100, LOSS),
+        "probe": PROBED,
+    }
+    text = markdown(runs, "")
+    assert "| Kafka Streams | **wrong** |  |  |  |  |  |" in text
+    assert "600" not in text
+    assert "÷ Kafka Streams" not in text
+    assert f"* catch-up Kafka Streams object: wrong sums: {LOSS}" in text
+    assert f"* steady Kafka Streams: wrong sums: {LOSS}" in text
+
+
+def test_the_proof_page_is_the_one_that_the_command_writes() -> None:
+    assert (proof.DOCS / "proof.md").read_text("utf-8") == proof.proof_page(), "python -m bench --proof"
+
+
+def test_every_figure_of_the_readme_stands_on_the_proof_page() -> None:
+    readme, page = proof.README.read_text("utf-8"), proof.proof_page()
+    table = readme.partition(proof.MARKS[0])[2].partition(proof.MARKS[1])[0].strip()
+    assert table == proof.readme_table(), "python -m bench --proof"
+    figures = [row.split("[")[1].split("]")[0] for row in table.splitlines()[2:]]
+    assert len(figures) == 4
+    assert [figure for figure in figures if figure not in page] == []
+
+
+def test_every_claim_has_a_figure_a_command_a_day_and_a_refutation() -> None:
+    for claim in proof.CLAIMS:
+        what, figure, command, day, java, refuted = proof.cells(claim)
+        assert all((what, figure, len(command) > 2, day.startswith("20"), "Java" in java, refuted)), claim.what
+
+
+FAR_MS = 100_000
+
+
+def watched(purgatory: OldPurgatory, *keys: int, delay_ms: int = FAR_MS) -> OldRequest:
+    request = OldRequest(delay_ms, completes_at_ms=10**9)
+    assert not purgatory.watch(request, keys, now_ms=0)
+    return request
+
+
+def test_3_5_satisfaction_and_expiry() -> None:
+    purgatory = OldPurgatory()
+    first, second = watched(purgatory, 1, delay_ms=20), watched(purgatory, 2, delay_ms=200_000)
+    purgatory.advance(19, most_turns=9)
+    assert purgatory.expired == 0
+    purgatory.advance(20, most_turns=9)
+    assert purgatory.expired == 1
+    assert not first.satisfy()
+    assert second.satisfy()
+    purgatory.advance(200_000, most_turns=9)
+    assert purgatory.expired == 1
+
+
+def test_a_request_that_can_complete_is_not_watched() -> None:
+    purgatory = OldPurgatory()
+    assert purgatory.watch(OldRequest(FAR_MS, completes_at_ms=5), [1], now_ms=5)
+    assert (purgatory.watched, purgatory.delayed) == (0, 0)
+
+
+def test_3_5_purge_by_the_threshold_of_0_8_2() -> None:
+    purgatory = OldPurgatory(purge_threshold=5)
+    _, second, _ = watched(purgatory, 1), watched(purgatory, 1, 2), watched(purgatory, 2, 3)
+    gauges = [(purgatory.watched, purgatory.delayed)]
+    second.satisfy()
+    purgatory.purge()
+    gauges.append((purgatory.watched, purgatory.delayed))
+    watched(purgatory, 1)
+    watched(purgatory, 1)
+    purgatory.purge()
+    gauges.append((purgatory.watched, purgatory.delayed))
+    assert gauges == [(5, 3), (3, 3), (5, 4)]
+
+
+@pytest.fixture(scope="module")
+def small() -> Backlog:
+    return Backlog.build(2_050, clients=40, start_ms=START_MS, partitions=PARTITIONS)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("copy", [0, 2])
+def test_each_copy_of_a_backlog_gives_the_expected_sums_in_each_shape(small: Backlog, shape: Shape, copy: int) -> None:
+    values = []
+    for batch in small.batches[shape]:
+        records: Any = MemoryRecords(batch.shifted(copy * small.span_ms))
+        while (one := records.next_batch()) is not None:
+            assert one.validate_crc()
+            values += [record.value for record in one]
+    assert difference(small.expected(copy), sums_of(values)) == ""
+    assert sum(batch.event_count for batch in small.batches[shape]) == small.event_count == 2_050

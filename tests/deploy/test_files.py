@@ -1,0 +1,355 @@
+"""The files of deploy/: what they name exists; published schemas and the programs that read them accept them."""
+
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from pipeline.cli.main import app
+from pipeline.job.take_over import places_on_one_node
+from pipeline.settings.loading import load_settings, unknown_variables
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable, local_audit
+from tests.deploy.commands import (
+    BASE,
+    DEPLOY,
+    OVERLAYS,
+    UNITS,
+    VERSION,
+    Program,
+    bundle,
+    checker,
+    compose_file,
+    manifest_programs,
+    mistakes_by,
+    of_the_system,
+    programs,
+    rendered,
+    run,
+    unit_lines,
+)
+from tests.pages.blocks import ROOT, blocks_of
+
+FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
+
+
+SETTINGS_FILES = sorted(DEPLOY.rglob("kquota.toml"))
+
+
+# What each program serves; that it does so is tested in test_health.py and beside the program.
+SERVED = {
+    "gate": {"/healthz", "/metrics"},
+    "dashboard": {"/healthz", "/readyz"},
+    "run": {"/metrics"},
+    "meter prometheus": {"/metrics"},
+    "quotas sync": {"/metrics"},
+}
+
+
+ALL = list(programs())
+
+
+# From the restart rules of docs/runbook.md: a restart mends neither settings nor a second driver nor refused data.
+NOT_AGAIN = "2 4 5"
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda one: one.where)
+def test_a_program_is_started_with_flags_and_variables_that_it_takes_and_asked_where_it_answers(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command: Any = get_command(app)
+    words = list(program.words)
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context(program.name, words)  # fails on a flag or value that it does not take
+    ours = {name: value for name, value in program.variables.items() if name.startswith("KQUOTA_")}
+    assert unknown_variables(ours) == {}
+    for name, value in ours.items():
+        monkeypatch.setenv(name, value)
+    load_settings()
+    for port, path in program.probed:
+        assert port in program.ports
+        assert path in SERVED[program.name]
+
+
+def test_images_and_wheels_are_named_after_the_release() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named: dict[str, list[str]] = {}
+    for path in [*pages, *(file for file in FILES if file.suffix != ".lock")]:
+        versions = re.findall(r"(?:kquota:|newTag: |kafka_quota_pipeline-)(\d+\.\d+\.\d+)", path.read_text("utf-8"))
+        named |= {path.name: versions} if versions else {}
+    assert len(named) >= 8
+    assert {name: versions for name, versions in named.items() if set(versions) != {VERSION}} == {}
+
+
+def test_the_settings_files_of_kubernetes_and_systemd_have_only_settings_that_exist() -> None:
+    roots = {path.parent.name: load_settings(path).tables.root for path in SETTINGS_FILES}
+    assert roots.keys() == {"base", "systemd"}
+    assert all(root.startswith("/var/lib/kquota") for root in roots.values())
+
+
+def test_the_compose_file_publishes_and_scrapes_only_ports_that_are_listened_on() -> None:
+    ports = {one.where.split()[1]: one.ports for one in ALL if one.where.startswith("compose.yaml")}
+    for name, service in compose_file()["services"].items():
+        for published in service.get("ports", ()):
+            assert published.startswith("127.0.0.1:")
+            assert int(published.rpartition(":")[2]) in ports.get(name, {9092, 9090, 3000})
+    scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
+    for target in _targets(scraped):
+        name, _, port = target.partition(":")
+        assert int(port) in ports[name]
+
+
+def _targets(scraped: list[dict[str, Any]]) -> Iterator[str]:
+    for one in scraped:
+        for group in one.get("static_configs", ()):
+            yield from group["targets"]
+        for found in one.get("dns_sd_configs", ()):
+            yield from (f"{name}:{found['port']}" for name in found["names"])
+
+
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_a_service_leads_to_a_port_of_a_pod(folder: Path) -> None:
+    objects = rendered(folder)
+    open_ports = {port for program in ALL if program.where.startswith(folder.name) for port in program.ports}
+    for one in objects:
+        if one["kind"] == "Service":
+            for port in one["spec"]["ports"]:
+                named = {
+                    entry["name"]: entry["containerPort"] for pod in _pods(objects) for entry in _container_ports(pod)
+                }
+                target = port["targetPort"]
+                assert named.get(target, target) in open_ports
+
+
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_a_pod_mounts_only_volumes_and_config_maps_that_are_there(folder: Path) -> None:
+    objects = rendered(folder)
+    config_maps = {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
+    claims = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
+    for one in objects:
+        for pod in _pods([one]):
+            templates = {each["metadata"]["name"] for each in one["spec"].get("volumeClaimTemplates", ())}
+            volumes = {volume["name"]: volume for volume in pod.get("volumes", one["spec"].get("volumes", ()))}
+            for container in pod["containers"]:
+                mounts = {mount["name"] for mount in container.get("volumeMounts", ())}
+                assert mounts <= volumes.keys() | templates
+            for volume in volumes.values():
+                assert volume.get("configMap", {}).get("name") in {None, *config_maps}
+                assert volume.get("persistentVolumeClaim", {}).get("claimName") in {None, *claims}
+
+
+def _pods(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for one in objects:
+        spec = one.get("spec", {})
+        if one["kind"] == "SparkApplication":
+            pod = spec.get("driverSpec", {}).get("podTemplateSpec") or spec["driver"]["template"]
+            yield pod["spec"]
+        elif "containers" in spec.get("template", {}).get("spec", {}):
+            yield spec["template"]["spec"]
+
+
+def _container_ports(pod: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for container in pod["containers"]:
+        yield from container.get("ports", ())
+
+
+def test_there_is_one_driver_by_construction() -> None:
+    for folder in OVERLAYS:
+        drivers = [one for one in rendered(folder) if one["metadata"]["name"] == "kquota-job" and _starts_a_job(one)]
+        (driver,) = drivers
+        assert driver["kind"] == "SparkApplication" or driver["spec"]["replicas"] == 1
+    (job,) = [job for job in bundle()["resources"]["jobs"].values() if "continuous" in job]
+    assert job["max_concurrent_runs"] == 1
+
+
+def _starts_a_job(one: dict[str, Any]) -> bool:
+    return one["kind"] in {"StatefulSet", "Deployment", "SparkApplication"}
+
+
+def test_a_unit_is_not_started_again_after_what_a_restart_can_not_mend() -> None:
+    for unit in UNITS:
+        lines = unit_lines(unit)
+        assert (lines["Restart"], lines["RestartPreventExitStatus"]) == ("on-failure", NOT_AGAIN)
+
+
+def test_the_files_that_the_bundle_names_are_there() -> None:
+    folder, resources = DEPLOY / "databricks" / "resources", bundle()["resources"]
+    named = [task["spark_python_task"]["python_file"] for job in resources["jobs"].values() for task in job["tasks"]]
+    named += [dashboard["file_path"] for dashboard in resources["dashboards"].values()]
+    assert [name for name in named if not (folder / name).is_file()] == []
+    used = set(re.findall(r"\$\{var\.(\w+)\}", json.dumps(bundle())))
+    assert used | {"settings_volume"} == set(bundle()["variables"])
+
+
+COMPOSE = DEPLOY / "compose"
+
+
+def test_the_compose_file_is_valid_and_what_its_services_need_is_there() -> None:
+    whole = compose_file()
+    for service in whole["services"].values():
+        assert set(service.get("depends_on", ())) <= set(whole["services"])
+        assert set(service.get("secrets", ())) <= set(whole["secrets"])
+        named = [volume.split(":")[0] for volume in service.get("volumes", ())]
+        assert [name for name in named if name not in whole["volumes"] and not (COMPOSE / name).is_file()] == []
+        if service["image"].startswith("kquota:"):
+            assert (service["cap_drop"], service["read_only"]) == (["ALL"], True), "nothing can gain rights"
+    build = whole["services"]["job"]["build"]
+    assert (COMPOSE / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "image" / "Dockerfile"
+    done = run(checker("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", COMPOSE / "compose.yaml")
+    assert done.returncode == 0, done.stdout
+
+
+def test_promtool_accepts_the_configuration_of_prometheus(tmp_path: Path) -> None:
+    promtool = of_the_system("promtool", "prometheus")
+    text = (COMPOSE / "prometheus.yml").read_text("utf-8")
+    (tmp_path / "rules.yml").symlink_to(DEPLOY / "prometheus" / "rules.yml")
+    token = tmp_path / "gate-token"
+    token.write_text("0", "utf-8")
+    (tmp_path / "prometheus.yml").write_text(text.replace("/run/secrets/gate-token", str(token)), "utf-8")
+    done = run(promtool, "check", "config", tmp_path / "prometheus.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_secrets_are_made_once(tmp_path: Path) -> None:
+    script = tmp_path / "secrets.sh"
+    script.write_bytes((COMPOSE / "secrets.sh").read_bytes())
+    assert run("/bin/sh", script).stdout
+    made = {path.name: path.read_text("utf-8") for path in (tmp_path / "secrets").iterdir()}
+    assert made.keys() == {Path(one["file"]).name for one in compose_file()["secrets"].values()}
+    assert {len(secret) for secret in made.values()} == {32}
+    assert run("/bin/sh", script).stdout == ""
+    assert made == {path.name: path.read_text("utf-8") for path in (tmp_path / "secrets").iterdir()}
+
+
+VERSIONS = ["1.31.0", "1.37.0"]
+
+
+OPERATED = {"kubeflow-spark-operator": "sparkoperator.k8s.io/v1beta2", "apache-spark-operator": "spark.apache.org/v1"}
+
+
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_every_pod_keeps_to_the_restricted_standard(folder: Path) -> None:
+    for pod in pod_specs(rendered(folder)):
+        own = pod["securityContext"]
+        assert (own["runAsNonRoot"], own["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["allowPrivilegeEscalation"] is False
+
+
+def pod_specs(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = [one["spec"]["template"]["spec"] for one in objects if "containers" in _pod_template(one)]
+    for one in objects:
+        spec = one.get("spec", {})
+        if one["apiVersion"] == OPERATED["apache-spark-operator"] and one["kind"] == "SparkApplication":
+            found += [spec[role]["podTemplateSpec"]["spec"] for role in ("driverSpec", "executorSpec")]
+        if one["kind"] == "SparkCluster":
+            roles = ("masterSpec", "workerSpec")
+            found += [spec[role]["statefulSetSpec"]["template"]["spec"] for role in roles]
+        if one["apiVersion"] == OPERATED["kubeflow-spark-operator"]:
+            for role in (spec["driver"], spec["executor"]):
+                found += [{"securityContext": role["podSecurityContext"], "containers": [role]}]
+    return found
+
+
+def _pod_template(one: dict[str, Any]) -> Any:
+    return one.get("spec", {}).get("template", {}).get("spec", {}) if one["kind"] != "SparkCluster" else {}
+
+
+def test_the_overlay_of_the_page_renders_with_the_image_and_the_settings_of_the_site(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploy-kubernetes.md").read_text("utf-8")
+    (text,) = (block.text for block in blocks_of(page) if block.language == "yaml")
+    site = tmp_path / "kquota-site"
+    site.mkdir()
+    (tmp_path / "kquota").symlink_to(ROOT)
+    (site / "kustomization.yaml").write_text(text, "utf-8")
+    (site / "kquota.toml").write_text('job = "of-the-site"\n', "utf-8")
+    objects = rendered(site)
+    images = {pod["image"] for spec in pod_specs(objects) for pod in spec["containers"]}
+    assert images == {f"registry.example.com/platform/kquota:{VERSION}"}
+    (config_map,) = (one for one in objects if one["kind"] == "ConfigMap")
+    assert config_map["data"] == {"kquota.toml": 'job = "of-the-site"\n'}
+    (job,) = (one for one in objects if one["kind"] == "StatefulSet")
+    mounted = {volume.get("configMap", {}).get("name") for volume in job["spec"]["template"]["spec"]["volumes"]}
+    assert config_map["metadata"]["name"] in mounted
+
+
+@pytest.mark.parametrize("overlay", OPERATED)
+def test_the_next_driver_finds_the_state_of_the_one_before(
+    overlay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes chooses a node for each driver; `kquota run` refuses state that would stay on the node before."""
+    folder = BASE.parent / "overlays" / overlay
+    (program,) = (one for one in manifest_programs(folder) if one.name == "run")
+    (config_map,) = (one for one in rendered(folder) if one["kind"] == "ConfigMap")
+    file = tmp_path / "kquota.toml"
+    file.write_text(config_map["data"]["kquota.toml"], "utf-8")
+    for name, value in program.variables.items():
+        monkeypatch.setenv(name, value)
+    assert list(places_on_one_node(load_settings(file))) == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def test_the_objects_are_those_of_the_schemas_of_kubernetes(folder: Path, version: str, tmp_path: Path) -> None:
+    path = tmp_path / "rendered.yaml"
+    native = [one for one in rendered(folder) if not one["kind"].startswith("Spark")]
+    path.write_text(yaml.safe_dump_all(native), "utf-8")
+    done = run(checker("kubernetes-validate"), "--strict", "--quiet", "-k", version, path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_models_of_the_kubeflow_operator_know_all_of_its_application() -> None:
+    objects = rendered(BASE.parent / "overlays" / "kubeflow-spark-operator")
+    (application,) = (one for one in objects if one["kind"] == "SparkApplication")
+    assert mistakes_by("kubeflow", application) == ""
+
+
+FOLDER = DEPLOY / "databricks"
+
+
+def test_the_models_of_databricks_take_all_resources() -> None:
+    assert mistakes_by("bundle", bundle()["resources"]) == ""
+
+
+@pytest.mark.spark
+def test_the_script_makes_tables_known_that_the_job_goes_on_to_write(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, schema = str(tmp_path / "it's here"), "spark_catalog.kquota_registered"
+    create_missing(root)
+    monkeypatch.setattr("sys.argv", ["register_tables.py", *schema.split("."), root])
+    try:
+        for _ in range(2):
+            runpy.run_path(str(FOLDER / "register_tables.py"), run_name="__main__")
+        assert {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()} == set(TABLES)
+        QuotaTable(root).alter([QuotaChange("alice", "", {"producer_byte_rate": 5.0})], local_audit(""))
+        assert [row.user for row in spark.table(f"{schema}.quotas").collect()] == ["alice"]
+    finally:
+        spark.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    assert len(QuotaTable(root).read().rows) == 1
+
+
+MOST_EXPOSED = 2.0
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_accepts_a_unit_that_exposes_little(unit: Path, tmp_path: Path) -> None:
+    """As it would be installed, with a program that is there; a template as its instance 1."""
+    analyze = of_the_system("systemd-analyze", "systemd")
+    installed = tmp_path / unit.name.replace("@.", "@1.")
+    installed.write_text(unit.read_text("utf-8").replace("/opt/kquota/.venv/bin/kquota", "/bin/true"), "utf-8")
+    done = run(analyze, "verify", "--man=no", installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = run(analyze, "security", "--offline=true", installed).stdout
+    (level,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", told)
+    assert float(level) <= MOST_EXPOSED

@@ -1,0 +1,156 @@
+"""A simulation: events of a file, batches cut at triggers, and the life of throttles on them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.replay.simulation import Simulation, batches_of_events, holds_events, read_events
+from pipeline.settings.model import Settings
+from pipeline.throttle.shapes import Written
+from quota.snapshot import QuotaSnapshot
+from schemas.names import ClientKey
+from schemas.usage import UsageEvent
+from tests.quota.factories import quota_row
+
+T0_MS = 1_700_000_000_000
+
+
+def event(at_ms: int, user: str = "alice", **fields: int | bool | str | None) -> UsageEvent:
+    return UsageEvent.model_validate({"event_time_ms": T0_MS + at_ms, "user": user, "client_id": "etl", **fields})
+
+
+@pytest.mark.parametrize(("at_ms", "trigger_ms"), [(0, 250), (1, 250), (249, 250), (250, 500), (999, 1_000)])
+def test_an_event_waits_for_the_first_trigger_after_it(at_ms: int, trigger_ms: int) -> None:
+    (batch,) = batches_of_events([event(at_ms)], 250, 1_000)
+    assert (batch.trigger_ms - T0_MS, batch.newest_event_ms - T0_MS) == (trigger_ms, at_ms)
+
+
+def test_an_event_at_the_instant_of_a_trigger_belongs_to_the_batch_after_it() -> None:
+    batches = batches_of_events([event(100), event(249), event(250)], 250, 1_000)
+    assert [(batch.trigger_ms - T0_MS, batch.newest_event_ms - T0_MS) for batch in batches] == [(250, 249), (500, 250)]
+
+
+def test_events_of_a_client_and_window_are_one_row_and_null_is_not_zero() -> None:
+    events = [event(10, produced_bytes=3), event(990, produced_bytes=4, fetched_bytes=0), event(1_010, io_time_ns=5)]
+    (batch,) = batches_of_events(events, 5_000, 1_000)
+    rows = [
+        (row["sample_start_ms"] - T0_MS, row["produced_bytes"], row["fetched_bytes"], row["io_time_ns"])
+        for row in batch.usage.to_pylist()
+    ]
+    assert rows == [(0, 7, 0, None), (1_000, None, None, 5)]
+
+
+def test_the_time_of_exempt_requests_is_left_out_and_their_bytes_are_not() -> None:
+    (batch,) = batches_of_events([event(0, produced_bytes=3, io_time_ns=5, throttle_exempt=True)], 250, 1_000)
+    (row,) = batch.usage.to_pylist()
+    assert (row["produced_bytes"], row["io_time_ns"]) == (3, None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 9))), st.integers(1, 3_000))
+def test_nothing_is_lost_and_no_batch_sees_what_comes_after_its_trigger(
+    used: list[tuple[int, int]], trigger_ms: int
+) -> None:
+    batches = list(
+        batches_of_events([event(at_ms, produced_bytes=amount) for at_ms, amount in used], trigger_ms, 1_000)
+    )
+    sums = [sum(filter(None, batch.usage["produced_bytes"].to_pylist())) for batch in batches]
+    assert sum(sums) == sum(amount for _, amount in used)
+    for batch in batches:
+        assert batch.trigger_ms - trigger_ms <= batch.newest_event_ms < batch.trigger_ms
+        assert batch.trigger_ms % trigger_ms == 0
+    assert len({batch.trigger_ms for batch in batches}) == len(batches)
+
+
+GOOD = {"event_time_ms": 5, "user": "alice", "client_id": "etl"}
+
+
+def test_objects_arrays_and_blank_lines_are_read_as_on_the_topic() -> None:
+    text = "\n".join([json.dumps(GOOD), "", json.dumps([GOOD, {**GOOD, "user": "bob"}]), "null", "[]"])
+    events, refused = read_events(text)
+    assert ([event.user for event in events], refused) == (["alice", "alice", "bob"], [])
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        ("{", "line 1: not JSON"),
+        (json.dumps({**GOOD, "user": ""}), "line 1: 'user': "),
+        (json.dumps({**GOOD, "produced_bytes": -1}), "line 1: 'produced_bytes': "),
+        (json.dumps([GOOD, {**GOOD, "event_time_ms": "x"}]), "line 1, element 1: 'event_time_ms': "),
+        ("7", "line 1: "),
+    ],
+)
+def test_what_is_no_event_is_refused_by_itself_with_its_place(line: str, refusal: str) -> None:
+    events, refused = read_events(f"{line}\n{json.dumps(GOOD)}")
+    assert [sentence.startswith(refusal) for sentence in refused] == [True]
+    assert events[-1].user == "alice"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_events"),
+    [
+        (json.dumps(GOOD), True),
+        ("\n" + json.dumps([GOOD]), True),
+        (json.dumps({"quotas": []}), False),
+        (json.dumps([{"user": "alice", "client_id": ""}]), False),
+        ("quotas:\n- {user: alice}", False),
+        ("", False),
+    ],
+)
+def test_the_first_line_says_whether_a_file_holds_events(text: str, is_events: bool) -> None:
+    assert holds_events(text) is is_events
+
+
+ALICE = ClientKey("", "alice", "etl")
+
+
+def used_at(at_ms: int, produced_bytes: int) -> UsageEvent:
+    return UsageEvent(event_time_ms=T0_MS + at_ms, user="alice", client_id="etl", produced_bytes=produced_bytes)
+
+
+def simulate(events: list[UsageEvent], **quota: Any) -> tuple[Simulation, list[tuple[int, str, str]]]:
+    told: list[tuple[int, str, str]] = []
+
+    def tell(now_ms: int, record: Written) -> None:
+        told.append((now_ms - T0_MS, record.publication.action, record.publication.cause))
+
+    quotas = QuotaSnapshot.from_rows([quota_row("alice", **{"producer_byte_rate": 1_000.0, **quota})], 1)
+    simulation = Simulation(Settings(), 500, quotas, "cluster", tell)
+    simulation.run(batches_of_events(events, 500, 1_000))
+    return simulation, told
+
+
+def test_a_throttle_is_begun_by_a_batch_and_released_when_nothing_is_owed() -> None:
+    # The sample of 15 000 bytes leaves the window of the rate 11 s after its own began; no look before finds less owed.
+    simulation, told = simulate([used_at(100, 15_000)])
+    assert told[0] == (500, "throttle", "violation")
+    assert told[-1][1:] == ("release", "expired")
+    assert 11_000 <= told[-1][0] <= 16_000
+    story = simulation.clients[ALICE]
+    assert (story.violations, story.renewals, story.releases) == (1, len(told) - 2, 1)
+    assert (story.throttle_ms, story.held_since_ms) == (told[-1][0] - 500, None)
+
+
+def test_a_debt_beyond_the_cap_is_renewed_until_it_is_paid() -> None:
+    simulation, told = simulate([used_at(0, 60_000)])
+    story = simulation.clients[ALICE]
+    assert told[0] == (500, "throttle", "violation")
+    assert told[-1][1:] == ("release", "expired")
+    assert story.renewals == len(told) - 2 > 0
+    # 60 000 bytes at 1 000 a second, less the burst of 11 000 in the bucket.
+    assert 48_000 <= story.throttle_ms <= 51_000
+
+
+def test_quiet_hours_between_events_take_no_time() -> None:
+    _, told = simulate([used_at(0, 15_000), used_at(86_400_000, 15_000)])
+    assert [at_ms for at_ms, _, cause in told if cause == "violation"] == [500, 86_400_500]
+    assert [action for _, action, _ in told].count("release") == 2
+
+
+def test_a_shadow_quota_tells_nothing_and_is_counted() -> None:
+    simulation, told = simulate([used_at(0, 15_000), used_at(600, 0), used_at(30_000, 0)], mode="shadow")
+    assert told == []
+    assert simulation.clients[ALICE].shadowed == 2
