@@ -111,13 +111,6 @@ def run_service(name: str, compose: ComposeBroker) -> "subprocess.CompletedProce
     return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
 
 
-def test_the_jar_is_in_a_volume_of_both_services() -> None:
-    services = compose_file()["services"]
-    for folder, name in _JAR_VOLUME.items():
-        volumes = [volume.split(":")[:2] for volume in services[name]["volumes"]]
-        assert ["reporter", folder] in volumes
-
-
 def test_the_topics_are_made_metering_is_switched_on_and_the_reporter_sends_usage(broker: ComposeBroker) -> None:
     for name in ("topics", "metering"):
         done = run_service(name, broker)

@@ -201,7 +201,7 @@ def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str
 def test_the_exit_code_is_the_programs_while_memory_is_still_freed(tmp_path: Path) -> None:
     for first in range(4):
         write_deltalake(tmp_path / "t", pa.table({"at_ms": [first], "name": ["n"]}), mode="append")
-    for _ in range(3):
+    for _ in range(2):
         ended = run_script(SLOW_STORE + "run_to_exit(program)", str(tmp_path / "t"))
         assert (ended.returncode, ended.stdout, ended.stderr) == (3, "4\n", "")
 

@@ -29,7 +29,7 @@ from pipeline.dashboard.views import Answers
 
 SEEDS: Final = range(8)
 INSTANTS: Final = 25
-FEW: Final = 5
+FEW: Final = 3
 _MINUTE_MS: Final = 60_000
 _ASKED_CLIENTS: Final = 3
 

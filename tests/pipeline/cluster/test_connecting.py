@@ -190,15 +190,6 @@ def test_a_refusal_names_the_right_that_is_missing(error: Exception, named: tupl
     assert "hidden" not in str(told)
 
 
-@pytest.mark.parametrize("error", [None, errors.KafkaTimeoutError(), errors.ProducerFencedError(), OSError("x")])
-def test_a_failure_for_another_reason_is_no_refusal(error: Exception | None) -> None:
-    assert permission_missing(error, RIGHTS, ALICE, "b:1") is None
-
-
-def test_a_refusal_of_a_kind_that_is_not_wanted_names_nothing() -> None:
-    assert permission_missing(errors.ClusterAuthorizationFailedError(), RIGHTS[:4], ALICE, "b:1") is None
-
-
 def test_the_principal_is_known_from_the_password_or_the_token() -> None:
     no_endpoint = TokenProvider(TokenSource("http://127.0.0.1:1/token", "c", "hidden"))
     assert principal_of(ALICE) == "User:alice"
@@ -263,3 +254,10 @@ def test_a_new_connection_takes_the_secret_that_the_file_holds_now(broker: Embed
     secret.write_text(f"{USERS['alice']}\n")
     with access.admin() as admin:
         assert admin.describe_cluster()["brokers"]
+
+
+@pytest.mark.parametrize(
+    "error", [None, errors.KafkaTimeoutError(), OSError("x"), errors.ClusterAuthorizationFailedError()]
+)
+def test_a_failure_for_another_reason_is_no_refusal(error: Exception | None) -> None:
+    assert permission_missing(error, RIGHTS[:4], ALICE, "b:1") is None

@@ -9,8 +9,18 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from typer.testing import CliRunner
 
+from pipeline.brokers.native import NativeQuotas
 from pipeline.cli.main import app
-from pipeline.cluster.acls import Acl, Names, PermissionMissing, Role, acls_of, grant_commands
+from pipeline.cluster.acls import (
+    ALTER_QUOTAS,
+    DESCRIBE_QUOTAS,
+    Acl,
+    Names,
+    PermissionMissing,
+    Role,
+    acls_of,
+    grant_commands,
+)
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import missing_acls, open_client, refuse_unpermitted
 from pipeline.cluster.sign_in import TokenRefused
@@ -22,6 +32,7 @@ from pipeline.meter.usage_messages import Message
 from pipeline.meter.usage_topic import KafkaUsageTopic
 from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
+from tests.pipeline.brokers.quota_broker import user
 from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
 from tests.pipeline.cluster.test_connecting import refusal_of
@@ -132,19 +143,6 @@ def test_a_token_the_broker_does_not_accept(secured: Secured) -> None:
 
 @pytest.mark.broker
 @pytest.mark.long
-def test_the_wrong_protocol_for_the_port(secured: Secured) -> None:
-    plain = secured.properties("PLAIN")
-    set_protocol = "set security.protocol of the client properties to that of the listener"
-    assert set_protocol in refused(secured, secured.address("PLAIN"), {})
-    assert set_protocol in refused(secured, secured.address("SSL"), {})
-    assert set_protocol in refused(secured, secured.broker.bootstrap_servers, secured.properties("SSL"))
-    assert set_protocol in refused(secured, secured.address("PLAIN"), {**plain, "security.protocol": "SASL_PLAINTEXT"})
-    both = plain | secured.properties("SSL") | {"security.protocol": "SASL_SSL"}
-    assert set_protocol in refused(secured, secured.address("SSL"), both)
-
-
-@pytest.mark.broker
-@pytest.mark.long
 def test_a_client_certificate_that_is_missing_or_not_accepted(secured: Secured) -> None:
     trust = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.authority.certificate)}
     late = secured.authority.issue("late", expired=True)
@@ -223,27 +221,6 @@ def test_each_right_of_the_job_is_missed_by_name(topics: Secured, role: Role, ta
     assert refused.value.exit_code == 6
 
 
-@pytest.mark.broker
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "taken",
-    [
-        Acl("topic", NAMES.throttle_topic, "Write"),
-        Acl("topic", NAMES.marker_topic, "Read"),
-        Acl("group", "kquota-acl", "Read"),
-        Acl("transactional-id", "kquota-acl", "Write"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("role", ["job"], indirect=True)
-def test_a_right_that_is_taken_while_the_job_runs_is_named_too(topics: Secured, role: Role, taken: Acl) -> None:
-    topics.forbid(role, [taken])
-    with pytest.raises(PermissionMissing) as refused:
-        publish_and_read_back(topics)
-    assert str(taken) in str(refused.value)
-    assert grant_commands([taken], "User:job", topics.address(MECHANISM))[0] in str(refused.value)
-
-
 def meters_topic(topics: Secured) -> KafkaUsageTopic:
     return KafkaUsageTopic(NAMES.usage_topic, NAMES.marker_topic, topics.access(MECHANISM), 5_000)
 
@@ -318,3 +295,37 @@ def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missi
     for command in ("create", "check"):
         done = invoke(app, ["topics", command, *options])
         assert (done.exit_code, done.exception) == (0, None), done.output
+
+
+CHANGE = {user("alice"): {"producer_byte_rate": 5.0}, user("bob"): {"producer_byte_rate": 6.0}}
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_to_see_and_to_change_quotas_need_a_right_each_which_the_error_names(secured: Secured) -> None:
+    access = secured.access(MECHANISM, "operator")
+    with NativeQuotas(access) as native:
+        for right, call in ((DESCRIBE_QUOTAS, native.describe), (ALTER_QUOTAS, lambda: native.alter(CHANGE))):
+            with pytest.raises(PermissionMissing) as refused:
+                call()
+            assert refused.value.acls == (right,)
+            assert f"'User:operator' is not allowed {right.operation} on the cluster" in str(refused.value)
+            assert refused.value.fix == grant_commands([right], "User:operator", access.bootstrap_servers)[0]
+            assert refused.value.fix.endswith(f"--operation {right.operation} --cluster")
+        secured.allow("operator", [DESCRIBE_QUOTAS, ALTER_QUOTAS])
+        assert native.alter(CHANGE) == []
+        assert {quota.entity for quota in native.describe()} <= set(CHANGE)
+    secured.forbid("operator", [DESCRIBE_QUOTAS, ALTER_QUOTAS])
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_the_printed_rights_of_an_import_are_enough_to_see_quotas_and_no_more(secured: Secured) -> None:
+    rights = acls_of("import", Names("u", "t", "m", "j"))
+    secured.allow("gate", rights)
+    with NativeQuotas(secured.access(MECHANISM, "gate")) as native:
+        native.describe()
+        assert native.broker_ids() == [1]
+        with pytest.raises(PermissionMissing):
+            native.alter(CHANGE)
+    secured.forbid("gate", rights)

@@ -57,15 +57,6 @@ def test_a_child_gets_a_token_though_its_parent_was_fetching_one(endpoint: Token
         assert in_a_child(provider.token) == "opaque"
 
 
-def test_without_a_claim_the_answer_says_how_long_a_token_is_valid(endpoint: TokenEndpoint) -> None:
-    endpoint.answer = (200, b'{"access_token": "opaque", "expires_in": 10}')
-    clock = [NOW]
-    provider = TokenProvider(source(endpoint), lambda: clock[0])
-    for clock[0], asked in ((NOW, 1), (NOW + 7.9, 1), (NOW + 8, 2)):
-        assert provider.token() == "opaque"
-        assert len(endpoint.forms) == asked
-
-
 def test_a_token_may_be_a_file_that_is_read_again_when_it_has_expired(tmp_path: Path) -> None:
     file = tmp_path / "token file"
     clock = [NOW]
@@ -214,13 +205,6 @@ def test_a_key_of_an_older_format_is_refused_with_its_conversion(identity: Ident
     old = openssl(identity.key.parent, "ec", "-in", identity.key.name).decode()
     with pytest.raises(TlsMistakes, match=r"holds 'EC PRIVATE KEY', not a PKCS 8 key .*: openssl pkcs8 -topk8"):
         read_tls({"ssl.keystore.key": old, "ssl.keystore.certificate.chain": identity.certificate.read_text()})
-
-
-def test_half_an_identity_is_refused(identity: Identity) -> None:
-    with pytest.raises(TlsMistakes, match="the certificate alone, not a private key and its certificate"):
-        read_tls({"ssl.keystore.location": str(identity.certificate)})
-    with pytest.raises(TlsMistakes, match="holds the key alone"):
-        read_tls({"ssl.keystore.location": str(identity.key)})
 
 
 def test_a_key_of_another_certificate_is_refused(authority: Authority, identity: Identity) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaConnectionError
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
@@ -28,7 +27,7 @@ from pipeline.cluster.topics import (
 )
 from pipeline.command_line import COMMAND_CONFIG, JOB, TABLES_ROOT, carry, carry_nothing
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.errors import ClusterUnreachable, PipelineError, Refused
+from pipeline.errors import PipelineError, Refused
 from pipeline.settings.model import EngineSettings, KafkaSettings, Settings, StreamSettings
 from tests.pipeline.cli.running import kquota
 from tests.waiting import wait_until
@@ -199,38 +198,6 @@ def test_a_topic_made_anew_has_another_id_and_one_that_is_gone_has_none(broker: 
         wait_until(lambda: bool(ask().get("ids.a")), "the id of the new topic")
         assert is_other(first, ask(), "ids.a")
         assert len(first["ids.a"]) == 22, "as kafka-topics prints it"
-
-
-class Connections:
-    """Stands for a cluster: of the connections to it, those first in the list fail."""
-
-    bootstrap_servers = "memory"
-
-    def __init__(self, fails: list[bool]) -> None:
-        self.fails, self.closed = fails, 0
-
-    def open(self, _make: type[KafkaAdminClient], **_options: Any) -> Any:
-        return self
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
-        if self.fails.pop(0):
-            raise KafkaConnectionError
-        return [{"name": name, "topic_id": None, "error_code": 0} for name in names]
-
-
-def test_a_connection_from_before_a_brokers_restart_is_replaced() -> None:
-    cluster: Any = Connections([True, False])
-    assert TopicIds(cluster, ["a"])() == {"a": ""}
-    assert cluster.closed == 1
-
-
-def test_a_cluster_that_is_away_is_named() -> None:
-    cluster: Any = Connections([True, True])
-    with pytest.raises(ClusterUnreachable, match="no Kafka broker answers at memory"):
-        TopicIds(cluster, ["a"])()
 
 
 @pytest.mark.parametrize(

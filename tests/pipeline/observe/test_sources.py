@@ -14,7 +14,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.errors import PipelineError
-from pipeline.meter.scrape_sources import ExporterSource, PrometheusSource
+from pipeline.meter.scrape_sources import ExporterSource
 from pipeline.meter.scrapes import NameMap
 from pipeline.observe.observation import Observation
 from pipeline.observe.sources import ScrapedSource, SourceState, TopicSource
@@ -90,46 +90,6 @@ def test_pages_without_a_sensor_are_known_as_such(brokers: tuple[Exporter, Expor
         brokers[0].answer = page(line(RATE))
         watched.round()
         assert not watched.source.has_no_sensors
-
-
-def test_a_prometheus_whose_series_are_of_no_broker_is_not_one_without_a_sensor() -> None:
-    series = {"__name__": "kafka_server_produce_byte_rate", "instance": "elsewhere:9404", "user": "alice"}
-    result = [{"metric": series, "values": [[1_732_000_000, "5"]]}]
-    answer = json.dumps({"data": {"resultType": "matrix", "result": result}}).encode()
-    with exporter(page(answer)) as prometheus:
-        watched = Watched(prometheus)
-        url = prometheus.url.removesuffix("/metrics")
-        asked = PrometheusSource(url, NameMap(), [{"broker_id": 1, "host": "b1"}])
-        with closing(ScrapedSource([asked], NameMap(), watched.clock)) as watched.source:
-            watched.round()
-            assert not watched.source.has_no_sensors
-            (state,) = watched.source.states()
-            assert "series of no broker: 1, the first has instance='elsewhere:9404'" in state.notice
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (b'kafka_server_quota_byte_rate{resource="Produce, user=alice",clientId="etl"} 5\n', "holds several names"),
-        (b"kafka_server_produce_user_alice_byte_rate 5\n", "parts of the metric's name"),
-        (b"redpanda_kafka_partitions 5\n", "from its first throttle on"),
-    ],
-)
-def test_pages_with_quota_lines_that_cannot_be_read_are_not_pages_without_a_sensor(
-    body: bytes, reason: str, brokers: tuple[Exporter, Exporter]
-) -> None:
-    watched = Watched(*brokers)
-    with closing(watched.source):
-        brokers[0].answer, brokers[1].answer = page(body), page(b"jvm_threads 4\n")
-        watched.round()
-        assert not watched.source.has_no_sensors
-        assert reason in watched.source.states()[0].notice
-        brokers[0].answer = page(body + line(RATE))
-        watched.round()
-        one, two = watched.source.states()
-        assert one.trouble == ""
-        assert (one.notice != "") == (b"redpanda" not in body)
-        assert two.notice.startswith("it shows no quota sensors")
 
 
 def test_two_scrapes_are_enough_for_a_first_figure(brokers: tuple[Exporter, Exporter]) -> None:
