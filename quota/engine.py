@@ -57,8 +57,9 @@ RATES_SCHEMA: Final = pa.schema(
     [
         *columns_of(pa.string(), *KEY),
         ("level", pa.int64()),
-        *columns_of(pa.string(), *SENSOR),
+        *columns_of(pa.string(), *SENSOR, "mode"),
         *columns_of(pa.float64(), "observed", "bound"),
+        ("window_ms", pa.int64()),
     ]
 )
 """Columns of `QuotaEngine.rates`."""
@@ -222,26 +223,41 @@ class QuotaEngine:
         ]
         return pa.Table.from_arrays([*_key_columns(names), *columns], schema=OWED_SCHEMA)
 
-    def rates(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
-        """Say at what rate entities use something that an enforced bound limits, as `evaluate`. Reads only.
+    def rates(self, entities: pa.Table, evaluated_at_ms: int, side: Side = Side.ENFORCED) -> pa.Table:
+        """Say at what rate entities use something that a bound limits, as `evaluate`. Reads only.
+
+        Args:
+            entities: columns of `evaluate`.
+            evaluated_at_ms: the instant, not before the last `record`.
+            side: the shadow side has only bounds of shadow rows, and sees them as if all of them were enforced.
 
         Returns:
-            One row per entity and quota type with O > 0 and an enforced bound T > 0, in the order of the table:
-            broker_id, user, client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it is not a tag),
-            observed, bound.
+            One row per entity and quota type with O > 0 and a bound T > 0, in the order of the table: broker_id, user,
+            client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it is not a tag), mode, observed,
+            bound, window_ms.
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
-        columns = self._of_types(names, partial(self._used, now_ms=evaluated_at_ms))
-        quota, bound, _, _, observed = columns
-        places = np.flatnonzero((observed > 0) & (bound > 0) & np.isfinite(bound))
-        quota, bound, has_user, has_client_id, observed = (column[places] for column in columns)
+        columns = self._of_types(names, partial(self._used, side=side, now_ms=evaluated_at_ms))
+        quota, bound, _, _, observed, _ = columns
+        is_kept = (observed > 0) & (bound > 0) & np.isfinite(bound)
+        if side is Side.SHADOW:
+            is_kept &= self._sensors.resolution.is_shadow(quota)
+        places = np.flatnonzero(is_kept)
+        quota, bound, has_user, has_client_id, observed, window_ms = (column[places] for column in columns)
         entity, quota_type = np.divmod(places, len(QUOTA_TYPES))
         broker_id, user, client_id = names.take(entity)
-        level = pa.array(self._sensors.resolution.levels_of(quota))
-        tags = names_where(has_user, user), names_where(has_client_id, client_id)
-        keys = [broker_id, user, client_id, names_of(QUOTA_TYPES, quota_type)]
-        return pa.Table.from_arrays([*keys, level, *tags, pa.array(observed), pa.array(bound)], schema=RATES_SCHEMA)
+        return pa.Table.from_arrays(
+            [
+                *(broker_id, user, client_id, names_of(QUOTA_TYPES, quota_type)),
+                pa.array(self._sensors.resolution.levels_of(quota)),
+                names_where(has_user, user),
+                names_where(has_client_id, client_id),
+                pa.array(self._sensors.resolution.modes_of(quota), pa.string()),
+                *(pa.array(column) for column in (observed, bound, window_ms)),
+            ],
+            schema=RATES_SCHEMA,
+        )
 
     def resolve(self, entities: pa.Table) -> pa.Table:
         """Say which quota holds for entities of `evaluate`, and whether it was violated at the last `record`.
@@ -323,24 +339,24 @@ class QuotaEngine:
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
     ) -> tuple[Floats, Floats, Ints, Floats, Ints]:
         """O, T, W, tokens and what is owed, of each entity for one type."""
-        resolved, ids, rate, span_ms = self._enforced(hashes, candidates, quota_type, now_ms)
+        resolved, ids, rate, span_ms = self._seen_by(Side.ENFORCED, hashes, candidates, quota_type, now_ms)
         left = self._tokens(quota_type, ids, resolved.bound, now_ms) if self.carry_debt else np.zeros(len(hashes))
         return rate, resolved.bound, span_ms, left, owed_time_ms(rate, span_ms, left, resolved.bound)
 
     def _used(
-        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
-    ) -> tuple[Ids, Floats, Flags, Flags, Floats]:
-        """The enforced row of each entity for one type, its bound, the tags, and O."""
-        resolved, _, observed, _ = self._enforced(hashes, candidates, quota_type, now_ms)
-        return resolved.quota, resolved.bound, resolved.has_user, resolved.has_client_id, observed
+        self, hashes: HashedNames, candidates: Candidates, quota_type: int, side: Side, now_ms: int
+    ) -> tuple[Ids, Floats, Flags, Flags, Floats, Ints]:
+        """The row of each entity for one type on one side, its bound, the tags, and O and W."""
+        resolved, _, observed, window_ms = self._seen_by(side, hashes, candidates, quota_type, now_ms)
+        return resolved.quota, resolved.bound, resolved.has_user, resolved.has_client_id, observed, window_ms
 
-    def _enforced(
-        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
+    def _seen_by(
+        self, side: Side, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
     ) -> tuple[Resolved, Ids, Floats, Ints]:
-        """The enforced row of each entity for one type, its sensor, and O and W of that."""
-        resolved = self._sensors.resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
+        """The row that a side sees of each entity for one type, its sensor, and O and W of that."""
+        resolved = self._sensors.resolution.resolve(hashes, candidates, side, quota_type)
         ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-        return resolved, ids, *self._observed((Side.ENFORCED, quota_type), ids, now_ms)
+        return resolved, ids, *self._observed((side, quota_type), ids, now_ms)
 
     def _holding(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.engine import RATES_SCHEMA, QuotaEngine, Scope
+from quota.entity import Level, entity_at
 from quota.errors import InvalidArgument, InvalidUsage
+from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
@@ -74,16 +76,18 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
     of_rates = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt=False)
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
+    shadow_enforced = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt=False)
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
         rows, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
         for one in (engine, of_rates):
             one.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
         model.load_quotas(rows, mode)
+        shadow_enforced.load_quotas(engine.snapshot.with_shadow_enforced())
         for _ in range(data.draw(st.integers(1, 4))):
             if data.draw(st.integers(0, 4)) == 0:
                 last_ms, now_ms = now_ms, now_ms - data.draw(st.integers(1, 3_600_000))
-                for any_engine in (engine, of_rates, model):
+                for any_engine in (engine, of_rates, shadow_enforced, model):
                     any_engine.begin_epoch(last_ms, now_ms)
             now_ms += data.draw(st.one_of(st.just(0), st.integers(0, window_ms), st.integers(0, 15 * window_ms)))
             usage, is_old = data.draw(batch(now_ms, num_samples, window_ms)), data.draw(st.booleans())
@@ -92,9 +96,23 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
             of_rates.record(table(usage), now_ms, is_old)
+            shadow_enforced.record(table(usage), now_ms, is_old)
             of_rates.expire_idle(now_ms, num_samples * window_ms)
             rates = expected_rates(model, look_ms)
             assert [one.rates(entities, look_ms).to_pylist() for one in (engine, of_rates)] == [rates, rates]
+            if version == 0:  # the shadow side is empty when the first shadow row comes
+                seen = shadow_enforced.rates(entities, look_ms).to_pylist()
+                assert engine.rates(entities, look_ms, Side.SHADOW).to_pylist() == only_shadow(engine, seen)
+
+
+def only_shadow(engine: QuotaEngine, seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the rates of an engine with shadow rows enforced those under a shadow row."""
+    shadow = {(quota.user, quota.client_id) for quota in engine.snapshot.quotas if quota.mode == "shadow"}
+    return [
+        {**row, "mode": "shadow"}
+        for row in seen
+        if entity_at(Level(row["level"]), row["sensor_user"], row["sensor_client_id"]) in shadow
+    ]
 
 
 def expected_rates(model: ScalarModel, look_ms: int) -> list[dict[str, Any]]:
