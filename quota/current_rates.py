@@ -1,251 +1,309 @@
-"""The current rate under each quota: how near the clients are to their bounds.
+"""How near every sensor is to its bound at the newest batch, by the engine that decides: the rows of the table `rates`.
 
-The rates are those of the engine, at one instant. A quota of a default has a sensor for each client it holds for; then
-the sensor that is nearest to the bound is shown. A shadow quota is seen as the shadow resolution sees it: as if it, and
-every other shadow quota, were enforced.
+A row is a sensor, or a client. A sensor has one row for each quota type and side, enforced or shadow. Its clients have
+rows, too, with what each of them uses of it, unless the sensor is of one client alone. What clients without a bound
+use is summed here from the usage of the batches: the engine has no sensor for it.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, overload
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quota.arrays import Floats, Ids
-from quota.engine import QuotaEngine
-from quota.entity import NAMES_OF_LEVEL, QUOTA_TYPES, Level, entity_at
-from quota.snapshot import QuotaSnapshot
+from quota.arrays import Flags, Floats, Ids, Ints
+from quota.entity import QUOTA_TYPES, REQUEST
+from quota.rates import PERCENT_PER_NS
 from quota.usage import BLOCK_ROWS
 
-_SENSOR: Final = ("level", "quota_type", "sensor_user", "sensor_client_id", "broker_id")
+MOST_ROWS: Final = 100_000
+"""The most rows of all; whole sensors are left out, those with the smallest share first."""
+MOST_CLIENTS: Final = 100
+"""The most clients of a sensor that have rows: those that use the most."""
+MOST_UNBOUNDED: Final = 1_000
+"""The most clients without a bound that have rows, for each quota type: those that use the most."""
 
+COLUMNS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("broker_id", "user", "client_id", "quota_type")),
+        *((name, pa.float64()) for name in ("observed", "bound", "share", "own_rate")),
+        *((name, pa.int64()) for name in ("window_ms", "clients", "level")),
+        *((name, pa.string()) for name in ("sensor_user", "sensor_client_id", "mode")),
+        ("held_until_ms", pa.int64()),
+    ]
+)
+"""Columns of `CurrentRates.rows`; `schemas.rows.RatesRow` says what they mean."""
 
-class QuotaKey(NamedTuple):
-    """One bound: the entity as in the quota table, and the quota type."""
+_MEASURES: Final = (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns"))
+_COUNTED: Final = ("produced_bytes", "fetched_bytes", "request_count")
+_CLIENT: Final = ("broker_id", "user", "client_id")
+_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
 
-    user: str
-    client_id: str
-    quota_type: str
+RatesOf = Callable[[pa.Table], pa.Table]
+"""`QuotaEngine.rates` of clients (broker_id, user, client_id), of both sides."""
 
 
 @dataclass(frozen=True, slots=True)
-class SensorRate:
-    """The rate of one sensor under the quota that holds for it.
+class CurrentRates:
+    """The rates at an instant.
 
     Attributes:
-        user: A client of the sensor, with `client_id`: the first one in the order asked.
-        sensor_user: The user, if it is a tag of the sensor, else ""; likewise the client-id.
-        broker_id: "" in cluster scope.
-        clients: How many of the clients that were asked about share the sensor.
-        observed: O, above 0, in the unit of T, the bound.
-        entity: User and client-id of the row of `quotas`; `owner` is that row's, where it was looked up.
+        rows: Of `COLUMNS`: sensors, the largest share first, then clients under a bound, then those without one.
+        active_clients: How many pairs of user and client-id used anything in the windows of the rates.
+        produced_bytes_per_second: What all clients produced, on average over these windows; likewise what they fetched,
+            and the number of their requests.
     """
 
-    quota_type: str
-    user: str
-    client_id: str
-    sensor_user: str
-    sensor_client_id: str
-    broker_id: str
-    clients: int
-    observed: float
-    bound: float
-    level: int
-    mode: str
-    entity: tuple[str, str]
-    owner: str | None = None
-
-    @property
-    def used(self) -> float:
-        """O / T; above 1 the quota is violated."""
-        return self.observed / self.bound
-
-    @property
-    def quota(self) -> QuotaKey:
-        """The bound."""
-        return QuotaKey(*self.entity, self.quota_type)
+    rows: pa.Table
+    active_clients: int
+    produced_bytes_per_second: float
+    fetched_bytes_per_second: float
+    requests_per_second: float
 
 
-class SensorRates(Sequence[SensorRate]):
-    """The rates of sensors as columns: an element is made when it is asked for. Immutable.
+TOTALS: Final = tuple(field.name for field in fields(CurrentRates) if field.name != "rows")
 
-    A dashboard looks each second at a hundred thousand of them, and shows fifty.
 
-    Args:
-        rows: A row for each, with the attributes of `SensorRate` as columns; `entity` as `entity_user` and
-            `entity_client_id`, and without `owner`.
-        owners: Who is responsible, by user and client-id of the row of `quotas`.
+class RecentUsage:
+    """The usage of the batches that rates are made of: all rows of the last N + 1 sample windows. For one thread."""
+
+    def __init__(self, num_samples: int, sample_window_ms: int, by_broker: bool) -> None:
+        self._num_samples = num_samples
+        self._sample_window_ms = sample_window_ms
+        self._by_broker = by_broker
+        self._batches: deque[tuple[int, pa.Table]] = deque()
+
+    def add(self, usage: pa.Table, evaluated_at_ms: int) -> None:
+        """Take the usage of the next batch, and forget what no window of it has."""
+        kept_ms = (self._num_samples + 1) * self._sample_window_ms
+        while self._batches and self._batches[0][0] <= evaluated_at_ms - kept_ms:
+            self._batches.popleft()
+        if usage.num_rows:
+            names = [name for name in (*_CLIENT, *_USED) if name in usage.column_names]
+            self._batches.append((evaluated_at_ms, usage.select(names)))
+
+    def copy(self) -> "RecentUsage":
+        """What it holds now, for another thread."""
+        found = RecentUsage(self._num_samples, self._sample_window_ms, self._by_broker)
+        found._batches = self._batches.copy()
+        return found
+
+    def clear(self) -> None:
+        """Forget all of it: a time epoch begins."""
+        self._batches.clear()
+
+    def at(self, now_ms: int) -> "ClientUsage":
+        """What each client used in the windows that a rate can have at an instant."""
+        parts = [usage for _, usage in self._batches]
+        usage = pa.concat_tables(parts, promote_options="default") if parts else _NO_USAGE
+        return ClientUsage.of(usage, now_ms, self._num_samples, self._sample_window_ms, self._by_broker)
+
+
+_NO_USAGE: Final = pa.table({name: pa.array([], pa.string()) for name in _CLIENT})
+_USED: Final = ("sample_start_ms", "request_count", *(name for names in _MEASURES for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientUsage:
+    """n clients and what each used.
+
+    Attributes:
+        clients: broker_id, user, client_id; each once.
+        by_window: float64[types, n, windows + 1]: what was used in a window and all later ones, in bytes or ns.
+        first_window: The index of the oldest one.
+        counted: What all of them produced and fetched, and their requests.
+        span_ms: From the oldest of these windows with usage until now, at least N - 1 windows: so a cluster that has
+            just begun does not seem busier than it is.
     """
 
-    def __init__(self, rows: pa.Table, owners: Mapping[tuple[str, str], str | None] = MappingProxyType({})) -> None:
-        self._rows = rows
-        self._owners = owners
-        self.used: Floats = np.asarray(rows["observed"].to_numpy() / rows["bound"].to_numpy(), np.float64)
-        """float64[n]: O / T of each, above 0."""
+    clients: pa.Table
+    by_window: Floats
+    first_window: int
+    sample_window_ms: int
+    counted: tuple[float, float, float]
+    span_ms: int
 
     @classmethod
-    def of(cls, rates: Iterable[SensorRate]) -> "SensorRates":
-        """These rates, with their owners."""
-        listed = list(rates)
-        columns = {name: [getattr(one, name) for one in listed] for name in _ATTRIBUTES}
-        entities = {name: [one.entity[part] for one in listed] for part, name in enumerate(_ENTITY)}
-        rows = pa.table({**columns, **entities}, schema=_SCHEMA)
-        return cls(rows, {one.entity: one.owner for one in listed})
+    def of(
+        cls, usage: pa.Table, now_ms: int, num_samples: int, sample_window_ms: int, by_broker: bool
+    ) -> "ClientUsage":
+        """Sum rows of `usage` that were evaluated until an instant, in the windows that a rate can have then."""
+        first = now_ms // sample_window_ms - num_samples
+        if usage.num_rows:
+            usage = usage.filter(pc.field("sample_start_ms") >= first * sample_window_ms)
+        if not usage.num_rows:
+            return cls(_NO_USAGE, np.zeros((len(_MEASURES), 0, 1)), first, sample_window_ms, (0.0, 0.0, 0.0), 1)
+        names = _CLIENT if by_broker else _CLIENT[1:]
+        of_row, rows = _numbered([usage], names)
+        windows = usage["sample_start_ms"].to_numpy() // sample_window_ms - first
+        num_windows = num_samples + 1
+        cells = of_row[0] * num_windows + windows
+        sums = []
+        for measure in _MEASURES:
+            amounts = sum(_amounts(usage, name) for name in measure)
+            of_cells = np.bincount(cells, amounts, len(rows) * num_windows).reshape(len(rows), num_windows)
+            later = np.cumsum(of_cells[:, ::-1], axis=1)[:, ::-1]
+            sums.append(np.concatenate([later, np.zeros((len(rows), 1))], axis=1))
+        clients = usage.select(names).take(pa.array(rows))
+        if not by_broker:
+            clients = clients.add_column(0, "broker_id", pa.repeat("", len(rows)))
+        oldest_ms = int(windows.min() + first) * sample_window_ms
+        span_ms = max(now_ms - oldest_ms, (num_samples - 1) * sample_window_ms, 1)
+        produced, fetched, requests = (float(_amounts(usage, name).sum()) for name in _COUNTED)
+        return cls(clients, np.stack(sums), first, sample_window_ms, (produced, fetched, requests), span_ms)
 
-    def __len__(self) -> int:
-        return int(self._rows.num_rows)
+    @property
+    def active_clients(self) -> int:
+        """How many pairs of user and client-id there are."""
+        return len(_numbered([self.clients], _CLIENT[1:])[1]) if self.clients.num_rows else 0
 
-    @overload
-    def __getitem__(self, at: int) -> SensorRate: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> "SensorRates": ...
-
-    def __getitem__(self, at: int | slice) -> "SensorRate | SensorRates":
-        if isinstance(at, slice):
-            return self._taken(np.arange(len(self))[at])
-        return next(iter(self._taken(np.array([range(len(self))[at]]))))
-
-    def __iter__(self) -> Iterator[SensorRate]:
-        for batch in self._rows.to_batches(_ROWS_AT_ONCE):
-            columns = (batch.column(name).to_pylist() for name in (*_ATTRIBUTES, *_ENTITY))
-            for *values, user, client_id in zip(*columns, strict=True):
-                attributes = dict(zip(_ATTRIBUTES, values, strict=True))
-                yield SensorRate(**attributes, entity=(user, client_id), owner=self._owners.get((user, client_id)))
-
-    def places_where(self, **wanted: str | int) -> Ids:
-        """Where those with these values in columns of `rows` are, in order: int64[m]."""
-        found = reduce(pc.and_, (pc.equal(self._rows[name], value) for name, value in wanted.items()))
-        return np.flatnonzero(found.to_numpy())
-
-    def where(self, **wanted: str | int) -> "SensorRates":
-        """Those with these values, in the same order."""
-        return self._taken(self.places_where(**wanted))
-
-    def first_of_quotas(self) -> "SensorRates":
-        """The first one under each quota, in the same order."""
-        return self._taken(_groups(self._rows, (*_ENTITY, "quota_type"))[0])
-
-    def used_by_client(self) -> pa.Table:
-        """user, client_id and `used` of the first one of each client, in the same order."""
-        rows = self._rows.select(["user", "client_id"]).append_column("used", pa.array(self.used))
-        return rows.take(pa.array(_groups(rows, ("user", "client_id"))[0]))
-
-    def nearest_first(self, *others: "SensorRates") -> "SensorRates":
-        """These and others, the one that is nearest to its bound first; equal ones by client, then by type."""
-        rows = pa.concat_tables([self._rows, *(one._rows for one in others)])
-        used = SensorRates(rows, self._owners)
-        keys = [("used", "descending"), *((name, "ascending") for name in ("user", "client_id", "quota_type"))]
-        return used._taken(pc.sort_indices(rows.append_column("used", pa.array(used.used)), keys).to_numpy())
-
-    def in_shadow(self, entities: Iterable[tuple[str, str]]) -> "SensorRates":
-        """Of the rates of an engine with shadow quotas enforced those under one, by the entities of shadow quotas."""
-        # With its length the first name cannot be taken for a part of the second one.
-        shadow = pa.array([f"{len(user.encode())}/{user}/{client_id}" for user, client_id in entities], pa.string())
-        users, client_ids = (self._rows[name] for name in _ENTITY)
-        names = pc.binary_join_element_wise(pc.binary_length(users).cast(pa.string()), users, client_ids, "/")
-        found = self._taken(np.flatnonzero(pc.is_in(names, shadow).to_numpy()))
-        at, mode = self._rows.schema.get_field_index("mode"), pa.repeat("shadow", len(found))
-        return SensorRates(found._rows.set_column(at, "mode", mode), self._owners)
-
-    def _taken(self, places: Ids) -> "SensorRates":
-        return SensorRates(self._rows.take(pa.array(places)), self._owners)
+    def rates(self, types: Ints, clients: Ids, now_ms: int, window_ms: Ints) -> Floats:
+        """What each of some clients uses of a type, over the W of a sensor: float64[m], in the unit of the bound."""
+        oldest = -((window_ms - now_ms) // self.sample_window_ms) - self.first_window
+        sums = self.by_window[types, clients, np.clip(oldest, 0, self.by_window.shape[2] - 1)]
+        return sums * np.where(types == REQUEST, PERCENT_PER_NS, 1.0) / (np.maximum(window_ms, 1) / 1000.0)
 
 
-_ROWS_AT_ONCE: Final = 1_024
-_ATTRIBUTES: Final = (
-    *("quota_type", "user", "client_id", "sensor_user", "sensor_client_id", "broker_id"),
-    *("clients", "observed", "bound", "level", "mode"),
-)
-_ENTITY: Final = ("entity_user", "entity_client_id")
-_TYPES: Final = {"clients": pa.int64(), "observed": pa.float64(), "bound": pa.float64(), "level": pa.int64()}
-_SCHEMA: Final = pa.schema([(name, _TYPES.get(name, pa.string())) for name in (*_ATTRIBUTES, *_ENTITY)])
+def current_rates(used: ClientUsage, now_ms: int, rates_of: RatesOf, held: pa.Table) -> CurrentRates:
+    """The rates at an instant.
 
-
-def _groups(rows: pa.Table, names: Sequence[str]) -> tuple[Ids, Ids]:
-    """The place of the first row of each combination of values, in order, and how many rows have it: int64[groups]."""
-    numbered = rows.select(list(names)).append_column("place", pa.array(np.arange(rows.num_rows)))
-    groups = numbered.group_by(list(names), use_threads=False).aggregate([("place", "min"), ("place", "count")])
-    first, count = (groups[name].to_numpy() for name in ("place_min", "place_count"))
-    order = np.argsort(first)
-    return first[order], count[order]
-
-
-def mean_span_seconds(at_ms: int, oldest_ms: int, num_samples: int, sample_window_ms: int) -> float:
-    """Over how many seconds the sums of all windows of a rate are averaged: as long as for a full rate at least.
-
-    So a cluster that has just begun does not seem busier than it is. The oldest of these windows begins at `oldest_ms`.
-
-    >>> mean_span_seconds(20_500, 10_000, 11, 1_000), mean_span_seconds(20_500, 20_000, 11, 1_000)
-    (10.5, 10.0)
+    Args:
+        used: Of `RecentUsage.at`.
+        rates_of: Asked for some clients at a time, so that what it locks is free between.
+        held: The throttles in force: columns of `_CLIENT`, quota_type, and `until_ms`, the end by wall clock.
     """
-    return max(at_ms - oldest_ms, (num_samples - 1) * sample_window_ms, 1) / 1000
+    begins = range(0, max(used.clients.num_rows, 1), BLOCK_ROWS)
+    parts = []
+    for begin in begins:
+        found = rates_of(used.clients.slice(begin, BLOCK_ROWS))
+        entity = pa.array(found["entity"].to_numpy() + begin)
+        parts.append(found.set_column(0, "entity", entity))
+    bounded = pa.concat_tables(parts).combine_chunks()
+    rows = _bounded_rows(bounded, used, now_ms, held)
+    unbounded = _unbounded_rows(bounded, used, now_ms).slice(0, MOST_ROWS - rows.num_rows)
+    produced, fetched, requests = (amount / (used.span_ms / 1000) for amount in used.counted)
+    return CurrentRates(pa.concat_tables([rows, unbounded]), used.active_clients, produced, fetched, requests)
 
 
-def rates_of(
-    engine: QuotaEngine,
-    clients: pa.Table,
-    at_ms: int,
-    owners: Mapping[tuple[str, str], str | None] = MappingProxyType({}),
-) -> SensorRates:
-    """The rate of every sensor of some clients that has usage under an enforced bound, in the order of the clients.
+def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Table) -> pa.Table:
+    """Sensors, the largest share first, then their clients; as many whole sensors as there is room for."""
+    own_rate = used.rates(_types(found), found["entity"].to_numpy(), now_ms, found["window_ms"].to_numpy())
+    found, own_rate = found.filter(pa.array(own_rate > 0)), own_rate[own_rate > 0]
+    (sensor,), first = _numbered([found], _SENSOR)
+    tags = [pc.not_equal(found[name], "") for name in ("sensor_user", "sensor_client_id")]
+    is_pair = _flags(pc.and_(*tags))
+    until_ms = _held_until_ms(found, held)
+    of_sensor_ms = np.zeros(len(first), np.int64)
+    np.maximum.at(of_sensor_ms, sensor, until_ms)
+    share = found["observed"].to_numpy() / found["bound"].to_numpy()
 
-    The engine has recorded the usage. Owners are by user and client-id of the row of `quotas`.
+    by_share = np.argsort(-share[first], kind="stable")
+    shown = ~is_pair & (_rank_in(sensor, -own_rate) < MOST_CLIENTS)
+    rows_of = 1 + np.bincount(sensor, shown, len(first)).astype(np.int64)
+    by_share = by_share[np.cumsum(rows_of[by_share]) <= MOST_ROWS]
+
+    at = first[by_share]
+    sensors = {name: found[name].take(pa.array(at)) for name in found.column_names}
+    for name, is_tag in zip(("user", "client_id"), tags, strict=True):
+        sensors[name] = pc.if_else(is_tag.take(pa.array(at)), sensors[f"sensor_{name}"], pa.scalar(None, pa.string()))
+    sensors |= {
+        "share": pa.array(share[at]),
+        "own_rate": pa.array(own_rate[at], mask=~is_pair[at]),
+        "clients": pa.array(np.bincount(sensor, minlength=len(first))[by_share]),
+        "held_until_ms": _or_null(of_sensor_ms[by_share]),
+    }
+    is_kept = np.zeros(len(first), np.bool_)
+    is_kept[by_share] = True
+    at = np.flatnonzero(shown & is_kept[sensor])
+    clients = {name: found[name].take(pa.array(at)) for name in found.column_names}
+    clients |= {
+        "share": pa.array(share[at]),
+        "own_rate": pa.array(own_rate[at]),
+        "held_until_ms": _or_null(until_ms[at]),
+    }
+    return pa.concat_tables([_rows(sensors, len(by_share)), _rows(clients, len(at))])
+
+
+def _unbounded_rows(found: pa.Table, used: ClientUsage, now_ms: int) -> pa.Table:
+    """Of each quota type the clients that use the most of it without a bound, whether enforced or in shadow."""
+    parts = []
+    types, entity = _types(found), found["entity"].to_numpy()
+    every = np.arange(used.clients.num_rows)
+    for quota_type, name in enumerate(QUOTA_TYPES):
+        span_ms = np.full(len(every), used.span_ms)
+        rate = used.rates(np.full(len(every), quota_type), every, now_ms, span_ms)
+        rate[entity[types == quota_type]] = 0.0
+        at = np.argsort(-rate, kind="stable")[:MOST_UNBOUNDED]
+        at = at[rate[at] > 0]
+        columns = {of: used.clients[of].take(pa.array(at)) for of in _CLIENT}
+        columns |= {"observed": pa.array(rate[at]), "own_rate": pa.array(rate[at]), "window_ms": pa.array(span_ms[at])}
+        parts.append(_rows(columns | {"quota_type": pa.repeat(name, len(at))}, len(at)))
+    return pa.concat_tables(parts)
+
+
+def _held_until_ms(found: pa.Table, held: pa.Table) -> Ints:
+    """Until when each client is held for the quota type of its row, int64[n]; 0 for not held, or in shadow mode."""
+    (of_found, of_held), first = _numbered([found, held], (*_CLIENT, "quota_type"))
+    until_ms = np.zeros(len(first), np.int64)
+    until_ms[of_held] = held["until_ms"].to_numpy()
+    is_enforced = _flags(pc.equal(found["mode"], "enforce"))
+    return np.where(is_enforced, until_ms[of_found], 0)
+
+
+def _rows(columns: dict[str, "pa.Array | pa.ChunkedArray"], num_rows: int) -> pa.Table:
+    """A table of `COLUMNS`; those that are missing are null, others are left out."""
+    found = {field.name: columns.get(field.name, pa.nulls(num_rows, field.type)) for field in COLUMNS}
+    return pa.table(found).cast(COLUMNS)
+
+
+def _numbered(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[list[Ids], Ids]:
+    """Equal numbers for equal values of some columns, over all tables: of each its rows', and the first row of each.
+
+    Numbers are in the order in which the values first appear. First rows count through all tables.
     """
-    # Of many clients some after the others: all at once they would take several times the memory of the result.
-    begins = range(0, max(clients.num_rows, 1), BLOCK_ROWS)
-    found = pa.concat_tables([engine.rates(clients.slice(begin, BLOCK_ROWS), at_ms) for begin in begins])
-    # Clients of one sensor share its rate.
-    first, clients_of = _groups(found, _SENSOR)
-    rows = found.take(pa.array(first))
-    columns = {name: rows[name] for name in rows.column_names}
-    columns |= {"clients": pa.array(clients_of), "mode": pa.repeat("enforce", rows.num_rows)}
-    # What the level names of a client, its sensor names, too.
-    for part, (name, tag) in enumerate(zip(_ENTITY, ("sensor_user", "sensor_client_id"), strict=True)):
-        others = [None if NAMES_OF_LEVEL[level][part] else entity_at(level, "", "")[part] for level in Level]
-        columns[name] = pc.coalesce(pa.array([None, *others], pa.string()).take(rows["level"]), rows[tag])
-    return SensorRates(pa.table({name: columns[name] for name in _SCHEMA.names}).cast(_SCHEMA), owners)
+    ends = np.cumsum([table.num_rows for table in tables])
+    numbers = np.zeros(ends[-1], np.int64)
+    for name in names:
+        columns = [table[name] for table in tables]
+        values = pa.chunked_array([chunk for one in columns for chunk in one.chunks], columns[0].type)
+        codes = _codes(values.combine_chunks())
+        numbers = _codes(pa.array(numbers * (codes.max(initial=0) + 1) + codes))
+    highest = np.maximum.accumulate(numbers)
+    first = np.flatnonzero(np.diff(highest, prepend=-1))
+    return np.split(numbers, ends[:-1]), first
 
 
-def sensor_rates(
-    snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
-) -> list[SensorRate]:
-    """The rate of every sensor with usage at an instant, not before any event, in no order.
-
-    `usage` is what was used in the windows of the rates, as `QuotaEngine.record` takes it.
-    """
-    enforced = _rates(snapshot, usage, at_ms, new_engine())
-    shadow = {(quota.user, quota.client_id) for quota in snapshot.quotas if quota.mode == "shadow"}
-    if not shadow:
-        return [*enforced]
-    seen = _rates(snapshot.with_shadow_enforced(), usage, at_ms, new_engine())
-    return [*enforced, *seen.in_shadow(shadow)]
+def _codes(values: pa.Array) -> Ids:
+    """A number for each value, in the order in which they first appear."""
+    return np.asarray(values.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
 
 
-def current_rates(
-    snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, new_engine: Callable[[], QuotaEngine]
-) -> dict[QuotaKey, list[SensorRate]]:
-    """The sensors of each quota with usage, the nearest to its bound first. For the arguments see `sensor_rates`."""
-    sensors: defaultdict[QuotaKey, list[SensorRate]] = defaultdict(list)
-    found = sensor_rates(snapshot, usage, at_ms, new_engine)
-    found.sort(key=lambda one: (one.used, one.broker_id, one.sensor_user, one.sensor_client_id), reverse=True)
-    for rate in found:
-        sensors[rate.quota].append(rate)
-    return dict(sensors)
+def _rank_in(groups: Ids, keys: Floats) -> Ids:
+    """The rank of each row among those of its group, from 0, by its key."""
+    order = np.lexsort((keys, groups))
+    sizes = np.bincount(groups)
+    begins = np.cumsum(sizes) - sizes
+    rank = np.empty(len(groups), np.int64)
+    rank[order] = np.arange(len(groups)) - np.repeat(begins, sizes)
+    return rank
 
 
-def _rates(snapshot: QuotaSnapshot, usage: pa.Table, at_ms: int, engine: QuotaEngine) -> SensorRates:
-    engine.load_quotas(snapshot)
-    engine.record(usage, at_ms)
-    names = ["user", "client_id", *(["broker_id"] if engine.scope == "broker" else [])]
-    return rates_of(engine, usage.group_by(names, use_threads=False).aggregate([]), at_ms)
+def _types(found: pa.Table) -> Ids:
+    return np.asarray(pc.index_in(found["quota_type"], pa.array(QUOTA_TYPES)).to_numpy(), np.int64)
 
 
-def bounds_of(row: Mapping[str, Any]) -> dict[QuotaKey, float]:
-    """The bounds of a row of the quota table; empty for one without bounds."""
-    return {QuotaKey(row["user"], row["client_id"], name): row[name] for name in QUOTA_TYPES if row[name] is not None}
+def _amounts(usage: pa.Table, name: str) -> Floats:
+    if name not in usage.column_names:
+        return np.zeros(usage.num_rows)
+    return np.asarray(pc.fill_null(usage[name], 0).to_numpy(), np.float64)
+
+
+def _flags(column: "pa.ChunkedArray") -> Flags:
+    return np.asarray(column.to_numpy(), np.bool_)
+
+
+def _or_null(until_ms: Ints) -> pa.Array:
+    return pa.array(until_ms, mask=until_ms == 0)

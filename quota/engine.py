@@ -55,6 +55,7 @@ OWED_SCHEMA: Final = pa.schema(
 
 RATES_SCHEMA: Final = pa.schema(
     [
+        ("entity", pa.int64()),
         *columns_of(pa.string(), *KEY),
         ("level", pa.int64()),
         *columns_of(pa.string(), *SENSOR, "mode"),
@@ -232,9 +233,9 @@ class QuotaEngine:
             side: the shadow side has only bounds of shadow rows, and sees them as if all of them were enforced.
 
         Returns:
-            One row per entity and quota type with O > 0 and a bound T > 0, in the order of the table: broker_id, user,
-            client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it is not a tag), mode, observed,
-            bound, window_ms.
+            One row per entity and quota type with O > 0 and a bound T > 0, in the order of the table: entity (the row
+            in the table), broker_id, user, client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it
+            is not a tag), mode, observed, bound, window_ms.
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
@@ -249,6 +250,7 @@ class QuotaEngine:
         broker_id, user, client_id = names.take(entity)
         return pa.Table.from_arrays(
             [
+                pa.array(entity),
                 *(broker_id, user, client_id, names_of(QUOTA_TYPES, quota_type)),
                 pa.array(self._sensors.resolution.levels_of(quota)),
                 names_where(has_user, user),

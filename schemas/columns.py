@@ -56,6 +56,7 @@ Rate = Annotated[float, Unit("bytes per second, or percent of one thread for req
 RateByName = Annotated[dict[str, float | None], Unit("rates as of `bound`, by name")]
 ByteRate = Annotated[float, Unit("bytes per second")]
 Percentage = Annotated[float, Unit("percent of one thread")]
+Share = Annotated[float, Unit("part of the bound; 1 is all of it")]
 Tokens = Annotated[float, Unit("bytes, or percent-seconds for request_percentage")]
 Flag = Annotated[bool, Unit("true or false")]
 Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]

@@ -81,6 +81,40 @@ class SensorStateRow(c.PipelineRow):
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 
+class RatesRow(c.PipelineRow):
+    """How near a sensor is to its bound now, or what a client uses of it: what the engine that decides sees.
+
+    The table is replaced every second or two. A row of a sensor has `clients`, a row that names a client has `own_rate`;
+    a sensor of one `<user, client-id>` alone has both in one row.
+    """
+
+    batch_id: c.Number = c.field("The newest micro-batch that the rates include.")
+    time_epoch: c.Number = c.TIME_EPOCH
+    as_of_ms: c.EpochMs = c.field("The instant that batch was evaluated at: that of the rates.")
+    as_of: c.Instant = c.field("`as_of_ms` as a timestamp.")
+    broker_id: c.Name = c.field('The broker in broker scope; "" in cluster scope.')
+    user: c.Name | None = c.field("The user; null for a sensor of all users.")
+    client_id: c.Name | None = c.field("The client-id; null for a sensor of all client-ids.")
+    quota_type: c.QuotaTypeName = c.field("The quota.")
+    observed: c.Rate = c.field("O, the rate of the sensor; of a client without a bound its own.")
+    bound: c.Rate | None = c.field("T, the bound; null for none.")
+    share: c.Share | None = c.field("O / T; above 1 the quota is violated. Null without a bound.")
+    own_rate: c.Rate | None = c.field("What the client itself uses; null for a sensor of several clients.")
+    window_ms: c.DurationMs = c.field("W, the span the rates were measured over.")
+    clients: c.Count | None = c.field("How many clients with usage share the sensor; null in the row of a client.")
+    level: c.Number | None = c.field("The level of the quota, 1 to 8; null without a bound.")
+    sensor_user: c.Name | None = c.field('User part of the sensor; "" if it is not part of it. Null without a bound.')
+    sensor_client_id: c.Name | None = c.field(
+        'Client-id part of the sensor; "" if it is not part of it. Null without a bound.'
+    )
+    mode: Annotated[Literal["enforce", "shadow"] | None, c.Unit("mode")] = c.field(
+        "The mode of the quota. A shadow quota is seen as if it, and every other one, were enforced. Null without a bound."
+    )
+    held_until_ms: c.EpochMs | None = c.field(
+        "Until when it is held for this quota, by wall clock; of a sensor the last end of its clients. Null = not held."
+    )
+
+
 class DeadLetterRow(c.PipelineRow):
     """A record that was refused, or one element of its array, with the cause and its place.
 

@@ -16,6 +16,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topic_ids import JobTopics, TopicIds, is_other
 from pipeline.errors import Unreachable
 from pipeline.job.metrics import Listeners, RunGauges
+from pipeline.job.rates import RatesTable
 from pipeline.job.take_over import refuse_other_messages, take_over
 from pipeline.process import Background
 from pipeline.settings.model import Settings, TablesSettings
@@ -97,6 +98,8 @@ class Upkeep:
         cleaning = self._rounds % _ROUNDS_PER_CLEANING == 0
         self._rounds += 1
         for name in WRITTEN_BY_THE_JOB:
+            if name == "rates":  # it is replaced as a whole, and cleaned by its own thread
+                continue
             with log_failures(log, f"upkeep of {name}"):
                 self._keep_up(name, cleaning)
         return self._tables.upkeep_interval_ms / 1000
@@ -181,6 +184,8 @@ class JobRun:
             Ports(self._tables.throttle_events, topic, clock, listeners.announce),
         )
         self._purgatory = self._enforcement.purgatory
+        rates_uri = table_uri(settings.tables.root, "rates")
+        self._rates = RatesTable(self._tables.writers["rates"], rates_uri, place.cluster, self._enforcement, clock)
         kafka = settings.kafka
         self._ids = TopicIds(place.access, (kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic))
         self._topics = JobTopics(settings, self._ids)
@@ -193,7 +198,8 @@ class JobRun:
             quotas_refused=self._quotas.is_refused,
             spark_progress=lambda: self._query.progress() if self._query is not None else None,
             clocks_behind_ms=self._clocks.behind_ms,
-            owed=lambda clients: self._enforcement.decider.owed(clients, clock.now()),
+            rates=lambda: self._rates.rows,
+            rates_failures=lambda: self._rates.failures,
         )
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
         upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
@@ -208,7 +214,10 @@ class JobRun:
         # What they have not finished at the end, the next start finishes. Each of them reads a minute of usage, and
         # never both at the same time, which would take the memory of both.
         reading = Lock()
-        self._patient = [Background("upkeep", _alone(upkeep.round, reading), self._failed)]
+        self._patient = [
+            Background("rates", self._rates.step, self._failed),
+            Background("upkeep", _alone(upkeep.round, reading), self._failed),
+        ]
         if rollup_ms:
             # Its first minute the machine is left to the start of the job; then to the upkeep, which leaves few files.
             first_seconds = 1.1 * rollup_ms / 1000

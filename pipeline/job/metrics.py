@@ -3,7 +3,7 @@
 import logging
 import weakref
 from collections import Counter as Counting
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -22,7 +22,8 @@ from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.query import messages_behind
 from pipeline.throttle.purgatory import Announce
-from pipeline.throttle.shapes import CLIENTS, entities_of
+from pipeline.throttle.shapes import CLIENTS
+from quota.current_rates import COLUMNS
 from quota.entity import QUOTA_TYPES
 from schemas.names import ClientKey
 from schemas.throttle_record import Verb, verb_of
@@ -72,7 +73,8 @@ class RunGauges:
         quotas_refused: Whether there is a newer version, which is not valid.
         clocks_behind_ms: How far the append times of each partition are behind the wall clock.
         spark_progress: Spark's progress of the newest micro-batch: empty before the first one, None without a query.
-        owed: What clients of `CLIENTS` use and owe now, as `QuotaEngine.evaluate` gives it.
+        rates: The newest rows of `rates`, of `quota.current_rates.COLUMNS`.
+        rates_failures: How many replacements of that table have failed.
     """
 
     held: Callable[[], int]
@@ -82,7 +84,8 @@ class RunGauges:
     quotas_refused: Callable[[], bool] = lambda: False
     spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
     clocks_behind_ms: Callable[[], Mapping[int, int]] = dict
-    owed: Callable[[pa.Table], pa.Table] | None = None
+    rates: Callable[[], pa.Table] = COLUMNS.empty_table
+    rates_failures: Callable[[], int] = lambda: 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ class ThrottledClients:
 
     Those with the most throttles keep their series. When there is no room, a client that is throttled takes the place
     of the one with the fewest throttles that is not held. The throttles of clients without series are counted together.
-    Nothing is read from tables. Any thread may call any method.
+    Shares are those of the table `rates`. Any thread may call any method.
     """
 
     def __init__(self) -> None:
@@ -182,8 +185,8 @@ class ThrottledClients:
                 client.throttles[quota_type] += begins
                 client.held_type, client.until_ms = quota_type, now_ms + throttle_ms
 
-    def read(self, now_ms: int, owed: Callable[[pa.Table], pa.Table] | None) -> Iterable[Metric]:
-        """The series now; without `owed`, while the query is down, none of shares."""
+    def read(self, now_ms: int, rates: pa.Table | None) -> Iterable[Metric]:
+        """The series now; without the rows of `rates`, while the query is down, none of shares."""
         throttles = CounterMetricFamily("kquota_client_throttles", "Throttles that began.", labels=_LABELS)
         held = CounterMetricFamily("kquota_client_held_seconds", "Time for which it was held.", labels=_LABELS)
         share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_LABELS)
@@ -197,13 +200,9 @@ class ThrottledClients:
                 for quota_type in client.throttles:
                     throttles.add_metric([*key, quota_type], client.throttles[quota_type])
                     held.add_metric([*key, quota_type], client.held_ms[quota_type] / 1000)
-            clients, unlisted = list(self._clients), self._unlisted
-        shown = set(series)
-        rows = owed(entities_of(clients)).to_pylist() if owed is not None and clients else []
-        for row in rows:
-            labels = tuple(row[name] for name in _LABELS)
-            if row["bound"] is not None and labels in shown:
-                share.add_metric(labels, row["observed"] / row["bound"])
+            unlisted = self._unlisted
+        for *labels, of_bound in [] if rates is None else _shares(rates, series):
+            share.add_metric(labels, of_bound)
         yield from (throttles, held, share)
         what = "Throttles that began, of clients without series."
         yield CounterMetricFamily("kquota_unlisted_client_throttles", what, unlisted)
@@ -226,6 +225,19 @@ class ThrottledClients:
 
     def _forget(self, key: ClientKey) -> None:
         self._unlisted += self._clients.pop(key).throttles.total()
+
+
+def _shares(rates: pa.Table, series: Sequence[tuple[str, ...]]) -> list[tuple[Any, ...]]:
+    """The labels and the share of clients with series: of `rates` the enforced rows that name one of them."""
+    users = pa.array({user for _, user, *_ in series}, pa.string())
+    of_client = pc.and_(pc.is_in(rates["user"], users), pc.and_(pc.is_valid(rates["own_rate"]), _is_enforced(rates)))
+    rows = rates.filter(of_client).select([*_LABELS, "share"]).to_pylist()
+    shown = set(series)
+    return [tuple(row.values()) for row in rows if tuple(row[name] for name in _LABELS) in shown]
+
+
+def _is_enforced(rates: pa.Table) -> "pa.ChunkedArray":
+    return pc.fill_null(pc.equal(rates["mode"], "enforce"), False)
 
 
 class JobMetrics:
@@ -328,7 +340,7 @@ class JobMetrics:
 
     def _read_clients(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()
-        return self._clients.read(self._clock.now().steady_ms, None if gauges is None else gauges.owed)
+        return self._clients.read(self._clock.now().steady_ms, None if gauges is None else gauges.rates())
 
     def _read_run(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()
@@ -343,6 +355,8 @@ class JobMetrics:
             ("kquota_config_refused", "1 while the newest version of the quotas is refused.", gauges.quotas_refused()),
         ):
             yield GaugeMetricFamily(name, documentation, value)
+        what = "Replacements of the table rates that failed."
+        yield CounterMetricFamily("kquota_rates_failures", what, gauges.rates_failures())
         what = "How far the clock that stamps a partition of the usage topic is behind the job's, at least."
         clocks = GaugeMetricFamily("kquota_partition_clock_behind_seconds", what, labels=("partition",))
         for partition, behind_ms in sorted(gauges.clocks_behind_ms().items()):

@@ -34,6 +34,7 @@ WRITTEN_BY_THE_JOB: Final = (
     "batches",
     "throttle_events",
     "sensor_state",
+    "rates",
     "usage_by_second",
     "usage_by_minute",
     "throttle_by_minute",

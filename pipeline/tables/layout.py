@@ -25,7 +25,7 @@ from pipeline.tables.queries import column_names
 from pipeline.tables.table_features import altering, unfit_features_of, unwritable
 from schemas.arrow import arrow_schema
 from schemas.decisions import DecisionRow
-from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
+from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, RatesRow, SensorStateRow
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 
@@ -57,6 +57,13 @@ _HOT: Final = {
 # There are one to three commits a minute. The writer's handle needs a checkpoint every 50 commits (see delta_rs).
 # Upkeep rewrites the newest day every hour (see upkeep), so replaced files are kept for hours only.
 _ROLL_UP: Final = {**_HOT, "delta.logRetentionDuration": "interval 2 days"}
+
+# It is replaced each second or two: what was replaced is kept for readers that have just begun.
+_REPLACED: Final = {
+    **_HOT,
+    "delta.logRetentionDuration": "interval 2 minutes",
+    "delta.deletedFileRetentionDuration": "interval 2 minutes",
+}
 
 # Decisions name quota versions. Each version must stay readable at least as long as the decisions are kept.
 _QUOTAS: Final = {
@@ -124,6 +131,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
             ("batch_id", "time_epoch", "evaluated_at_ms", "publish_seq", "throttled_until_ms", "decision_id"),
         ),
         TableDefinition("sensor_state", SensorStateRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
+        TableDefinition("rates", RatesRow, ("level",), (), _REPLACED),
         TableDefinition("dead_letters", DeadLetterRow, ("batch_id", "appended_at_ms")),
         TableDefinition("broker_quotas", BrokerQuotaRow, ("seq", "at_ms")),
         TableDefinition("usage_by_second", UsageBySecondRow, ("second_start_ms", "time_epoch"), properties=_ROLL_UP),

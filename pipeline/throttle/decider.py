@@ -5,6 +5,7 @@ only (`evaluated_at_ms`, never this clock), so a replay decides the same. A chec
 `evaluated_at_ms` plus the steady time that has passed since; it never flows into a batch.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -31,8 +32,10 @@ from pipeline.throttle.shapes import (
     table_of,
     types_of,
 )
+from quota.current_rates import CurrentRates, RecentUsage, current_rates
 from quota.engine import QuotaEngine
 from quota.replay import Evaluation
+from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import decision_id_column
 
@@ -75,6 +78,7 @@ class Decider:
 
     def __init__(self, engine: QuotaEngine, cluster: str) -> None:
         self._engine = engine
+        self._recent = RecentUsage(engine.num_samples, engine.sample_window_ms, engine.scope == "broker")
         self.scope = engine.scope
         self.cluster = cluster
         self._lock = Lock()
@@ -112,7 +116,9 @@ class Decider:
             begins_epoch = evaluation.time_epoch > self._last.time_epoch
             if begins_epoch:
                 self._engine.begin_epoch(self._last.evaluated_at_ms, evaluation.evaluated_at_ms)
+                self._recent.clear()
             rows = self._engine.record(usage, evaluated_at_ms=evaluation.evaluated_at_ms, is_old=is_old)
+            self._recent.add(usage, evaluation.evaluated_at_ms)
             query_id, batch_id = evaluation.query_id, evaluation.batch_id
             ids = decision_id_column(rows, cluster=self.cluster, query_id=query_id, batch_id=batch_id)
             decisions = rows.append_column("decision_id", ids)
@@ -144,10 +150,22 @@ class Decider:
             seen = replace(self._last, evaluated_at_ms=self._evaluated_at_ms(now))
             return seen, reasons_of(self._engine, throttles, seen.evaluated_at_ms)
 
-    def owed(self, clients: pa.Table, now: Moment) -> pa.Table:
-        """What clients of `CLIENTS` use and owe now, of every quota type: see `QuotaEngine.evaluate`. Reads only."""
+    def current_rates(self, held: pa.Table) -> tuple[Evaluation, CurrentRates]:
+        """How near every sensor is to its bound at the newest batch; see `quota.current_rates` for `held`.
+
+        A batch waits for one block of clients at most. What it records meanwhile is in the rates of later blocks.
+        """
         with self._lock:
-            return self._engine.evaluate(clients, evaluated_at_ms=self._evaluated_at_ms(now))
+            seen, recent = self._last, self._recent.copy()
+        now_ms = seen.evaluated_at_ms
+        return seen, current_rates(recent.at(now_ms), now_ms, self._rates_of, held)
+
+    def _rates_of(self, clients: pa.Table) -> pa.Table:
+        with self._lock:
+            at_ms = self._last.evaluated_at_ms
+            found = pa.concat_tables([self._engine.rates(clients, at_ms, side) for side in Side])
+        time.sleep(0)  # a batch that waits for the lock goes first
+        return found
 
     def resolve(self, clients: pa.Table) -> pa.Table:
         """Which quota holds for clients of `CLIENTS`: see `QuotaEngine.resolve`. Reads only."""

@@ -22,7 +22,7 @@ from pipeline.throttle.decider import Decider
 from pipeline.throttle.ledger import ThrottleLedger
 from pipeline.throttle.lifecycle import CheckResult, check, check_after_edit, violations_to_publish
 from pipeline.throttle.publisher import Outbox, Publisher
-from pipeline.throttle.shapes import HELD, Ints, columns_of, int64s, table_of
+from pipeline.throttle.shapes import CLIENTS, HELD, Ints, columns_of, int64s, table_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing
@@ -102,6 +102,12 @@ class ThrottlePurgatory:
         """The running throttles, in the order in which they began; of `HELD`."""
         with self._lock:
             return self._ledger.held().select(HELD.names)
+
+    def held_until(self) -> pa.Table:
+        """Who is held, for which quota type, and `until_ms`, the end by wall clock: as `quota.current_rates` has it."""
+        held, now = self.held(), self._clock.now()
+        until_ms = int64s(held, "end_ms") - now.steady_ms + now.wall_ms
+        return held.select([*CLIENTS.names, "quota_type"]).append_column("until_ms", pa.array(until_ms))
 
     def take_over(self, takes_topic: bool = False, publishes_running: bool = False) -> None:
         """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.

@@ -23,6 +23,7 @@ from pipeline.cluster.topic_ids import JobTopics
 from pipeline.errors import ClusterUnreachable
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached, failpoint
 from pipeline.job.metrics import Listeners, RunGauges
+from pipeline.job.rates import RatesTable
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import (
     EngineSettings,
@@ -215,13 +216,15 @@ class HandJob:
             report=self._report,
         )
         self.micro_batch.complete_stored()
+        uri = table_uri(settings.tables.root, "rates")
+        self.rates = RatesTable(self.tables.writers["rates"], uri, "test", enforcement, self.clock)
         self.gauges = RunGauges(
             self.purgatory.__len__,
             self.purgatory.next_due_ms,
             lambda: self.clock.now().steady_ms,
             lambda: self.quotas.pin().version,
             clocks_behind_ms=self.clocks.behind_ms,
-            owed=lambda clients: self.decider.owed(clients, self.clock.now()),
+            rates=lambda: self.rates.rows,
         )
         self.listeners.began(self.gauges)
 
@@ -237,6 +240,8 @@ class HandJob:
             self.micro_batch(frame, batch_id)
             self.spark.committed = batch_id
         self.purgatory.tick()
+        if self._stored is None:
+            self.rates.step()
 
     def _report(self, report: BatchReport) -> None:
         self.clocks.note(report.began_ms, report.append_times_ms, has_read_all=True)

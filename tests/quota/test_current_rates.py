@@ -1,150 +1,218 @@
-"""The current rate under each quota: of the sensor that is nearest to its bound, by the engine's own rate."""
+"""The rows of `rates`: every sensor as the engine has it, and what its clients use of it, against a naive model."""
 
-from collections import Counter
-from dataclasses import replace
+from collections import defaultdict
 from typing import Any
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.current_rates import QuotaKey, SensorRate, SensorRates, current_rates
-from quota.engine import QuotaEngine
+from quota import current_rates as module
+from quota.current_rates import COLUMNS, CurrentRates, RecentUsage, current_rates
+from quota.engine import QuotaEngine, Scope
 from quota.entity import QUOTA_TYPES
+from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
 
-AT_MS = 1_700_000_010_000
+START_MS = 1_700_000_000_000
 RATE = "producer_byte_rate"
+NOT_HELD: list[dict[str, Any]] = []
+Row = dict[str, Any]
 
 
-def rates(quotas: list[dict[str, Any]], *usage: dict[str, Any], **engine: Any) -> dict[QuotaKey, list[SensorRate]]:
-    snapshot = QuotaSnapshot.from_rows(quotas, 1)
-    return current_rates(snapshot, table(usage), AT_MS, lambda: QuotaEngine(**engine))
+class Lived:
+    """An engine and the usage it has recorded, with the rates of its clients."""
+
+    def __init__(self, quotas: list[Row], scope: Scope = "cluster", num_samples: int = 11) -> None:
+        self.engine = QuotaEngine(num_samples, scope=scope)
+        self.engine.load_quotas(QuotaSnapshot.from_rows(quotas, 1))
+        self.recent = RecentUsage(num_samples, 1_000, scope == "broker")
+        self.usage: list[Row] = []
+        self.now_ms = START_MS
+
+    def record(self, *rows: Row, after_ms: int = 250) -> None:
+        self.now_ms += after_ms
+        self.engine.record(table(rows), self.now_ms)
+        self.recent.add(table(rows), self.now_ms)
+        self.usage += rows
+
+    def of(self, clients: pa.Table) -> pa.Table:
+        return pa.concat_tables([self.engine.rates(clients, self.now_ms, side) for side in Side])
+
+    def current(self, held: list[Row] = NOT_HELD) -> CurrentRates:
+        kinds = [*((name, pa.string()) for name in ("broker_id", "user", "client_id", "quota_type"))]
+        held_rows = pa.Table.from_pylist(held, pa.schema([*kinds, ("until_ms", pa.int64())]))
+        return current_rates(self.recent.at(self.now_ms), self.now_ms, self.of, held_rows)
+
+    def use(self, user: str, client_id: str, produced_bytes: int | None, **columns: Any) -> Row:
+        return usage_row(self.now_ms, user=user, client_id=client_id, produced_bytes=produced_bytes, **columns)
 
 
-def use(user: str, client_id: str, produced_bytes: int, **columns: Any) -> dict[str, Any]:
-    return usage_row(AT_MS - 5, user=user, client_id=client_id, produced_bytes=produced_bytes, **columns)
+def lived(quotas: list[Row], *used: tuple[str, str, int], **settings: Any) -> Lived:
+    found = Lived(quotas, **settings)
+    found.record(*(found.use(*one) for one in used))
+    return found
 
 
-def test_a_rate_is_that_of_the_engine_and_is_compared_with_the_bound() -> None:
-    found = rates([quota_row("alice", producer_byte_rate=1000.0)], use("alice", "etl", 4_000), use("alice", "web", 998))
-    engine = QuotaEngine()
-    engine.load_quotas(QuotaSnapshot.from_rows([quota_row("alice", producer_byte_rate=1000.0)], 1))
-    engine.record(table([use("alice", "etl", 4_998)]), AT_MS)
-    expected = engine.evaluate(table([use("alice", "etl", 0)]), AT_MS).to_pylist()[0]["observed"]
-    assert {quota: [(one.observed, one.used) for one in sensors] for quota, sensors in found.items()} == {
-        QuotaKey("alice", "", RATE): [(expected, expected / 1000.0)]
-    }
+def picked(found: CurrentRates, *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in found.rows.to_pylist()]
 
 
-def test_of_a_defaults_clients_the_nearest_to_the_bound_is_shown_all_are_counted() -> None:
-    quotas = [quota_row("<default>", producer_byte_rate=1000.0)]
-    found = rates(quotas, use("a", "x", 10), use("b", "x", 30), use("c", "x", 20))[QuotaKey("<default>", "", RATE)]
-    assert [one.sensor_user for one in found] == ["b", "c", "a"]
-
-
-def test_each_quota_has_only_the_clients_it_holds_for_and_none_without_usage() -> None:
-    quotas = [
-        quota_row("alice", producer_byte_rate=1000.0),
-        quota_row("alice", "etl", producer_byte_rate=1000.0),
-        quota_row("bob", producer_byte_rate=1000.0),
-        quota_row("carol", mode="exempt"),
-    ]
-    usage = use("alice", "etl", 10), use("alice", "web", 20), use("carol", "x", 30)
-    found = rates(quotas, *usage)
-    assert {(key.user, key.client_id): sensors[0].observed > 0 for key, sensors in found.items()} == {
-        ("alice", ""): True,
-        ("alice", "etl"): True,
-    }
-    assert found[QuotaKey("alice", "", RATE)][0].observed == 2 * found[QuotaKey("alice", "etl", RATE)][0].observed
-
-
-@pytest.mark.parametrize("user", ["alice", "<default>", ""])
-@pytest.mark.parametrize("client_id", ["etl", "<default>", ""])
-def test_a_rate_belongs_to_the_quota_of_its_level(user: str, client_id: str) -> None:
-    if not user and not client_id:
-        return
-    found = rates([quota_row(user, client_id, producer_byte_rate=1000.0)], use("alice", "etl", 10))
-    assert [(key.user, key.client_id) for key in found] == [(user, client_id)]
-
-
-def test_a_shadow_quota_is_seen_as_if_it_were_enforced_and_changes_no_other() -> None:
-    quotas = [quota_row("alice", producer_byte_rate=1000.0)]
-    alone = rates(quotas, use("alice", "etl", 100))
-    shadow = quota_row("alice", "etl", producer_byte_rate=10.0, mode="shadow")
-    both = rates([*quotas, shadow], use("alice", "etl", 100))
-    assert both[QuotaKey("alice", "", RATE)] == alone[QuotaKey("alice", "", RATE)]
-    assert both[QuotaKey("alice", "etl", RATE)][0].used == 100 * alone[QuotaKey("alice", "", RATE)][0].used
-
-
-def test_in_broker_scope_the_busiest_broker_is_shown() -> None:
-    usage = use("alice", "etl", 10, broker_id="1"), use("alice", "etl", 30, broker_id="2")
-    found = rates([quota_row("alice", producer_byte_rate=1000.0)], *usage, scope="broker")
-    assert [one.broker_id for one in found[QuotaKey("alice", "", RATE)]] == ["2", "1"]
-
-
-def test_without_usage_there_is_no_rate() -> None:
-    assert rates([quota_row("alice", producer_byte_rate=1000.0)]) == {}
-
-
-NAMES = st.sampled_from(["", "a", "b"])
-RATES = st.lists(
+NAMES = st.sampled_from(["a", "b", "c"])
+QUOTAS = st.lists(
     st.builds(
-        SensorRate,
-        quota_type=st.sampled_from(QUOTA_TYPES),
-        user=NAMES,
-        client_id=NAMES,
-        sensor_user=NAMES,
-        sensor_client_id=NAMES,
-        broker_id=st.sampled_from(["", "1"]),
-        clients=st.integers(1, 3),
-        observed=st.sampled_from([0.5, 1.0, 3.0]),
-        bound=st.sampled_from([1.0, 2.0]),
-        level=st.integers(1, 8),
+        quota_row,
+        st.sampled_from(["", "a", "b", "<default>"]),
+        st.sampled_from(["a", "<default>"]),
+        producer_byte_rate=st.sampled_from([None, 10.0, 1e4]),
+        request_percentage=st.sampled_from([None, 1e-3]),
         mode=st.sampled_from(["enforce", "shadow"]),
-        entity=st.tuples(NAMES, NAMES),
-    ),
-    max_size=8,
+    )
+    | st.builds(quota_row, st.sampled_from(["a", "<default>"]), consumer_byte_rate=st.just(50.0)),
+    max_size=5,
+    unique_by=lambda row: (row["user"], row["client_id"]),
 )
+AMOUNTS = st.none() | st.integers(0, 10**6)
+USED = st.tuples(NAMES, NAMES, AMOUNTS, AMOUNTS, AMOUNTS, st.sampled_from(["1", "2"]), st.integers(0, 14_000))
+BATCHES = st.lists(st.tuples(st.integers(0, 9_000), st.lists(USED, max_size=6)), min_size=1, max_size=6)
 
 
-@given(rates=RATES, first=st.integers(0, 8), last=st.integers(0, 8))
-def test_rates_as_columns_are_those_that_went_in(rates: list[SensorRate], first: int, last: int) -> None:
-    found = SensorRates.of(rates)
-    assert [*found] == rates
-    assert [found[at] for at in range(len(found))] == rates
-    assert [*found[first:last]] == rates[first:last]
-    assert found.used.tolist() == [one.used for one in rates]
-    assert [*found.where(user="a", mode="enforce")] == [
-        one for one in rates if (one.user, one.mode) == ("a", "enforce")
-    ]
-
-
-@given(rates=RATES, others=RATES)
-def test_the_nearest_is_first_and_equal_ones_go_by_client_and_type(
-    rates: list[SensorRate], others: list[SensorRate]
+@given(quotas=QUOTAS, batches=BATCHES, scope=st.sampled_from(["cluster", "broker"]))
+def test_every_rate_is_the_engines_and_what_a_client_uses_is_summed_by_the_windows_of_its_sensor(
+    quotas: list[Row], batches: list[tuple[int, list[Any]]], scope: Scope
 ) -> None:
-    found = [*SensorRates.of(rates).nearest_first(SensorRates.of(others))]
-    keys = [(-one.used, one.user, one.client_id, one.quota_type) for one in found]
-    assert keys == sorted(keys)
-    assert Counter(found) == Counter([*rates, *others])
+    one = Lived(quotas, scope)
+    for after_ms, used in batches:
+        rows = [
+            usage_row(
+                one.now_ms + after_ms - age_ms,
+                user=user,
+                client_id=client_id,
+                produced_bytes=produced,
+                fetched_bytes=fetched,
+                io_time_ns=time_ns,
+                broker_id=broker,
+            )
+            for user, client_id, produced, fetched, time_ns, broker, age_ms in used
+        ]
+        one.record(*rows, after_ms=after_ms)
+    found = one.current().rows
+    assert found.schema == COLUMNS
+    rows = found.to_pylist()
+    model = model_rows(one, scope)
+    assert {key(row): row for row in rows if row["bound"] is not None} == {key(row): row for row in model}
+    assert len(rows) == len({key(row) for row in rows})
+    shares = [row["share"] for row in rows if row["clients"] is not None]
+    assert shares == sorted(shares, reverse=True)
+    bounded = {
+        (row["broker_id"], *pair, row["quota_type"])
+        for row, pair in clients_of(one, scope)
+        if own_rate(one, row, scope)
+    }
+    unbounded = [row for row in rows if row["bound"] is None]
+    assert not {(row["broker_id"], row["user"], row["client_id"], row["quota_type"]) for row in unbounded} & bounded
+    assert all(row["observed"] == row["own_rate"] > 0 for row in unbounded)
 
 
-@given(rates=RATES)
-def test_the_first_of_each_quota_and_client_are_found_in_order(rates: list[SensorRate]) -> None:
-    found = SensorRates.of(rates)
-    of_quotas = {one.quota: one for one in reversed(rates)}
-    assert [*found.first_of_quotas()] == [one for one in rates if of_quotas[one.quota] is one]
-    of_clients = {(one.user, one.client_id): one for one in reversed(rates)}
-    assert found.used_by_client().to_pylist() == [
-        {"user": one.user, "client_id": one.client_id, "used": one.used}
-        for one in rates
-        if of_clients[one.user, one.client_id] is one
-    ]
+def clients_of(one: Lived, scope: Scope) -> list[tuple[Row, tuple[str, str]]]:
+    """Each row of the engine, with its client."""
+    names = {(row["broker_id"] if scope == "broker" else "", row["user"], row["client_id"]) for row in one.usage}
+    if not names:
+        return []
+    asked = pa.Table.from_pylist([dict(zip(("broker_id", "user", "client_id"), name, strict=True)) for name in names])
+    return [(row, (row["user"], row["client_id"])) for row in one.of(asked).to_pylist()]
 
 
-@given(rates=RATES, shadow=st.sets(st.tuples(NAMES, NAMES), max_size=3))
-def test_what_is_under_a_shadow_quota_is_in_shadow_mode(rates: list[SensorRate], shadow: set[tuple[str, str]]) -> None:
-    found = [*SensorRates.of(rates).in_shadow(shadow)]
-    assert found == [replace(one, mode="shadow") for one in rates if one.entity in shadow]
+def model_rows(one: Lived, scope: Scope) -> list[Row]:
+    sensors: defaultdict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row, _ in clients_of(one, scope):
+        if not own_rate(one, row, scope):
+            continue
+        of_sensor = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
+        sensors[tuple(row[name] for name in of_sensor)].append(row)
+    found = []
+    for clients in sensors.values():
+        about = {name: value for name, value in clients[0].items() if name != "entity"}
+        about |= {"share": about["observed"] / about["bound"], "held_until_ms": None}
+        is_pair = bool(about["sensor_user"] and about["sensor_client_id"])
+        names = {"user": about["sensor_user"] or None, "client_id": about["sensor_client_id"] or None}
+        own = pytest.approx(own_rate(one, clients[0], scope)) if is_pair else None
+        found.append(about | names | {"own_rate": own, "clients": len(clients)})
+        for row in [] if is_pair else clients:
+            client = {name: row[name] for name in ("user", "client_id")}
+            found.append(about | client | {"own_rate": pytest.approx(own_rate(one, row, scope)), "clients": None})
+    return found
+
+
+def own_rate(one: Lived, row: Row, scope: Scope) -> float:
+    measures = dict(zip(QUOTA_TYPES, (["produced_bytes"], ["fetched_bytes"], ["io_time_ns"]), strict=True))
+    names = ["user", "client_id", *(["broker_id"] if scope == "broker" else [])]
+    own = (used for used in one.usage if all(used[name] == row[name] for name in names))
+    amount = sum(
+        used[name] or 0
+        for used in own
+        for name in measures[row["quota_type"]]
+        if used["sample_start_ms"] >= one.now_ms - row["window_ms"]
+    )
+    unit = 1e-7 if row["quota_type"] == "request_percentage" else 1.0
+    return float(amount * unit / (row["window_ms"] / 1000))
+
+
+def key(row: Row) -> tuple[Any, ...]:
+    names = ("broker_id", "user", "client_id", "quota_type", "mode", "sensor_user", "sensor_client_id")
+    return (*(row[name] for name in names), row["clients"] is None)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+def test_of_a_sensor_the_clients_that_use_the_most_have_rows_and_all_are_counted(most: int) -> None:
+    one = lived([quota_row("a", producer_byte_rate=1000.0)], ("a", "x", 10), ("a", "y", 30), ("a", "z", 20))
+    with patch.object(module, "MOST_CLIENTS", most):
+        found = picked(one.current(), "client_id", "clients")
+    assert found[0] == (None, 3)
+    assert {client_id for client_id, _ in found[1:]} == {*"yzx"[:most]}
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_sensors_are_left_out_whole_the_smallest_share_first(most: int) -> None:
+    quotas = [quota_row("<default>", producer_byte_rate=1000.0)]
+    one = lived(quotas, ("a", "x", 10), ("b", "x", 30), ("c", "", 20))
+    with patch.object(module, "MOST_ROWS", most):
+        found = one.current().rows.to_pylist()
+    assert [row["user"] for row in found if row["clients"]] == [*"bc"[: most // 2]]
+    assert len(found) == most // 2 * 2
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_of_clients_without_a_bound_those_that_use_the_most_have_rows(most: int) -> None:
+    one = lived([], ("a", "x", 10), ("b", "x", 30), ("c", "x", 20), ("d", "x", 0))
+    with patch.object(module, "MOST_UNBOUNDED", most):
+        found = one.current()
+    assert picked(found, "user", "own_rate") == [("b", 3.0), ("c", 2.0), ("a", 1.0)][:most]
+    assert (found.active_clients, found.produced_bytes_per_second) == (4, 6.0)
+
+
+def test_a_client_is_held_for_its_own_quota_type_and_its_sensor_until_the_last_of_them_is_free() -> None:
+    quotas = [quota_row("a", producer_byte_rate=1.0, consumer_byte_rate=1.0)]
+    quotas.append(quota_row("a", "y", producer_byte_rate=1.0, mode="shadow"))
+    one = Lived(quotas)
+    one.record(*(one.use("a", name, 10, fetched_bytes=10) for name in "xyz"))
+    held = [{"broker_id": "", "user": "a", "quota_type": RATE, "client_id": name, "until_ms": at} for name, at in
+            (("x", 7), ("y", 9), ("gone", 99))]  # fmt: skip
+    rows = picked(one.current(held), "client_id", "quota_type", "mode", "held_until_ms")
+    assert {row for row in rows if row[-1] is not None} == {
+        (None, RATE, "enforce", 9),
+        ("x", RATE, "enforce", 7),
+        ("y", RATE, "enforce", 9),
+    }
+
+
+def test_usage_of_windows_that_no_rate_has_is_forgotten() -> None:
+    one = lived([], ("a", "x", 10))
+    one.record(after_ms=12_000)
+    one.record(one.use("b", "x", 30))
+    assert picked(one.current(), "user") == [("b",)]
+    one.recent.clear()
+    assert picked(one.current(), "user") == []

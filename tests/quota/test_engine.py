@@ -117,8 +117,8 @@ def only_shadow(engine: QuotaEngine, seen: list[dict[str, Any]]) -> list[dict[st
 
 def expected_rates(model: ScalarModel, look_ms: int) -> list[dict[str, Any]]:
     """Of `resolve` and `evaluate` what `QuotaEngine.rates` has."""
-    found = zip(model.resolve(ENTITIES), model.evaluate(ENTITIES, look_ms), strict=True)
-    both = ({**resolved, **owed} for resolved, owed in found if resolved["mode"] == "enforce")
+    found = enumerate(zip(model.resolve(ENTITIES), model.evaluate(ENTITIES, look_ms), strict=True))
+    both = ({**resolved, **owed, "entity": at // 3} for at, (resolved, owed) in found if resolved["mode"] == "enforce")
     return [
         {name: row[name] for name in RATES_SCHEMA.names} for row in both if row["observed"] > 0 and row["bound"] > 0
     ]
