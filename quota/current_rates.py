@@ -150,9 +150,11 @@ class ClientUsage:
         clients = usage.select(names).take(pa.array(rows))
         if not by_broker:
             clients = clients.add_column(0, "broker_id", pa.repeat("", len(rows)))
-        oldest_ms = int(windows.min() + first) * sample_window_ms
+        # A sample that began N windows ago or earlier counts in few rates, and not in these sums.
+        counted = usage.filter(pc.field("sample_start_ms") > now_ms - num_samples * sample_window_ms)
+        oldest_ms = pc.min(counted["sample_start_ms"]).as_py() or now_ms
         span_ms = max(now_ms - oldest_ms, (num_samples - 1) * sample_window_ms, 1)
-        produced, fetched, requests = (float(_amounts(usage, name).sum()) for name in _COUNTED)
+        produced, fetched, requests = (float(_amounts(counted, name).sum()) for name in _COUNTED)
         return cls(clients, np.stack(sums), first, sample_window_ms, (produced, fetched, requests), span_ms)
 
     @property

@@ -15,20 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.dashboard.api import RANGES, SEE, Query
-from pipeline.dashboard.live_rates import names_table
-from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.reader import TablesReader, client_of, names_table
 from pipeline.dashboard.state import State, picked, throttled_row
 from pipeline.dashboard.verdict import protection_text, shown_as
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.replay.story import on_brokers_line, on_brokers_row
-from pipeline.tables.address import table_missing
 from pipeline.tables.enforced import enforced_for
+from pipeline.tables.opening import oldest_in
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import FILTER_FIRST, column_list, largest, predicates
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
+from pipeline.tables.rates import read_rates
 from pipeline.tables.throttles import Wanted
 from pipeline.web import QueryRefused
-from quota.effective import Effective, EffectiveQuota, effective, resolved
+from quota.effective import Effective, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
@@ -101,7 +101,7 @@ def _rolled_up_until(reader: TablesReader, known_until_ms: int) -> int:
     end_ms = (known_until_ms - _ROLL_UP_LATENESS_MS) // _MINUTE_MS * _MINUTE_MS
     before: list[Condition] = [("minute_start_ms", "<", end_ms)]
     with suppress(TableMissing):
-        newest_ms = largest(reader.tables["usage_by_minute"].opened(), "minute_start_ms", before, FILTER_FIRST)
+        newest_ms = largest(reader.opened("usage_by_minute"), "minute_start_ms", before, FILTER_FIRST)
         return 0 if newest_ms is None else newest_ms + _MINUTE_MS
     return 0
 
@@ -125,23 +125,16 @@ def _sums(
     selected = ", ".join(f"sum(CASE WHEN {names} THEN {sum_} END) AS {name}" for name, (names, sum_) in wanted.items())
     concerned = " OR ".join(f"({names})" for names in sorted({names for names, _ in wanted.values()}))
     sums: dict[str, dict[int, float]] = {name: {} for name in wanted}
-    with suppress(TableMissing):
-        rows = reader.tables[table].query(
-            f"SELECT {column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
-            f"WHERE {column} >= {span.since_ms} AND {column} < {span.until_ms} AND ({concerned}) "
-            f"{_epoch_sql(reader, table)}GROUP BY 1"
-        )
-        for row in rows.to_pylist():
-            for name, of_steps in sums.items():
-                of_steps[row["step"] * bin_ms] = row[name] or 0.0
+    rows = reader.query(
+        table,
+        f"SELECT {column} / {bin_ms} AS step, {selected} FROM source "  # noqa: S608 - names are quoted by us
+        f"WHERE {column} >= {span.since_ms} AND {column} < {span.until_ms} AND ({concerned}) "
+        f"{reader.shown_once() if table == 'usage' else ''}GROUP BY 1",
+    )
+    for row in rows:
+        for name, of_steps in sums.items():
+            of_steps[row["step"] * bin_ms] = row[name] or 0.0
     return sums
-
-
-def _epoch_sql(reader: TablesReader, table: str) -> str:
-    """A condition for times that the clock showed twice, because it was set back: only the second time is shown."""
-    if table != "usage" or not reader.time_epoch:
-        return ""
-    return f"AND (time_epoch = {reader.time_epoch} OR sample_start_ms < {reader.epoch_begin_ms}) "
 
 
 def _names_sql(user: str | None, client_id: str | None) -> str:
@@ -151,13 +144,12 @@ def _names_sql(user: str | None, client_id: str | None) -> str:
 def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
     part_ms = max(span.bin_ms // 2, 1_000)
     since_ms, until_ms = span.since_ms - 2 * span.bin_ms, span.until_ms + span.bin_ms
-    with suppress(TableMissing):
-        rows = reader.tables["batches"].query(
-            f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
-            f"WHERE evaluated_at_ms >= {since_ms} AND evaluated_at_ms < {until_ms}"
-        )
-        return [part * part_ms for part in rows["part"].to_pylist()]
-    return []
+    rows = reader.query(
+        "batches",
+        f"SELECT DISTINCT evaluated_at_ms / {part_ms} AS part FROM source "  # noqa: S608 - numbers of ours
+        f"WHERE evaluated_at_ms >= {since_ms} AND evaluated_at_ms < {until_ms}",
+    )
+    return [row["part"] * part_ms for row in rows]
 
 
 # Decisions, records and throttled spans.
@@ -197,28 +189,24 @@ def _newest(
     reader: TablesReader, table: str, columns: Sequence[str], client: tuple[str, str], span: Span
 ) -> list[dict[str, Any]]:
     order = "publish_seq" if "publish_seq" in columns else "time_epoch DESC NULLS LAST, evaluated_at_ms DESC, batch_id"
-    with suppress(TableMissing):
-        rows = reader.tables[table].query(
-            f"SELECT {column_list(columns)} FROM source WHERE {_names_sql(*client)} "  # noqa: S608 - names are quoted by us
-            f"AND evaluated_at_ms >= {span.since_ms - _EARLY_MS} AND evaluated_at_ms < {span.until_ms} "
-            f"ORDER BY {order} DESC LIMIT {_MOST_ROWS}"
-        )
-        found: list[dict[str, Any]] = rows.to_pylist()
-        return found
-    return []
+    return reader.query(
+        table,
+        f"SELECT {column_list(columns)} FROM source WHERE {_names_sql(*client)} "  # noqa: S608 - names are quoted by us
+        f"AND evaluated_at_ms >= {span.since_ms - _EARLY_MS} AND evaluated_at_ms < {span.until_ms} "
+        f"ORDER BY {order} DESC LIMIT {_MOST_ROWS}",
+    )
 
 
 def _minute_bands(reader: TablesReader, client: tuple[str, str], span: Span) -> list[dict[str, Any]]:
-    with suppress(TableMissing):
-        rows = reader.tables["throttle_by_minute"].query(
-            "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, "  # noqa: S608 - names are quoted by us
-            "sum(throttle_count + renewal_count) AS records FROM source "
-            f"WHERE minute_start_ms >= {span.since_ms} AND minute_start_ms < {span.until_ms} "
-            f"AND {_names_sql(*client)} GROUP BY 1, 2"
-        )
-        names = ("minute_start_ms", "quota_type", "held_ms", "records")
-        return bands_of_minutes(zip(*(rows[name].to_pylist() for name in names), strict=True), span.bin_ms)
-    return []
+    rows = reader.query(
+        "throttle_by_minute",
+        "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, "  # noqa: S608 - names are quoted by us
+        "sum(throttle_count + renewal_count) AS records FROM source "
+        f"WHERE minute_start_ms >= {span.since_ms} AND minute_start_ms < {span.until_ms} "
+        f"AND {_names_sql(*client)} GROUP BY 1, 2",
+    )
+    names = ("minute_start_ms", "quota_type", "held_ms", "records")
+    return bands_of_minutes((tuple(row[name] for name in names) for row in rows), span.bin_ms)
 
 
 # Whom the newest throttle protected: what the others used before it and while it held.
@@ -272,15 +260,14 @@ def _used(reader: TablesReader, client: tuple[str, str], begin_ms: int, length_m
     whens = {when: f"coalesce(produced_{when}, 0) + coalesce(fetched_{when}, 0)" for when in ("before", "during")}
     totals = ", ".join(f"sum({used}) OVER () AS {when}" for when, used in whens.items())
     used = " + ".join(whens.values())
-    rows = reader.tables["usage"].query(
+    return reader.query(
+        "usage",
         f'SELECT *, count(*) OVER () AS others, {totals} FROM (SELECT "user", client_id, '  # noqa: S608 - quoted by us
         f"{', '.join(f'{sum_} AS {name}' for name, sum_ in sums.items())} FROM source "
         f"WHERE sample_start_ms >= {begin_ms - length_ms} AND sample_start_ms < {begin_ms + length_ms} "
         f"AND NOT ({_names_sql(*client)}) GROUP BY 1, 2) "
-        f'WHERE {used} > 0 ORDER BY {used} DESC, "user", client_id LIMIT {_NEIGHBOURS}'
+        f'WHERE {used} > 0 ORDER BY {used} DESC, "user", client_id LIMIT {_NEIGHBOURS}',
     )
-    found: list[dict[str, Any]] = rows.to_pylist()
-    return found
 
 
 # Bounds over time and the edits that changed them, from the versions of the quota table.
@@ -293,7 +280,7 @@ def bounds_over_time(reader: TablesReader, client: tuple[str, str], span: Span) 
 
     A version that is not valid, or no longer kept, changes nothing.
     """
-    since_ms, commits = span.since_ms, _commits(reader.root, reader.tables["quotas"].version)
+    since_ms, commits = span.since_ms, _commits(reader.root, QuotaTable(reader.root).version())
     before = [commit for commit in commits if commit.committed_at_ms <= since_ms]
     shown = [*before[-1:], *(commit for commit in commits if since_ms < commit.committed_at_ms < span.until_ms)]
     bounds: list[dict[str, Any]] = []
@@ -367,12 +354,11 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
     """
     client, snapshot = client_in(query), reader.snapshot()
     user, client_id = client
-    if snapshot is None:
-        raise table_missing(reader.tables["quotas"].uri)
     span = span_of(reader, state.now_ms, RANGES[query.range])
-    found = effective(snapshot, user, client_id, _clients_of(state, user, client_id))
-    series = read_series(reader, found, client, span, state.rates_at_ms)
-    held = [one for one in state.running if (one.row["user"], one.row["client_id"]) == client]
+    found = effective(snapshot, user, client_id, _clients_of(reader, user, client_id))
+    whole_until_ms = 0 if state.batch is None else state.batch["evaluated_at_ms"]
+    series = read_series(reader, found, client, span, whole_until_ms)
+    held = [row for row in state.running if client_of(row) == client]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
     bounds, throttles = bounds_over_time(reader, client, span), read_throttles(reader, client, span)
     seen_ms = _last_seen(reader, client, series)
@@ -382,7 +368,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         "client_id": client_id,
         "since_ms": span.since_ms,
         "until_ms": span.until_ms,
-        "known_since_ms": reader.tables["batches"].oldest_value("evaluated_at_ms"),
+        "known_since_ms": oldest_in(reader.opened("batches"), "evaluated_at_ms"),
         "step_ms": span.bin_ms,
         **series,
         **bounds,
@@ -390,10 +376,10 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         "shown_as": _shown_as(series["series"], bounds["bounds"], throttles),
         "seen_ms": seen_ms,
         "alike": [] if seen_ms is not None else _alike(client, reader.clients_seen()),
-        "throttled": [throttled_row(one, state.levels) for one in held],
-        "owed": [record_row(one.row) for one in held],
+        "throttled": [throttled_row(row) for row in held],
+        "owed": [record_row(row) for row in held],
         "levels": [row.document() for row in found.levels],
-        "effective": [_effective_row(one, state) for one in found.by_type],
+        "effective": _effective_rows(reader, found),
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
     }
 
@@ -415,16 +401,14 @@ def _shown_as(
 
 def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[str, Any]) -> int | None:
     """When a client last used something, as far as it is kept; None if it never did."""
-    seen_ms = reader.clients_seen().get(client)
-    if seen_ms is not None:
-        return seen_ms
     own = [one["own"] or one["observed"] for one in series["series"].values()]
     used = [at_ms for at_ms, *values in zip(series["at_ms"], *own, strict=True) if any(values)]
     if used:
         return int(used[-1])
-    of_client: list[Condition] = [("user", "=", client[0]), ("client_id", "=", client[1])]
-    with suppress(TableMissing):
-        return largest(reader.tables["usage_by_minute"].opened(), "minute_start_ms", of_client, FILTER_FIRST)
+    for table, column in (("usage", "sample_start_ms"), ("usage_by_minute", "minute_start_ms")):
+        sql = f"SELECT max({column}) AS seen_ms FROM source WHERE {_names_sql(*client)}"  # noqa: S608 - quoted by us
+        if (seen_ms := reader.query(table, sql)[0]["seen_ms"]) is not None:
+            return int(seen_ms)
     return None
 
 
@@ -437,24 +421,36 @@ def _alike(client: tuple[str, str], seen: Collection[tuple[str, str]]) -> list[d
     return [{"user": user, "client_id": client_id} for user, client_id in found[:_ALIKE]]
 
 
-def _effective_row(one: EffectiveQuota, state: State) -> dict[str, Any]:
-    shown = ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id")
-    sensor = {name: getattr(one, name) for name in ("quota_type", "sensor_user", "sensor_client_id", "level")}
-    places = () if one.level is None else state.sensors.places_where(**sensor)[:1]
-    return {
-        **{name: getattr(one, name) for name in shown},
-        "observed": next((state.sensors[int(place)].observed for place in places), 0.0),
-        "shared_with": [list(client) for client in one.shared_with[:50]],
-        "shared": len(one.shared_with),
-    }
+def _effective_rows(reader: TablesReader, found: Effective) -> list[dict[str, Any]]:
+    """The quota of each type, and how much the client's sensor uses of it now: 0 without usage."""
+    names = ("quota_type", "level", "sensor_user", "sensor_client_id")
+    sensors: list[list[Condition]] = [
+        [(name, "=", getattr(one, name)) for name in names] for one in found.by_type if one.level is not None
+    ]
+    wanted = " OR ".join(f"({predicates(sensor)})" for sensor in sensors) or "false"
+    sql = f"SELECT {', '.join(names)}, max(observed) AS observed FROM source WHERE clients IS NOT NULL AND ({wanted}) "  # noqa: S608 - quoted by us
+    rows = read_rates(reader.root, lambda rates: rates.rows(f"{sql}GROUP BY {', '.join(names)}"))
+    observed = {tuple(row[name] for name in names): row["observed"] for row in rows}
+    return [
+        {
+            **{name: getattr(one, name) for name in (*names, "mode", "bound")},
+            "observed": observed.get(tuple(getattr(one, name) for name in names), 0.0),
+            "shared_with": [list(client) for client in one.shared_with[:50]],
+            "shared": len(one.shared_with),
+        }
+        for one in found.by_type
+    ]
 
 
-def _clients_of(state: State, user: str, client_id: str) -> pa.Table:
-    """Clients seen lately that may share a sensor with this one: no others are worth resolving."""
-    may_share = [{"user": user}, *([{"client_id": client_id}] if client_id else [])]
-    return names_table(
-        sorted({(one.user, one.client_id) for names in may_share for one in state.sensors.where(**names)})
-    )
+def _clients_of(reader: TablesReader, user: str, client_id: str) -> pa.Table:
+    """Clients with usage now that may share a sensor with this one: no others are worth resolving."""
+    may_share = [
+        predicates([("user", "=", user)]),
+        *([predicates([("client_id", "=", client_id)])] if client_id else []),
+    ]
+    sql = f'SELECT DISTINCT "user", client_id FROM source WHERE own_rate IS NOT NULL AND ({" OR ".join(may_share)})'  # noqa: S608 - quoted by us
+    rows = read_rates(reader.root, lambda rates: rates.rows(sql))
+    return names_table(sorted(client_of(row) for row in rows))
 
 
 # What is shown of them, as functions of rows. Pure.

@@ -1,35 +1,37 @@
-"""The one reader: it keeps the newest versions of all tables open, reads only what is new, and feeds the page.
+"""The one reader of the dashboard, and the feed of the page: a look at the tables each second, as one `State`.
 
-`look` is called a few times per second, from one thread. What it found is one immutable `State`.
+Each box of a view is a query over the newest version of a table.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Any, Final
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.live_rates import SECONDS_KEPT, USAGE_COLUMNS, LiveRates, RunningThrottles
-from pipeline.dashboard.recent import TIME, NewRows, WatchedTable
-from pipeline.dashboard.state import Health, State, health
+from pipeline.dashboard.state import State, health
 from pipeline.documents import json_text
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, TableMissing
 from pipeline.process import JobSigns
 from pipeline.settings.model import EngineSettings, PurgatorySettings
-from pipeline.tables.address import table_missing
-from pipeline.tables.layout import TABLES
-from pipeline.tables.port import Condition, of_newest_epoch
-from pipeline.tables.queries import FILTER_FIRST, smallest
+from pipeline.tables.address import table_uri
+from pipeline.tables.opening import open_table
+from pipeline.tables.port import Condition
+from pipeline.tables.queries import FILTER_FIRST, Row, answer, newest_batch_under, rows_of, smallest
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
-from quota.current_rates import SensorRates
+from pipeline.tables.rates import Rates, read_rates
+from pipeline.tables.throttles import holds_of, recent_events, running_throttles
+from quota.effective import resolved
 from quota.engine import Scope
+from quota.entity import Owners
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
-from schemas.throttle_record import ThrottleEventRow
 
 # The feed: one thread that reads the tables repeatedly and wakes requests that wait for the next state.
 
@@ -122,19 +124,14 @@ def encoded(document: Any) -> bytes:
     return json_text(document, allow_nan=False).encode()
 
 
-_NEEDED: Final = ("quotas", "batches", "usage", "throttle_events")
-_LOOK_BACK_MS: Final = 30 * 60_000
-"""How far before the newest record the beginning of a running throttle is looked for."""
-_LOOK_BACK_PART_MS: Final = 3 * 60_000
-_BATCHES_KEPT: Final = 240
-# Without instants: pyarrow converts them slowly.
-_EVENT_COLUMNS: Final = tuple(
-    name for name in ThrottleEventRow.model_fields if name not in {"date", "evaluated_at", "throttled_until"}
-)
+_SECONDS_SHOWN: Final = 180
+_RECENT: Final = 200
+_NEAREST: Final = 20
+_SEEN_MS: Final = 300_000
 
 
 class TablesReader:
-    """What is new in the tables, as a `State`. Without a scope, that of the quota table holds."""
+    """What the tables hold now. Without a scope, that of the quota table holds. `look` is for one thread."""
 
     def __init__(
         self,
@@ -144,245 +141,194 @@ class TablesReader:
         min_hold_ms: int = PurgatorySettings().min_hold_ms,
     ) -> None:
         self.root = root
-        self.tables: Mapping[str, WatchedTable] = {name: WatchedTable(root, name) for name in TABLES}
-        self.quota_table: QuotaTable | None = None
-        self.batches: list[dict[str, Any]] = []
-        """The newest rows of `batches`, oldest first."""
-        self.epoch_begin_ms = 0
-        """When the newest time epoch began, as far as usage is kept: usage of older ones counts until then."""
-        self._new_usage = NewRows(self.tables["usage"], TIME)
-        self._new_records = NewRows(self.tables["throttle_events"], "publish_seq")
         self.min_hold_ms = min_hold_ms
         self._signs = signs
         self._was_seen = False
         self._scope = scope
+        self._table: QuotaTable | None = None
         self._quotas: QuotaSource | None = None
-        self._quota_facts: dict[str, Any] = {}
-        self.owners: dict[tuple[str, str], str | None] = {}
-        """Who is responsible, by user and client-id of a row of `quotas`."""
-        self._rates: LiveRates | None = None
-        self._rates_epoch = 0
-        self._running = RunningThrottles()
-        self._resolved: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        self._committed_at_ms: dict[str, int | None] = {}
+        self._found: dict[str, Any] = {}
+        self._owners = Owners(())
         self._seq = 0
-        self._sensors = SensorRates.of(())
-        self._last_health: Health | None = None
+        self._last: tuple[Any, ...] = ()
         self._newest_seen: tuple[tuple[str, int], int] = (("", -1), 0)
 
     def look(self, now_ms: int) -> State:
         """The state at `now_ms`, by wall clock. Raises nothing: what cannot be read is in its `health`."""
-        new = {name for name, table in self.tables.items() if table.refresh(now_ms)}
-        failure = next((str(cause) for name in _NEEDED if (cause := self.tables[name].failure) is not None), None)
+        failure = None
         try:
-            for name in new:
-                self._committed_at_ms[name] = self.tables[name].committed_at_ms()
-            if failure is None:
-                self._read(new)
+            self._found = self._read(now_ms)
         except (PipelineError, QuotaError) as exc:
             log.warning("the tables cannot be read: %s", exc)
             failure = str(exc)
-        return self._state(now_ms, failure, bool(new))
-
-    def snapshot(self) -> QuotaSnapshot | None:
-        """The quotas in force; None before they could be read."""
-        return None if self._quotas is None else self._quotas.pin()
-
-    def quotas_at(self, version: int) -> QuotaSnapshot:
-        """The quotas of a version. Raises `TableMissing` if it does not exist any more."""
-        if self._quotas is None:
-            raise table_missing(self.tables["quotas"].uri)
-        return self._quotas.at(version)
-
-    def engine_settings(self) -> EngineSettings:
-        """Those of the newest batch; the defaults before it."""
-        return EngineSettings() if self._rates is None else self._rates.settings
-
-    @property
-    def time_epoch(self) -> int:
-        """The newest time epoch of usage."""
-        return self._new_usage.time_epoch
-
-    def clients_seen(self) -> dict[tuple[str, str], int]:
-        """Clients of the last minutes, and when each used something, in epoch ms. For any thread."""
-        return {} if self._rates is None else self._rates.seen()
-
-    def _read(self, new: set[str]) -> None:
-        if "quotas" in new or self._quotas is None:
-            self._read_quotas()
-        if "batches" in new:
-            self._read_batches()
-        if "usage" in new:
-            self._read_usage()
-        if "throttle_events" in new:
-            self._read_events()
-
-    def _read_quotas(self) -> None:
-        if self.quota_table is None or self._quotas is None:
-            self.quota_table = QuotaTable(self.root)
-            self._quotas = QuotaSource(self.quota_table)
-        self._quotas.poll()
-        newest = self.quota_table.read()
-        self._quota_facts = {
-            "version": self._quotas.pin().version,
-            "newest_version": newest.version,
-            "rows": len(newest.rows),
-            "mode": newest.mode,
-            "scope": self._scope or newest.scope,
-        }
-        self.owners = {(row["user"], row["client_id"]): row["owner"] for row in newest.rows}
-        self._resolved = {}
-        if self._rates is not None:
-            self._rates.load(self._quotas.pin(), self.owners, self._window(self._rates))
-
-    def _read_batches(self) -> None:
-        table = self.tables["batches"]
-        newest = table.newest_instant()
-        if newest is None:
-            return
-        since_ms = newest.evaluated_at_ms - 120_000
-        if self.batches and self.batches[-1]["time_epoch"] == newest.time_epoch:
-            since_ms = self.batches[-1]["evaluated_at_ms"]
-        rows = table.rows(None, [*of_newest_epoch(newest.time_epoch), ("evaluated_at_ms", ">=", since_ms)])
-        known = {(row["query_id"], row["batch_id"]) for row in self.batches}
-        new = (row for row in rows if (row["query_id"], row["batch_id"]) not in known)
-        found = [row | {"time_epoch": newest.time_epoch} for row in new]
-        # Those of one instant by the wall clock, which may have been set back since.
-        found.sort(key=lambda row: (row["evaluated_at_ms"], row["processed_at_ms"], row["batch_id"]))
-        self.batches = [*self.batches, *found][-_BATCHES_KEPT:]
-
-    def _read_usage(self) -> None:
-        if not self.batches or self._quotas is None:
-            return
-        settings = EngineSettings.model_validate_json(self.batches[-1]["engine_settings"])
-        new = self._new_usage.follow(USAGE_COLUMNS)
-        time_epoch = self.time_epoch
-        if self._rates is None or self._rates.settings != settings or self._rates_epoch != time_epoch:
-            self._begin_rates(settings)
-        elif new is not None:
-            self._record(self._rates, new)
-
-    def _begin_rates(self, settings: EngineSettings) -> None:
-        """A new engine, with the usage of its windows; and sums of some minutes before."""
-        table, snapshot = self.tables["usage"], self.snapshot()
-        newest = table.newest_instant()
-        if newest is None or snapshot is None or self._quotas is None:
-            return
-        rates = LiveRates(settings, self._scope or self._quotas.scope)
-        time_epoch, newest_ms = newest
-        begin_ms = newest_ms - settings.rate_span_ms
-        rates.load(snapshot, self.owners)
-        rates.add_totals(self._second_sums(newest_ms - SECONDS_KEPT * 1_000, begin_ms, time_epoch))
-        self._rates, self._rates_epoch = rates, time_epoch
-        self.epoch_begin_ms = 0
-        if time_epoch:
-            of_epoch: list[Condition] = [("time_epoch", "=", time_epoch)]
-            self.epoch_begin_ms = smallest(table.opened(), "evaluated_at_ms", of_epoch, FILTER_FIRST) or 0
-        since: list[Condition] = [*of_newest_epoch(time_epoch), ("evaluated_at_ms", ">=", begin_ms)]
-        self._record(rates, table.read(USAGE_COLUMNS, since))
-
-    def _second_sums(self, since_ms: int, until_ms: int, time_epoch: int) -> list[dict[str, Any]]:
-        """The sums of usage of a time epoch that was evaluated in a span, by `second`; 0 = of every time epoch."""
-        found: list[dict[str, Any]] = (
-            self.tables["usage"]
-            .query(
-                "SELECT sample_start_ms / 1000 AS second, sum(produced_bytes) AS produced_bytes, "  # noqa: S608 - our numbers
-                "sum(fetched_bytes) AS fetched_bytes, sum(request_count) AS request_count FROM source "
-                f"WHERE evaluated_at_ms >= {since_ms} AND evaluated_at_ms < {until_ms} "
-                f"{f'AND time_epoch = {time_epoch} ' if time_epoch else ''}GROUP BY 1"
-            )
-            .to_pylist()
-        )
-        return found
-
-    def _record(self, rates: LiveRates, rows: pa.Table) -> None:
-        if rows.num_rows:
-            # Late rows would not count, but an engine refuses windows in the future of its instant.
-            rates.record(rows, max(rows["evaluated_at_ms"].to_pylist()))
-
-    def _window(self, rates: LiveRates) -> pa.Table:
-        since: Condition = ("evaluated_at_ms", ">=", rates.at_ms - rates.settings.rate_span_ms)
-        until: Condition = ("evaluated_at_ms", "<=", rates.at_ms)
-        return self.tables["usage"].read(USAGE_COLUMNS, [*of_newest_epoch(self._rates_epoch), since, until])
-
-    def _read_events(self) -> None:
-        new = self._new_records.follow(_EVENT_COLUMNS)
-        if self._running.newest_seq >= 0:
-            self._running.apply([] if new is None else new.select(_EVENT_COLUMNS).to_pylist())
-            return
-        table = self.tables["throttle_events"]
-        newest = table.newest_instant()
-        if newest is None:
-            return
-        # A throttle lasts for seconds: whoever is held has a record in the newest time epoch, or soon will.
-        # In parts: as rows they take ten times the memory that they take in the table.
-        begin_ms = newest.evaluated_at_ms - _LOOK_BACK_MS
-        for since_ms in range(begin_ms, newest.evaluated_at_ms + 1, _LOOK_BACK_PART_MS):
-            part: list[Condition] = [("evaluated_at_ms", ">=", since_ms)]
-            part += [("evaluated_at_ms", "<", since_ms + _LOOK_BACK_PART_MS)]
-            self._running.apply(table.rows(_EVENT_COLUMNS, [*of_newest_epoch(newest.time_epoch), *part]))
-
-    def _state(self, now_ms: int, failure: str | None, is_new: bool) -> State:
+        batch = self._found.get("batch")
         process = self._signs.process()
         self._was_seen = self._was_seen or process is not None
-        batch = self.batches[-1] if self.batches else None
         found = health(
             now_ms,
             batch,
             process,
             was_seen=self._was_seen,
             waited_ms=self._signs.last_wait_ms(),
-            collected_ms=self._collected_ms(now_ms),
+            collected_ms=self._collected_ms(now_ms, batch),
             failure=failure,
         )
-        running, recent = self._running.running(now_ms, self.min_hold_ms), self._running.recent()
-        if is_new or self._last_health is None or found.state != self._last_health.state:
-            self._seq += 1
-        self._last_health = found
-        rates = self._rates
-        if is_new and rates is not None:  # ten thousand rates take as long as all else of a look
-            self._sensors = rates.sensors()
-        return State(
-            now_ms=now_ms,
-            seq=self._seq,
-            health=found,
-            cluster=None if batch is None else batch["cluster"],
-            quotas=self._quota_facts,
-            batch=batch,
-            running=running,
-            levels=self._levels([*(one.row for one in running), *recent]),
-            sensors=self._sensors,
-            rates_at_ms=0 if rates is None else rates.at_ms,
-            seconds=() if rates is None else rates.totals(),
-            active_clients=0 if rates is None else rates.active_clients,
-            per_second=(0.0, 0.0, 0.0) if rates is None else rates.per_second,
-            recent=recent,
-            sources=[self._source(name, table) for name, table in self.tables.items()],
-            min_hold_ms=self.min_hold_ms,
+        newest = next((row["publish_seq"] for row in self._found.get("recent", ())), None)
+        key = (found.state, batch, newest, self._found.get("rates_at_ms"), self._found.get("quotas"))
+        if key != self._last:
+            self._seq, self._last = self._seq + 1, key
+        return State(now_ms=now_ms, seq=self._seq, health=found, min_hold_ms=self.min_hold_ms, **self._found)
+
+    def snapshot(self) -> QuotaSnapshot:
+        """The quotas in force; `TableMissing` without their table."""
+        return self._source().pin()
+
+    def quotas_at(self, version: int) -> QuotaSnapshot:
+        """The quotas of a version. Raises `TableMissing` if it does not exist any more."""
+        return self._source().at(version)
+
+    def engine_settings(self) -> EngineSettings:
+        """Those of the newest batch; the defaults before it."""
+        batch = self._found.get("batch")
+        return EngineSettings() if batch is None else EngineSettings.model_validate_json(batch["engine_settings"])
+
+    def query(self, table: str, sql: str) -> list[Row]:
+        """The answer to a query over `source`, the newest version of a table; no rows without the table."""
+        with suppress(TableMissing):
+            return rows_of(answer(self.opened(table), sql, engine=FILTER_FIRST))
+        return []
+
+    def opened(self, table: str) -> DeltaTable:
+        """The newest version of a table; `TableMissing` without it."""
+        return open_table(table_uri(self.root, table))
+
+    def clients_seen(self) -> dict[tuple[str, str], int]:
+        """Clients of the last minutes, and when each used something, in epoch ms."""
+        batch = self._found.get("batch")
+        if batch is None:
+            return {}
+        rows = self.query(
+            "usage",
+            'SELECT "user", client_id, max(sample_start_ms) AS seen_ms FROM source '  # noqa: S608 - numbers of ours
+            f"WHERE evaluated_at_ms >= {batch['evaluated_at_ms'] - _SEEN_MS} {_of_epoch(batch)}GROUP BY 1, 2",
         )
+        return {(row["user"], row["client_id"]): row["seen_ms"] for row in rows}
 
-    def _source(self, name: str, table: WatchedTable) -> dict[str, Any]:
-        newest = {"version": table.version, "committed_at_ms": self._committed_at_ms.get(name)}
-        return {"name": name, **newest, "failure": None if table.failure is None else str(table.failure)}
+    def shown_once(self) -> str:
+        """A condition on usage: of times that the clock showed twice, because it was set back, only the second."""
+        batch = self._found.get("batch")
+        if batch is None or not batch["time_epoch"]:
+            return ""
+        epoch: list[Condition] = [("time_epoch", "=", batch["time_epoch"])]
+        begin_ms = smallest(self.opened("usage"), "evaluated_at_ms", epoch, FILTER_FIRST) or 0
+        return f"AND (time_epoch = {batch['time_epoch']} OR sample_start_ms < {begin_ms}) "
 
-    def _collected_ms(self, now_ms: int) -> int | None:
+    def owner(self, row: Mapping[str, Any]) -> str | None:
+        """Who is responsible for the client of a row."""
+        return self._owners.of(row["user"], row["client_id"])
+
+    def _source(self) -> QuotaSource:
+        if self._quotas is None:
+            self._table = QuotaTable(self.root)
+            self._quotas = QuotaSource(self._table)
+        return self._quotas
+
+    def _read(self, now_ms: int) -> dict[str, Any]:
+        """All that the view Now shows."""
+        quotas = self._read_quotas()
+        batch = newest_batch_under(self.root)
+        held = running_throttles(self.root, now_ms, min_hold_ms=self.min_hold_ms)
+        recent = recent_events(self.root, _RECENT)
+        levels = _levels(self.snapshot(), held)
+        since = holds_of(self.root, held)
+        running = [
+            {**row, **since[row["publish_seq"]], "level": levels[client_of(row)][row["quota_type"]],
+             "owner": self.owner(row)} for row in held
+        ]  # fmt: skip
+        return {
+            "cluster": None if batch is None else batch["cluster"],
+            "quotas": quotas,
+            "batch": batch,
+            "running": sorted(running, key=lambda row: (row["since_ms"], row["publish_seq"])),
+            "recent": [{**row, "owner": self.owner(row)} for row in recent],
+            "seconds": [] if batch is None else self._seconds(batch),
+            **read_rates(self.root, self._read_rates),
+        }
+
+    def _read_quotas(self) -> dict[str, Any]:
+        source = self._source()
+        source.poll()
+        known = self._found.get("quotas")
+        if self._table is not None and (known is None or self._table.version() != known["newest_version"]):
+            newest = self._table.read()
+            self._owners = Owners(newest.rows)
+            known = {"newest_version": newest.version, "rows": len(newest.rows), "mode": newest.mode}
+            known |= {"scope": self._scope or newest.scope}
+        return {**(known or {}), "version": source.pin().version}
+
+    def _read_rates(self, rates: Rates) -> dict[str, Any]:
+        per_second = ("produced_bytes_per_second", "fetched_bytes_per_second", "requests_per_second")
+        return {
+            "rates_at_ms": rates.as_of_ms,
+            "nearest": [{**row, "owner": self.owner(row)} for row in rates.nearest(_NEAREST)],
+            "counts": {
+                **rates.counts(),
+                "active_clients": int(rates.facts.get("active_clients", 0)),
+                **{name: float(rates.facts.get(name, 0.0)) for name in per_second},
+            },
+        }
+
+    def _seconds(self, batch: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
+        """(second, produced bytes, fetched bytes, requests) of the last minutes, oldest first, without gaps.
+
+        Nothing of before the first usage that is known, and not the newest second, which is not over.
+        """
+        since_ms = batch["evaluated_at_ms"] - _SECONDS_SHOWN * 1_000
+        names = ("produced_bytes", "fetched_bytes", "request_count")
+        sums = ", ".join(f"sum({name}) AS {name}" for name in names)
+        rows = self.query(
+            "usage",
+            f"SELECT sample_start_ms / 1000 AS second, {sums} FROM source "  # noqa: S608 - numbers of ours
+            f"WHERE evaluated_at_ms >= {since_ms} AND sample_start_ms >= {since_ms} {_of_epoch(batch)}GROUP BY 1",
+        )
+        of_second = {row["second"]: row for row in rows}
+        if not of_second:
+            return []
+        none = dict.fromkeys(names, 0)
+        found = ((second, of_second.get(second, none)) for second in range(min(of_second), max(of_second)))
+        return [(second, *(row[name] or 0 for name in names)) for second, row in found]  # type: ignore[misc]
+
+    def _collected_ms(self, now_ms: int, batch: Mapping[str, Any] | None) -> int | None:
         """When the newest batch was collected: not after it was first seen, whatever its clock shows."""
-        if not self.batches:
+        if batch is None:
             return None
-        batch = self.batches[-1]
         key = batch["query_id"], batch["batch_id"]
         seen_key, seen_ms = self._newest_seen
         self._newest_seen = key, min(now_ms, seen_ms if seen_key == key else batch["processed_at_ms"])
         return self._newest_seen[1]
 
-    def _levels(self, rows: list[Mapping[str, Any]]) -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
-        """The levels of the clients of these records, by the quotas in force; each client is resolved once."""
-        if self._rates is None:
-            return {}
-        clients = {(row["user"], row["client_id"]) for row in rows}
-        self._resolved = {client: self._resolved[client] for client in clients & self._resolved.keys()}
-        new = sorted(clients - self._resolved.keys())
-        if new:
-            for row in self._rates.resolve(new):
-                self._resolved.setdefault((row["user"], row["client_id"]), []).append(row)
-        return {(*client, row["quota_type"]): row for client, of_client in self._resolved.items() for row in of_client}
+
+def _of_epoch(batch: Mapping[str, Any]) -> str:
+    """A condition on usage: of the time epoch of a batch."""
+    return f"AND time_epoch = {batch['time_epoch']} " if batch["time_epoch"] else ""
+
+
+def client_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The user and the client-id of a row."""
+    return row["user"], row["client_id"]
+
+
+def names_table(clients: Sequence[tuple[str, str]]) -> pa.Table:
+    """Clients as the columns user and client_id."""
+    return pa.table(
+        {name: pa.array([one[at] for one in clients], pa.string()) for at, name in enumerate(("user", "client_id"))}
+    )
+
+
+def _levels(snapshot: QuotaSnapshot, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, int | None]]:
+    """The level of each quota type for the clients of some rows, by the quotas in force."""
+    clients = sorted({client_of(row) for row in rows})
+    found: dict[tuple[str, str], dict[str, int | None]] = {client: {} for client in clients}
+    for row in resolved(names_table(clients), snapshot) if clients else ():
+        found[client_of(row)][row["quota_type"]] = row["level"]
+    return found

@@ -5,24 +5,16 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-import numpy as np
-
 from pipeline.command_line import command_text
-from pipeline.dashboard.live_rates import RunningThrottle
-from pipeline.dashboard.verdict import NEAR, collapsed, standing, verdict
+from pipeline.dashboard.verdict import collapsed, standing, verdict
 from pipeline.process import activity_of, ahead_ms
-from quota.current_rates import SensorRate, SensorRates
 from quota.units import age_text
 from schemas.throttle_record import verb, written_ms
 
 # The view Now. Pure.
 
 MOST_THROTTLED: Final = 200
-MOST_TALKERS: Final = 20
 MOST_RECENT: Final = 30
-
-Levels = Mapping[tuple[str, str, str], Mapping[str, Any]]
-"""(user, client_id, quota_type) -> a row of `LiveRates.resolve`."""
 
 
 def picked(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -34,39 +26,27 @@ _CLIENT: Final = ("user", "client_id", "broker_id", "quota_type", "observed", "b
 _RECORD: Final = ("cause", "throttled_until_ms", "decision_id", "quota_version")
 
 
-def _level_of(row: Mapping[str, Any], levels: Levels) -> Mapping[str, Any]:
-    return levels.get((row["user"], row["client_id"], row["quota_type"]), {})
-
-
-def throttled_row(one: RunningThrottle, levels: Levels) -> dict[str, Any]:
+def throttled_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A client that is held: who, by what, since when and until when, whose, and at which level."""
-    row, level = one.row, _level_of(one.row, levels)
     return {
-        **picked(row, (*_CLIENT, *_RECORD)),
-        "since_ms": one.since_ms,
+        **picked(row, (*_CLIENT, *_RECORD, "since_ms", "records", "most_used", "level", "owner")),
         "owed_until_ms": max(written_ms(row) + row["owed_ms"], row["throttled_until_ms"]),
-        "records": one.records,
-        "most_used": one.most_used,
-        "level": level.get("level"),
-        "owner": level.get("owner"),
     }
 
 
-def talker_row(rate: SensorRate, held: Container[tuple[str, str]]) -> dict[str, Any]:
+def talker_row(row: Mapping[str, Any], held: Container[tuple[str, str]]) -> dict[str, Any]:
     """A sensor and how much of its bound it uses."""
-    shown = (*_CLIENT, "sensor_user", "sensor_client_id", "clients", "used", "level", "mode", "owner")
-    throttled = (rate.user, rate.client_id) in held
-    judged = {"standing": standing(rate.used, rate.mode), "throttled": throttled}
-    return {**{name: getattr(rate, name) for name in shown}, **judged}
+    shown = (*_CLIENT, "sensor_user", "sensor_client_id", "clients", "level", "mode", "owner")
+    judged = {"used": row["share"], "standing": standing(row["share"], row["mode"])}
+    return {**picked(row, shown), **judged, "throttled": (row["user"], row["client_id"]) in held}
 
 
-def event_row(row: Mapping[str, Any], levels: Levels) -> dict[str, Any]:
-    """A record of the throttle topic, in short, with the owner of the quota that its client has now."""
+def event_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A record of the throttle topic, in short, with who is responsible for its client now."""
     return {
-        **picked(row, (*_CLIENT, *_RECORD, "throttle_time_ms", "owed_ms", "lateness_ms", "publish_seq")),
+        **picked(row, (*_CLIENT, *_RECORD, "throttle_time_ms", "owed_ms", "lateness_ms", "publish_seq", "owner")),
         "at_ms": written_ms(row),
         "verb": verb(row),
-        "owner": _level_of(row, levels).get("owner"),
     }
 
 
@@ -193,13 +173,13 @@ class State:
         seq: Counts up with every value that differs in more than its time.
         quotas: Version in force, the newest version, scope and mode.
         batch: The newest row of `batches`; None before the first, and `cluster`, too.
-        levels: Of the clients of `running` and `recent`.
-        sensors: All rates, the nearest to their bound first.
+        running: Rows of `running_throttles` with `holds_of`, level and owner; who is held longest comes first.
+        recent: The newest rows of `throttle_events` with their owner, newest first.
+        seconds: (second, produced bytes, fetched bytes, requests) of the last minutes.
+        nearest: Of `Rates.nearest`, with the owner.
+        counts: Of `Rates.counts`, with the number of active clients and what all of them used per second.
         rates_at_ms: The instant of the rates, in event time.
-        seconds: See `LiveRates.totals`; for `per_second` and `active_clients` see there, too.
-        recent: The newest rows of `throttle_events`, newest first.
         min_hold_ms: `purgatory.min_hold_ms`: what a throttle must hold to count.
-        sources: Of each table its name, the newest version and when that was committed, or why it cannot be read.
     """
 
     now_ms: int
@@ -208,16 +188,18 @@ class State:
     cluster: str | None = None
     quotas: Mapping[str, Any] = field(default_factory=dict)
     batch: Mapping[str, Any] | None = None
-    running: Sequence[RunningThrottle] = ()
-    levels: Levels = field(default_factory=dict)
-    sensors: SensorRates = field(default_factory=lambda: SensorRates.of(()))
-    rates_at_ms: int = 0
-    seconds: Sequence[tuple[int, int, int, int]] = ()
-    active_clients: int = 0
+    running: Sequence[Mapping[str, Any]] = ()
     recent: Sequence[Mapping[str, Any]] = ()
-    sources: Sequence[Mapping[str, Any]] = ()
+    seconds: Sequence[tuple[int, int, int, int]] = ()
+    nearest: Sequence[Mapping[str, Any]] = ()
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    rates_at_ms: int = 0
     min_hold_ms: int = 1
-    per_second: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    @property
+    def held(self) -> set[tuple[str, str]]:
+        """The clients that are held."""
+        return {(row["user"], row["client_id"]) for row in self.running}
 
     def head(self) -> dict[str, Any]:
         """What every view needs: the time, the health, the versions."""
@@ -228,38 +210,21 @@ class State:
             "as_of_ms": self.now_ms - (self.health.last_batch_age_ms or 0),
             "cluster": self.cluster,
             "quotas": dict(self.quotas),
-            "versions": {source["name"]: source["version"] for source in self.sources},
             "batch_id": None if self.batch is None else self.batch["batch_id"],
         }
 
     def summary(self) -> dict[str, Any]:
-        """The view Now."""
-        return {**self.head(), "rates_at_ms": self.rates_at_ms, **self.document()}
-
-    def document(self) -> dict[str, Any]:
-        """The verdict, totals, who is throttled, the nearest to their bound, the newest records by client."""
-        held = {(one.row["user"], one.row["client_id"]) for one in self.running}
-        throttled = [throttled_row(one, self.levels) for one in self.running]
+        """The view Now: the verdict, totals, who is held, the nearest to their bound, the newest records by client."""
+        throttled = [throttled_row(row) for row in self.running]
+        held = self.held
+        by_type = dict(Counter(row["quota_type"] for row in self.running))
         return {
-            "verdict": verdict(self.now_ms, throttled, self.sensors),
-            "totals": self._totals(),
+            **self.head(),
+            "rates_at_ms": self.rates_at_ms,
+            "verdict": verdict(self.now_ms, throttled, self.nearest),
+            "totals": {**self.counts, "throttled": len(throttled), "throttled_by_type": by_type},
             "throttled": throttled[:MOST_THROTTLED],
-            "talkers": [talker_row(one, held) for one in self.sensors[:MOST_TALKERS]],
-            "recent": collapsed(event_row(row, self.levels) for row in self.recent)[:MOST_RECENT],
-            "seconds": [list(second) for second in self.seconds[-181:-1]],
-        }
-
-    def _totals(self) -> dict[str, Any]:
-        sensors = self.sensors
-        enforced, in_shadow = (sensors.used[sensors.places_where(mode=mode)] for mode in ("enforce", "shadow"))
-        over = int(np.count_nonzero(enforced > 1))
-        names = ("produced_bytes_per_second", "fetched_bytes_per_second", "requests_per_second")
-        return {
-            "throttled": len(self.running),
-            "throttled_by_type": dict(Counter(one.row["quota_type"] for one in self.running)),
-            "active_clients": self.active_clients,
-            **dict(zip(names, self.per_second, strict=True)),
-            "over_bound": over,
-            "over_shadow_bound": int(np.count_nonzero(in_shadow > 1)),
-            "near_bound": int(np.count_nonzero(enforced >= NEAR)) - over,
+            "talkers": [talker_row(row, held) for row in self.nearest],
+            "recent": collapsed(event_row(row) for row in self.recent)[:MOST_RECENT],
+            "seconds": [list(second) for second in self.seconds],
         }

@@ -6,11 +6,9 @@ The API gives these judgements, and the page only draws them: so whoever asks ge
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from quota.current_rates import SensorRates
+from pipeline.tables.rates import NEAR
 from quota.units import age_text, rate_text
 
-NEAR: Final = 0.8
-"""From this part of its bound on a rate is near it."""
 _LOW: Final = 0.05
 _STEADY: Final = 0.1
 _MANY_TIMES: Final = 2
@@ -50,30 +48,29 @@ def times_text(used: float) -> str:
     return f"{text} of" if text.endswith("%") else text
 
 
-def verdict(now_ms: int, held: Sequence[Mapping[str, Any]], sensors: SensorRates) -> dict[str, str]:
+def verdict(now_ms: int, held: Sequence[Mapping[str, Any]], nearest: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The sentence that the view Now begins with.
 
     Args:
         now_ms: The instant, by wall clock.
         held: Rows of `throttled_row` that count as a hold.
-        sensors: All rates, the nearest to their bound first.
+        nearest: Sensors, the nearest to their bound first: user, client_id, share and mode.
 
     Returns:
         `kind`: held, over, near, within, or none (no usage under a quota); and `text`.
     """
     if held:
         return {"kind": "held", "text": _held_text(now_ms, held)}
-    if not sensors:
+    if not nearest:
         return {"kind": "none", "text": "no client used anything under a quota lately"}
-    enforced = sensors.places_where(mode="enforce")
-    nearest = sensors[int(enforced[0]) if len(enforced) else 0]
-    who = f"{client_text(nearest.user, nearest.client_id)} {used_text(nearest.used)}"
-    if not len(enforced):
+    first = next((row for row in nearest if row["mode"] == "enforce"), nearest[0])
+    who = f"{client_text(first['user'], first['client_id'])} {used_text(first['share'])}"
+    if first["mode"] != "enforce":
         return {"kind": "within", "text": f"no quota is enforced here, all are in shadow mode; nearest: {who}"}
-    if nearest.used > 1:
+    if first["share"] > 1:
         return {"kind": "over", "text": f"no client is held; over its quota for a moment: {who}"}
     text = f"all within their quotas; nearest: {who}"
-    return {"kind": "near" if nearest.used >= NEAR else "within", "text": text}
+    return {"kind": "near" if first["share"] >= NEAR else "within", "text": text}
 
 
 def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]]) -> str:

@@ -1,32 +1,33 @@
 """What answers each path of the API; but the view Client, which is in `client`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from heapq import nsmallest
 from typing import Any, Final
 
 from pipeline.command_line import command_text
 from pipeline.dashboard.api import SEE, Query
 from pipeline.dashboard.client import client_document, made_by, protected_document
-from pipeline.dashboard.reader import Feed, TablesReader
-from pipeline.dashboard.recent import WatchedTable
+from pipeline.dashboard.reader import Feed, TablesReader, client_of
 from pipeline.dashboard.state import State, event_row, picked, throttled_row
 from pipeline.dashboard.verdict import gauges, standing
 from pipeline.documents import csv_text
-from pipeline.errors import NotFound, PipelineError, TableMissing, Unreachable, printable
+from pipeline.errors import NotFound, PipelineError, Unreachable, printable
 from pipeline.replay.story import told
 from pipeline.settings.model import Settings
+from pipeline.tables.address import table_uri
+from pipeline.tables.layout import TABLES
+from pipeline.tables.opening import newest_value, open_table, reading
+from pipeline.tables.queries import Row
 from pipeline.tables.quotas.edit import alter_command
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.rates import Rates, read_rates
 from pipeline.tables.throttles import decision_with_id, newest_throttle
 from pipeline.web import QueryRefused
-from quota.current_rates import SensorRate
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
 
 _BATCHES: Final = 120
-_STEPS: Final = ("usage", "throttle_events")
-"""Tables whose commits show how long a batch took, in the order in which they are written."""
+_BATCHES_MS: Final = 120_000
 _SAMPLE_BYTES: Final = 400
 _DEAD_LETTERS: Final = 20
 _LATENESS_ROWS: Final = 2_000
@@ -74,13 +75,13 @@ class Answers:
 
     def _throttles(self, query: Query) -> dict[str, Any]:
         state = self._state()
-        rows = (throttled_row(one, state.levels) for one in state.running)
+        rows = map(throttled_row, state.running)
         wanted = [row for row in rows if _is_of(row, query)]
         return {"now_ms": state.now_ms, "throttles": wanted[: query.limit], "total": len(wanted)}
 
     def _events(self, query: Query) -> dict[str, Any]:
         state = self._state()
-        rows = (event_row(row, state.levels) for row in state.recent)
+        rows = map(event_row, state.recent)
         wanted = [row for row in rows if _is_of(row, query)]
         return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
 
@@ -98,10 +99,9 @@ def _is_of(row: Mapping[str, Any], query: Query) -> bool:
 
 
 def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
-    """The view Pipeline: batches, step times, purgatory, dead letters, sources."""
-    committed = {name: _commits(reader.tables[name]) for name in _STEPS}
-    batches = [_batch_row(row, committed) for row in reversed(reader.batches[-_BATCHES:])]
-    purgatory = _purgatory(state, _lateness(reader.tables["throttle_events"]))
+    """The view Pipeline: batches, purgatory, dead letters, sources."""
+    batches = _batches(reader, state)
+    purgatory = _purgatory(reader, state)
     letters = dead_letters(reader, Query(limit=_DEAD_LETTERS))
     span_ms = batches[0]["processed_at_ms"] - batches[-1]["processed_at_ms"] if batches else 0
     good = sum(row["good_count"] for row in batches)
@@ -120,55 +120,54 @@ def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
         "batches": batches,
         "purgatory": purgatory,
         "dead_letters": letters,
-        "sources": state.sources,
+        "sources": [_source(reader.root, name) for name in TABLES],
     }
 
 
-def _batch_row(row: Mapping[str, Any], committed: Mapping[str, Mapping[tuple[str, int], int]]) -> dict[str, Any]:
-    """A batch with the time of each step as far as commits have it; `committed`: `WatchedTable.commits` by table."""
-    key = (row["query_id"], row["batch_id"])
-    at_ms, steps_ms = row["processed_at_ms"], {}
-    for name in _STEPS:
-        end_ms = committed[name].get(key)
-        if end_ms is not None:
-            steps_ms[name] = max(end_ms - at_ms, 0)
-            at_ms = max(end_ms, at_ms)
+def _batches(reader: TablesReader, state: State) -> list[dict[str, Any]]:
+    """The newest batches, the newest first."""
+    if state.batch is None:
+        return []
     shown = ("batch_id", "query_id", "processed_at_ms", "time_epoch", "evaluated_at_ms", "quota_version")
     counts = ("good_count", "late_count", "clamped_count", "ignored_count", "dead_count")
-    return {
-        **picked(row, (*shown, *counts)),
-        "lag_ms": max(row["processed_at_ms"] - row["evaluated_at_ms"], 0),
-        "steps_ms": steps_ms,
-        "took_ms": max(at_ms - row["processed_at_ms"], 0) if steps_ms else None,
-    }
+    rows = reader.query(
+        "batches",
+        f"SELECT {', '.join((*shown, *counts))} FROM source "  # noqa: S608 - names of ours
+        f"WHERE time_epoch < {state.batch['time_epoch']} OR evaluated_at_ms >= "
+        f"{state.batch['evaluated_at_ms'] - _BATCHES_MS} "
+        f"ORDER BY time_epoch DESC, evaluated_at_ms DESC, processed_at_ms DESC, batch_id DESC LIMIT {_BATCHES}",
+    )
+    return [{**row, "lag_ms": max(row["processed_at_ms"] - row["evaluated_at_ms"], 0)} for row in rows]
 
 
-def _commits(table: WatchedTable) -> Mapping[tuple[str, int], int]:
-    with suppress(PipelineError):
-        return table.commits(_BATCHES * 2)
-    return {}
+def _source(root: str, name: str) -> dict[str, Any]:
+    """The newest version of a table, and when it was committed, by the writer's clock; or why it cannot be read."""
+    try:
+        table = open_table(table_uri(root, name))
+        with reading(name):
+            at_ms = next((int(commit["timestamp"]) for commit in table.history(1)), None)
+    except PipelineError as exc:
+        return {"name": name, "version": None, "committed_at_ms": None, "failure": str(exc)}
+    return {"name": name, "version": table.version(), "committed_at_ms": at_ms, "failure": None}
 
 
-def _purgatory(state: State, lateness_ms: Sequence[int]) -> dict[str, Any]:
+def _purgatory(reader: TablesReader, state: State) -> dict[str, Any]:
     """The number of throttles that are held, and the time by which the purgatory handed them out late."""
-    ordered = sorted(lateness_ms)
+    newest_seq = max((row["publish_seq"] for row in state.recent), default=-1)
+    rows = reader.query(
+        "throttle_events",
+        "SELECT lateness_ms FROM source WHERE lateness_ms IS NOT NULL "  # noqa: S608 - numbers of ours
+        f"AND publish_seq > {newest_seq - _LATENESS_ROWS} ORDER BY lateness_ms",
+    )
+    ordered = [row["lateness_ms"] for row in rows]
     return {
         "held": len(state.running),
-        "next_end_ms": min((one.row["throttled_until_ms"] for one in state.running), default=None),
+        "next_end_ms": min((row["throttled_until_ms"] for row in state.running), default=None),
         "lateness_p50_ms": _percentile(ordered, 0.5),
         "lateness_p99_ms": _percentile(ordered, 0.99),
         "lateness_max_ms": ordered[-1] if ordered else None,
         "looks": len(ordered),
     }
-
-
-def _lateness(table: WatchedTable) -> list[int]:
-    with suppress(TableMissing):
-        newest_seq = table.newest_value("publish_seq")
-        if newest_seq is not None:
-            rows = table.read(["lateness_ms"], [("publish_seq", ">", newest_seq - _LATENESS_ROWS)])
-            return [value for value in rows["lateness_ms"].to_pylist() if value is not None]
-    return []
 
 
 def _percentile(ordered: Sequence[int], part: float) -> int | None:
@@ -177,12 +176,14 @@ def _percentile(ordered: Sequence[int], part: float) -> int | None:
 
 def dead_letters(reader: TablesReader, query: Query) -> dict[str, Any]:
     """The dead letters of the hour before the newest one, newest first, with the beginning of what they hold."""
-    table = reader.tables["dead_letters"]
-    rows, newest_ms = [], table.newest_value("appended_at_ms") or 0
-    columns = ["batch_id", "appended_at_ms", "topic", "partition", "offset", "element_index", "cause", "value"]
-    with suppress(TableMissing):
-        rows = table.rows(columns, [("appended_at_ms", ">=", newest_ms - 3_600_000)]) if newest_ms else []
-    rows.sort(key=lambda row: (row["appended_at_ms"], row["offset"]), reverse=True)
+    newest_ms = newest_value(table_uri(reader.root, "dead_letters"), "appended_at_ms")
+    if newest_ms is None:
+        return {"dead_letters": [], "last_hour": 0}
+    rows = reader.query(
+        "dead_letters",
+        'SELECT batch_id, appended_at_ms, topic, partition, "offset", element_index, cause, value FROM source '  # noqa: S608 - numbers of ours
+        f'WHERE appended_at_ms >= {newest_ms - 3_600_000} ORDER BY appended_at_ms DESC, "offset" DESC',
+    )
     return {"dead_letters": [_sample(row) for row in rows[: query.limit]], "last_hour": len(rows)}
 
 
@@ -196,7 +197,7 @@ def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[st
     """The view Quotas: rows with the sensor that is nearest to each bound, the row nearest to a bound first."""
     table = QuotaTable(reader.root).read()
     wanted = [row for row in table.rows if _is_of(row, query) and _is_found(row, query.search or "")]
-    nearest = {(*one.entity, one.quota_type): one for one in state.sensors.first_of_quotas()}
+    nearest = read_rates(reader.root, Rates.nearest_of_quotas)
     shown = chosen_rows([_quota_row(row, nearest) for row in wanted], query)
     # Counted in these rows, which may be newer than what was seen at the last look.
     page = {"version": table.version, "total": len(shown), "all": len(table.rows), "offset": query.offset}
@@ -249,15 +250,16 @@ def quotas_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """Clients of the last minutes, and those that a quota names: held ones first, then the nearest to their bound."""
-    seen, used = reader.clients_seen(), state.sensors.used_by_client()
-    held = {(one.row["user"], one.row["client_id"]) for one in state.running}
-    named = {entity for entity in reader.owners if all(entity) and DEFAULT not in entity}
-    parts = {(row["user"], row["client_id"]): row["used"] for row in used.to_pylist()}
+    seen, held = reader.clients_seen(), state.held
+    shares = 'SELECT "user", client_id, max(share) AS share FROM source WHERE own_rate IS NOT NULL GROUP BY 1, 2'
+    parts = {client_of(row): row["share"] for row in read_rates(reader.root, lambda rates: rates.rows(shares))}
+    named = {(row["user"], row["client_id"]) for row in QuotaTable(reader.root).read().rows}
+    named = {entity for entity in named if all(entity) and DEFAULT not in entity}
     search = (query.search or "").replace(" ", "").lower()
     found = [one for one in {*seen, *held, *named} if search in "/".join(one).replace(" ", "").lower()]
 
     def rank(one: tuple[str, str]) -> tuple[Any, ...]:
-        return one not in held, -parts.get(one, 0.0), -seen.get(one, 0), one
+        return one not in held, -(parts.get(one) or 0.0), -seen.get(one, 0), one
 
     rows = [
         {
@@ -277,7 +279,7 @@ def _is_found(row: Mapping[str, Any], search: str) -> bool:
     return search.casefold() in text.casefold()
 
 
-def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], SensorRate]) -> dict[str, Any]:
+def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Row]) -> dict[str, Any]:
     entity = row["user"], row["client_id"]
     bounds = {}
     for name in QUOTA_TYPES:
@@ -285,11 +287,11 @@ def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Se
             rate = nearest.get((*entity, name))
             bounds[name] = {
                 "bound": row[name],
-                "observed": None if rate is None else rate.observed,
-                "used": 0.0 if rate is None else rate.observed / row[name],
-                "standing": standing(None if rate is None else rate.observed / row[name], row["mode"]),
-                "user": None if rate is None else rate.user,
-                "client_id": None if rate is None else rate.client_id,
+                "observed": None if rate is None else rate["observed"],
+                "used": 0.0 if rate is None else rate["observed"] / row[name],
+                "standing": standing(None if rate is None else rate["observed"] / row[name], row["mode"]),
+                "user": None if rate is None else rate["user"],
+                "client_id": None if rate is None else rate["client_id"],
             }
     shown = picked(row, ("user", "client_id", "mode", "owner", "note"))
     stands = [bounds[name]["standing"] for name in bounds]
@@ -336,7 +338,7 @@ def explained(reader: TablesReader, state: State, query: Query, settings: Settin
     else:
         raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})
-    found = told(settings, decision, now_ms, running=[one.row for one in state.running])
+    found = told(settings, decision, now_ms, running=state.running)
     return {
         **picked(decision, ("decision_id", "user", "client_id", "quota_type", "evaluated_at_ms")),
         "title": printable(found.title),

@@ -185,7 +185,14 @@ class JobRun:
         )
         self._purgatory = self._enforcement.purgatory
         rates_uri = table_uri(settings.tables.root, "rates")
-        self._rates = RatesTable(self._tables.writers["rates"], rates_uri, place.cluster, self._enforcement, clock)
+        self._rates = RatesTable(
+            self._tables.writers["rates"],
+            rates_uri,
+            place.cluster,
+            self._enforcement.decider,
+            self._purgatory.held_until,
+            clock,
+        )
         kafka = settings.kafka
         self._ids = TopicIds(place.access, (kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic))
         self._topics = JobTopics(settings, self._ids)

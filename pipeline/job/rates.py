@@ -1,6 +1,7 @@
 """Replaces the table `rates`: how near every sensor is to its bound, as the engine that decides sees it."""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import is_local
 from pipeline.tables.port import TableWriter
 from pipeline.tables.upkeep import clean, log_failures
-from pipeline.throttle.assembly import Enforcement
+from pipeline.throttle.decider import Decider
 from quota.current_rates import COLUMNS, TOTALS, CurrentRates
 from quota.replay import Evaluation
 from schemas.arrow import conform
@@ -31,13 +32,18 @@ class RatesTable:
 
     A replacement that fails is logged and counted; the next one has newer rates. A driver that was fenced replaces
     nothing. Replaced files go two minutes later, by the same thread: no other commits race with the replacements.
+
+    * `held`: Gives `ThrottlePurgatory.held_until`.
     """
 
-    def __init__(self, writer: TableWriter, uri: str, cluster: str, enforcement: Enforcement, clock: Clock) -> None:
+    def __init__(
+        self, writer: TableWriter, uri: str, cluster: str, decider: Decider, held: Callable[[], pa.Table], clock: Clock
+    ) -> None:
         self._writer = writer
         self._uri = uri
         self._cluster = cluster
-        self._enforcement = enforcement
+        self._decider = decider
+        self._held = held
         self._clock = clock
         self._written: tuple[Evaluation, pa.Table] | None = None
         self._cleaned_at_ms = clock.now().steady_ms
@@ -49,8 +55,8 @@ class RatesTable:
     def step(self) -> float:
         """Replace the rows if anything is new; returns for how many seconds to rest."""
         began = self._clock.now()
-        held = self._enforcement.purgatory.held_until()
-        seen, found = self._enforcement.decider.current_rates(held)
+        held = self._held()
+        seen, found = self._decider.current_rates(held)
         if seen.batch_id >= 0 and (self._written is None or self._written != (seen, held)):
             self.rows = found.rows
             self._replace(seen, found)
@@ -63,7 +69,11 @@ class RatesTable:
         return max(_EVERY_SECONDS if is_local(self._uri) else _IN_A_STORE_SECONDS, _RESTS * took_seconds)
 
     def _replace(self, seen: Evaluation, found: CurrentRates) -> None:
-        facts: dict[str, str | int] = {"query_id": seen.query_id, "batch_id": seen.batch_id, "time_epoch": seen.time_epoch}
+        facts: dict[str, str | int] = {
+            "query_id": seen.query_id,
+            "batch_id": seen.batch_id,
+            "time_epoch": seen.time_epoch,
+        }
         facts |= {"as_of_ms": seen.evaluated_at_ms}
         totals = {name: getattr(found, name) for name in TOTALS}
         try:

@@ -168,7 +168,7 @@ class TableRows:
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
         """The rows that meet all conditions, in no order; `columns` None = all, in the order of the table."""
-        return self._rows(rows_where(self._columns if columns is None else columns, where))
+        return self.rows(rows_where(self._columns if columns is None else columns, where))
 
     def newest_value(self, column: str) -> int | None:
         """The largest value of a column, from the log."""
@@ -186,7 +186,7 @@ class TableRows:
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> list[Row]:
         """For each combination of keys `order` and columns of the row with the largest `order`."""
-        return self._rows(last_values_of_each(keys, order, columns, where))
+        return self.rows(last_values_of_each(keys, order, columns, where))
 
     def last_of_each(
         self, keys: Sequence[str], order: str, among: Sequence[Condition], where: Sequence[Condition]
@@ -197,7 +197,7 @@ class TableRows:
         * `where`: Conditions on the row that was found; at least one. Rows that do not meet them are left out.
         """
         last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {column_list(keys)}"  # noqa: S608 - quoted by us
-        return self._rows(f"{rows_where(self._columns, [*among, *where])} AND {_name(order)} IN ({last})")
+        return self.rows(f"{rows_where(self._columns, [*among, *where])} AND {_name(order)} IN ({last})")
 
     def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:
         """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.
@@ -209,12 +209,13 @@ class TableRows:
         spans = () if newest is None else [newest.since(span_ms) for span_ms in _SPANS_MS]
         last_first = ", ".join(f"{_name(column)} DESC NULLS LAST" for column in order)
         for recent in (*spans, []):
-            found = self._rows(f"{rows_where(self._columns, [*where, *recent])} ORDER BY {last_first} LIMIT 1")
+            found = self.rows(f"{rows_where(self._columns, [*where, *recent])} ORDER BY {last_first} LIMIT 1")
             if found:
                 return found[0]
         return None
 
-    def _rows(self, sql: str) -> list[Row]:
+    def rows(self, sql: str) -> list[Row]:
+        """The answer to a query over `source`."""
         return rows_of(answer(self._table, sql, engine=FILTER_FIRST))
 
 

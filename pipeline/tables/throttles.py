@@ -11,7 +11,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import TableRows
+from pipeline.tables.queries import TableRows, predicates
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
@@ -231,6 +231,44 @@ def _since_ms(events: TableRows, last: Mapping[str, Any], min_hold_ms: int) -> i
             break
         since_ms = written_ms(row)
     return since_ms
+
+
+_HELD_AT_MOST_MS: Final = 1_800_000
+"""How far before its last record the begin of a hold is looked for."""
+_HOLDS: Final = 1_000
+"""The most holds of which more than the last record is read: those that end last."""
+
+
+def holds_of(root: str, running: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """By the `publish_seq` of rows of `running_throttles` what is known of the whole hold.
+
+    `since_ms` is when its first record was written, by wall clock; what had lapsed before the next record was written
+    is another hold. `records` is their number, `most_used` the largest O / T; None if none has a bound.
+    """
+    own = {
+        row["publish_seq"]: {
+            "since_ms": written_ms(row),
+            "records": 1,
+            "most_used": row["observed"] / row["bound"] if row["bound"] else None,
+        }
+        for row in running
+    }
+    read = running[:_HOLDS]
+    if not read:
+        return own
+    of_client = 'PARTITION BY broker_id, "user", client_id ORDER BY publish_seq'
+    ids = predicates([("decision_id", "in", sorted({row["decision_id"] for row in read})), ("action", "=", "throttle")])
+    begin_ms = min(row["evaluated_at_ms"] for row in read) - _HELD_AT_MOST_MS
+    columns = 'publish_seq, broker_id, "user", client_id, throttled_until_ms - throttle_time_ms AS written_ms'
+    rows = TableRows(table_uri(root, "throttle_events")).rows(
+        f"WITH r AS (SELECT {columns}, observed / bound AS used, lag(throttled_until_ms) "  # noqa: S608 - quoted by us
+        f"OVER ({of_client}) AS before_ms FROM source WHERE evaluated_at_ms >= {begin_ms} AND {ids}), "
+        f"h AS (SELECT *, sum(CASE WHEN before_ms < written_ms THEN 1 ELSE 0 END) OVER ({of_client}) AS hold FROM r) "
+        "SELECT max(publish_seq) AS publish_seq, min(written_ms) AS since_ms, count(*) AS records, "
+        'max(used) AS most_used FROM h GROUP BY broker_id, "user", client_id, hold'
+    )
+    names = ("since_ms", "records", "most_used")
+    return own | {row["publish_seq"]: {name: row[name] for name in names} for row in rows if row["publish_seq"] in own}
 
 
 def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:

@@ -217,7 +217,9 @@ class HandJob:
         )
         self.micro_batch.complete_stored()
         uri = table_uri(settings.tables.root, "rates")
-        self.rates = RatesTable(self.tables.writers["rates"], uri, "test", enforcement, self.clock)
+        self.rates = RatesTable(
+            self.tables.writers["rates"], uri, "test", self.decider, self.purgatory.held_until, self.clock
+        )
         self.gauges = RunGauges(
             self.purgatory.__len__,
             self.purgatory.next_due_ms,
@@ -266,6 +268,8 @@ class HandJob:
         if not self._written:
             create_missing(self.settings.tables.root)
         for name, table in self._stored.items():
+            if name == "rates":
+                continue
             new = table.rows.slice(self._written.get(name, 0))
             if new.num_rows:
                 write_deltalake(f"{self.settings.tables.root}/{name}", new, mode="append")
@@ -308,6 +312,9 @@ class HandJob:
         if self._stored is None:
             writer = DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)
             return noting(writer, partial(self.listeners.committed, name))
+        if name == "rates":  # only its newest rows are asked for, by readers of tables
+            create_missing(self.settings.tables.root, [TABLES[name]])
+            return DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)
         return MemoryWriter(self._stored[name], JOB)
 
     def _records(self) -> list[ThrottleRecord]:

@@ -17,9 +17,7 @@ from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
 from quota.units import age_text, bound_text, rate_text
 
 if TYPE_CHECKING:
-    from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
-    from quota.current_rates import QuotaKey, SensorRate
 
 _LAYOUT: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 _SHOWN: Final = 10
@@ -30,14 +28,14 @@ def describe(entity: Entities, source: TablesSource, output: QuotasOutput = "kaf
 
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
     --entity-name alice --entity-type clients are all of these. -o wide shows the current rate with each bound, the
-    nearest to its bound first: the rates at the newest micro-batch, from the stored usage.
+    nearest to its bound first: as the job saw it when it last replaced the table rates.
     """
     from pipeline.tables.quotas.table import QuotaTable
 
     settings = source.settings()
     table = QuotaTable(settings.tables.root)
 
-    print_quotas(table, None, entity, output, wide=partial(_print_with_rates, settings, table))
+    print_quotas(table, None, entity, output, wide=partial(_print_with_rates, settings.tables.root))
 
 
 def print_quotas(
@@ -108,46 +106,40 @@ _COLUMNS: Final = (
 )
 
 
-def _print_with_rates(settings: "Settings", table: "QuotaTable", rows: Sequence[Row]) -> None:
-    """Print rows of the quota table with the rates at the newest batch, and on stderr how old they are.
+def _print_with_rates(root: str, rows: Sequence[Row]) -> None:
+    """Print rows of the quota table with the rates of now, and on stderr how old they are.
 
     A row has a line for each bound, and one if it has none.
     """
-    from pipeline.job.overview import newest_usage
-    from pipeline.tables.quotas.source import QuotaSource
-    from quota.current_rates import current_rates
+    from pipeline.tables.rates import read_rates
 
-    quotas = QuotaSource(table)
-    found = newest_usage(settings.tables.root)
-    rates = {} if found is None else current_rates(*found.under(quotas.pin(), settings.scope or quotas.scope))
-    lines = [line for row in rows for line in _lines(row, rates)]
+    nearest, facts = read_rates(root, lambda rates: (rates.nearest_of_quotas(), rates.facts))
+    lines = [line for row in rows for line in _lines(row, nearest)]
     lines.sort(key=lambda line: -line[0])  # stable: equal ones stay in the order of the table
     print_rows([line for _, line in lines], "wide", Layout(_COLUMNS))
-    if found is None:
-        remark("no rates: no micro-batch is stored")
+    if not facts:
+        remark("no rates: the job has stored none yet")
         return
-    evaluated, age_ms = found.facts.evaluation, wall_ms() - found.facts.processed_at_ms
-    at = f"{as_iso(found.at_ms)} UTC"
-    remark(f"rates at {at}, batch {evaluated.batch_id}, {age_text(age_ms)} ago")
+    at_ms = int(facts["as_of_ms"])
+    remark(f"rates at {as_iso(at_ms)} UTC, batch {facts['batch_id']}, {age_text(max(wall_ms() - at_ms, 0))} ago")
 
 
-def _lines(row: Row, rates: "Mapping[QuotaKey, list[SensorRate]]") -> list[tuple[float, dict[str, Any]]]:
+def _lines(row: Row, nearest: Mapping[tuple[str, str, str], Row]) -> list[tuple[float, dict[str, Any]]]:
     """The used share of the bound, and the line; a line for each bound."""
-    from quota.current_rates import bounds_of
-
     about = {name: row[name] for name in ("user", "client_id", "mode", "owner", "note")}
     found = []
-    for key, bound in bounds_of(row).items():
-        sensors = rates.get(key, [])
-        nearest = sensors[0] if sensors else None
-        used = nearest.used if nearest else 0.0
+    for quota_type in QUOTA_TYPES:
+        if row[quota_type] is None:
+            continue
+        rate = nearest.get((row["user"], row["client_id"], quota_type), {})
+        used = rate.get("observed", 0.0) / row[quota_type]
         line = {
-            "quota_type": key.quota_type,
-            "bound": bound_text(key.quota_type, bound),
-            "rate": rate_text(key.quota_type, nearest.observed if nearest else 0.0),
+            "quota_type": quota_type,
+            "bound": bound_text(quota_type, row[quota_type]),
+            "rate": rate_text(quota_type, rate.get("observed", 0.0)),
             "used": f"{math.floor(used * 1000) / 10:.1f} %",  # cut off, so that 100.0 % is not below the bound
-            **{name: getattr(nearest, name, "") for name in ("sensor_user", "sensor_client_id", "broker_id")},
-            "sensors": len(sensors),
+            **{name: rate.get(name, "") for name in ("sensor_user", "sensor_client_id", "broker_id")},
+            "sensors": rate.get("sensors", 0),
         }
         found.append((used, about | line))
     rest = dict.fromkeys(name for name in (*_COLUMNS, "broker_id") if name not in row)

@@ -1,4 +1,4 @@
-"""`kquota quotas describe -o wide`: the rate at the newest batch beside each bound; without it usage is not read."""
+"""`kquota quotas describe -o wide`: the rate beside each bound, of the table `rates`."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ def job(tmp_path: Path) -> KeptJob:
         job.clock.advance(1_000)
         used = {"alice": 5_000, "bob": 20_000, "eve": 100}
         job.batch([usage_row(job.clock.wall_ms, user=user, produced_bytes=count) for user, count in used.items()])
-    job.flush()
+    job.show_rates()
     return job
 
 
@@ -58,9 +58,8 @@ def test_only_the_quotas_that_are_meant_are_shown(job: KeptJob) -> None:
     assert [line.split()[0] for line in lines] == ["user", "alice"]
 
 
-def test_other_formats_need_no_usage(job: KeptJob) -> None:
-    for name in ("usage", "batches"):
-        shutil.rmtree(f"{job.root}/{name}")
+def test_other_formats_need_no_rates(job: KeptJob) -> None:
+    shutil.rmtree(f"{job.root}/rates")
     for output in ("kafka", "table", "csv", "json"):
         assert describe(job, "-o", output).exit_code == 0
     assert describe(job, "-o", "wide").exit_code == 2
@@ -70,4 +69,4 @@ def test_before_the_first_batch_there_are_no_rates(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1.0}))
     answer = describe(job, "-o", "wide")
     assert answer.exit_code == 0
-    assert answer.stderr.startswith("no rates: no micro-batch is stored\n")
+    assert answer.stderr.startswith("no rates: the job has stored none yet\n")

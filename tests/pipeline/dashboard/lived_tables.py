@@ -126,6 +126,7 @@ class LivedTables:
     def _store(self) -> None:
         if self._at_once:
             self.job.store()
+            self.job.rates.step()
 
     def _held(self) -> set[tuple[str, str]]:
         newest: dict[tuple[str, str], ThrottleRecord] = {}

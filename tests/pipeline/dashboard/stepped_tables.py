@@ -4,6 +4,7 @@ The rows of each time epoch are those of a job of its own, which knows nothing o
 as now must be what the tables of the second job alone show.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +62,9 @@ class SteppedTables:
             new: list[Condition] = [("batch_id", ">", self._copied), ("batch_id", "<=", last)]
             rows = self._rows(name, self.alone.root, new)
             write_deltalake(table_uri(self.root, name), self._of_second_epoch(rows), mode="append")
+        # Of the rates there is only the newest.
+        shutil.rmtree(table_uri(self.root, "rates"), ignore_errors=True)
+        shutil.copytree(table_uri(self.alone.root, "rates"), table_uri(self.root, "rates"))
         self._copied = last
 
     def roll_up(self) -> None:

@@ -188,14 +188,13 @@ def test_quotas_are_found_by_any_of_their_words(asked: Any, search: str) -> None
     assert [row["user"] for row in get(asked, "quotas", search=search)["rows"]] == expected
 
 
-def test_the_pipeline_shows_batches_steps_lateness_and_sources(tmp_path: Path) -> None:
-    shop = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)  # with what a job notes in its commits
+def test_the_pipeline_shows_batches_lateness_and_sources(tmp_path: Path) -> None:
+    shop = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
     shop.live(12)
     with client_of(shop) as asked:
         found = get(asked, "pipeline")
     batches = read_table(table_uri(shop.root, "batches")).to_pylist()
     assert [row["batch_id"] for row in found["batches"]] == sorted((row["batch_id"] for row in batches), reverse=True)
-    assert set(found["batches"][0]["steps_ms"]) >= {"usage"}
     assert found["purgatory"]["held"] == len(running_throttles(shop.root, shop.now_ms))
     assert found["purgatory"]["looks"] > 0
     versions = {source["name"]: source["version"] for source in found["sources"]}

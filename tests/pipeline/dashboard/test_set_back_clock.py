@@ -9,6 +9,7 @@ import pytest
 from pipeline.dashboard.api import Query
 from pipeline.dashboard.client import client_document
 from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.views import pipeline_document
 from pipeline.job.status import status_of
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
@@ -42,44 +43,25 @@ STEPS = [pytest.param(STEPS_MS[0], marks=pytest.mark.long, id="20 s"), pytest.pa
 
 
 @pytest.fixture(scope="module", params=STEPS)
-def followed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SteppedTables, Any]:
-    """Tables after a quarter of a minute of the new epoch, and a reader that has looked at them all along."""
+def stepped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SteppedTables:
+    """Tables after a quarter of a minute of the new epoch."""
     tables = SteppedTables(tmp_path_factory.mktemp("stepped"), request.param)
-    reader = new_reader(tables.root)
-    state = reader.look(tables.ahead_until_ms)
-    # The chart was looked at while the clock was ahead.
-    client_document(reader, state, Query(user="alice", client_id="etl"))
     for second in range(16):
         tables.live(1)
-        if second % 3:
-            reader.look(tables.now_ms)
         if second == 12:
             assert all(compact(table_uri(tables.root, name), many_files=1) for name in MANY_FILES)
-    return tables, reader
+    return tables
 
 
-@pytest.fixture(scope="module")
-def stepped(followed: tuple[SteppedTables, Any]) -> SteppedTables:
-    return followed[0]
-
-
-def test_a_new_reader_shows_what_that_of_the_new_epoch_alone_shows(stepped: SteppedTables) -> None:
+def test_a_reader_shows_what_that_of_the_new_epoch_alone_shows(stepped: SteppedTables) -> None:
     assert of_now(new_reader(stepped.root), stepped) == of_now(new_reader(stepped.alone.root), stepped)
 
 
-def test_a_reader_that_saw_the_step_shows_the_same(followed: tuple[SteppedTables, TablesReader]) -> None:
-    tables, reader = followed
-    assert of_now(reader, tables) == of_now(new_reader(tables.alone.root), tables)
-
-
-@pytest.mark.parametrize("is_new", [True, False])
-def test_the_chart_of_a_client_goes_on_to_now(followed: tuple[SteppedTables, TablesReader], is_new: bool) -> None:
-    tables, old = followed
-    alone = new_reader(tables.alone.root)
-    reader = new_reader(tables.root) if is_new else old
+def test_the_chart_of_a_client_goes_on_to_now(stepped: SteppedTables) -> None:
+    readers = new_reader(stepped.root), new_reader(stepped.alone.root)
     for sender in SENDERS:
         query = Query(user=sender.user, client_id=sender.client_id)
-        found, wanted = (client_document(one, one.look(tables.now_ms), query) for one in (reader, alone))
+        found, wanted = (client_document(one, one.look(stepped.now_ms), query) for one in readers)
         of_type = {name: series["observed"][-4:] for name, series in found["series"].items()}
         assert of_type == {name: series["observed"][-4:] for name, series in wanted["series"].items()}
         assert all(value is not None for values in of_type.values() for value in values[:-1])
@@ -122,12 +104,12 @@ def test_a_command_shows_as_now_what_the_new_epoch_alone_shows(stepped: SteppedT
     assert ask(stepped.root, stepped) == ask(stepped.alone.root, stepped)
 
 
-def test_status_and_the_page_number_the_epoch(followed: tuple[SteppedTables, TablesReader]) -> None:
-    tables, reader = followed
-    assert status_of(settings_of(tables.root), tables.now_ms).time_epoch == 1
-    reader.look(tables.now_ms)
-    epochs = [batch["time_epoch"] for batch in reader.batches]
-    assert (epochs[-17:], sorted(epochs)) == ([0] + [1] * 16, epochs)
+def test_status_and_the_page_number_the_epoch(stepped: SteppedTables) -> None:
+    assert status_of(settings_of(stepped.root), stepped.now_ms).time_epoch == 1
+    reader = new_reader(stepped.root)
+    batches = pipeline_document(reader, reader.look(stepped.now_ms))["batches"]
+    epochs = [batch["time_epoch"] for batch in batches]
+    assert (epochs[:17], sorted(epochs, reverse=True)) == ([1] * 16 + [0], epochs)
 
 
 def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: SteppedTables) -> None:

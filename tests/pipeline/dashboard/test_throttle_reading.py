@@ -35,10 +35,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> TablesReader:
     counts = {"held_ms": 45_000, "throttle_count": 0, "renewal_count": 4}
     rows = conform(minutes, ThrottleByMinuteRow, cluster="c", **names, **counts)
     write_deltalake(table_uri(str(root), "throttle_by_minute"), rows, mode="append")
-    found = TablesReader(str(root), JobSigns(lambda: None))
-    for name in ("throttle_events", "throttle_by_minute"):
-        found.tables[name].refresh(END_MS)
-    return found
+    return TablesReader(str(root), JobSigns(lambda: None))
 
 
 def span(hours: int, bin_ms: int) -> Span:

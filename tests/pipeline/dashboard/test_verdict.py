@@ -13,7 +13,6 @@ from pipeline.dashboard.verdict import (
     used_text,
     verdict,
 )
-from quota.current_rates import SensorRate, SensorRates
 from schemas.throttle_record import counts
 
 NOW_MS = 1_700_000_000_000
@@ -52,8 +51,8 @@ def held(client_id: str, left_ms: int, most_used: float | None) -> dict[str, Any
     return {"user": "alice", "client_id": client_id, "throttled_until_ms": NOW_MS + left_ms, "most_used": most_used}
 
 
-def rate(client_id: str, used: float, mode: str = "enforce") -> SensorRate:
-    return SensorRate("producer_byte_rate", "erp", client_id, "", "", "", 1, used, 1.0, 1, mode, ("erp", ""))
+def rate(client_id: str, share: float, mode: str = "enforce") -> dict[str, Any]:
+    return {"user": "erp", "client_id": client_id, "share": share, "mode": mode}
 
 
 ETL, LOADER = held("etl", 36_400, 5.0), held("", 2_000, 1.2)
@@ -77,9 +76,9 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
     ],
 )  # fmt: skip
 def test_the_verdict_is_one_sentence(
-    throttled: list[dict[str, Any]], sensors: list[SensorRate], kind: str, text: str
+    throttled: list[dict[str, Any]], sensors: list[dict[str, Any]], kind: str, text: str
 ) -> None:
-    assert verdict(NOW_MS, throttled, SensorRates.of(sensors)) == {"kind": kind, "text": text}
+    assert verdict(NOW_MS, throttled, sensors) == {"kind": kind, "text": text}
 
 
 def test_records_are_one_row_per_client() -> None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.clock import Moment
+from pipeline.job.rates import RatesTable
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.job_tables import DriverEpoch, JobTables
@@ -83,6 +84,13 @@ class KeptJob:
             self.flush()
         decisions: list[dict[str, Any]] = decided.decisions.to_pylist()
         return decisions
+
+    def show_rates(self) -> None:
+        """Replace the table `rates`, as the job does each second."""
+        no_names = {name: pa.array([], pa.string()) for name in ("broker_id", "user", "client_id", "quota_type")}
+        free = pa.table({**no_names, "until_ms": pa.array([], pa.int64())})
+        uri = table_uri(self.root, "rates")
+        RatesTable(self._tables.writers["rates"], uri, "test", self._decider, lambda: free, self.clock).step()
 
     def flush(self) -> None:
         """Write what is not written yet."""
