@@ -196,26 +196,8 @@ class SampleWindows:
 
 def is_on_windows(usage: pa.Table, sample_window_ms: int) -> bool:
     """Whether every row of usage is in a sample window of this span, as the engine demands it. True without rows."""
-    return bool(np.array_equal(usage[_START].to_numpy(), _starts(usage, sample_window_ms)))
-
-
-def on_windows(usage: pa.Table, sample_window_ms: int) -> pa.Table:
-    """Put stored usage on other sample windows: every row into the one that holds its last event.
-
-    If the new span is a multiple of the old one, every old window lies in one new window: the sums are those of usage
-    that was always measured with the new windows.
-    If the old span is a multiple of the new one, the usage of an old window may belong to several new ones. Then all of
-    it counts in the window of its last event: the total is the same, and part of it is dated less than an old window
-    late. Rows that are on such windows already do not change. Rows that come together in one window are not summed: the
-    engine does that.
-    """
-    at = usage.schema.get_field_index(_START)
-    return usage.set_column(at, usage.schema.field(at), pa.array(_starts(usage, sample_window_ms)))
-
-
-def _starts(usage: pa.Table, sample_window_ms: int) -> Ints:
     last_event_ms: Ints = usage["last_event_ms"].to_numpy()
-    return last_event_ms - last_event_ms % sample_window_ms
+    return bool(np.array_equal(usage[_START].to_numpy(), last_event_ms - last_event_ms % sample_window_ms))
 
 
 class TokenBuckets:

@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS batches USING DELTA LOCATION '${tables_root}/batches'
 CREATE TABLE IF NOT EXISTS decisions USING DELTA LOCATION '${tables_root}/decisions';
 CREATE TABLE IF NOT EXISTS throttle_events USING DELTA LOCATION '${tables_root}/throttle_events';
 CREATE TABLE IF NOT EXISTS sensor_state USING DELTA LOCATION '${tables_root}/sensor_state';
+CREATE TABLE IF NOT EXISTS rates USING DELTA LOCATION '${tables_root}/rates';
 CREATE TABLE IF NOT EXISTS dead_letters USING DELTA LOCATION '${tables_root}/dead_letters';
 CREATE TABLE IF NOT EXISTS broker_quotas USING DELTA LOCATION '${tables_root}/broker_quotas';
 CREATE TABLE IF NOT EXISTS usage_by_second USING DELTA LOCATION '${tables_root}/usage_by_second';
@@ -85,6 +86,15 @@ SELECT cluster, user, client_id, quota_type, level, mode, bound,
   CASE WHEN level IN (7, 8) THEN '' ELSE user END AS sensor_user,
   CASE WHEN level IN (3, 6) THEN '' ELSE client_id END AS sensor_client_id
 FROM matched;
+
+-- Rates of now -------------------------------------------------------------------------------------------------------
+
+CREATE OR REPLACE VIEW nearest_now
+COMMENT 'How near every sensor is to its bound, as the job saw it when it last replaced the table rates: as_of says when. A sensor of a user is all of its client-ids: client_id is null. Order by share to see the nearest first, above 1 it is over its bound. The clients of a sensor, and those without a bound, are in rates.'
+AS
+SELECT cluster, as_of_ms, as_of, broker_id, user, client_id, quota_type, observed, bound, share, window_ms, clients, level, mode, held_until_ms
+FROM rates
+WHERE clients IS NOT NULL;
 
 -- Throttles -----------------------------------------------------------------------------------------------------------
 
@@ -335,6 +345,8 @@ FROM (
   SELECT 'throttle_events', 'written_at_ms', max_by(throttled_until_ms - throttle_time_ms, publish_seq) FROM throttle_events
   UNION ALL
   SELECT 'sensor_state', 'evaluated_at_ms', max(struct(time_epoch, evaluated_at_ms)).evaluated_at_ms FROM sensor_state
+  UNION ALL
+  SELECT 'rates', 'as_of_ms', max(as_of_ms) FROM rates
   UNION ALL
   SELECT 'dead_letters', 'appended_at_ms', max(appended_at_ms) FROM dead_letters WHERE appended_at_ms <= unix_millis(current_timestamp())
   UNION ALL

@@ -168,7 +168,7 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
     for name, definition in TABLES.items():
         uri = table_uri(settings.tables.root, name)
         try:
-            rows = read_table(uri, ["user"] if name == "quotas" else ["date"]).num_rows
+            rows = read_table(uri, definition.partition_by or ["user"]).num_rows
             yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
             yield from (Diagnosis(severity, "tables", text) for severity, text in changes_of_others(uri, definition))
         except TableUnreadable as exc:  # each is told: they can be damaged together

@@ -12,7 +12,7 @@ from pipeline.tables.quotas.table import QuotaEdit
 from pipeline.tables.reading import live_clients, recent_usage, run
 from pipeline.throttle.assembly import new_engine
 from quota.effective import bound_warnings, name_warnings, standing_changes
-from quota.rates import is_on_windows, on_windows
+from quota.rates import is_on_windows
 from quota.replay import USAGE_COLUMNS
 from quota.snapshot import QuotaSnapshot
 
@@ -47,11 +47,9 @@ def _seen(root: str, live: Any) -> list[tuple[str, str]]:
 def _stopped(moved: Sequence[dict[str, Any]], after: QuotaSnapshot, edit: QuotaEdit, settings: Settings) -> list[str]:
     """The clients that new bounds would stop, by what they used in the last minutes."""
     usage = recent_usage(table_uri(settings.tables.root, "usage"), (*USAGE_COLUMNS, "request_count")) if moved else None
-    if usage is None:
-        return []
+    if usage is None or not is_on_windows(usage, settings.engine.sample_window_ms):
+        return []  # the job had other sample windows a moment ago
     scope: Any = edit.before.scope
     engine = new_engine(settings.engine, settings.scope or scope)
     engine.load_quotas(after)
-    if not is_on_windows(usage, engine.sample_window_ms):
-        usage = on_windows(usage, engine.sample_window_ms)
     return bound_warnings(moved, usage.combine_chunks(), engine)

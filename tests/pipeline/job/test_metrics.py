@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -24,8 +25,7 @@ from pipeline.metrics import ReadAtScrape
 from pipeline.settings.model import MetricsSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import read_table
-from pipeline.throttle.shapes import WRITTEN, entities_of, table_of
-from schemas.names import ClientKey
+from pipeline.throttle.shapes import WRITTEN, table_of
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import throttle_one
 
@@ -148,9 +148,9 @@ def test_a_throttled_client_has_series_until_it_has_been_idle_for_a_quarter_of_a
     job: HandJob, registry: CollectorRegistry
 ) -> None:
     labels = {"user": "alice", "client_id": "etl", "broker_id": "", "quota_type": "producer_byte_rate"}
-    owed = job.decider.owed(entities_of([ClientKey("", "alice", "etl")]), job.clock.now()).to_pylist()[0]
     assert value(registry, "client_throttles_total", **labels) == 1
-    assert value(registry, "client_share", **labels) == owed["observed"] / owed["bound"] > 1
+    (row,) = read_table(table_uri(job.settings.tables.root, "rates")).filter(pc.field("own_rate") > 0).to_pylist()
+    assert value(registry, "client_share", **labels) == row["share"] == row["observed"] / row["bound"] > 1
     rows = read_table(table_uri(job.settings.tables.root, "throttle_events")).to_pylist()
     held_seconds = (job.clock.wall_ms - min(row["throttled_until_ms"] - row["throttle_time_ms"] for row in rows)) / 1000
     assert value(registry, "client_held_seconds_total", **labels) == held_seconds > 0
