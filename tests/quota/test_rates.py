@@ -3,19 +3,14 @@
 Rates are compared with Kafka's own (tests/conformance), and with the model (test_engine.py).
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from quota.engine import QuotaEngine
 from quota.errors import InvalidUsage
-from quota.rates import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets, is_on_windows, on_windows
+from quota.rates import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets, is_on_windows
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
 
@@ -98,64 +93,6 @@ def test_a_refill_does_not_go_back_in_time() -> None:
     decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=5000))
     decide(engine, AT_MS, usage_row(AT_MS - 5000, produced_bytes=1000))
     assert owed(engine, AT_MS)["tokens"] == 11_000.0 - 5000.0 - 1000.0
-
-
-Event = tuple[int, str, int | None]
-events = st.lists(
-    st.tuples(st.integers(0, 20_000), st.sampled_from("ab"), st.none() | st.integers(0, 1_000)), max_size=30
-)
-spans = st.sampled_from([100, 250, 300, 500, 700, 1_000, 1_500, 3_000])
-
-
-def summed(sent: Sequence[Event], window_ms: int) -> pa.Table:
-    """Events as rows of usage, one per sample window and user."""
-    groups: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    for event in sent:
-        groups[event[0] - event[0] % window_ms, event[1]].append(event)
-    return table([row_of(start_ms, user, of_group) for (start_ms, user), of_group in sorted(groups.items())])
-
-
-def row_of(start_ms: int, user: str, of_group: Sequence[Event]) -> dict[str, Any]:
-    amounts = [amount for _, _, amount in of_group if amount is not None]
-    return {
-        "sample_start_ms": start_ms,
-        "user": user,
-        "client_id": "c",
-        "broker_id": "",
-        "produced_bytes": sum(amounts) if amounts else None,
-        "last_event_ms": max(time_ms for time_ms, _, _ in of_group),
-    }
-
-
-def added_up(usage: pa.Table) -> list[dict[str, Any]]:
-    """Rows of the same window and user as one."""
-    rows = usage.to_pylist()
-    groups: dict[tuple[int, str], list[Event]] = defaultdict(list)
-    for row in rows:
-        groups[row["sample_start_ms"], row["user"]].append((row["last_event_ms"], row["user"], row["produced_bytes"]))
-    found: list[dict[str, Any]] = table(
-        [row_of(*key, of_group) for key, of_group in sorted(groups.items())]
-    ).to_pylist()
-    return found
-
-
-@given(events, spans, spans)
-def test_no_usage_is_lost_and_the_engine_takes_the_rows(sent: list[Event], old_ms: int, new_ms: int) -> None:
-    before = summed(sent, old_ms)
-    after = on_windows(before, new_ms)
-    unchanged = [name for name in before.schema.names if name != "sample_start_ms"]
-    assert after.select(unchanged).equals(before.select(unchanged))
-    assert after.schema == before.schema
-    assert is_on_windows(after, new_ms)
-    QuotaEngine(4, new_ms).record(after, 20_000)
-
-
-@given(events, spans, st.integers(1, 7))
-def test_wider_windows_hold_what_they_would_have_held_from_the_start(
-    sent: list[Event], old_ms: int, factor: int
-) -> None:
-    new_ms = old_ms * factor
-    assert added_up(on_windows(summed(sent, old_ms), new_ms)) == summed(sent, new_ms).to_pylist()
 
 
 @pytest.mark.parametrize(
