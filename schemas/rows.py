@@ -84,8 +84,8 @@ class SensorStateRow(c.PipelineRow):
 class RatesRow(c.PipelineRow):
     """How near a sensor is to its bound now, or what a client uses of it: what the engine that decides sees.
 
-    The table is replaced every second or two. A row of a sensor has `clients`, a row that names a client has `own_rate`;
-    a sensor of one `<user, client-id>` alone has both in one row.
+    The table is replaced every second or two. A row of a sensor has `clients`, a row that names a client has
+    `own_rate`; a sensor of one `<user, client-id>` alone has both in one row.
     """
 
     batch_id: c.Number = c.field("The newest micro-batch that the rates include.")
@@ -108,7 +108,7 @@ class RatesRow(c.PipelineRow):
         'Client-id part of the sensor; "" if it is not part of it. Null without a bound.'
     )
     mode: Annotated[Literal["enforce", "shadow"] | None, c.Unit("mode")] = c.field(
-        "The mode of the quota. A shadow quota is seen as if it, and every other one, were enforced. Null without a bound."
+        "The mode of the quota; a shadow quota is seen as if it and every other one were enforced. Null for none."
     )
     held_until_ms: c.EpochMs | None = c.field(
         "Until when it is held for this quota, by wall clock; of a sensor the last end of its clients. Null = not held."
