@@ -199,25 +199,6 @@ def run(setting: GateSetting, work: Callable[[], Awaitable[None]]) -> None:
     setting.assert_empty()
 
 
-def test_tasks_of_one_client_are_all_woken_by_its_release(setting: GateSetting) -> None:
-    passed: list[bool] = []
-
-    async def caller() -> None:
-        async with setting.gate.acquire_async("alice", "etl", request_bytes=1) as passage:
-            passed.append(passage.was_throttled)
-
-    async def work() -> None:
-        setting.throttle()
-        tasks = [asyncio.create_task(caller()) for _ in range(50)]
-        await until(lambda: setting.occupancy.waiting == 50)
-        assert passed == []
-        await asyncio.to_thread(setting.release)
-        await asyncio.gather(*tasks)
-
-    run(setting, work)
-    assert passed == [True] * 50
-
-
 def test_a_task_passes_at_the_end_of_its_throttle_though_no_thread_of_the_gate_lives(setting: GateSetting) -> None:
     passed: list[bool] = []
 

@@ -92,16 +92,6 @@ def test_a_waiting_request_is_answered_when_its_client_is_released(setting: Gate
     setting.assert_empty()
 
 
-def test_a_depleted_gate_answers_at_once_instead_of_waiting(setting: GateSetting, client: Client) -> None:
-    setting.throttle()
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(client.get, f"{ALICE}&wait_ms=60000") for _ in range(2)]
-        setting.wait_for(2)
-        assert client.get(f"{ALICE}&wait_ms=60000").status_code == 429
-        setting.release()
-        assert [each.result(PATIENCE_SECONDS).status_code for each in waiting] == [200, 200]
-
-
 def test_a_waiting_request_that_goes_away_leaves_nothing_behind(setting: GateSetting) -> None:
     setting.throttle()
 

@@ -22,7 +22,6 @@ from pipeline.clock import Moment
 from pipeline.gate.waiting_room import (
     GateDepleted,
     GateLimits,
-    Occupancy,
     RequestSizeRefused,
     WaitingCaller,
     WaitingRoom,
@@ -273,23 +272,6 @@ def test_a_throttle_of_one_broker_blocks_callers_of_that_broker_alone() -> None:
     assert setting.woken == ["there"]
 
 
-@pytest.mark.parametrize("when_full", ["refuse", "wait"])
-def test_closing_wakes_all_callers_and_later_ones_pass(when_full: str) -> None:
-    setting = Room(when_full=when_full)
-    setting.apply(until(5_000))
-    callers = [setting.must_wait("first", 100)]
-    if when_full == "wait":
-        callers.append(setting.must_wait("muted", 100))
-    for _ in range(2):
-        setting.waiting_room.close()
-    assert len(setting.woken) == len(callers)
-    assert setting.enter("late") is None
-    for caller in callers:
-        setting.waiting_room.leave(caller)
-    assert setting.gauges == (0, 0, 0)
-    assert setting.waiting_room.leases() == []
-
-
 def test_a_restart_wakes_all_callers_and_begins_empty_with_the_known_throttles() -> None:
     setting = Room(when_full="wait")
     setting.apply(until(5_000))
@@ -335,26 +317,6 @@ def test_a_throttle_that_ends_while_its_caller_comes_in_leaves_nothing_watched()
     assert setting.gauges == (0, 0, 0)
 
 
-def test_the_gauges() -> None:
-    setting = Room()
-    setting.apply(until(5_000), until(5_000, client_id="other"), until(500, user="over"))
-    setting.must_wait(size_bytes=100)
-    with pytest.raises(GateDepleted):
-        setting.enter(size_bytes=1)
-    setting.clock.advance(3_000)
-    assert setting.waiting_room.occupancy() == Occupancy(
-        purgatory_size=1,
-        delayed_operations=1,
-        waiting=1,
-        waiting_for_memory=0,
-        pool_size_bytes=100,
-        pool_available_bytes=0,
-        pool_used_bytes=100,
-        pool_depleted_percent=100.0,
-        throttled_clients=2,
-    )
-
-
 @pytest.mark.parametrize("size_bytes", [-1, 101])
 def test_a_size_beyond_the_limits_is_refused_throttled_or_not(size_bytes: int) -> None:
     with pytest.raises(RequestSizeRefused, match=f"lets in requests of 0 to 100 bytes; this one has {size_bytes}"):
@@ -393,18 +355,6 @@ class OneCaller:
 
     def _wake(self) -> None:
         self.woken += 1
-
-
-def test_a_time_out_that_finds_a_later_end_waits_on() -> None:
-    setting = OneCaller(until_ms=2_000)
-    setting.watch()
-    setting.until_ms = 3_000
-    setting.pass_time(1_000)
-    assert (setting.woken, setting.purgatory.num_delayed) == (0, 1)
-    setting.pass_time(999)
-    assert setting.woken == 0
-    setting.pass_time(1)
-    assert (setting.woken, setting.purgatory.num_delayed) == (1, 0)
 
 
 def test_a_caller_that_is_woken_while_its_end_moves_leaves_no_timer_behind() -> None:

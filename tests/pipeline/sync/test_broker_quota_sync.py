@@ -286,14 +286,6 @@ def test_a_broker_that_is_gone_for_a_minute_is_gone_whatever_the_clock_says(tmp_
     assert setting.brokers.values[ALICE] == MB
 
 
-def test_usage_from_before_the_start_counts_on_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting(str(tmp_path), scope="cluster")
-    setting.edit(alice=MB)
-    setting.use(1_000_000)
-    setting.start().step()
-    assert "names no broker" not in caplog.text
-
-
 def test_a_user_with_clients_that_get_no_entry_is_named_in_the_log_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -479,16 +471,6 @@ def test_compaction_vacuum_a_new_property_and_a_shortened_log_change_nothing(usa
         entry.unlink()
     usage.append(T_MS + 3, {"user": "d"})
     assert users(follower) == ["c", "d"]
-
-
-def test_a_day_that_begins_hides_no_row(usage: UsageTable) -> None:
-    midnight_ms = T_MS // 86_400_000 * 86_400_000
-    usage.append(midnight_ms - 1, {"user": "a"})
-    follower = UsageFollower(usage.uri, first_ms=15_000)
-    assert users(follower) == ["a"]
-    usage.append(midnight_ms - 1, {"user": "b"})
-    usage.append(midnight_ms, {"user": "c"})
-    assert users(follower) == ["b", "c"]
 
 
 def test_a_handle_that_followed_many_versions_is_opened_anew_and_loses_nothing(usage: UsageTable) -> None:
