@@ -1,5 +1,6 @@
-"""`kquota quotas describe -o wide`: the rate beside each bound, of the table `rates`."""
+"""What `kquota quotas describe -o wide` and `effective` show: rates beside bounds, and the level that holds."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def describe(job: KeptJob, *words: str) -> Answer:
 
 
 def test_the_quota_nearest_to_its_bound_comes_first_with_its_rate(job: KeptJob) -> None:
-    header, *lines = describe(job, "-o", "wide").stdout.splitlines()
+    answer = describe(job, "-o", "wide")
+    assert answer.stderr.startswith("rates at 2023-11-14T22:13:40 UTC, batch 19, ")
+    header, *lines = answer.stdout.splitlines()
     assert header.split("  ")[0] == "user"
     assert [line.split()[0] for line in lines] == ["<default>", "bob", "alice", "free", "idle"]
     shown = [" ".join(line.split()) for line in lines]
@@ -45,17 +48,8 @@ def test_the_quota_nearest_to_its_bound_comes_first_with_its_rate(job: KeptJob) 
     assert shown[1].startswith("bob producer_byte_rate 10000 (10.0 kB/s) 22.0 kB/s 220.0 % bob 1 shadow")
     assert shown[2].startswith("alice producer_byte_rate 10000 (10.0 kB/s) 5.5 kB/s 55.0 % alice 1 enforce")
     assert shown[4].startswith("idle producer_byte_rate 10000 (10.0 kB/s) 0.0 B/s 0.0 % 0 enforce")
-
-
-def test_the_instant_of_the_rates_and_their_age_are_said(job: KeptJob) -> None:
-    told = describe(job, "-o", "wide").stderr.splitlines()
-    assert told[0].startswith("rates at 2023-11-14T22:13:40 UTC, batch 19, ")
-    assert told[0].endswith(" ago")
-
-
-def test_only_the_quotas_that_are_meant_are_shown(job: KeptJob) -> None:
     lines = describe(job, "--user", "alice", "-o", "wide").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["user", "alice"]
+    assert [line.split()[0] for line in lines] == ["user", "alice"], "only those that are meant"
 
 
 def test_other_formats_need_no_rates(job: KeptJob) -> None:
@@ -70,3 +64,35 @@ def test_before_the_first_batch_there_are_no_rates(tmp_path: Path) -> None:
     answer = describe(job, "-o", "wide")
     assert answer.exit_code == 0
     assert answer.stderr.startswith("no rates: the job has stored none yet\n")
+
+
+@pytest.fixture
+def of_alice(tmp_path: Path) -> KeptJob:
+    of_alice = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_048_576.0}))
+    at_ms = of_alice.clock.wall_ms
+    of_alice.batch(
+        [usage_row(at_ms, user="alice", client_id=client_id, produced_bytes=1) for client_id in ("etl", "web")]
+    )
+    of_alice.flush()
+    return of_alice
+
+
+def effective(of_alice: KeptJob, *words: str) -> Answer:
+    return kquota("quotas", "effective", "--user", "alice", "--client-id", "etl", "--tables", of_alice.root, *words)
+
+
+def test_the_levels_and_the_live_clients_that_share_are_printed(of_alice: KeptJob) -> None:
+    answer = effective(of_alice, "-o", "wide")
+    assert (answer.exit_code, answer.stderr) == (0, "quotas v2, recent clients: 2\n")
+    text = answer.stdout
+    (matched,) = [" ".join(line.split()) for line in text.splitlines() if line.endswith("producer_byte_rate")]
+    assert matched == "3 alice enforce producer_byte_rate 1048576 (1.0 MB/s) producer_byte_rate"
+    assert "1048576 (1.0 MB/s)  alice" in text, "the bound that holds, exactly and readable"
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("producer_byte_rate")] == ["alice/web"]
+
+
+def test_json_has_all_of_it(of_alice: KeptJob) -> None:
+    (document,) = json.loads(effective(of_alice, "-o", "json").stdout)
+    assert [row["level"] for row in document["levels"] if row["bounds"]] == [3]
+    assert document["effective"][0]["shared_with"] == ["alice/web"]
+    assert document["effective"][1]["bound"] is None
