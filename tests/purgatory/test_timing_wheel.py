@@ -25,6 +25,7 @@ def test_the_clock_moves_on_every_level() -> None:
     walk.add(222)
     walk.wheel.advance_clock(200)
     assert [wheel.clock_ms for wheel in walk.wheel.levels] == [200] * 3
+    assert [walk.add(at_ms) for at_ms in (209, 210, 299, 300)] == ["L1·9@209", "L2·1@210", "L2·9@290", "L3·3@300"]
 
 
 @given(

@@ -27,7 +27,6 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.faults.rig import BROKER, Rig, rig
 from tests.faults.stepped_clock import COMPILER, stepped_clock
-from tests.soak.__main__ import MemoryTrace
 from tests.soak.nemeses import Nemeses
 from tests.soak.small_disk import small_disk
 
@@ -158,17 +157,6 @@ def _kept(folder: Path, log: list[str]) -> str:
     return str(place)
 
 
-def _memory_line(memory: MemoryTrace, seconds: float) -> str:
-    """The memory after five minutes (or a third of a shorter soak), and that at the end of the load."""
-    first_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3)
-    within_seconds = min(_MEMORY_SPAN_SECONDS, seconds / 6)
-    first, last = memory.around(first_seconds, within_seconds), memory.around(seconds, within_seconds)
-    return (
-        f"memory around minute {first_seconds / 60:.3g}: {first}, around minute {seconds / 60:.3g}: {last}: "
-        f"{last.total_mb / first.total_mb:.3f} of it"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
     """The resident memory in MB of a job's own process, and of its child processes: the JVM."""
@@ -203,6 +191,17 @@ class MemoryTrace:
         if not near:
             return Memory(nan, nan)
         return Memory(median(memory.driver_mb for memory in near), median(memory.jvm_mb for memory in near))
+
+
+def _memory_line(memory: MemoryTrace, seconds: float) -> str:
+    """The memory after five minutes (or a third of a shorter soak), and that at the end of the load."""
+    first_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3)
+    within_seconds = min(_MEMORY_SPAN_SECONDS, seconds / 6)
+    first, last = memory.around(first_seconds, within_seconds), memory.around(seconds, within_seconds)
+    return (
+        f"memory around minute {first_seconds / 60:.3g}: {first}, around minute {seconds / 60:.3g}: {last}: "
+        f"{last.total_mb / first.total_mb:.3f} of it"
+    )
 
 
 def resident(pid: int) -> Memory:

@@ -92,12 +92,16 @@ def test_minutes_are_kept_for_90_days_before_the_newest_usage(tmp_path: Path, do
         assert sorted(rows["client_id"].to_pylist()) == ["1", "2"]
 
 
-@pytest.mark.parametrize("down_ms", [3 * HOUR_MS, 365 * 24 * HOUR_MS])
-def test_a_job_that_was_down_keeps_what_its_next_start_needs(tmp_path: Path, down_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("down_ms", "left"), [(-3 * HOUR_MS, [0, 1, 2]), (3 * HOUR_MS, [1, 2]), (365 * 24 * HOUR_MS, [1, 2])]
+)
+def test_a_job_that_was_down_or_whose_clock_is_behind_its_usage_deletes_nothing_early(
+    tmp_path: Path, down_ms: int, left: list[int]
+) -> None:
     create_missing(str(tmp_path))
     usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS)
     Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + down_ms), lambda: 0).round()
-    assert batches(usage) == [1, 2]
+    assert batches(usage) == left
 
 
 @pytest.mark.parametrize("down_ms", [0, 5 * HOUR_MS, 365 * 24 * HOUR_MS])

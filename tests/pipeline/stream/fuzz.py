@@ -296,7 +296,7 @@ def _odd_content(draw: Random) -> bytes:
     return draw.choice((element, f"[{text},{element},{odd}]", f"[{odd}]", odd)).encode()
 
 
-_BEYOND: Final = (
+_BEYOND: Final[tuple[Callable[[Random], bytes], ...]] = (
     *(_odd_content, _any_bytes, _lone_surrogate, _surrogate_bytes, _marked_encoding, _long_number),
     *[_bytes_flipped] * 5,
     lambda draw: _deep(draw) if draw.random() < 0.1 else _any_bytes(draw),
